@@ -1,0 +1,43 @@
+# make demo: train on real text for about a minute and show the memory trade-off.
+# make test: all checks that every commit must pass. make test-all: the long ones too.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+# The run-time type checks; tests that give wrong types on purpose run without them.
+TYPED := --jaxtyping-packages=rnnscan,beartype.beartype
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+
+.PHONY: demo test test-all lint clean
+
+demo: $(VENV)/.installed-train
+	$(BIN)/rnnscan train --out runs/demo --overwrite
+	$(BIN)/rnnscan tradeoff --plot runs/demo/tradeoff.png
+
+test: $(VENV)/.installed-dev lint
+	$(PYTEST) $(TYPED) -m "not slow and not bad_input"
+	$(PYTEST) -m "bad_input and not slow"
+
+test-all: $(VENV)/.installed-dev lint
+	$(PYTEST) $(TYPED) -m "not bad_input"
+	$(PYTEST) -m bad_input
+	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input"
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+$(VENV)/.installed-train: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[train,plot]"
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

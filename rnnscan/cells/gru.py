@@ -1,0 +1,112 @@
+"""The gated recurrent unit, with the reset gate after or before the recurrent product."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rnnscan.cells.base import GatedCell, project
+from rnnscan.naming import name
+
+
+@dataclass(frozen=True)
+class GRU(GatedCell):
+    """The gated recurrent unit.
+
+        r = sigmoid(x W_r + h U_r + b_r)
+        z = sigmoid(x W_z + h U_z + b_z)
+        n = tanh(x W_n + b_n + r * (h U_n + b_hn))     with reset_after=True
+        n = tanh(x W_n + b_n + (r * h) U_n)            with reset_after=False
+        h' = (1 - z) * n + z * h
+        y = h'
+
+    Named "gates": what stands inside the sigmoids and, of the tanh, each matrix product.
+
+    Parameters: `"kernel"` W `(D, 3H)`, `"recurrent_kernel"` U `(H, 3H)`, `"bias"` b `(3H,)`, and with
+    `reset_after=True` `"recurrent_bias"` b_hn `(H,)`; gate order r, z, n.
+    Carry: the tuple `(h,)`, h `(N, H)`.
+
+    Args:
+        hidden_size: H, the number of units.
+        kernel_init: initializer of each gate's input kernel.
+        recurrent_init: initializer of each gate's recurrent kernel.
+        bias_init: initializer of the biases.
+        dtype: of the computation and of y; None: as input and parameters promote.
+        param_dtype: of the parameters.
+        carry_dtype: of the initial carry; None: the input's.
+        reset_after: whether the reset gate follows the recurrent product (torch, Keras' default, cuDNN), or
+            precedes it (the paper, Haiku).
+
+    Raises:
+        ValueError: if the size cannot be, or what the cell is given does not fit its parameters.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from rnnscan import cells
+        >>> cell = cells.GRU(4)
+        >>> x = jnp.ones((2, 3))
+        >>> (hidden,), y = cell(cell.init(jax.random.key(0), input_size=3), cell.initial_carry(x), x)
+        >>> hidden.shape, y.shape
+        ((2, 4), (2, 4))
+
+    Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder", equations 5 to 8, with z and
+    1 - z exchanged as in `torch.nn.GRU`.
+    """
+
+    gates: ClassVar[int] = 3
+    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
+    names: ClassVar[tuple[str, ...]] = ("gates",)
+
+    reset_after: bool = True
+
+    def init(self, key: Array, input_size: int) -> dict[str, Array]:
+        """Make parameters, as `GatedCell.init`, with `"recurrent_bias"` where the reset gate follows the product."""
+        key, recurrent_bias_key = jax.random.split(key)
+        params = super().init(key, input_size)
+        if not self.reset_after:
+            return params
+        return params | {"recurrent_bias": self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)}
+
+    def __call__(
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Float[Array, "*batch features"]
+    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        """One step: `(params, carry, x) -> (carry, y)`."""
+        self._check_reset(params)
+        weights, (hidden,), x = self._enter(params, carry, x)
+        products = self._reset_after if self.reset_after else self._reset_before
+        update_gate, candidate = products(weights, hidden, x)
+        new_hidden = (1 - update_gate) * candidate + update_gate * carry[0]
+        return (new_hidden.astype(carry[0].dtype),), new_hidden.astype(x.dtype)
+
+    def _reset_after(self, weights: dict[str, Array], hidden: Array, x: Array) -> tuple[Array, Array]:
+        split = 2 * self.hidden_size
+        from_input = project(x, weights["kernel"]) + weights["bias"]
+        from_hidden = project(hidden, weights["recurrent_kernel"])
+        products = (
+            from_input[..., :split] + from_hidden[..., :split],
+            from_input[..., split:],
+            from_hidden[..., split:] + weights["recurrent_bias"],
+        )
+        gates, candidate_input, candidate_hidden = name(jax.tree.map(lambda z: z.astype(x.dtype), products), "gates")
+        reset_gate, update_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
+        return update_gate, jnp.tanh(candidate_input + reset_gate * candidate_hidden)
+
+    def _reset_before(self, weights: dict[str, Array], hidden: Array, x: Array) -> tuple[Array, Array]:
+        split = 2 * self.hidden_size
+        from_input = project(x, weights["kernel"]) + weights["bias"]
+        from_hidden = project(hidden, weights["recurrent_kernel"][:, :split])
+        gates = name((from_input[..., :split] + from_hidden).astype(x.dtype), "gates")
+        reset_gate, update_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
+        from_reset = project(reset_gate * hidden, weights["recurrent_kernel"][:, split:])
+        return update_gate, jnp.tanh(name((from_input[..., split:] + from_reset).astype(x.dtype), "gates"))
+
+    def _check_reset(self, params: dict[str, Array]) -> None:
+        if self.reset_after != ("recurrent_bias" in params):
+            raise ValueError(
+                f"GRU: with reset_after={self.reset_after} the parameters must "
+                f"{'have' if self.reset_after else 'not have'} a 'recurrent_bias'; got {', '.join(sorted(params))}. "
+                f"They were made for reset_after={not self.reset_after}."
+            )

@@ -1,0 +1,71 @@
+"""The simple recurrent network of Elman."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rnnscan.cells.base import GatedCell, project
+from rnnscan.naming import name
+
+
+@dataclass(frozen=True)
+class RNN(GatedCell):
+    """A simple recurrent cell.
+
+        z = x W + h U + b          (named "preactivation")
+        h' = activation(z)
+        y = h'
+
+    Parameters: `"kernel"` W `(D, H)`, `"recurrent_kernel"` U `(H, H)`, `"bias"` b `(H,)`.
+    Carry: the tuple `(h,)`, h `(N, H)`.
+
+    Args:
+        hidden_size: H, the number of units.
+        kernel_init: initializer of the input kernel.
+        recurrent_init: initializer of the recurrent kernel.
+        bias_init: initializer of the bias.
+        dtype: of the computation and of y; None: as input and parameters promote.
+        param_dtype: of the parameters.
+        carry_dtype: of the initial carry; None: the input's.
+        activation: "tanh" or "relu".
+
+    Raises:
+        ValueError: if the size or the activation cannot be, or what the cell is given does not fit its parameters.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from rnnscan import cells
+        >>> cell = cells.RNN(4, activation="relu")
+        >>> x = jnp.ones((2, 3))
+        >>> carry, y = cell(cell.init(jax.random.key(0), input_size=3), cell.initial_carry(x), x)
+        >>> y.shape
+        (2, 4)
+
+    Source: Elman 1990, "Finding Structure in Time"; `torch.nn.RNN`, whose two biases are one here.
+    """
+
+    gates: ClassVar[int] = 1
+    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
+    names: ClassVar[tuple[str, ...]] = ("preactivation",)
+
+    activation: Literal["tanh", "relu"] = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        allowed = get_args(RNN.__annotations__["activation"])
+        if self.activation not in allowed:
+            raise ValueError(f"RNN: `activation` must be one of {allowed}; got {self.activation!r}.")
+
+    def __call__(
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Float[Array, "*batch features"]
+    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        """One step: `(params, carry, x) -> (carry, y)`."""
+        weights, (hidden,), x = self._enter(params, carry, x)
+        projected = project(x, weights["kernel"]) + project(hidden, weights["recurrent_kernel"])
+        preactivation = name((projected + weights["bias"]).astype(x.dtype), "preactivation")
+        hidden = jnp.tanh(preactivation) if self.activation == "tanh" else jax.nn.relu(preactivation)
+        return (hidden.astype(carry[0].dtype),), hidden

@@ -1,0 +1,184 @@
+"""The checks of scan()'s arguments, made once, while tracing and before any compute."""
+
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.memory import Memory
+from rnnscan.messages import describe, is_key, leaves_with_places
+from rnnscan.sequence import Padding, valid_steps
+
+
+ENGINES = ("auto", "lax")
+
+
+def as_arrays(tree: Any, root: str) -> Any:
+    """Make every leaf of a pytree an array, or say which one cannot be."""
+
+    def convert(path: Any, leaf: Any) -> Any:
+        try:
+            return jnp.asarray(leaf)
+        except TypeError as error:
+            raise TypeError(
+                f"scan: every leaf must be an array or a number; got {describe(leaf)} at "
+                f"`{root}{jax.tree_util.keystr(path)}`. Close over what is not an array, instead of passing it."
+            ) from error
+
+    return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engine: Any) -> None:
+    """Refuse options whose values cannot be."""
+    if memory is not None and not isinstance(memory, Memory):
+        raise TypeError(
+            f"scan: `memory` must be an rnnscan.Memory, or None for plain autodiff; got {memory!r}. "
+            'Write memory=rnnscan.Memory(recompute=("gates",)), say.'
+        )
+    if engine not in ENGINES:
+        raise ValueError(f"scan: `engine` must be one of {ENGINES}; got {engine!r}.")
+    if memory is not None and memory.chunk is not None:
+        raise ValueError(
+            f"scan: `Memory.chunk` says for how many steps parallel work is done at once, and engine={engine!r} runs "
+            f"all work step by step; got chunk={memory.chunk}. Leave chunk=None."
+        )
+    if padding not in get_args(Padding):
+        raise ValueError(f"scan: `padding` must be one of {get_args(Padding)}; got {padding!r}.")
+    if not isinstance(unroll, bool | int) or (not isinstance(unroll, bool) and unroll < 1):
+        raise ValueError(f"scan: `unroll` must be a number of steps of at least 1, or a bool; got {unroll!r}.")
+    if truncate is not None and (not isinstance(truncate, int) or isinstance(truncate, bool) or truncate < 1):
+        raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
+
+
+def sequence_length(xs: Any, length: int | None) -> int:
+    """T, as all leaves of `xs` and `length` agree on it."""
+    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 0):
+        raise ValueError(f"scan: `length` must be a number of steps of at least 0, or None; got {length!r}.")
+    places = leaves_with_places(xs, "xs")
+    if not places:
+        if length is None:
+            raise ValueError(
+                "scan: the number of steps must be known; got neither an input in `xs` nor `length`. Give one of them."
+            )
+        return length
+    for where, leaf in places:
+        if leaf.ndim == 0:
+            raise ValueError(
+                f"scan: every leaf of `xs` must be (T, ...), time first; got the scalar {describe(leaf)} at {where}. "
+                "Put what is the same at every step into `params`."
+            )
+    lengths = {where: leaf.shape[0] for where, leaf in places}
+    if length is not None:
+        lengths["`length`"] = length
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            "scan: all inputs must have the same number of steps, on their first axis; got "
+            + ", ".join(f"{steps} at {where}" for where, steps in lengths.items())
+            + ". Leaves of `xs` are time-major, (T, N, ...): the likely cause is an input that is batch-major."
+        )
+    return next(iter(lengths.values()))
+
+
+def carry_and_output(returned: Any) -> tuple[Any, Any]:
+    """What a cell returned, if it is the pair that it must be."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
+        raise TypeError(
+            f"scan: a cell must return the pair (carry, y), the new carry first; got {what}. "
+            "A cell without an output returns (carry, None)."
+        )
+    return returned
+
+
+def check_structure(carry: Any, new_carry: Any) -> None:
+    """Refuse a carry that a step returns with another structure than it was given."""
+    given: Any = jax.tree.structure(carry)
+    returned: Any = jax.tree.structure(new_carry)
+    if given != returned:
+        raise TypeError(
+            f"scan: a cell must return a carry of the structure that it was given; it was given {given} "
+            f"and returned {returned}. Check the order and number of what the cell returns: (carry, y)."
+        )
+
+
+def check_carry(carry: Any, new_carry: Any) -> None:
+    """Refuse a carry that a step returns with other shapes or dtypes than it was given."""
+    differing = [
+        f"{where} went in as {describe(old)} and came out as {describe(new)}"
+        for (where, old), new in zip(leaves_with_places(carry, "carry"), jax.tree.leaves(new_carry), strict=True)
+        if old.shape != new.shape or old.dtype != new.dtype
+    ]
+    if differing:
+        raise TypeError(
+            "scan: a cell must return a carry of the types that it was given; "
+            + "; ".join(differing)
+            + ". Cast the new carry in the cell, or start from a carry of the type that the cell returns."
+        )
+
+
+def validity(seq_lengths: Any, mask: Any, length: int) -> Any:
+    """Which steps are valid, `(T, N)`, or None where all are."""
+    if seq_lengths is not None and mask is not None:
+        raise ValueError(
+            "scan: valid steps are given by `seq_lengths` or by `mask`; got both. "
+            "Combine them into one mask, (T, N): mask & (jnp.arange(T)[:, None] < seq_lengths)."
+        )
+    if mask is not None:
+        return _steps_by_rows("mask", mask, length)
+    if seq_lengths is None:
+        return None
+    seq_lengths = jnp.asarray(seq_lengths)
+    if seq_lengths.ndim != 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
+        raise ValueError(
+            f"scan: `seq_lengths` must be integers of shape (N,), one length a row; got {describe(seq_lengths)}."
+        )
+    return valid_steps(seq_lengths, length)
+
+
+def resets(reset: Any, length: int) -> Any:
+    """Where rows start anew, `(T, N)`, or None."""
+    return None if reset is None else _steps_by_rows("reset", reset, length)
+
+
+def _steps_by_rows(argument: str, value: Any, length: int) -> Any:
+    value = jnp.asarray(value)
+    if value.ndim != 2 or value.shape[0] != length or value.dtype != jnp.bool_:
+        raise ValueError(
+            f"scan: `{argument}` must be bool[{length},N], time first, as `xs`; got {describe(value)}. "
+            f"Transpose a batch-major {argument}, and write {argument} != 0 for one of numbers."
+        )
+    return value
+
+
+def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: str) -> None:
+    """Refuse what has no rows to hold, zero or reset, where lengths, a mask or resets speak of rows."""
+    given = {"`seq_lengths` or `mask`": valid, "`reset`": reset}
+    rows = {what: array.shape[1] for what, array in given.items() if array is not None}
+    if not rows:
+        return
+    what, batch = next(iter(rows.items()))
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"scan: lengths, mask and reset must speak of the same rows; got {rows} rows.")
+    where_axis = [(where, leaf, 0) for where, leaf in leaves_with_places(carry, "carry")]
+    where_axis += [(where, leaf, 1) for where, leaf in leaves_with_places(xs, "xs") if leaf.ndim > 1]
+    if valid is not None:
+        where_axis += [(where, leaf, 0) for where, leaf in leaves_with_places(y, "y")]
+    for where, leaf, axis in where_axis:
+        if leaf.ndim <= axis or leaf.shape[axis] != batch:
+            raise ValueError(
+                f"scan: {what} speaks of {batch} rows, so axis {axis} of {where} must have size {batch}; got "
+                f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs (T, N, ...) or (T,)."
+            )
+    _check_zeros(carry, y, valid=valid, padding=padding)
+
+
+def _check_zeros(carry: Any, y: Any, *, valid: Any, padding: str) -> None:
+    if valid is None:
+        return
+    zeroed = leaves_with_places(y, "y") + (leaves_with_places(carry, "carry") if padding == "drop" else [])
+    for where, leaf in zeroed:
+        if is_key(leaf):
+            raise TypeError(
+                f"scan: with padding={padding!r} a padded step leaves zeros, and a key has none; got "
+                f"{describe(leaf)} at {where}. Return jax.random.key_data of the key instead."
+            )

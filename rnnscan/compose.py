@@ -1,0 +1,81 @@
+"""Cells made of cells."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jaxtyping import Array
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Cells one above the other, as one cell. Made by `stack`."""
+
+    cells: tuple[Any, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the layers give to intermediates; one name speaks of all layers."""
+        return tuple(dict.fromkeys(name for cell in self.cells for name in cell.names))
+
+    @property
+    def output_size(self) -> int:
+        """The size of y's last axis: the uppermost cell's."""
+        return self.cells[-1].output_size
+
+    def init(self, key: Array, input_size: int) -> dict[str, Any]:
+        """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the lowest layer first."""
+        params = {}
+        for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
+            params[_layer_name(layer)] = cell.init(layer_key, input_size)
+            input_size = cell.output_size
+        return params
+
+    def initial_carry(self, x: Array) -> tuple[Any, ...]:
+        """A tuple of the layers' initial carries, typed like one step's input."""
+        return tuple(cell.initial_carry(x) for cell in self.cells)
+
+    def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
+        """One step of all layers: `(params, carry, x) -> (carry, y)`."""
+        if not isinstance(carry, tuple) or len(carry) != len(self.cells):
+            raise TypeError(
+                f"stack: the carry must be a tuple with one carry for each of the {len(self.cells)} cells; got "
+                f"{jax.tree.structure(carry)}. Start from cell.initial_carry(x)."
+            )
+        new_carries = []
+        for layer, (cell, layer_carry) in enumerate(zip(self.cells, carry, strict=True)):
+            new_carry, x = cell(params[_layer_name(layer)], layer_carry, x)
+            new_carries.append(new_carry)
+        return tuple(new_carries), x
+
+
+def stack(*cells: Any) -> Stack:
+    """Stack cells: the output of each is the input of the next, within one step.
+
+    Args:
+        cells: the cells, the lowest first. Each has `init`, `initial_carry`, `names` and `output_size`, as those of
+            `rnnscan.cells` have.
+
+    Returns:
+        A cell. Its carry is the tuple of the layers' carries, its parameters are `{"layer_0": ..., "layer_1": ...}`.
+
+    Raises:
+        ValueError: if there is no cell.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> cell = rs.stack(rs.cells.LSTM(8), rs.cells.GRU(4))
+        >>> x = jnp.ones((2, 3))
+        >>> carry, y = cell(cell.init(jax.random.key(0), input_size=3), cell.initial_carry(x), x)
+        >>> y.shape, cell.names
+        ((2, 4), ('gates',))
+    """
+    if not cells:
+        raise ValueError("stack: there must be at least one cell; got none.")
+    return Stack(cells)
+
+
+def _layer_name(layer: int) -> str:
+    return f"layer_{layer}"

@@ -1,0 +1,1 @@
+"""Engines: how a step is run over time. They know nothing of cells."""

@@ -1,0 +1,158 @@
+"""The rule of memory: what is kept between the forward and the backward pass.
+
+Between the forward and the backward pass rnnscan keeps the inputs, the outputs and carries that it needs, and every
+*named* intermediate that is not in `recompute`. Everything else is computed again.
+
+The rule is an allow-list. A deny-list over what autodiff would keep by itself cannot be relied on: JAX's keeps the
+unnamed producer of a value and all that follows it, or everything, silently (`docs/decisions.md`, "An allow-list").
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+from typing import Any, Literal
+
+import jax
+
+from rnnscan.messages import listing, nearest
+from rnnscan.naming import Names
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What to keep in memory between the forward and the backward pass.
+
+    `Memory()` keeps every named intermediate, `Memory(recompute="all")` none, and `memory=None` in place of a `Memory`
+    is plain autodiff of `lax.scan`, the baseline to compare with.
+
+    Args:
+        recompute: names (`rnnscan.name`) that are not kept but computed again on the backward pass, or `"all"`.
+        offload: names that are kept in the host's memory (JAX's `pinned_host`) instead of the device's.
+        segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
+            backward pass; what is named is then kept for one segment at a time only. A tuple nests, from the longest
+            to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of the length, rounded up.
+        chunk: steps that parallel work is done for at once; None: chosen. Only for an engine that batches over time.
+
+    Raises:
+        TypeError: if a field is not of its type.
+        ValueError: if fields have values that cannot be, or that contradict each other.
+
+    Example:
+        >>> import rnnscan as rs
+        >>> rs.Memory(recompute=("gates",), segment="sqrt")
+        Memory(recompute=('gates',), offload=(), segment='sqrt', chunk=None)
+        >>> rs.Memory(segment="sqrt").segments(1000)
+        (32,)
+
+    Source: recompute of chosen blobs is Caffe2's `recurrent_net(recompute_blobs_on_backward=...)`; segments of the
+    square root of the length are Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+    """
+
+    recompute: tuple[str, ...] | Literal["all"] = ()
+    offload: tuple[str, ...] = ()
+    segment: int | Literal["sqrt"] | tuple[int, ...] | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.recompute != "all":
+            object.__setattr__(self, "recompute", _names("recompute", self.recompute, ' or recompute="all"'))
+        object.__setattr__(self, "offload", _names("offload", self.offload))
+        if isinstance(self.segment, list):
+            object.__setattr__(self, "segment", tuple(self.segment))
+        _check_segment(self.segment)
+        if self.chunk is not None and not _is_count(self.chunk):
+            raise ValueError(
+                "Memory: `chunk` must be a number of steps of at least 1, or None for a chosen one; "
+                f"got {self.chunk!r}."
+            )
+        self._check_offload()
+
+    def _check_offload(self) -> None:
+        if not self.offload:
+            return
+        if self.segment is not None:
+            raise ValueError(
+                f"Memory: `offload` must be empty where `segment` is given, because named intermediates do not outlive "
+                f"a segment; got offload={self.offload!r} and segment={self.segment!r}. Drop one of the two."
+            )
+        both = self.offload if self.recompute == "all" else [name for name in self.offload if name in self.recompute]
+        if both:
+            raise ValueError(
+                f"Memory: a name is either computed again or kept in host memory; got {listing(both)} in `offload` "
+                f"and recompute={self.recompute!r}. Take it out of one of the two."
+            )
+
+    def segments(self, length: int) -> tuple[int, ...]:
+        """The lengths of the nested segments for a sequence of `length` steps, the longest first."""
+        if self.segment is None:
+            return ()
+        if self.segment == "sqrt":
+            return (max(1, isqrt(max(length - 1, 0)) + 1),)
+        return self.segment if isinstance(self.segment, tuple) else (self.segment,)
+
+
+def check_names(memory: Memory, names: Names, caller: str) -> None:
+    """Refuse a memory choice that speaks of a name which the cell does not have.
+
+    JAX would not notice: under its policies a misspelt name silently recomputes, or keeps, everything.
+    """
+    chosen = {"recompute": () if memory.recompute == "all" else memory.recompute, "offload": memory.offload}
+    for field, wanted in chosen.items():
+        for name in wanted:
+            if name not in names.known:
+                raise ValueError(
+                    f"{caller}: every name in `{field}` must be one that the cell gives to an intermediate with "
+                    f"rnnscan.name; got {name!r}, and the cell names {listing(names.known)}."
+                    f"{nearest(name, names.known)}"
+                )
+
+
+def kept_names(memory: Memory, names: Names) -> frozenset[str]:
+    """The names whose values stay between the forward and the backward pass, on the device or on the host."""
+    if memory.recompute == "all":
+        return frozenset()
+    return frozenset(names.known).difference(memory.recompute)
+
+
+def checkpoint_policy(memory: Memory, names: Names) -> Callable[..., Any]:
+    """The rule of memory as a policy of `jax.checkpoint`."""
+    kept = kept_names(memory, names)
+    if not memory.offload:
+        return jax.checkpoint_policies.save_only_these_names(*sorted(kept))
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=sorted(kept.difference(memory.offload)),
+        names_which_can_be_offloaded=sorted(memory.offload),
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
+def _names(field: str, value: Any, otherwise: str = "") -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise TypeError(
+            f"Memory: `{field}` must be a tuple of names; got the string {value!r}. "
+            f"Write {field}=({value!r},){otherwise}."
+        )
+    if not isinstance(value, tuple | list) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"Memory: `{field}` must be a tuple of names{otherwise}; got {value!r}.")
+    return tuple(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _check_segment(segment: Any) -> None:
+    if segment is None or segment == "sqrt" or _is_count(segment):
+        return
+    if not isinstance(segment, tuple) or not segment or not all(map(_is_count, segment)):
+        raise ValueError(
+            "Memory: `segment` must be a number of steps of at least 1, a tuple of such numbers, "
+            f'"sqrt" or None; got {segment!r}.'
+        )
+    if any(inner >= outer for outer, inner in pairwise(segment)):
+        raise ValueError(
+            "Memory: nested segments must get shorter from left to right, because each is cut into the next; "
+            f"got segment={segment!r}."
+        )

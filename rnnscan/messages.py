@@ -1,0 +1,42 @@
+"""The words of error messages: types as JAX prints them, places in pytrees, the nearest known name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr
+
+
+def describe(leaf: Any) -> str:
+    """A leaf's type as JAX writes it: `float32[4,8]`; a leaf that is no array by its Python type."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def place(root: str, path: Any = ()) -> str:
+    """Where a leaf is, written as the user would index it: `carry['hidden'][0]`."""
+    return f"`{root}{keystr(path)}`"
+
+
+def leaves_with_places(tree: Any, root: str) -> list[tuple[str, Any]]:
+    """The leaves of a pytree, each with the place where it is."""
+    return [(place(root, path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names for a sentence: `'a', 'b'`, or `none`."""
+    return ", ".join(map(repr, names)) or "none"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'gates'?`, or nothing where no known name is near."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of typed PRNG keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

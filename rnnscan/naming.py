@@ -1,0 +1,157 @@
+"""name(): label an intermediate value, so that a memory choice can speak of it.
+
+What a label does depends on who is tracing the cell:
+
+- outside rnnscan, it is `jax.ad_checkpoint.checkpoint_name`, and JAX's own checkpoint policies see it;
+- while rnnscan looks a cell over (`look_over`), it is only written down;
+- while rnnscan traces a cell for a memory choice (`emitting`), the labels that the choice keeps are emitted, the
+  others are not. A label that is emitted where nothing reads it costs memory: autodiff keeps the unlabelled
+  producer *and* the labelled copy (`docs/decisions.md`, "Names are emitted on demand").
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+
+_Value = TypeVar("_Value")
+
+
+class _Reader(Protocol):
+    def read(self, leaf: Any, label: str) -> Any: ...
+
+
+# A jit-cache-sensitive context: a function that the cell jits by itself is traced anew for every reader, so a trace
+# that was made under one memory choice is never reused under another.
+_reader = jax.make_user_context(None)
+
+
+def name(value: _Value, label: str) -> _Value:
+    """Label an intermediate value of a cell, so that `Memory` can keep, recompute or offload it.
+
+    The value is returned unchanged. Under `rnnscan.scan` and `rnnscan.recurrent_net` the labels that
+    `Memory.recompute` lists are computed again on the backward pass and all others are kept (`Memory`).
+    Outside rnnscan the label is the one of `jax.ad_checkpoint.checkpoint_name`.
+
+    Args:
+        value: an array or a pytree of arrays; every leaf gets the label.
+        label: the name. One name may be used at several places: a choice then speaks of all of them.
+
+    Returns:
+        `value`.
+
+    Raises:
+        TypeError: if the label is not a string that holds something.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> def cell(params, carry, x):
+        ...     preactivation = rs.name(x @ params["kernel"] + carry @ params["recurrent_kernel"], "preactivation")
+        ...     hidden = jnp.tanh(preactivation)
+        ...     return hidden, hidden
+        >>> params = {"kernel": jnp.ones((3, 4)), "recurrent_kernel": jnp.eye(4)}
+        >>> carry, ys = rs.scan(cell, params, jnp.zeros((2, 4)), jnp.ones((5, 2, 3)))
+        >>> ys.shape
+        (5, 2, 4)
+    """
+    if not isinstance(label, str) or not label:
+        raise TypeError(
+            f"name: the label must be a non-empty string; got {label!r}. "
+            'Write name(value, "label"): the value comes first, as in jax.ad_checkpoint.checkpoint_name.'
+        )
+    reader: _Reader | None = _reader.value
+    if reader is None:
+        return checkpoint_name(value, label)
+    return jax.tree.map(lambda leaf: reader.read(leaf, label), value)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The labels that one step of a cell emits.
+
+    Attributes:
+        labels: the label of each labelled leaf, in the order of the calls.
+        carried: positions in `labels` whose value is an outgoing carry. The loop keeps carries by itself, so a label
+            on one would keep it twice.
+    """
+
+    labels: tuple[str, ...] = ()
+    carried: frozenset[int] = frozenset()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The distinct labels, in the order of their first use."""
+        return tuple(dict.fromkeys(self.labels))
+
+
+class _Notebook:
+    """Writes every label down and emits none."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+        self.leaves: list[Any] = []
+
+    def read(self, leaf: Any, label: str) -> Any:
+        self.labels.append(label)
+        self.leaves.append(leaf)
+        return leaf
+
+
+class _Emitter:
+    """Emits the kept labels, each value once, and never an outgoing carry."""
+
+    def __init__(self, kept: frozenset[str], names: Names) -> None:
+        self._kept = kept
+        self._carried = names.carried
+        self._position = 0
+        # id -> (value, labelled value). The value is held so that its id is not given to another one meanwhile.
+        self._emitted: dict[int, tuple[Any, Any]] = {}
+
+    def read(self, leaf: Any, label: str) -> Any:
+        position = self._position
+        self._position += 1
+        if label not in self._kept or position in self._carried:
+            return leaf
+        if id(leaf) not in self._emitted:
+            labelled = checkpoint_name(leaf, label)
+            self._emitted[id(leaf)] = (leaf, labelled)
+            self._emitted[id(labelled)] = (labelled, labelled)
+        return self._emitted[id(leaf)][1]
+
+
+@contextmanager
+def emitting(kept: frozenset[str], names: Names) -> Iterator[None]:
+    """Trace a cell inside this context to emit the labels in `kept`, and only those."""
+    with _reader(_Emitter(kept, names)):
+        yield
+
+
+def look_over(step: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Any, Any, Names]:
+    """Trace one step without computing it.
+
+    Args:
+        step: a function that returns a pair, the new carry first.
+        arguments: its arguments, as arrays or `jax.ShapeDtypeStruct`.
+
+    Returns:
+        The shapes of the new carry, the shapes of y, and the labels that the step uses.
+    """
+    notebook = _Notebook()
+    names = Names()
+
+    def noted(*arguments: Any) -> tuple[Any, Any]:
+        nonlocal names
+        carry, y = step(*arguments)
+        outgoing = {id(leaf) for leaf in jax.tree.leaves(carry)}
+        carried = frozenset(position for position, leaf in enumerate(notebook.leaves) if id(leaf) in outgoing)
+        names = Names(tuple(notebook.labels), carried)
+        return carry, y
+
+    with _reader(notebook):
+        carry, y = jax.eval_shape(noted, *arguments)
+    return carry, y, names

@@ -1,0 +1,169 @@
+"""recurrent_net(): a step over named values, with links from outputs to states, translated onto scan()."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from rnnscan import checks, wiring
+from rnnscan.memory import Memory
+from rnnscan.scan import scan
+from rnnscan.sequence import Padding, hold_states
+from rnnscan.wiring import Wiring
+
+
+def recurrent_net(
+    cell_net: Callable[..., Mapping[str, Any]],
+    params: Any,
+    *,
+    inputs: Mapping[str, Any],
+    initial_cell_inputs: Mapping[str, Any],
+    links: Mapping[str, str],
+    aliases: Mapping[str, tuple[str, int]] | None = None,
+    timestep: str | None = None,
+    scope: str | None = None,
+    outputs_with_grads: tuple[str, ...] | None = None,
+    recompute: tuple[str, ...] | Literal["all"] = (),
+    memory: Memory | None = None,
+    forward_only: bool = False,
+    seq_lengths: Int[Array, " batch"] | None = None,
+    mask: Bool[Array, "time batch"] | None = None,
+    padding: Padding = "hold",
+    reverse: bool = False,
+    engine: Literal["auto", "lax"] = "auto",
+) -> dict[str, Any]:
+    """Run a step over named values, whose links say which output is which state at the next step.
+
+    Args:
+        cell_net: a pure function `cell_net(params, **blobs) -> {output: value}` of the inputs and states of one step.
+        params: whatever `cell_net` takes as parameters.
+        inputs: `{name: (T, N, ...)}`, one or many; the cell gets `(N, ...)`.
+        initial_cell_inputs: `{state: (N, ...)}` before the first step. One of rank 1, `(H,)`, is shared by the batch,
+            and its gradient is the sum over it.
+        links: `{state: output}`: the output at step t is the state at step t + 1. Every state has one.
+        aliases: `{name: (state, offset)}` adds results: the states before, between and after the steps, T + 1 of
+            them, from `offset` on. Offset 0 includes the initial state, 1 begins after the first step, and -1 is the
+            last alone, `(1, N, ...)`. With `reverse`, `offset` counts in the order in which the steps run and the
+            result is in the order of time: the initial state comes last.
+        timestep: the name under which the cell receives the step's index, an int32 scalar from 0 to T - 1.
+        scope: a prefix of the names of the results, `"scope/hidden_t_all"`, and of the operations in profiles.
+        outputs_with_grads: the results, without the scope, through which gradients flow; the others are stopped.
+            None: all of them.
+        recompute: names to compute again on the backward pass; short for `memory=Memory(recompute=...)`.
+        memory: what to keep between the forward and the backward pass; instead of `recompute`.
+        forward_only: keep nothing for a backward pass; differentiating is an error.
+        seq_lengths: `(N,)` integers, as in `scan`.
+        mask: `(T, N)` booleans, as in `scan`.
+        padding: what a padded step leaves behind, as in `scan`; here it holds state and output, as Caffe2 did.
+        reverse: run from the last step to the first.
+        engine: as in `scan`.
+
+    Returns:
+        For each linked output `hidden_t`: `hidden_t_all` `(T, N, ...)` and `hidden_t_last` `(N, ...)`, the state after
+        the last step; for an output that is not linked `_all` only; and the aliases.
+
+    Raises:
+        TypeError: if `cell_net` returns no dictionary, a state and its linked output differ in dtype, or a
+            `forward_only` net is differentiated.
+        ValueError: if a link is missing or a name is unknown or given twice, or shapes do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> def cell_net(params, input_t, hidden_t_prev):
+        ...     gates = rs.name(input_t @ params["kernel"] + hidden_t_prev @ params["recurrent_kernel"], "gates")
+        ...     return {"hidden_t": jnp.tanh(gates)}
+        >>> outputs = rs.recurrent_net(
+        ...     cell_net,
+        ...     {"kernel": jnp.ones((3, 4)), "recurrent_kernel": jnp.eye(4)},
+        ...     inputs={"input_t": jnp.ones((5, 2, 3))},
+        ...     initial_cell_inputs={"hidden_t_prev": jnp.zeros(4)},
+        ...     links={"hidden_t_prev": "hidden_t"},
+        ...     aliases={"hidden_t_states": ("hidden_t_prev", 0)},
+        ...     recompute=("gates",),
+        ... )
+        >>> {name: value.shape for name, value in outputs.items()}
+        {'hidden_t_all': (5, 2, 4), 'hidden_t_last': (2, 4), 'hidden_t_states': (6, 2, 4)}
+
+    Source: Caffe2's `recurrent.recurrent_net` and its RecurrentNetwork operator.
+    """
+    wires = Wiring(inputs, initial_cell_inputs, links, aliases or {}, timestep)
+    wires.check()
+    memory = _memory(recompute, memory, forward_only=forward_only, outputs_with_grads=outputs_with_grads)
+    inputs = checks.as_arrays(dict(inputs), "inputs")
+    length, batch = wiring.length_and_batch(inputs)
+    states = {state: wiring.shared(state, value, batch) for state, value in initial_cell_inputs.items()}
+    steps = {} if timestep is None else {timestep: jnp.arange(length, dtype=jnp.int32)}
+
+    def cell(params: Any, states: dict[str, Any], blobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        outputs = cell_net(params, **blobs, **states)
+        wires.check_outputs(outputs, states)
+        return {state: outputs[output] for state, output in links.items()}, dict(outputs)
+
+    with jax.named_scope(scope or "recurrent_net"):
+        final_states, ys = scan(
+            cell,
+            params,
+            states,
+            {**inputs, **steps},
+            reverse=reverse,
+            memory=None if forward_only else memory,
+            seq_lengths=seq_lengths,
+            mask=mask,
+            padding=padding,
+            engine=engine,
+        )
+        results: dict[str, Any] = {}
+        for state, output in links.items():
+            results |= {f"{output}_all": ys[output], f"{output}_last": final_states[state]}
+        results |= {f"{output}_all": y for output, y in ys.items()}
+        valid = checks.validity(seq_lengths, mask, length)
+        for alias, (state, offset) in wires.aliases.items():
+            wiring.check_offset(alias, offset, length)
+            after = hold_states(states[state], ys[links[state]], valid, padding=padding, reverse=reverse)
+            results[alias] = _from_offset(states[state], after, offset, reverse=reverse)
+
+    results = wiring.stop_gradients(results, outputs_with_grads)
+    if forward_only:
+        results = _forbid_gradient(results)
+    return {f"{scope}/{result}" if scope else result: value for result, value in results.items()}
+
+
+def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory:
+    if memory is not None and recompute != ():
+        raise ValueError(
+            f"recurrent_net: `recompute` is short for a `memory` of its own; got recompute={recompute!r} and "
+            f"memory={memory!r}. Put the names into Memory(recompute=...)."
+        )
+    speaks_of_gradients = memory is not None or recompute != () or outputs_with_grads is not None
+    if forward_only and speaks_of_gradients:
+        raise ValueError(
+            "recurrent_net: with `forward_only` there is no backward pass, so `recompute`, `memory` and "
+            f"`outputs_with_grads` have nothing to speak of; got recompute={recompute!r}, memory={memory!r}, "
+            f"outputs_with_grads={outputs_with_grads!r}. Leave them out, or set forward_only=False."
+        )
+    return Memory(recompute=recompute) if memory is None else memory
+
+
+def _from_offset(initial: Array, after: Array, offset: int, *, reverse: bool) -> Array:
+    """The states before, between and after the steps, from `offset` on, in the order of time."""
+    parts = [after, initial[None]] if reverse else [initial[None], after]
+    states = jnp.concatenate(parts)
+    begin = offset if offset >= 0 else len(states) + offset
+    return states[: len(states) - begin] if reverse else states[begin:]
+
+
+@jax.custom_jvp
+def _forbid_gradient(results: dict[str, Any]) -> dict[str, Any]:
+    return results
+
+
+@_forbid_gradient.defjvp
+def _raise_on_gradient(primals: Any, tangents: Any) -> Any:
+    raise TypeError(
+        "recurrent_net: a net that was built with `forward_only=True` keeps nothing for a backward pass, and cannot be "
+        f"differentiated; got a derivative of its results {', '.join(map(repr, primals[0]))}. Build it with "
+        "forward_only=False, or put jax.lax.stop_gradient around its arguments."
+    )

@@ -1,0 +1,179 @@
+"""scan(): run any cell over time.
+
+It checks its arguments, settles types, puts padding and resets around the cell, and hands the step to an engine.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from rnnscan import checks
+from rnnscan.engine import lax as lax_engine
+from rnnscan.memory import Memory, check_names
+from rnnscan.naming import Names, look_over
+from rnnscan.sequence import (
+    Padding,
+    Step,
+    hold_output,
+    reset_carry,
+    skip_padding,
+    truncate_gradient,
+)
+
+
+def scan(
+    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    params: Any,
+    carry: Any,
+    xs: Any,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    memory: Memory | None = Memory(),
+    seq_lengths: Int[Array, " batch"] | None = None,
+    mask: Bool[Array, "time batch"] | None = None,
+    reset: Bool[Array, "time batch"] | None = None,
+    padding: Padding = "zero",
+    truncate: int | None = None,
+    engine: Literal["auto", "lax"] = "auto",
+) -> tuple[Any, Any]:
+    """Run a cell over time, keeping in memory what `memory` says.
+
+    With the default arguments, and apart from what is kept for the backward pass, this is
+
+        ys = []
+        for x in xs:
+            carry, y = cell(params, carry, x)
+            ys.append(y)
+        return carry, stack(ys)
+
+    Like `lax.scan` it takes any pytree as params, carry, xs and ys, integer and key-typed leaves among them; arrays
+    that the cell closes over get gradients; it works under `jit`, `grad`, `vmap`, and in gradients of gradients.
+
+    Args:
+        cell: a pure function `cell(params, carry, x) -> (carry, y)`. The new carry has the structure, shapes and
+            dtypes of the old one; y may be None.
+        params: whatever the cell takes as parameters.
+        carry: the carry before the first step.
+        xs: the inputs, time-major: a pytree of leaves `(T, ...)`; or None, with `length`.
+        length: T, where there is no `xs`; otherwise it must agree with `xs`.
+        reverse: run from the last step to the first; `ys` stays in the order of `xs`.
+        unroll: steps a trip of the loop, as in `lax.scan`. 2 to 4 can pay on a CPU; compile time grows with it.
+        memory: what to keep between the forward and the backward pass (`Memory`); None: plain autodiff of `lax.scan`.
+        seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. 0 and above T are allowed.
+        mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
+        reset: `(T, N)` booleans: where true, the row's carry goes back to the given initial carry before the step
+            consumes its input. A step that is padding does not happen, and neither does its reset.
+        padding: what a step that is not valid leaves behind. "zero": every leaf of the carry is held and y is zero;
+            "hold": the carry is held and y is the last valid one, zero before any; "drop": carry and y are zero.
+        truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., counted in the
+            order in which the steps run.
+        engine: "lax" is one plain `lax.scan` over a checkpointed cell; "auto" chooses, and today chooses "lax".
+
+    With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)` and leaves of xs `(T, N, ...)`, or
+    `(T,)` where one value is shared by all rows. The cell sees zeros in place of padded inputs, so it must be finite
+    there; what the padding holds, NaN included, reaches neither values nor gradients.
+
+    Returns:
+        The carry after the last step, and the y of all steps, stacked: leaves `(T, ...)`.
+
+    Raises:
+        TypeError: if a structure or dtype is wrong, such as a carry that the cell returns with another type.
+        ValueError: if a value or shape is wrong, or `memory` names what the cell does not.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> from rnnscan import cells
+        >>> cell = cells.LSTM(8)
+        >>> xs = jnp.ones((5, 2, 3))  # five steps, two rows, three features
+        >>> params = cell.init(jax.random.key(0), input_size=3)
+        >>> memory = rs.Memory(recompute=("gates",))
+        >>> (hidden, state), ys = rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)
+        >>> hidden.shape, state.shape, ys.shape
+        ((2, 8), (2, 8), (5, 2, 8))
+    """
+    checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
+    xs = checks.as_arrays(xs, "xs")
+    carry = checks.as_arrays(carry, "carry")
+    length = checks.sequence_length(xs, length)
+    valid = checks.validity(seq_lengths, mask, length)
+    reset = checks.resets(reset, length)
+
+    def cell_step(carry: Any, x: Any) -> tuple[Any, Any]:
+        return checks.carry_and_output(cell(params, carry, x))
+
+    step: Step = cell_step
+    carry, y, names = _settle(step, carry, xs)
+    if memory is not None:
+        check_names(memory, names, "scan")
+        _warn_of_useless_offload(memory)
+    checks.check_rows(carry, xs, y, valid=valid, reset=reset, padding=padding)
+
+    if reset is not None:
+        step, xs = reset_carry(step, carry), (xs, reset)
+    if valid is not None:
+        step, xs = skip_padding(step, padding), (xs, valid)
+    if truncate is not None:
+        order = jnp.arange(length)
+        step, xs = truncate_gradient(step, truncate), (xs, order[::-1] if reverse else order)
+    holds_output = valid is not None and padding == "hold"
+    if holds_output:
+        no_output = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), y)
+        step, carry, xs = hold_output(step), (carry, no_output), (xs, valid)
+    carry, ys = lax_engine.run(
+        step, carry, xs, length=length, reverse=reverse, unroll=unroll, memory=memory, names=names
+    )
+    return (carry[0] if holds_output else carry), ys
+
+
+def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Any, Names]:
+    """Look the step over, and give the carry the types that the step returns where it has none of its own.
+
+    A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can settle
+    one leaf more, where one leaf feeds another.
+
+    Returns:
+        The carry, the shapes of y, and the names that the step uses.
+    """
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
+    while True:
+        new_carry, y, names = look_over(step, carry, x)
+        checks.check_structure(carry, new_carry)
+        settled = jax.tree.map(_take_dtype, carry, new_carry)
+        if _same_leaves(settled, carry):
+            settled = jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if _is_weak(leaf) else leaf, carry)
+        if _same_leaves(settled, carry):
+            checks.check_carry(carry, new_carry)
+            return carry, y, names
+        carry = settled
+
+
+def _take_dtype(leaf: Any, new_leaf: Any) -> Any:
+    promotes = (
+        _is_weak(leaf) and leaf.dtype != new_leaf.dtype and jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype
+    )
+    return leaf.astype(new_leaf.dtype) if promotes else leaf
+
+
+def _is_weak(leaf: Any) -> bool:
+    return getattr(jax.typeof(leaf), "weak_type", False)
+
+
+def _same_leaves(one: Any, other: Any) -> bool:
+    return all(a is b for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+def _warn_of_useless_offload(memory: Memory) -> None:
+    if memory.offload and jax.default_backend() == "cpu":
+        warnings.warn(
+            f"scan: offload={memory.offload!r} saves nothing on a CPU, whose memory is the host's. "
+            "It pays on a GPU or TPU; on a CPU use `recompute` or `segment`.",
+            stacklevel=3,
+        )

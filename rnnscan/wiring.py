@@ -1,0 +1,200 @@
+"""The names of a recurrent_net: which value is an input, a state, an output, and how they are tied together."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from rnnscan.messages import describe, leaves_with_places, listing, nearest
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The names that a user gave to recurrent_net, and the checks that they fit together.
+
+    Attributes:
+        inputs: the sequences, by the name under which the cell receives one step of each.
+        states: the initial states, by the name under which the cell receives them.
+        links: state -> the output that it is at the next step.
+        aliases: result -> (state, offset).
+        timestep: the name under which the cell receives the step's index.
+    """
+
+    inputs: Mapping[str, Any]
+    states: Mapping[str, Any]
+    links: Mapping[str, str]
+    aliases: Mapping[str, tuple[str, int]]
+    timestep: str | None
+
+    def check(self) -> None:
+        """Refuse names that are missing, unknown or used twice, before the cell is traced."""
+        for argument, value in (
+            ("inputs", self.inputs),
+            ("initial_cell_inputs", self.states),
+            ("links", self.links),
+            ("aliases", self.aliases),
+        ):
+            if not isinstance(value, Mapping):
+                raise TypeError(
+                    f"recurrent_net: `{argument}` must be a dictionary keyed by name; got {type(value).__name__}."
+                )
+        if not self.inputs:
+            raise ValueError(
+                "recurrent_net: there must be at least one input, which gives the number of steps; got none. "
+                "Use rnnscan.scan with xs=None and `length` for a net without inputs."
+            )
+        self._check_unique()
+        self._check_links()
+        self._check_aliases()
+
+    def _check_unique(self) -> None:
+        received = [*self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
+        twice = sorted({name for name in received if received.count(name) > 1})
+        if twice:
+            raise ValueError(
+                "recurrent_net: inputs, states and timestep must have different names, because the cell receives them "
+                f"by name; got {listing(twice)} more than once. Rename one of each."
+            )
+
+    def _check_links(self) -> None:
+        for state in self.states:
+            if state not in self.links:
+                raise ValueError(
+                    f"recurrent_net: every state in `initial_cell_inputs` must be linked to an output; got no link "
+                    f"for {state!r}, and links for {listing(self.links)}.{nearest(state, self.links)} "
+                    "What is the same at every step belongs into `params`."
+                )
+        for state, output in self.links.items():
+            if state not in self.states:
+                raise ValueError(
+                    f"recurrent_net: every link must start at a state in `initial_cell_inputs`; got a link of "
+                    f"{state!r} to {output!r}, and the states {listing(self.states)}.{nearest(state, self.states)} "
+                    "Links are written {state: output}, the cell's input first."
+                )
+        linked = list(self.links.values())
+        for output in linked:
+            if linked.count(output) > 1:
+                raise ValueError(
+                    f"recurrent_net: every state must be linked to an output of its own; got {output!r} linked to "
+                    f"{listing(state for state in self.links if self.links[state] == output)}. "
+                    "Return the value under two names."
+                )
+
+    def _check_aliases(self) -> None:
+        for alias, target in self.aliases.items():
+            if not (isinstance(target, tuple) and len(target) == 2 and isinstance(target[1], int)):
+                raise TypeError(
+                    f"recurrent_net: an alias must be a pair (state, offset); got {target!r} for {alias!r}. "
+                    'Write aliases={"hidden_t_states": ("hidden_t_prev", 0)}, say.'
+                )
+            state = target[0]
+            if state not in self.states:
+                raise ValueError(
+                    f"recurrent_net: an alias must be of a state in `initial_cell_inputs`; got {alias!r} of {state!r}, "
+                    f"and the states {listing(self.states)}.{nearest(state, self.states)}"
+                )
+
+    def check_outputs(self, outputs: Any, states: Mapping[str, Any]) -> None:
+        """Refuse what the cell returned, if a link or an alias does not fit it. Called while the cell is traced."""
+        if not isinstance(outputs, Mapping):
+            raise TypeError(
+                "recurrent_net: the cell must return a dictionary {output name: value}; got "
+                f"{type(outputs).__name__}."
+            )
+        for state, output in self.links.items():
+            if output not in outputs:
+                raise ValueError(
+                    f"recurrent_net: every link must end at an output of the cell; got a link of {state!r} to "
+                    f"{output!r}, and the cell returned {listing(outputs)}.{nearest(output, outputs)}"
+                )
+            _check_link(state, states[state], output, outputs[output])
+        results = self._result_names(outputs)
+        twice = sorted({result for result in results if results.count(result) > 1})
+        if twice:
+            raise ValueError(
+                f"recurrent_net: every result must have a name of its own; got {listing(twice)} more than once among "
+                f"the results of the outputs and the aliases. Rename the output or the alias."
+            )
+
+    def _result_names(self, outputs: Iterable[str]) -> list[str]:
+        linked = set(self.links.values())
+        names = []
+        for output in outputs:
+            names += [f"{output}_all", f"{output}_last"] if output in linked else [f"{output}_all"]
+        return [*names, *self.aliases]
+
+
+def length_and_batch(inputs: Any) -> tuple[int, int]:
+    """T and N, from the first of the inputs; that the others agree on T is `scan`'s check."""
+    places = leaves_with_places(inputs, "inputs")
+    for where, leaf in places:
+        if leaf.ndim < 2:
+            raise ValueError(
+                f"recurrent_net: every input must be (T, N, ...), time first, then batch; got {describe(leaf)} at "
+                f"{where}. Add an axis of size 1 for a batch of one."
+            )
+    batches = {where: leaf.shape[1] for where, leaf in places}
+    if len(set(batches.values())) > 1:
+        raise ValueError(
+            "recurrent_net: all inputs must have the same number of rows, on their second axis; got "
+            + ", ".join(f"{batch} at {where}" for where, batch in batches.items())
+            + "."
+        )
+    length, batch = places[0][1].shape[:2]
+    return length, batch
+
+
+def shared(state: str, value: Any, batch: int) -> Array:
+    """An initial state for every row of the batch; one of rank 0 or 1 is shared by all rows."""
+    value = jnp.asarray(value)
+    if value.ndim < 2:
+        return jnp.broadcast_to(value, (batch, *value.shape))
+    if value.shape[0] != batch:
+        raise ValueError(
+            f"recurrent_net: an initial state must be (N, ...) with the rows of the inputs, N = {batch}, or (H,) to be "
+            f"shared by them; got {describe(value)} for {state!r}."
+        )
+    return value
+
+
+def _check_link(state: str, given: Any, output: str, returned: Any) -> None:
+    # A weakly typed state, such as a Python number, takes the dtype of its output, so only its shape is fixed.
+    weak = getattr(jax.typeof(given), "weak_type", False)
+    if jnp.shape(returned) != given.shape or (jnp.result_type(returned) != given.dtype and not weak):
+        raise (ValueError if jnp.shape(returned) != given.shape else TypeError)(
+            f"recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
+            f"{describe(given)} for the state {state!r} and {describe(returned)} for the output {output!r}. "
+            "Check the initial state's shape and dtype, or cast the output in the cell."
+        )
+
+
+def check_offset(alias: str, offset: int, length: int) -> None:
+    """Refuse an offset outside of the T + 1 states."""
+    if not -(length + 1) <= offset <= max(length, 1):
+        raise ValueError(
+            f"recurrent_net: an alias begins within the T + 1 states of a sequence of T = {length} steps, at an offset "
+            f"from {-(length + 1)} to {max(length, 1)}; got {offset} for {alias!r}."
+        )
+
+
+def stop_gradients(results: dict[str, Any], outputs_with_grads: tuple[str, ...] | None) -> dict[str, Any]:
+    """Let gradients flow through the named results only, or through all of them where none are named."""
+    if outputs_with_grads is None:
+        return results
+    if isinstance(outputs_with_grads, str):
+        raise TypeError(
+            f"recurrent_net: `outputs_with_grads` must be a tuple of names; got the string {outputs_with_grads!r}. "
+            f"Write outputs_with_grads=({outputs_with_grads!r},)."
+        )
+    for name in outputs_with_grads:
+        if name not in results:
+            raise ValueError(
+                f"recurrent_net: every name in `outputs_with_grads` must be a result; got {name!r}, and the results "
+                f"are {listing(results)}.{nearest(name, results)}"
+            )
+    return {
+        name: value if name in outputs_with_grads else jax.lax.stop_gradient(value) for name, value in results.items()
+    }
