@@ -1,10 +1,13 @@
 """Cells made of cells."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jaxtyping import Array
+
+from rnnscan.messages import describe, listing
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,21 @@ class Stack:
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
         """One step of all layers: `(params, carry, x) -> (carry, y)`."""
+        layers = [_layer_name(layer) for layer in range(len(self.cells))]
+        if not isinstance(params, Mapping) or sorted(params) != sorted(layers):
+            got = listing(params) if isinstance(params, Mapping) else describe(params)
+            raise ValueError(
+                f"stack: the parameters must be a dictionary with one entry for each of the {len(self.cells)} cells, "
+                f"{listing(layers)}; got {got}. Make them with cell.init(key, input_size)."
+            )
         if not isinstance(carry, tuple) or len(carry) != len(self.cells):
             raise TypeError(
                 f"stack: the carry must be a tuple with one carry for each of the {len(self.cells)} cells; got "
                 f"{jax.tree.structure(carry)}. Start from cell.initial_carry(x)."
             )
         new_carries = []
-        for layer, (cell, layer_carry) in enumerate(zip(self.cells, carry, strict=True)):
-            new_carry, x = cell(params[_layer_name(layer)], layer_carry, x)
+        for layer, cell, layer_carry in zip(layers, self.cells, carry, strict=True):
+            new_carry, x = cell(params[layer], layer_carry, x)
             new_carries.append(new_carry)
         return tuple(new_carries), x
 
@@ -60,7 +70,8 @@ def stack(*cells: Any) -> Stack:
         A cell. Its carry is the tuple of the layers' carries, its parameters are `{"layer_0": ..., "layer_1": ...}`.
 
     Raises:
-        ValueError: if there is no cell.
+        ValueError: if there is no cell, or what the stack is given does not fit its cells.
+        TypeError: if one of the cells lacks what a stack asks of it.
 
     Example:
         >>> import jax
@@ -74,6 +85,13 @@ def stack(*cells: Any) -> Stack:
     """
     if not cells:
         raise ValueError("stack: there must be at least one cell; got none.")
+    for cell in cells:
+        lacking = [part for part in ("init", "initial_carry", "names", "output_size") if not hasattr(cell, part)]
+        if lacking:
+            raise TypeError(
+                f"stack: every cell must have `init`, `initial_carry`, `names` and `output_size`; got "
+                f"{type(cell).__name__}, without {listing(lacking)}. Cells are given one by one: stack(lower, upper)."
+            )
     return Stack(cells)
 
 

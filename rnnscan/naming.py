@@ -72,15 +72,17 @@ def name(value: _Value, label: str) -> _Value:
 
 @dataclass(frozen=True)
 class Names:
-    """The labels that one step of a cell emits.
+    """The labels that one step of a cell emits, in the order of the calls; a position counts labelled leaves.
 
     Attributes:
-        labels: the label of each labelled leaf, in the order of the calls.
-        carried: positions in `labels` whose value is an outgoing carry. The loop keeps carries by itself, so a label
-            on one would keep it twice.
+        labels: the label at each position.
+        values: at each position, the first position that labels the same value.
+        carried: positions whose value is an outgoing carry. The loop keeps carries by itself, so a label on one would
+            keep it twice.
     """
 
     labels: tuple[str, ...] = ()
+    values: tuple[int, ...] = ()
     carried: frozenset[int] = frozenset()
 
     @property
@@ -88,40 +90,62 @@ class Names:
         """The distinct labels, in the order of their first use."""
         return tuple(dict.fromkeys(self.labels))
 
+    def emitted(self, kept: frozenset[str]) -> dict[int, str]:
+        """The values to label where the labels `kept` are kept: position of the first label -> the label to emit.
+
+        A value is kept if any of its labels is, and then once, under the first of them.
+        """
+        emitted: dict[int, str] = {}
+        for label, value in zip(self.labels, self.values, strict=True):
+            if label in kept and value not in self.carried:
+                emitted.setdefault(value, label)
+        return emitted
+
 
 class _Notebook:
     """Writes every label down and emits none."""
 
     def __init__(self) -> None:
-        self.labels: list[str] = []
-        self.leaves: list[Any] = []
+        self._labels: list[str] = []
+        self._leaves: list[Any] = []
 
     def read(self, leaf: Any, label: str) -> Any:
-        self.labels.append(label)
-        self.leaves.append(leaf)
+        self._labels.append(label)
+        self._leaves.append(leaf)
         return leaf
+
+    def names(self, carry: Any) -> Names:
+        """What was written down, where `carry` is what the step returned as its new carry."""
+        first: dict[int, int] = {}
+        values = tuple(first.setdefault(id(leaf), position) for position, leaf in enumerate(self._leaves))
+        outgoing = {id(leaf) for leaf in jax.tree.leaves(carry)}
+        carried = frozenset(position for position, leaf in enumerate(self._leaves) if id(leaf) in outgoing)
+        return Names(tuple(self._labels), values, carried)
 
 
 class _Emitter:
     """Emits the kept labels, each value once, and never an outgoing carry."""
 
     def __init__(self, kept: frozenset[str], names: Names) -> None:
-        self._kept = kept
-        self._carried = names.carried
+        self._names = names
+        self._to_emit = names.emitted(kept)
+        self._labelled: dict[int, Any] = {}
         self._position = 0
-        # id -> (value, labelled value). The value is held so that its id is not given to another one meanwhile.
-        self._emitted: dict[int, tuple[Any, Any]] = {}
 
     def read(self, leaf: Any, label: str) -> Any:
-        position = self._position
+        if self._names.labels[self._position : self._position + 1] != (label,):
+            raise RuntimeError(
+                f"name: a cell must name the same values each time it is traced; got {label!r} where the names were "
+                f"{', '.join(map(repr, self._names.labels)) or 'none'} before. A cell is a pure function: what it "
+                "does may not depend on what changes between two calls."
+            )
+        value = self._names.values[self._position]
         self._position += 1
-        if label not in self._kept or position in self._carried:
+        if value not in self._to_emit:
             return leaf
-        if id(leaf) not in self._emitted:
-            labelled = checkpoint_name(leaf, label)
-            self._emitted[id(leaf)] = (leaf, labelled)
-            self._emitted[id(labelled)] = (labelled, labelled)
-        return self._emitted[id(leaf)][1]
+        if value not in self._labelled:
+            self._labelled[value] = checkpoint_name(leaf, self._to_emit[value])
+        return self._labelled[value]
 
 
 @contextmanager
@@ -147,9 +171,7 @@ def look_over(step: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[An
     def noted(*arguments: Any) -> tuple[Any, Any]:
         nonlocal names
         carry, y = step(*arguments)
-        outgoing = {id(leaf) for leaf in jax.tree.leaves(carry)}
-        carried = frozenset(position for position, leaf in enumerate(notebook.leaves) if id(leaf) in outgoing)
-        names = Names(tuple(notebook.labels), carried)
+        names = notebook.names(carry)
         return carry, y
 
     with _reader(notebook):

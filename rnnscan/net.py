@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 from rnnscan import checks, wiring
 from rnnscan.memory import Memory
 from rnnscan.scan import scan
-from rnnscan.sequence import Padding, hold_states
+from rnnscan.sequence import Padding, hold_last_valid
 from rnnscan.wiring import Wiring
 
 
@@ -122,7 +122,9 @@ def recurrent_net(
         valid = checks.validity(seq_lengths, mask, length)
         for alias, (state, offset) in wires.aliases.items():
             wiring.check_offset(alias, offset, length)
-            after = hold_states(states[state], ys[links[state]], valid, padding=padding, reverse=reverse)
+            after = ys[links[state]]
+            if valid is not None and padding != "drop":
+                after = hold_last_valid(after, valid, before=states[state], reverse=reverse)
             results[alias] = _from_offset(states[state], after, offset, reverse=reverse)
 
     results = wiring.stop_gradients(results, outputs_with_grads)

@@ -18,7 +18,7 @@ from rnnscan.naming import Names, look_over
 from rnnscan.sequence import (
     Padding,
     Step,
-    hold_output,
+    hold_last_valid,
     reset_carry,
     skip_padding,
     truncate_gradient,
@@ -123,14 +123,12 @@ def scan(
     if truncate is not None:
         order = jnp.arange(length)
         step, xs = truncate_gradient(step, truncate), (xs, order[::-1] if reverse else order)
-    holds_output = valid is not None and padding == "hold"
-    if holds_output:
-        no_output = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), y)
-        step, carry, xs = hold_output(step), (carry, no_output), (xs, valid)
     carry, ys = lax_engine.run(
         step, carry, xs, length=length, reverse=reverse, unroll=unroll, memory=memory, names=names
     )
-    return (carry[0] if holds_output else carry), ys
+    if valid is not None and padding == "hold":
+        ys = hold_last_valid(ys, valid, reverse=reverse)
+    return carry, ys
 
 
 def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Any, Names]:

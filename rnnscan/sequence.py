@@ -3,12 +3,13 @@
 Each wrapper takes a step `(carry, x) -> (carry, y)` and returns one that scans over one thing more. They are put
 around the cell, never into it, so they hold for every cell. From the outside in:
 
-    hold_output( truncate_gradient( skip_padding( reset_carry( cell ))))
+    truncate_gradient( skip_padding( reset_carry( cell )))
 
 so that padding undoes a reset at the same step, and a cut gradient is cut on the way through padding too.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -60,19 +61,6 @@ def _without_padding(leaf: Any, valid: Bool[Array, " batch"]) -> Any:
     return select_rows(valid, leaf, jnp.zeros_like(leaf))
 
 
-def hold_output(step: Step) -> Step:
-    """A step over `((carry, y), (x, valid))` that repeats the last valid y in the rows where the step is padding."""
-
-    def holding_step(carry: Any, scanned: Any) -> tuple[Any, Any]:
-        inner_carry, last_y = carry
-        x, valid = scanned
-        inner_carry, y = step(inner_carry, x)
-        y = select_rows(valid, y, last_y)
-        return (inner_carry, y), y
-
-    return holding_step
-
-
 def reset_carry(step: Step, initial_carry: Any) -> Step:
     """A step over `(x, reset)` that starts from the initial carry in the rows where reset is true."""
 
@@ -98,16 +86,27 @@ def truncate_gradient(step: Step, every: int) -> Step:
     return truncated_step
 
 
-def hold_states(
-    initial: Array, states: Array, valid: Bool[Array, "time batch"] | None, *, padding: Padding, reverse: bool
-) -> Array:
-    """The state `(T, N, ...)` after each step, where at padded steps something else may stand for it."""
-    if valid is None or padding == "drop":
-        return states
+def hold_last_valid(ys: Any, valid: Bool[Array, "time batch"], *, before: Any = None, reverse: bool = False) -> Any:
+    """Repeat the last valid value at the steps that are padding.
 
-    def hold(last: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:
-        state, valid = step
-        held = select_rows(valid, state, last)
+    Args:
+        ys: a pytree of leaves `(T, N, ...)`.
+        valid: which steps are valid.
+        before: leaves `(N, ...)` that stand where no valid step came before; None: zeros.
+        reverse: whether the steps run from the last to the first.
+
+    Returns:
+        Leaves like those of `ys`.
+    """
+    if valid.shape[0] == 0:
+        return ys
+    if before is None:
+        before = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), ys)
+
+    # Checkpointed, or autodiff would keep `valid` broadcast to the size of ys.
+    @partial(jax.checkpoint, prevent_cse=False)
+    def hold(last: Any, step: tuple[Any, Array]) -> tuple[Any, Any]:
+        held = select_rows(step[1], step[0], last)
         return held, held
 
-    return jax.lax.scan(hold, initial, (states, valid), reverse=reverse)[1]
+    return jax.lax.scan(hold, before, (ys, valid), reverse=reverse)[1]

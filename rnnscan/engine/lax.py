@@ -32,7 +32,8 @@ def run(
         step: `(carry, x) -> (carry, y)`; what it closes over gets gradients.
         carry: the initial carry, of the types that the step returns.
         xs: a pytree of leaves `(length, ...)`, or None.
-        length: number of steps.
+        length: number of steps; `lax.scan` is told it only where there is no input to take it from, so that it may be
+            a symbolic dimension of `jax.export`.
         reverse: run from the last step to the first.
         unroll: as in `lax.scan`.
         memory: the memory choice, or None for plain autodiff.
@@ -48,7 +49,7 @@ def run(
             return step(carry, x)
 
     if memory is None:
-        return lax.scan(emitting_step, carry, xs, length=length, reverse=reverse, unroll=unroll)
+        return _scan(emitting_step, carry, xs, length=length, reverse=reverse, unroll=unroll)
 
     # Inside a scan nothing can be merged across the loop's border, so the barriers against it are not needed.
     checkpointed = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, names), prevent_cse=False)
@@ -65,7 +66,7 @@ def _run_segments(
     A length that the segment does not divide leaves one shorter segment, the last in the order of the steps.
     """
     if not segments:
-        return lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=unroll)
+        return _scan(step, carry, xs, length=length, reverse=reverse, unroll=unroll)
     size, inner_segments = segments[0], segments[1:]
 
     def run_segment(carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
@@ -88,3 +89,8 @@ def _run_segments(
         return carry, parts[0]
     ordered = reversed(parts) if reverse else parts
     return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *ordered)
+
+
+def _scan(step: Step, carry: Any, xs: Any, *, length: int, reverse: bool, unroll: int | bool) -> tuple[Any, Any]:
+    known = length if not jax.tree.leaves(xs) else None
+    return lax.scan(step, carry, xs, length=known, reverse=reverse, unroll=unroll)

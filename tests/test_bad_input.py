@@ -1,0 +1,336 @@
+"""Bad input: one readable paragraph says what must hold, what was got, where, and what to do, before any compute."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from slow_reference import arguments, cell
+
+import rnnscan as rs
+
+
+pytestmark = pytest.mark.bad_input
+
+LENGTH, BATCH = 5, 3
+
+
+def scan(cell=cell, *, change_carry=lambda carry: carry, change_xs=lambda xs: xs, **options):
+    params, carry, xs = arguments(0, LENGTH, BATCH)
+    return lambda: rs.scan(cell, params, change_carry(carry), change_xs(xs), **options)
+
+
+def returning(new_carry):
+    """A cell whose new carry is changed."""
+
+    def changed(params, carry, x):
+        carry, y = cell(params, carry, x)
+        return new_carry(carry), y
+
+    return changed
+
+
+def unbatched_output(params, carry, x):
+    return carry, jnp.sum(carry["hidden"])
+
+
+def key_output(params, carry, x):
+    return carry, jax.random.split(jax.random.key(0), BATCH)
+
+
+def net_cell(params, input_t, hidden_t_prev, state_t_prev):
+    return {"hidden_t": jnp.tanh(hidden_t_prev + input_t), "state_t": rs.name(state_t_prev * input_t, "product")}
+
+
+def net(cell_net=net_cell, **changes):
+    options = {
+        "inputs": {"input_t": jnp.ones((LENGTH, BATCH, 4))},
+        "initial_cell_inputs": {"hidden_t_prev": jnp.ones((BATCH, 4)), "state_t_prev": jnp.ones(4)},
+        "links": {"hidden_t_prev": "hidden_t", "state_t_prev": "state_t"},
+    }
+    return lambda: rs.recurrent_net(cell_net, None, **(options | changes))
+
+
+LINKS = {"hidden_t_prev": "hidden_t", "state_t_prev": "state_t"}
+STATES = {"hidden_t_prev": jnp.ones((BATCH, 4)), "state_t_prev": jnp.ones((BATCH, 4))}
+
+CASES = {
+    # name: (call, exception, parts of the message)
+    "label is not a string": (
+        lambda: rs.name(jnp.ones(3), 3),
+        TypeError,
+        ["non-empty string", "got 3", "value comes first"],
+    ),
+    "label is empty": (lambda: rs.name(jnp.ones(3), ""), TypeError, ["non-empty string", "got ''"]),
+    "one name as a string": (
+        lambda: rs.Memory(recompute="gates"),
+        TypeError,
+        ["tuple of names", "'gates'", "recompute=('gates',)"],
+    ),
+    "names that are numbers": (lambda: rs.Memory(recompute=(1,)), TypeError, ["tuple of names", "(1,)"]),
+    "segment of zero": (lambda: rs.Memory(segment=0), ValueError, ["`segment`", "at least 1", "got 0"]),
+    "segment of a wrong word": (lambda: rs.Memory(segment="root"), ValueError, ['"sqrt"', "got 'root'"]),
+    "empty segments": (lambda: rs.Memory(segment=()), ValueError, ["`segment`", "got ()"]),
+    "segments that grow": (lambda: rs.Memory(segment=(10, 20)), ValueError, ["shorter from left to right", "(10, 20)"]),
+    "chunk of zero": (lambda: rs.Memory(chunk=0), ValueError, ["`chunk`", "at least 1", "got 0"]),
+    "offload and recompute": (
+        lambda: rs.Memory(offload=("a",), recompute=("a",)),
+        ValueError,
+        ["'a'", "Take it out of one"],
+    ),
+    "offload and recompute all": (
+        lambda: rs.Memory(offload=("a",), recompute="all"),
+        ValueError,
+        ["'a'", "recompute='all'"],
+    ),
+    "offload and segment": (
+        lambda: rs.Memory(offload=("a",), segment=4),
+        ValueError,
+        ["`offload` must be empty", "segment=4"],
+    ),
+    "memory that is none": (scan(memory="all"), TypeError, ["`memory` must be an rnnscan.Memory", "got 'all'"]),
+    "chunk for lax": (scan(memory=rs.Memory(chunk=4)), ValueError, ["`Memory.chunk`", "chunk=4", "Leave chunk=None"]),
+    "unknown name": (
+        scan(memory=rs.Memory(recompute=("gat",))),
+        ValueError,
+        ["`recompute`", "'gat'", "'preactivation', 'gate'", "Did you mean 'gate'?"],
+    ),
+    "unknown name to offload": (
+        scan(memory=rs.Memory(offload=("x",))),
+        ValueError,
+        ["`offload`", "'x'", "'preactivation'"],
+    ),
+    "engine": (scan(engine="fision"), ValueError, ["`engine` must be one of", "'fision'"]),
+    "padding": (scan(padding="same"), ValueError, ["`padding` must be one of ('zero', 'hold', 'drop')", "'same'"]),
+    "unroll": (scan(unroll=0), ValueError, ["`unroll`", "at least 1", "got 0"]),
+    "truncate": (scan(truncate=0), ValueError, ["`truncate`", "at least 1", "got 0"]),
+    "inputs of different lengths": (
+        scan(change_xs=lambda xs: {**xs, "scale": jnp.ones(4)}),
+        ValueError,
+        ["same number of steps", "5 at `xs['signal']`", "4 at `xs['scale']`", "time-major"],
+    ),
+    "length against inputs": (scan(length=4), ValueError, ["same number of steps", "4 at `length`"]),
+    "negative length": (scan(length=-1), ValueError, ["`length`", "at least 0", "got -1"]),
+    "a scalar input": (
+        scan(change_xs=lambda xs: {**xs, "scale": 1.0}),
+        ValueError,
+        ["(T, ...)", "the scalar float32[] at `xs['scale']`", "`params`"],
+    ),
+    "neither inputs nor length": (
+        scan(change_xs=lambda xs: None),
+        ValueError,
+        ["neither an input in `xs` nor `length`"],
+    ),
+    "an input that is no array": (
+        scan(change_xs=lambda xs: {**xs, "scale": "abc"}),
+        TypeError,
+        ["array or a number", "got str at `xs['scale']`"],
+    ),
+    "no pair": (scan(lambda params, carry, x: carry), TypeError, ["the pair (carry, y)", "got dict", "(carry, None)"]),
+    "three values": (scan(lambda p, c, x: (c, x, x)), TypeError, ["the pair (carry, y)", "got a tuple of 3"]),
+    "carry that changes its structure": (
+        scan(returning(lambda carry: {"hidden": carry["hidden"]})),
+        TypeError,
+        ["carry of the structure", "'count'", "(carry, y)"],
+    ),
+    "carry that changes its shape": (
+        scan(returning(lambda carry: {**carry, "hidden": carry["hidden"][:2]})),
+        TypeError,
+        ["`carry['hidden']` went in as float32[3,4] and came out as float32[2,4]", "Cast the new carry"],
+    ),
+    "carry that changes its dtype": (
+        scan(returning(lambda carry: {**carry, "count": carry["count"].astype(float)})),
+        TypeError,
+        ["`carry['count']` went in as int32[3] and came out as float32[3]"],
+    ),
+    "lengths of the wrong size": (
+        scan(seq_lengths=jnp.array([1, 2])),
+        ValueError,
+        ["`seq_lengths` or `mask` speaks of 2 rows", "axis 0 of `carry['count']` must have size 2", "int32[3]"],
+    ),
+    "lengths that are floats": (scan(seq_lengths=jnp.ones(3)), ValueError, ["integers of shape (N,)", "float32[3]"]),
+    "one length for all": (scan(seq_lengths=4), ValueError, ["integers of shape (N,)", "int32[]"]),
+    "lengths and mask": (
+        scan(seq_lengths=jnp.ones(3, int), mask=jnp.ones((5, 3), bool)),
+        ValueError,
+        ["got both", "mask & "],
+    ),
+    "mask that is batch-major": (
+        scan(mask=jnp.ones((3, 5), bool)),
+        ValueError,
+        ["bool[5,N]", "bool[3,5]", "Transpose"],
+    ),
+    "mask of numbers": (scan(mask=jnp.ones((5, 3))), ValueError, ["bool[5,N]", "float32[5,3]", "mask != 0"]),
+    "reset of numbers": (scan(reset=jnp.ones((5, 3))), ValueError, ["`reset` must be bool[5,N]", "reset != 0"]),
+    "mask and reset of different rows": (
+        scan(mask=jnp.ones((5, 3), bool), reset=jnp.ones((5, 2), bool)),
+        ValueError,
+        ["same rows", "3", "2"],
+    ),
+    "an input without rows": (
+        scan(change_xs=lambda xs: {**xs, "scale": jnp.ones((5, 2))}, seq_lengths=jnp.ones(3, int)),
+        ValueError,
+        ["axis 1 of `xs['scale']` must have size 3", "float32[5,2]", "(T,)"],
+    ),
+    "an output without rows": (
+        scan(unbatched_output, seq_lengths=jnp.ones(3, int)),
+        ValueError,
+        ["axis 0 of `y` must have size 3", "float32[]"],
+    ),
+    "an output of keys over padding": (
+        scan(key_output, seq_lengths=jnp.ones(3, int)),
+        TypeError,
+        ["padding='zero'", "a key has none", "key_data"],
+    ),
+    "no inputs": (net(inputs={}), ValueError, ["at least one input", "rnnscan.scan"]),
+    "inputs that are no dictionary": (net(inputs=jnp.ones((5, 3, 4))), TypeError, ["`inputs` must be a dictionary"]),
+    "input of one axis": (
+        net(inputs={"input_t": jnp.ones(5)}),
+        ValueError,
+        ["(T, N, ...)", "float32[5] at `inputs['input_t']`"],
+    ),
+    "inputs of different batches": (
+        net(inputs={"input_t": jnp.ones((5, 3, 4)), "other": jnp.ones((5, 2, 4))}),
+        ValueError,
+        ["same number of rows", "3 at `inputs['input_t']`", "2 at `inputs['other']`"],
+    ),
+    "inputs of different length": (
+        net(
+            lambda params, input_t, other, **states: net_cell(params, input_t, **states),
+            inputs={"input_t": jnp.ones((5, 3, 4)), "other": jnp.ones((4, 3, 4))},
+        ),
+        ValueError,
+        ["same number of steps", "5 at `xs['input_t']`", "4 at `xs['other']`"],
+    ),
+    "a name that is input and state": (
+        net(timestep="input_t"),
+        ValueError,
+        ["different names", "'input_t' more than once"],
+    ),
+    "missing link": (
+        net(links={"hidden_t_prev": "hidden_t"}),
+        ValueError,
+        ["no link for 'state_t_prev'", "links for 'hidden_t_prev'", "`params`"],
+    ),
+    "link of an unknown state": (
+        net(links={**LINKS, "hiden_t_prev": "hidden_t"}),
+        ValueError,
+        ["'hiden_t_prev'", "Did you mean 'hidden_t_prev'?", "{state: output}"],
+    ),
+    "link to a missing output": (
+        net(links={**LINKS, "state_t_prev": "stat_t"}),
+        ValueError,
+        ["a link of 'state_t_prev' to 'stat_t'", "returned 'hidden_t', 'state_t'", "Did you mean 'state_t'?"],
+    ),
+    "two links to one output": (
+        net(links={"hidden_t_prev": "hidden_t", "state_t_prev": "hidden_t"}),
+        ValueError,
+        ["an output of its own", "'hidden_t' linked to 'hidden_t_prev', 'state_t_prev'", "under two names"],
+    ),
+    "state and output of different shape": (
+        net(initial_cell_inputs={**STATES, "state_t_prev": jnp.ones((BATCH, 1))}),
+        ValueError,
+        ["float32[3,1] for the state 'state_t_prev'", "float32[3,4] for the output 'state_t'"],
+    ),
+    "state and output of different dtype": (
+        net(initial_cell_inputs={**STATES, "state_t_prev": jnp.ones((BATCH, 4), jnp.bfloat16)}),
+        TypeError,
+        ["bfloat16[3,4] for the state 'state_t_prev'", "float32[3,4] for the output 'state_t'"],
+    ),
+    "state of another batch": (
+        net(initial_cell_inputs={**STATES, "state_t_prev": jnp.ones((7, 4))}),
+        ValueError,
+        ["N = 3", "float32[7,4] for 'state_t_prev'"],
+    ),
+    "alias of an unknown state": (
+        net(aliases={"states": ("hidden_t", 0)}),
+        ValueError,
+        ["'states' of 'hidden_t'", "Did you mean 'hidden_t_prev'?"],
+    ),
+    "alias without an offset": (
+        net(aliases={"states": "hidden_t_prev"}),
+        TypeError,
+        ["a pair (state, offset)", "'hidden_t_prev'"],
+    ),
+    "alias beyond the end": (
+        net(aliases={"states": ("hidden_t_prev", 6)}),
+        ValueError,
+        ["T = 5 steps", "from -6 to 5", "got 6 for 'states'"],
+    ),
+    "alias with the name of a result": (
+        net(aliases={"hidden_t_all": ("hidden_t_prev", 1)}),
+        ValueError,
+        ["a name of its own", "'hidden_t_all' more than once"],
+    ),
+    "cell net without a dictionary": (
+        net(lambda params, **blobs: (1, 2)),
+        TypeError,
+        ["a dictionary {output name: value}", "tuple"],
+    ),
+    "unknown result with gradients": (
+        net(outputs_with_grads=("hidden_t",)),
+        ValueError,
+        ["`outputs_with_grads`", "'hidden_t'", "Did you mean 'hidden_t_all'?"],
+    ),
+    "a string of results with gradients": (
+        net(outputs_with_grads="hidden_t_all"),
+        TypeError,
+        ["tuple of names", "('hidden_t_all',)"],
+    ),
+    "unknown name in a net": (net(recompute=("produkt",)), ValueError, ["'produkt'", "Did you mean 'product'?"]),
+    "recompute and memory": (net(recompute=("product",), memory=rs.Memory()), ValueError, ["Memory(recompute=...)"]),
+    "forward only and recompute": (
+        net(forward_only=True, recompute=("product",)),
+        ValueError,
+        ["no backward pass", "recompute=('product',)", "forward_only=False"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_error_says_what_must_hold_what_was_got_and_what_to_do(case):
+    call, exception, parts = CASES[case]
+    # Only traced: the error comes before any compute.
+    with pytest.raises(exception) as caught:
+        jax.eval_shape(call)
+    message = str(caught.value)
+    assert "\n" not in message, "one paragraph"
+    assert message.endswith((".", "?")), message
+    for part in parts:
+        assert re.search(re.escape(part), message), (part, message)
+
+
+def test_a_good_call_of_each_kind_is_none_of_the_bad_ones():
+    """The cases above differ from these in one thing each."""
+    jax.eval_shape(scan())
+    jax.eval_shape(scan(seq_lengths=jnp.ones(3, int), reset=jnp.ones((5, 3), bool)))
+    jax.eval_shape(net())
+    jax.eval_shape(net(aliases={"states": ("hidden_t_prev", 5)}, recompute=("product",)))
+
+
+def test_a_cell_that_names_other_values_when_it_is_traced_again():
+    calls = []
+
+    def fickle(params, carry, x):
+        calls.append(None)
+        return rs.name(carry * 2, "even" if len(calls) % 2 else "odd") + 1, None
+
+    with pytest.raises(
+        RuntimeError, match="the same values each time it is traced; got 'odd' where the names were 'even'"
+    ):
+        rs.scan(fickle, None, jnp.ones(3), None, length=3)
+
+
+def test_an_error_of_the_cell_itself_comes_through():
+    def broken(params, carry, x):
+        raise KeyError("of the cell")
+
+    with pytest.raises(KeyError, match="of the cell"):
+        rs.scan(broken, None, jnp.ones(3), None, length=3)
+
+
+def test_useless_offload_warns_where_it_was_asked_for():
+    named = lambda params, carry, x: (jnp.tanh(rs.name(carry * 2, "product")), None)  # noqa: E731
+    with pytest.warns(UserWarning, match="saves nothing on a CPU") as caught:
+        rs.scan(named, None, jnp.ones(3), None, length=3, memory=rs.Memory(offload=("product",)))
+    assert caught[0].filename == __file__

@@ -1,0 +1,207 @@
+"""The rule of memory, counted: bytes of the residuals of jax.vjp, and XLA's memory analysis."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import rnnscan as rs
+from rnnscan import cells
+from rnnscan.insight import kept_bytes, temporary_bytes
+
+
+FLOAT = 4
+LENGTH, BATCH, FEATURES, HIDDEN = 128, 32, 128, 256
+WEIGHTS, BIASES = (FEATURES + HIDDEN) * 4 * HIDDEN, 4 * HIDDEN
+OFFLOAD = rs.Memory(offload=("product",))
+
+
+def lstm(length=LENGTH, batch=BATCH, features=FEATURES, hidden=HIDDEN):
+    cell = cells.LSTM(hidden)
+    xs = jax.ShapeDtypeStruct((length, batch, features), jnp.float32)
+    x = jax.ShapeDtypeStruct((batch, features), jnp.float32)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), features))
+    return cell, params, jax.eval_shape(cell.initial_carry, x), xs
+
+
+def bytes_kept(memory, cell, params, carry, xs, **options):
+    return kept_bytes(lambda *arguments: rs.scan(cell, *arguments, memory=memory, **options), params, carry, xs)
+
+
+def plain_bytes(cell, params, carry, xs):
+    """What autodiff of lax.scan keeps; outside rnnscan names are JAX's own and would be kept beside their producers."""
+    unnamed = lambda params, carry, xs: rs.scan(cell, params, carry, xs, memory=None)  # noqa: E731
+    return kept_bytes(unnamed, params, carry, xs)
+
+
+def lstm_step_without_names(params, carry, x):
+    hidden, state = carry
+    gates = x @ params["kernel"] + hidden @ params["recurrent_kernel"] + params["bias"]
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    state = jax.nn.sigmoid(f) * state + jax.nn.sigmoid(i) * jnp.tanh(g)
+    hidden = jax.nn.sigmoid(o) * jnp.tanh(state)
+    return (hidden, state), hidden
+
+
+def test_names_cost_nothing_under_plain_autodiff():
+    cell, params, carry, xs = lstm()
+    bare = kept_bytes(
+        lambda params, carry, xs: lax.scan(lambda c, x: lstm_step_without_names(params, c, x), carry, xs),
+        params,
+        carry,
+        xs,
+    )
+    assert plain_bytes(cell, params, carry, xs) == bare
+
+
+def test_recomputing_the_gates_keeps_at_most_a_quarter_of_plain_autodiff():
+    arguments = lstm()
+    plain = plain_bytes(*arguments)
+    assert bytes_kept(rs.Memory(recompute=("gates",)), *arguments) <= 0.25 * plain
+    assert bytes_kept(rs.Memory(), *arguments) <= 0.55 * plain
+
+
+@pytest.mark.parametrize(
+    ("memory", "floats"),
+    [
+        (rs.Memory(), LENGTH * BATCH * (FEATURES + 2 * HIDDEN + 4 * HIDDEN) + WEIGHTS),
+        (rs.Memory(recompute=("gates",)), LENGTH * BATCH * (FEATURES + 2 * HIDDEN) + WEIGHTS + BIASES),
+        (rs.Memory(recompute="all"), LENGTH * BATCH * (FEATURES + 2 * HIDDEN) + WEIGHTS + BIASES),
+    ],
+    ids=str,
+)
+def test_an_lstm_keeps_its_input_its_carries_and_the_gates_if_they_are_not_recomputed(memory, floats):
+    assert bytes_kept(memory, *lstm()) == FLOAT * floats
+
+
+@pytest.mark.parametrize(("segment", "carries"), [(32, 4), (128, 1), (1000, 1), ("sqrt", 11), ((64, 8), 2), (100, 2)])
+def test_segments_keep_the_carry_before_each_of_them_and_nothing_else(segment, carries):
+    floats = LENGTH * BATCH * FEATURES + carries * BATCH * 2 * HIDDEN + WEIGHTS + BIASES
+    assert bytes_kept(rs.Memory(segment=segment), *lstm()) == FLOAT * floats
+
+
+def test_lengths_resets_and_truncation_keep_only_what_says_where_they_are():
+    arguments = lstm()
+    bare = bytes_kept(rs.Memory(), *arguments)
+    lengths = jnp.full(BATCH, 7)
+    steps = LENGTH * BATCH  # one bool a step and row
+    assert bytes_kept(rs.Memory(), *arguments, seq_lengths=lengths) <= bare + 2 * steps
+    assert bytes_kept(rs.Memory(), *arguments, seq_lengths=lengths, padding="hold") <= bare + 3 * steps
+    initial = BATCH * 2 * HIDDEN * FLOAT
+    reset = jnp.ones((LENGTH, BATCH), bool)
+    assert bytes_kept(rs.Memory(), *arguments, reset=reset) <= bare + steps + initial
+    assert bytes_kept(rs.Memory(), *arguments, truncate=16) <= bare + LENGTH * FLOAT
+
+
+def compiled_bytes(memory):
+    cell, params, _, xs = lstm()
+
+    def loss(params, xs):
+        carry = cell.initial_carry(xs[0])
+        return jnp.sum(jnp.sin(rs.scan(cell, params, carry, xs, memory=memory)[0][0]))
+
+    return temporary_bytes(jax.jit(jax.grad(loss)).lower(params, xs).compile())
+
+
+def test_the_compiled_program_needs_less_memory_too():
+    """What XLA allocates, and not only what JAX asks for."""
+    plain = compiled_bytes(None)
+    keep, gates, segments = map(
+        compiled_bytes, (rs.Memory(), rs.Memory(recompute=("gates",)), rs.Memory(segment="sqrt"))
+    )
+    assert keep < 0.75 * plain
+    assert gates < 0.40 * plain
+    assert segments < 0.20 * plain
+
+
+def sum_of_two(params, carry, x):
+    product = x @ params["kernel"] + carry @ params["recurrent_kernel"]
+    hidden = jnp.tanh(rs.name(product, "one")) + jnp.sin(rs.name(product, "other"))
+    return hidden, hidden
+
+
+def carried(params, carry, x):
+    hidden = rs.name(jnp.tanh(rs.name(x @ params["kernel"] + carry @ params["recurrent_kernel"], "product")), "hidden")
+    return hidden, hidden
+
+
+def simple():
+    params = {"kernel": jnp.ones((3, 4)), "recurrent_kernel": jnp.eye(4)}
+    return params, jnp.zeros((2, 4)), jnp.ones((6, 2, 3))
+
+
+def test_one_value_with_two_names_is_kept_once_and_if_either_name_is_kept():
+    params, carry, xs = simple()
+    nothing = bytes_kept(rs.Memory(recompute="all"), sum_of_two, params, carry, xs)
+    product = 6 * 2 * 4 * FLOAT
+    for recompute in ((), ("one",), ("other",)):
+        assert bytes_kept(rs.Memory(recompute=recompute), sum_of_two, params, carry, xs) == nothing + product
+    assert bytes_kept(rs.Memory(recompute=("one", "other")), sum_of_two, params, carry, xs) == nothing
+
+
+def test_a_carry_that_has_a_name_is_not_kept_twice():
+    params, carry, xs = simple()
+    with_product = bytes_kept(rs.Memory(recompute=("hidden",)), carried, params, carry, xs)
+    assert bytes_kept(rs.Memory(), carried, params, carry, xs) == with_product
+    nothing = bytes_kept(rs.Memory(recompute="all"), carried, params, carry, xs)
+    assert with_product == nothing + 6 * 2 * 4 * FLOAT
+
+
+def test_outside_rnnscan_a_name_is_seen_by_the_policies_of_jax():
+    params, carry, xs = simple()
+
+    def with_policy(policy):
+        step = jax.checkpoint(carried, policy=policy)
+        return kept_bytes(lambda params: lax.scan(lambda c, x: step(params, c, x), carry, xs)[1], params)
+
+    policies = jax.checkpoint_policies
+    keeps = with_policy(policies.save_only_these_names("product"))
+    # Where the product is kept, the input's kernel is not read again.
+    assert keeps == with_policy(policies.nothing_saveable) + 6 * 2 * 4 * FLOAT - params["kernel"].nbytes
+
+
+def test_a_name_labels_every_leaf_of_a_pytree():
+    def pair(params, carry, x):
+        products = {"x": x @ params["kernel"], "h": carry @ params["recurrent_kernel"]}
+        products = rs.name(products, "products")
+        hidden = jnp.tanh(products["x"] * products["h"])
+        return hidden, hidden
+
+    params, carry, xs = simple()
+    nothing = bytes_kept(rs.Memory(recompute="all"), pair, params, carry, xs)
+    assert bytes_kept(rs.Memory(), pair, params, carry, xs) == nothing + 2 * 6 * 2 * 4 * FLOAT
+
+
+def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device():
+    params, carry, xs = simple()
+
+    def gradients(memory):
+        return jax.jit(jax.grad(lambda params: rs.scan(carried, params, carry, xs, memory=memory)[1].sum()))(params)
+
+    with pytest.warns(UserWarning, match="saves nothing on a CPU"):
+        offloaded = gradients(OFFLOAD)
+    expected = gradients(rs.Memory())
+    assert all(bool(jnp.all(offloaded[name] == expected[name])) for name in params)
+    with pytest.warns(UserWarning, match="saves nothing on a CPU"):
+        program = str(
+            jax.make_jaxpr(jax.grad(lambda p: rs.scan(carried, p, carry, xs, memory=OFFLOAD)[1].sum()))(params)
+        )
+    assert "host" in program
+
+
+@pytest.mark.parametrize(
+    ("length", "segments"), [(0, (1,)), (1, (1,)), (2, (2,)), (16, (4,)), (17, (5,)), (1000, (32,))]
+)
+def test_the_square_root_is_rounded_up(length, segments):
+    assert rs.Memory(segment="sqrt").segments(length) == segments
+
+
+def test_a_memory_choice_is_a_value():
+    assert rs.Memory(recompute=("gates",), segment=(8, 2)) == rs.Memory(recompute=("gates",), segment=(8, 2))
+    assert len({rs.Memory(), rs.Memory(recompute=()), rs.Memory(segment=8)}) == 2
+
+
+@pytest.mark.bad_input
+def test_lists_are_taken_for_tuples():
+    """JSON and command lines have no tuples."""
+    assert rs.Memory(recompute=["gates"], segment=[8, 2]) == rs.Memory(recompute=("gates",), segment=(8, 2))

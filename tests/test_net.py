@@ -1,0 +1,249 @@
+"""recurrent_net(): links, states, aliases, and what a gradient may flow through."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from slow_reference import assert_close, loss
+
+import rnnscan as rs
+from rnnscan.insight import kept_bytes
+
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+LENGTH, BATCH, FEATURES, HIDDEN = 5, 3, 2, 4
+LINKS = {"hidden_t_prev": "hidden_t", "state_t_prev": "state_t"}
+
+
+def cell_net(params, input_t, scale_t, hidden_t_prev, state_t_prev):
+    """Two inputs, two states, and one output that is not linked."""
+    gates = rs.name(input_t @ params["kernel"] + hidden_t_prev @ params["recurrent_kernel"] + params["bias"], "gates")
+    forget, update = jnp.split(gates, 2, axis=-1)
+    state = jax.nn.sigmoid(forget) * state_t_prev + jnp.tanh(update) * scale_t
+    return {"hidden_t": jnp.tanh(state), "state_t": state, "readout_t": jnp.sin(state) @ params["out"]}
+
+
+def random_arguments(length=LENGTH, batch=BATCH):
+    keys = iter(jax.random.split(jax.random.key(0), 9))
+    normal = lambda *shape: jax.random.normal(next(keys), shape)  # noqa: E731
+    params = {
+        "kernel": normal(FEATURES, 2 * HIDDEN),
+        "recurrent_kernel": normal(HIDDEN, 2 * HIDDEN) / 2,
+        "bias": normal(2 * HIDDEN),
+        "out": normal(HIDDEN, 2),
+    }
+    inputs = {"input_t": normal(length, batch, FEATURES), "scale_t": normal(length, batch, 1)}
+    states = {"hidden_t_prev": normal(batch, HIDDEN), "state_t_prev": normal(batch, HIDDEN)}
+    return params, inputs, states
+
+
+def net(params, inputs, states, cell_net=cell_net, **options):
+    return rs.recurrent_net(cell_net, params, inputs=inputs, initial_cell_inputs=states, links=LINKS, **options)
+
+
+def looped(params, inputs, states, reverse=False):
+    """What recurrent_net means, without padding: a loop, its results by name."""
+    length = len(inputs["input_t"])
+    outputs = {}
+    for t in reversed(range(length)) if reverse else range(length):
+        outputs[t] = cell_net(params, **{name: value[t] for name, value in inputs.items()}, **states)
+        states = {state: outputs[t][output] for state, output in LINKS.items()}
+    stacked = {name: jnp.stack([outputs[t][name] for t in range(length)]) for name in outputs[0]}
+    results = {f"{name}_all": value for name, value in stacked.items()}
+    return results | {f"{output}_last": states[state] for state, output in LINKS.items()}
+
+
+def gradients(run, *arguments):
+    return jax.grad(lambda *arguments: loss(run(*arguments)), argnums=(0, 1, 2))(*arguments)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"reverse": True}, {"recompute": ("gates",)}, {"recompute": "all"}, {"memory": rs.Memory(segment=2)}],
+    ids=str,
+)
+def test_equals_a_loop(options):
+    given = random_arguments()
+    run = functools.partial(net, **options)
+    expected = functools.partial(looped, reverse=options.get("reverse", False))
+    assert_close(run(*given), expected(*given))
+    assert_close(gradients(jax.jit(run), *given), gradients(expected, *given))
+
+
+def test_recompute_keeps_less():
+    given = random_arguments()
+    bytes_of = lambda recompute: kept_bytes(functools.partial(net, recompute=recompute), *given)  # noqa: E731
+    gates = LENGTH * BATCH * 2 * HIDDEN * 8
+    # Recomputing the gates reads the bias, which keeping them does not.
+    assert bytes_of(()) == bytes_of(("gates",)) + gates - 2 * HIDDEN * 8
+
+
+def test_finite_differences():
+    given = random_arguments()
+    run = jax.jit(lambda *given: loss(net(*given, recompute=("gates",))))
+    check_grads(run, given, order=1, modes=["rev"], rtol=1e-6)
+
+
+def test_a_state_of_one_axis_is_shared_and_its_gradient_is_the_sum_over_the_batch():
+    params, inputs, states = random_arguments()
+    shared = {state: value[0] for state, value in states.items()}
+    repeated = {state: jnp.stack([value] * BATCH) for state, value in shared.items()}
+    assert_close(net(params, inputs, shared), net(params, inputs, repeated))
+    of_shared = gradients(net, params, inputs, shared)[2]
+    of_repeated = gradients(net, params, inputs, repeated)[2]
+    assert_close(of_shared, jax.tree.map(lambda leaf: leaf.sum(0), of_repeated))
+
+
+def test_a_number_is_a_state():
+    params, inputs, _ = random_arguments()
+    results = rs.recurrent_net(
+        lambda params, input_t, sum_t_prev: {"sum_t": sum_t_prev + input_t[:, 0]},
+        params,
+        inputs={"input_t": inputs["input_t"]},
+        initial_cell_inputs={"sum_t_prev": 1.0},
+        links={"sum_t_prev": "sum_t"},
+    )
+    np.testing.assert_allclose(results["sum_t_last"], 1 + inputs["input_t"][..., 0].sum(0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, LENGTH, -1, -2, -LENGTH - 1])
+def test_aliases_are_the_states_from_an_offset_on(offset):
+    params, inputs, states = random_arguments()
+    results = net(params, inputs, states, aliases={"states": ("state_t_prev", offset)})
+    whole = jnp.concatenate([states["state_t_prev"][None], results["state_t_all"]])
+    assert_close(results["states"], whole[offset:])
+
+
+def test_the_aliases_of_the_ends_are_all_and_last():
+    params, inputs, states = random_arguments()
+    aliases = {"all": ("hidden_t_prev", 1), "last": ("hidden_t_prev", -1)}
+    results = net(params, inputs, states, aliases=aliases)
+    assert_close(results["all"], results["hidden_t_all"])
+    assert_close(results["last"], results["hidden_t_last"][None])
+
+
+def test_aliases_of_a_reverse_run_have_the_initial_state_at_the_end():
+    params, inputs, states = random_arguments()
+    aliases = {"states": ("state_t_prev", 0), "last": ("state_t_prev", -1), "later": ("state_t_prev", 2)}
+    results = net(params, inputs, states, aliases=aliases, reverse=True)
+    whole = jnp.concatenate([results["state_t_all"], states["state_t_prev"][None]])
+    assert_close(results["states"], whole)
+    assert_close(results["last"], whole[:1])
+    assert_close(results["later"], whole[:-2])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
+def test_aliases_over_padding_are_the_true_states(padding, reverse):
+    """The states after each prefix of the steps, each from a run of its own."""
+    params, inputs, states = random_arguments()
+    mask = jnp.array([[1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0], [1, 0, 1]], bool)
+    options = {"padding": padding, "reverse": reverse}
+    results = net(params, inputs, states, mask=mask, aliases={"states": ("state_t_prev", 0)}, **options)
+    expected = []
+    for steps in range(LENGTH + 1):
+        part = slice(LENGTH - steps, None) if reverse else slice(0, steps)
+        prefix = {name: value[part] for name, value in inputs.items()}
+        expected.append(net(params, prefix, states, mask=mask[part], **options)["state_t_last"])
+    assert_close(results["states"], jnp.stack(expected[::-1] if reverse else expected))
+
+
+def test_lengths_hold_state_and_output():
+    params, inputs, states = random_arguments()
+    lengths = jnp.array([0, 3, 9])
+    results = net(params, inputs, states, seq_lengths=lengths)
+    for row, length in enumerate([0, 3, LENGTH]):
+        alone = net(
+            params,
+            {name: value[:length, row : row + 1] for name, value in inputs.items()},
+            {name: value[row : row + 1] for name, value in states.items()},
+        )
+        assert_close(results["hidden_t_last"][row], alone["hidden_t_last"][0])
+        assert_close(results["readout_t_all"][:length, row], alone["readout_t_all"][:, 0])
+        held = alone["readout_t_all"][-1, 0] if length else jnp.zeros(2)
+        assert_close(
+            results["readout_t_all"][length:, row],
+            jnp.stack([held] * (LENGTH - length)) if length < LENGTH else jnp.zeros((0, 2)),
+        )
+
+
+def test_the_timestep_counts_from_zero():
+    params, inputs, states = random_arguments()
+
+    def counting(params, step, **blobs):
+        return cell_net(params, **blobs) | {"step_t": step}
+
+    results = net(params, inputs, states, cell_net=counting, timestep="step", reverse=True)
+    assert results["step_t_all"].dtype == jnp.int32
+    np.testing.assert_array_equal(results["step_t_all"], np.arange(LENGTH))
+
+
+def test_the_scope_goes_before_the_names_of_the_results():
+    given = random_arguments()
+    plain = net(*given, aliases={"states": ("state_t_prev", 0)})
+    scoped = net(*given, aliases={"states": ("state_t_prev", 0)}, scope="encoder", outputs_with_grads=("states",))
+    assert_close(scoped, {f"encoder/{name}": value for name, value in plain.items()})
+
+
+def test_gradients_flow_through_the_named_results_only():
+    params, inputs, states = random_arguments()
+
+    def gradient(of, **options):
+        return jax.grad(lambda params: loss({name: net(params, inputs, states, **options)[name] for name in of}))(
+            params
+        )
+
+    everything = ("hidden_t_all", "hidden_t_last", "readout_t_all", "state_t_all", "state_t_last")
+    named = ("hidden_t_last", "readout_t_all")
+    assert_close(gradient(everything, outputs_with_grads=named), gradient(named))
+    assert_close(gradient(everything, outputs_with_grads=()), jax.tree.map(jnp.zeros_like, params))
+
+
+def test_forward_only_gives_the_same_values_and_no_gradient():
+    given = random_arguments()
+    assert_close(jax.jit(functools.partial(net, forward_only=True))(*given), net(*given))
+    with pytest.raises(TypeError, match="`forward_only=True` keeps nothing for a backward pass"):
+        jax.eval_shape(lambda *given: gradients(functools.partial(net, forward_only=True), *given), *given)
+    with pytest.raises(TypeError, match="forward_only=False"):
+        jax.grad(jax.jit(lambda params: loss(net(params, *given[1:], forward_only=True))))(given[0])
+
+
+def test_a_forward_only_net_may_stand_beside_what_is_differentiated():
+    params, inputs, states = random_arguments()
+    stopped = jax.grad(lambda scale: scale * loss(net(params, inputs, states, forward_only=True)))(2.0)
+    np.testing.assert_allclose(stopped, loss(net(params, inputs, states)), rtol=1e-12)
+
+
+def test_no_steps():
+    params, inputs, states = random_arguments(length=0)
+    results = net(params, inputs, states, aliases={"states": ("state_t_prev", 0), "after": ("state_t_prev", 1)})
+    shapes = {name: value.shape for name, value in results.items()}
+    assert shapes["readout_t_all"] == (0, BATCH, 2)
+    assert shapes["after"] == (0, BATCH, HIDDEN)
+    assert_close(results["state_t_last"], states["state_t_prev"])
+    assert_close(results["states"], states["state_t_prev"][None])
+
+
+@pytest.mark.parametrize(("length", "batch"), [(1, 3), (5, 1), (1, 1)])
+def test_one_step_and_one_row(length, batch):
+    given = random_arguments(length, batch)
+    assert_close(net(*given), looped(*given))
+
+
+def test_states_of_integers_and_more_axes():
+    def counting(params, input_t, count_prev, grid_prev):
+        return {"count": count_prev + 1, "grid": grid_prev + input_t[:, :, None]}
+
+    results = rs.recurrent_net(
+        counting,
+        None,
+        inputs={"input_t": jnp.ones((4, 3, 2))},
+        initial_cell_inputs={"count_prev": jnp.zeros((3, 1), int), "grid_prev": jnp.zeros((3, 2, 5))},
+        links={"count_prev": "count", "grid_prev": "grid"},
+    )
+    np.testing.assert_array_equal(results["count_last"], np.full((3, 1), 4))
+    np.testing.assert_array_equal(results["grid_last"], np.full((3, 2, 5), 4.0))
