@@ -42,12 +42,24 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
             f"scan: `Memory.chunk` says for how many steps parallel work is done at once, and engine={engine!r} runs "
             f"all work step by step; got chunk={memory.chunk}. Leave chunk=None."
         )
+    if memory is not None and (memory.segment is not None or memory.offload) and _has_early_remat3():
+        raise NotImplementedError(
+            f"scan: `segment` and `offload` need jax 0.11 or newer where JAX_REMAT3=1 is set, because jax "
+            f"{jax.__version__} can neither transpose a segment nor offload under it; got {memory!r}. "
+            "Update jax, or leave JAX_REMAT3 unset."
+        )
     if padding not in get_args(Padding):
         raise ValueError(f"scan: `padding` must be one of {get_args(Padding)}; got {padding!r}.")
     if not isinstance(unroll, bool | int) or (not isinstance(unroll, bool) and unroll < 1):
         raise ValueError(f"scan: `unroll` must be a number of steps of at least 1, or a bool; got {unroll!r}.")
     if truncate is not None and (not isinstance(truncate, int) or isinstance(truncate, bool) or truncate < 1):
         raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
+
+
+def _has_early_remat3() -> bool:
+    # Found with jax 0.10.2: differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." where a
+    # cotangent of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.
+    return jax.__version_info__ < (0, 11) and bool(getattr(jax.config, "jax_remat3", False))
 
 
 def sequence_length(xs: Any, length: int | None) -> int:

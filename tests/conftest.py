@@ -1,7 +1,8 @@
 """What all tests share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 
 # Before jax is imported. Two devices, for shard_map. The least optimization of machine code, because the tests compile
@@ -15,8 +16,19 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 )
 
-import jax  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Skip what rnnscan itself refuses under JAX_REMAT3=1 with a jax that is too old for it."""
+    try:
+        return (yield)
+    except NotImplementedError as error:
+        if os.environ.get("JAX_REMAT3") == "1" and "need jax 0.11 or newer" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from slow_reference import arguments, cell
 
 import rnnscan as rs
+from rnnscan import checks
 
 
 pytestmark = pytest.mark.bad_input
@@ -329,6 +330,14 @@ def test_an_error_of_the_cell_itself_comes_through():
         rs.scan(broken, None, jnp.ones(3), None, length=3)
 
 
+@pytest.mark.parametrize("memory", [rs.Memory(segment=2), rs.Memory(offload=("gate",))], ids=str)
+def test_what_an_early_remat3_cannot_do(memory, monkeypatch):
+    monkeypatch.setattr(checks, "_has_early_remat3", lambda: True)
+    with pytest.raises(NotImplementedError, match=r"need jax 0\.11 or newer where JAX_REMAT3=1 is set"):
+        jax.eval_shape(scan(memory=memory))
+
+
+@pytest.mark.skipif(checks._has_early_remat3(), reason="refused there, which the test before tests")
 def test_useless_offload_warns_where_it_was_asked_for():
     named = lambda params, carry, x: (jnp.tanh(rs.name(carry * 2, "product")), None)  # noqa: E731
     with pytest.warns(UserWarning, match="saves nothing on a CPU") as caught:

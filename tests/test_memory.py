@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan import cells
+from rnnscan import cells, checks
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 
@@ -156,8 +156,9 @@ def test_outside_rnnscan_a_name_is_seen_by_the_policies_of_jax():
 
     policies = jax.checkpoint_policies
     keeps = with_policy(policies.save_only_these_names("product"))
-    # Where the product is kept, the input's kernel is not read again.
-    assert keeps == with_policy(policies.nothing_saveable) + 6 * 2 * 4 * FLOAT - params["kernel"].nbytes
+    # Where the product is kept, the input's kernel need not be read again; not every version of JAX notices.
+    product = 6 * 2 * 4 * FLOAT
+    assert keeps - with_policy(policies.nothing_saveable) in (product, product - params["kernel"].nbytes)
 
 
 def test_a_name_labels_every_leaf_of_a_pytree():
@@ -172,6 +173,7 @@ def test_a_name_labels_every_leaf_of_a_pytree():
     assert bytes_kept(rs.Memory(), pair, params, carry, xs) == nothing + 2 * 6 * 2 * 4 * FLOAT
 
 
+@pytest.mark.skipif(checks._has_early_remat3(), reason="refused there, which test_bad_input.py tests")
 def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device():
     params, carry, xs = simple()
 
