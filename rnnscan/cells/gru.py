@@ -1,18 +1,18 @@
 """The gated recurrent unit, with the reset gate after or before the recurrent product."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
-from rnnscan.cells.base import GatedCell, project
+from rnnscan.cells.base import DenseCell, project
 from rnnscan.naming import name
 
 
-@dataclass(frozen=True)
-class GRU(GatedCell):
+@dataclass(frozen=True, repr=False)
+class GRU(DenseCell):
     """The gated recurrent unit.
 
         r = sigmoid(x W_r + h U_r + b_r)
@@ -41,6 +41,7 @@ class GRU(GatedCell):
 
     Raises:
         ValueError: if the size cannot be, or what the cell is given does not fit its parameters.
+        TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
         >>> import jax
@@ -56,14 +57,14 @@ class GRU(GatedCell):
     1 - z exchanged as in `torch.nn.GRU`.
     """
 
-    gates: ClassVar[int] = 3
+    blocks: ClassVar[int] = 3
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("gates",)
 
     reset_after: bool = True
 
     def init(self, key: Array, input_size: int) -> dict[str, Array]:
-        """Make parameters, as `GatedCell.init`, with `"recurrent_bias"` where the reset gate follows the product."""
+        """Make parameters, as `DenseCell.init`, with `"recurrent_bias"` where the reset gate follows the product."""
         key, recurrent_bias_key = jax.random.split(key)
         params = super().init(key, input_size)
         if not self.reset_after:
@@ -71,10 +72,9 @@ class GRU(GatedCell):
         return params | {"recurrent_bias": self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)}
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Float[Array, "*batch features"]
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
     ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
-        self._check_reset(params)
         weights, (hidden,), x = self._enter(params, carry, x)
         products = self._reset_after if self.reset_after else self._reset_before
         update_gate, candidate = products(weights, hidden, x)
@@ -103,10 +103,11 @@ class GRU(GatedCell):
         from_reset = project(reset_gate * hidden, weights["recurrent_kernel"][:, split:])
         return update_gate, jnp.tanh(name((from_input[..., split:] + from_reset).astype(x.dtype), "gates"))
 
-    def _check_reset(self, params: dict[str, Array]) -> None:
-        if self.reset_after != ("recurrent_bias" in params):
-            raise ValueError(
-                f"GRU: with reset_after={self.reset_after} the parameters must "
-                f"{'have' if self.reset_after else 'not have'} a 'recurrent_bias'; got {', '.join(sorted(params))}. "
-                f"They were made for reset_after={not self.reset_after}."
-            )
+    def _shapes(self) -> dict[str, tuple[Any, ...]]:
+        return super()._shapes() | ({"recurrent_bias": (self.hidden_size,)} if self.reset_after else {})
+
+    def _likely_cause(self, params: Any) -> str:
+        twin = replace(self, reset_after=not self.reset_after)
+        if twin._fits(params):
+            return f"They were made with reset_after={twin.reset_after}, and the cell has {self.reset_after}."
+        return super()._likely_cause(params)

@@ -1,4 +1,4 @@
-"""How the parameters of gated cells start. An initializer is `(key, shape, dtype) -> array`, as in `jax.nn`."""
+"""How the parameters of cells start. An initializer is `(key, shape, dtype) -> array`, as in `jax.nn`."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -10,8 +10,25 @@ from jaxtyping import Array, Float
 
 Initializer: TypeAlias = Callable[..., Array]
 
-lecun_normal: Initializer = jax.nn.initializers.lecun_normal()
 zeros: Initializer = jax.nn.initializers.zeros
+
+
+def lecun_normal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Float[Array, "..."]:
+    """Normal with the variance `1 / rows`, cut off at two standard deviations, as `jax.nn.initializers.lecun_normal`.
+
+    A function of the module, where JAX makes one at each call, so that cells can be pickled and compared.
+
+    Args:
+        key: a PRNG key.
+        shape: `(rows, columns)`.
+        dtype: of the result.
+
+    Returns:
+        The matrix.
+
+    Source: LeCun et al. 1998, "Efficient BackProp", section 4.6.
+    """
+    return jax.nn.initializers.lecun_normal()(key, shape, dtype)
 
 
 def orthogonal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Float[Array, "..."]:
@@ -39,10 +56,10 @@ def orthogonal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
-def by_gate(initializer: Initializer, key: Array, rows: int, units: int, gates: int, dtype: Any) -> Array:
-    """Initialize each gate's block of a fused kernel `(rows, gates * units)` by itself.
+def by_block(initializer: Initializer, key: Array, rows: int, units: int, blocks: int, dtype: Any) -> Array:
+    """Initialize each block `(rows, units)` of a fused kernel `(rows, blocks * units)` by itself.
 
-    Fusing the gates then changes neither a fan-out nor what is orthogonal to what.
+    Fusing the blocks then changes neither a fan-out nor what is orthogonal to what.
     """
-    keys = jax.random.split(key, gates)
-    return jnp.concatenate([initializer(gate_key, (rows, units), dtype) for gate_key in keys], axis=1)
+    keys = jax.random.split(key, blocks)
+    return jnp.concatenate([initializer(block_key, (rows, units), dtype) for block_key in keys], axis=1)

@@ -5,14 +5,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
-from rnnscan.cells.base import GatedCell, project
+from rnnscan.cells.base import DenseCell, project
 from rnnscan.naming import name
 
 
-@dataclass(frozen=True)
-class LSTM(GatedCell):
+@dataclass(frozen=True, repr=False)
+class LSTM(DenseCell):
     """Long short-term memory.
 
         [z_i z_f z_g z_o] = x W + h U + b          (named "gates")
@@ -37,6 +37,7 @@ class LSTM(GatedCell):
 
     Raises:
         ValueError: if the size cannot be, or what the cell is given does not fit its parameters.
+        TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
         >>> import jax
@@ -52,20 +53,20 @@ class LSTM(GatedCell):
     one here; forget_bias from Jozefowicz et al. 2015, "An Empirical Exploration of Recurrent Network Architectures".
     """
 
-    gates: ClassVar[int] = 4
+    blocks: ClassVar[int] = 4
     carry_names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
     names: ClassVar[tuple[str, ...]] = ("gates",)
 
     forget_bias: float = 1.0
 
     def init(self, key: Array, input_size: int) -> dict[str, Array]:
-        """Make parameters, as `GatedCell.init`, with `forget_bias` in the forget gate's bias."""
+        """Make parameters, as `DenseCell.init`, with `forget_bias` in the forget gate's bias."""
         params = super().init(key, input_size)
         forget = slice(self.hidden_size, 2 * self.hidden_size)
         return params | {"bias": params["bias"].at[forget].add(self.forget_bias)}
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Float[Array, "*batch features"]
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
     ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden, _), x = self._enter(params, carry, x)

@@ -5,14 +5,14 @@ from typing import ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
-from rnnscan.cells.base import GatedCell, project
+from rnnscan.cells.base import DenseCell, project
 from rnnscan.naming import name
 
 
-@dataclass(frozen=True)
-class RNN(GatedCell):
+@dataclass(frozen=True, repr=False)
+class RNN(DenseCell):
     """A simple recurrent cell.
 
         z = x W + h U + b          (named "preactivation")
@@ -34,6 +34,7 @@ class RNN(GatedCell):
 
     Raises:
         ValueError: if the size or the activation cannot be, or what the cell is given does not fit its parameters.
+        TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
         >>> import jax
@@ -48,7 +49,7 @@ class RNN(GatedCell):
     Source: Elman 1990, "Finding Structure in Time"; `torch.nn.RNN`, whose two biases are one here.
     """
 
-    gates: ClassVar[int] = 1
+    blocks: ClassVar[int] = 1
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("preactivation",)
 
@@ -61,7 +62,7 @@ class RNN(GatedCell):
             raise ValueError(f"RNN: `activation` must be one of {allowed}; got {self.activation!r}.")
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Float[Array, "*batch features"]
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
     ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden,), x = self._enter(params, carry, x)

@@ -1,4 +1,6 @@
-"""Where the bytes go: what is kept between the forward and the backward pass, counted and not estimated."""
+"""Where the bytes go, counted and not estimated, and what they cost in time."""
 
 from rnnscan.insight.bytes import kept_bytes as kept_bytes
 from rnnscan.insight.bytes import temporary_bytes as temporary_bytes
+from rnnscan.insight.tradeoff import Tradeoff as Tradeoff
+from rnnscan.insight.tradeoff import measure_tradeoff as measure_tradeoff

@@ -1,0 +1,84 @@
+"""What `rnnscan train` prints at its beginning and its end."""
+
+import lzma
+import zlib
+
+from rich.console import Console
+from rich.table import Table
+
+from rnnscan.insight.tradeoff import readable_bytes
+from rnnscan.train import Text, TrainConfig
+
+
+def print_beginning(console: Console, config: TrainConfig, text: Text, *, kept: int, kept_by_autodiff: int) -> None:
+    """Say what is trained on what, and what is kept in memory meanwhile.
+
+    Args:
+        console: where to print.
+        config: the run's options.
+        text: the text.
+        kept: bytes kept between the forward and the backward pass under the run's memory choice.
+        kept_by_autodiff: the same under plain autodiff.
+    """
+    summary = Table.grid(padding=(0, 2))
+    summary.add_row(
+        "Text",
+        f"{readable_bytes(text.train.size)} from {_files(text.train_files)} to train on, "
+        f"{readable_bytes(text.held_out.size)} from {_files(text.held_out_files)} held out",
+    )
+    summary.add_row(
+        "Model",
+        f"{config.cell}, {config.layers} x {config.hidden} units, on {config.batch} streams x {config.window} steps",
+    )
+    summary.add_row(
+        "Memory",
+        f"{readable_bytes(kept)} kept for the backward pass ({_memory_flags(config)}); "
+        f"plain autodiff keeps {readable_bytes(kept_by_autodiff)}",
+    )
+    console.print(summary)
+
+
+def print_held_out(console: Console, config: TrainConfig, text: Text, bits_per_byte: float) -> None:
+    """Show the model's bits a byte beside those of two compressors.
+
+    Args:
+        console: where to print.
+        config: the run's options.
+        text: the text.
+        bits_per_byte: of the model on the held-out bytes.
+    """
+    held_out = text.held_out.tobytes()
+    table = Table(title=f"{len(held_out):,} held-out bytes", title_justify="left")
+    table.add_column("model or compressor")
+    table.add_column("bits per byte", justify="right")
+    table.add_row(f"{config.cell} after {config.steps} steps", f"{bits_per_byte:.3f}", style="bold")
+    table.add_row("zlib, level 9", f"{8 * len(zlib.compress(held_out, 9)) / len(held_out):.3f}")
+    table.add_row("lzma", f"{8 * len(lzma.compress(held_out)) / len(held_out):.3f}")
+    console.print(table)
+
+
+def print_sample(console: Console, sample: bytes) -> None:
+    """Show text that the model wrote, without the control characters that may be in it.
+
+    Args:
+        console: where to print.
+        sample: the text.
+    """
+    decoded = sample.decode(errors="replace")
+    printable = [
+        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in decoded
+    ]
+    console.rule("a sample of what it writes", align="left")
+    console.print("".join(printable).strip("\n"), markup=False)
+    console.rule()
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
+def _memory_flags(config: TrainConfig) -> str:
+    recompute = config.recompute if isinstance(config.recompute, str) else ",".join(config.recompute)
+    segment = ",".join(map(str, config.segment)) if isinstance(config.segment, tuple) else config.segment
+    flags = [f"--recompute {recompute}" if recompute else "", f"--segment {segment}" if segment else ""]
+    return " ".join(filter(None, flags)) or "every name"

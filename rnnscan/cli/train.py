@@ -1,0 +1,161 @@
+"""`rnnscan train`: train a byte-level language model on text, and see what it learnt."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.console import Console
+
+from rnnscan.cli.options import (
+    Batch,
+    Cell,
+    Embedding,
+    Hidden,
+    Layers,
+    Seed,
+    Window,
+    config_of,
+    option,
+    parse_recompute,
+    parse_segment,
+    readable_errors,
+)
+from rnnscan.cli.report import print_beginning, print_held_out, print_sample
+from rnnscan.insight import kept_bytes
+from rnnscan.train import RunDirectory, Text, TrainConfig, TrainState, initial_state, read_text, window_loss
+from rnnscan.train import evaluate as evaluate_model
+from rnnscan.train import train as train_model
+from rnnscan.train.text import check_enough
+
+
+def train(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Text to learn; none: the source of Python's standard library."),
+    ] = None,
+    cell: Cell = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
+    embedding: Embedding = None,
+    batch: Batch = None,
+    window: Window = None,
+    steps: Annotated[int | None, option("steps", "Updates of the parameters, one a window.", min=1)] = None,
+    learning_rate: Annotated[float | None, option("learning_rate", "Of Adam, at its highest.")] = None,
+    seed: Seed = None,
+    recompute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name to compute again instead of keeping, such as gates; or all."),
+    ] = None,
+    segment: Annotated[
+        str | None,
+        typer.Option(metavar="N|sqrt|A,B", help="Keep the carry only before every N-th step; A,B nests."),
+    ] = None,
+    checkpoint_every: Annotated[int | None, option("checkpoint_every", "Steps between checkpoints.", min=1)] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run is written.")] = Path("runs/train"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    sample: Annotated[int, typer.Option(metavar="N", help="Bytes of text to draw at the end.", min=0)] = 400,
+    temperature: Annotated[float, typer.Option(help="Of the drawn text; below 1: likelier text.")] = 0.7,
+) -> None:
+    """Train a byte-level language model, and see what it learnt.
+
+    --recompute and --segment say what is kept in memory for the backward pass.
+    What that comes to is printed, beside what plain autodiff keeps.
+    """
+    with readable_errors():
+        _check_choices(resume=resume, overwrite=overwrite, temperature=temperature)
+        options = {
+            "cell": None if cell is None else cell.value,
+            "hidden": hidden,
+            "layers": layers,
+            "embedding": embedding,
+            "batch": batch,
+            "window": window,
+            "steps": steps,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            "recompute": parse_recompute(recompute) if recompute else None,
+            "segment": None if segment is None else parse_segment(segment),
+            "checkpoint_every": checkpoint_every,
+        }
+        run = RunDirectory(out)
+        config, text, state = (
+            _resume(run, options, files or []) if resume else _prepare(run, options, files or [], overwrite=overwrite)
+        )
+        # It traces the model, and so refuses names that the cell does not have.
+        kept, kept_by_autodiff = _count_kept_bytes(config)
+        if not resume:
+            run.begin(config, files=_resolved(files or []), sha256=text.sha256)
+    console = Console(highlight=False)
+    print_beginning(console, config, text, kept=kept, kept_by_autodiff=kept_by_autodiff)
+    state = train_model(config, text, state=state, run=run)
+    bits_per_byte = evaluate_model(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
+    print_held_out(console, config, text, bits_per_byte)
+    if sample:
+        key = jax.random.fold_in(jax.random.key(config.seed), config.steps)
+        print_sample(console, config.model.sample(state.params, key, sample, temperature=temperature))
+    console.print(f"Written to {out}: config.json, metrics.jsonl, checkpoints.")
+
+
+def _check_choices(*, resume: bool, overwrite: bool, temperature: float) -> None:
+    if resume and overwrite:
+        raise ValueError("train: a run is resumed or overwritten; got both --resume and --overwrite. Drop one of them.")
+    if not temperature > 0:
+        raise ValueError(f"train: --temperature must be above 0; got {temperature}.")
+
+
+def _prepare(
+    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path], *, overwrite: bool
+) -> tuple[TrainConfig, Text, None]:
+    """The options and text to begin with, if the run may be written."""
+    config = config_of(options)
+    run.check_free(overwrite=overwrite)
+    text = read_text(files)
+    check_enough(text, batch=config.batch, window=config.window)
+    return config, text, None
+
+
+def _resume(
+    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path]
+) -> tuple[TrainConfig, Text, TrainState]:
+    """The options, text and state to go on from, if nothing on the command line contradicts them."""
+    config, saved_files, sha256 = run.read_config()
+    for field, value in options.items():
+        if value is not None:
+            _check_same(run, f"--{field.replace('_', '-')}", value, getattr(config, field))
+    source = ", ".join(saved_files) or "Python's standard library"
+    if files:
+        _check_same(run, "FILE", ", ".join(_resolved(files)), source)
+    text = read_text([Path(path) for path in saved_files])
+    if text.sha256 != sha256:
+        raise ValueError(
+            f"train: with --resume, the text must be the one that the run began with; got another content of {source}. "
+            "Restore it (the standard library is another one in each version of Python), or start another run with "
+            "--out."
+        )
+    return config, text, run.restore(initial_state(config))
+
+
+def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:
+    if given != saved:
+        raise ValueError(
+            f"train: with --resume, {option} must be as the run began; got {given} on the command line and {saved} in "
+            f"{run.config_file}. Leave it out, or start another run with --out."
+        )
+
+
+def _resolved(files: Sequence[Path]) -> list[str]:
+    return sorted({str(path.resolve()) for path in files})
+
+
+def _count_kept_bytes(config: TrainConfig) -> tuple[int, int]:
+    """What a window's loss keeps under the run's memory choice, and under plain autodiff."""
+    params = jax.eval_shape(config.model.init, jax.random.key(0))
+    streams = np.zeros((config.window + 1, config.batch), np.int32)
+    kept, kept_by_autodiff = (
+        kept_bytes(window_loss(config, memory, streams), params) for memory in (config.memory, None)
+    )
+    return kept, kept_by_autodiff

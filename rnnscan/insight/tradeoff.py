@@ -1,0 +1,126 @@
+"""What memory choices cost: kept bytes, peak temporary bytes and time of the same function, side by side."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import jax
+
+import rnnscan as rs
+from rnnscan.insight.bytes import kept_bytes, temporary_bytes
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """What one memory choice costs.
+
+    Attributes:
+        choice: its name.
+        memory: the choice.
+        kept_bytes: what stays between the forward and the backward pass, counted.
+        temporary_bytes: what both passes need beside arguments and results, by XLA's memory analysis; None where the
+            backend has none.
+        seconds: the time of both passes; the median of the rounds.
+        relative_time: the same beside the first choice's; the median of the rounds' ratios.
+    """
+
+    choice: str
+    memory: rs.Memory | None
+    kept_bytes: int
+    temporary_bytes: int | None
+    seconds: float
+    relative_time: float
+
+
+def measure_tradeoff(
+    build: Callable[[rs.Memory | None], tuple[Callable[..., Any], tuple[Any, ...]]],
+    choices: Mapping[str, rs.Memory | None],
+    *,
+    rounds: int = 10,
+) -> list[Tradeoff]:
+    """Measure a loss and its gradient under several memory choices.
+
+    All choices are compiled first. Then they take turns, `rounds` times, and times are compared within a round, so
+    that what else the machine does meanwhile falls on all of them alike.
+
+    Args:
+        build: takes a memory choice and returns `(loss, arguments)`: a function with a scalar result that can be
+            differentiated with respect to all of its arguments, and these.
+        choices: memory choices by name; the first one is what the others' times are relative to.
+        rounds: how often each is run.
+
+    Returns:
+        A `Tradeoff` for each choice, in their order.
+
+    Raises:
+        ValueError: if there is no choice or no round.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> cell = rs.cells.LSTM(8)
+        >>> params, xs = cell.init(jax.random.key(0), input_size=4), jnp.ones((16, 2, 4))
+        >>> def build(memory):
+        ...     def loss(params, xs):
+        ...         return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)[1].sum()
+        ...     return loss, (params, xs)
+        >>> plain, gates = measure_tradeoff(build, {"plain": None, "recompute": rs.Memory(recompute="all")}, rounds=1)
+        >>> gates.kept_bytes < plain.kept_bytes / 2
+        True
+    """
+    if not choices:
+        raise ValueError("measure_tradeoff: there must be at least one memory choice; got none.")
+    if rounds < 1:
+        raise ValueError(f"measure_tradeoff: `rounds` must be at least 1; got {rounds}.")
+    built = [build(memory) for memory in choices.values()]
+    compiled = [_compile(loss, arguments) for loss, arguments in built]
+    for run, (_, arguments) in zip(compiled, built, strict=True):
+        _seconds(run, arguments)  # The first run of all is slower, and not counted.
+    times = [
+        [_seconds(run, arguments) for run, (_, arguments) in zip(compiled, built, strict=True)] for _ in range(rounds)
+    ]
+    return [
+        Tradeoff(
+            choice=choice,
+            memory=memory,
+            kept_bytes=kept_bytes(loss, *arguments),
+            temporary_bytes=temporary_bytes(compiled[index]),
+            seconds=median(round_times[index] for round_times in times),
+            relative_time=median(round_times[index] / round_times[0] for round_times in times),
+        )
+        for index, ((choice, memory), (loss, arguments)) in enumerate(zip(choices.items(), built, strict=True))
+    ]
+
+
+def readable_bytes(count: int | float) -> str:
+    """A number of bytes for people, in powers of 1024.
+
+    Args:
+        count: of bytes.
+
+    Returns:
+        Three digits and a unit; a whole number without decimals.
+
+    Example:
+        >>> readable_bytes(1536), readable_bytes(20 * 2**20), readable_bytes(999)
+        ('1.50 KiB', '20 MiB', '999 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if count == int(count) or count >= 100 else f"{count:#.3g} {unit}"
+
+
+def _compile(loss: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    loss_and_gradient = jax.value_and_grad(loss, argnums=tuple(range(len(arguments))))
+    return jax.jit(loss_and_gradient).lower(*arguments).compile()
+
+
+def _seconds(run: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run(*arguments))
+    return time.perf_counter() - start

@@ -1,0 +1,179 @@
+"""A byte-level language model: an embedding, a stack of recurrent cells, and a softmax over 256 bytes."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+import rnnscan as rs
+from rnnscan import cells
+
+
+BYTES = 256
+CELLS = {"lstm": cells.LSTM, "gru": cells.GRU, "rnn": cells.RNN}
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model that predicts each byte of a text from those before it.
+
+        e_t = embedding[byte_t]
+        h_t, carry = cells(e_t, carry)
+        p(byte_{t+1}) = softmax(h_t W + b)
+
+    Parameters: `"embedding"` `(256, E)`, `"cells"` as `rnnscan.stack` makes them, and `"head"` with `"kernel"` W
+    `(H, 256)` and `"bias"` b `(256,)`.
+
+    Args:
+        cell: "lstm", "gru" or "rnn".
+        hidden: H, the number of units in each layer.
+        layers: the number of cells one above the other.
+        embedding: E, the size of the vector that stands for a byte.
+
+    Raises:
+        ValueError: if the cell is unknown or a size is below 1.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> model = LanguageModel(cell="gru", hidden=8, embedding=4)
+        >>> params = model.init(jax.random.key(0))
+        >>> text = jnp.zeros((6, 2), jnp.int32)  # five steps of two streams, and the byte after them
+        >>> loss, carry = model.loss(params, model.initial_carry(2), text[:-1], text[1:])
+        >>> loss.shape
+        ()
+    """
+
+    cell: Literal["lstm", "gru", "rnn"] = "lstm"
+    hidden: int = 256
+    layers: int = 1
+    embedding: int = 64
+
+    def __post_init__(self) -> None:
+        if self.cell not in CELLS:
+            raise ValueError(f"LanguageModel: `cell` must be one of {', '.join(CELLS)}; got {self.cell!r}.")
+        for option in ("hidden", "layers", "embedding"):
+            value = getattr(self, option)
+            if value < 1:
+                raise ValueError(f"LanguageModel: `{option}` must be at least 1; got {value}.")
+
+    @property
+    def cells(self) -> Any:
+        """The recurrent part, as one cell."""
+        return rs.stack(*[CELLS[self.cell](self.hidden)] * self.layers)
+
+    def init(self, key: Array) -> dict[str, Any]:
+        """Make parameters.
+
+        Args:
+            key: a PRNG key.
+
+        Returns:
+            A dictionary of float32 arrays.
+        """
+        embedding_key, cells_key, head_key = jax.random.split(key, 3)
+        return {
+            "embedding": jax.random.normal(embedding_key, (BYTES, self.embedding)),
+            "cells": self.cells.init(cells_key, self.embedding),
+            "head": {
+                "kernel": jax.nn.initializers.lecun_normal()(head_key, (self.hidden, BYTES)),
+                "bias": jnp.zeros(BYTES),
+            },
+        }
+
+    def initial_carry(self, rows: int) -> Any:
+        """The carry before a text's first byte.
+
+        Args:
+            rows: N, the number of streams.
+
+        Returns:
+            A carry of zeros, leaves `(N, H)`.
+        """
+        return self.cells.initial_carry(jnp.zeros((rows, self.embedding)))
+
+    def loss(
+        self,
+        params: dict[str, Any],
+        carry: Any,
+        inputs: Int[Array | np.ndarray, "time rows"],
+        targets: Int[Array | np.ndarray, "time rows"],
+        *,
+        memory: rs.Memory | None = rs.Memory(),
+    ) -> tuple[Float[Array, ""], Any]:
+        """The mean cross-entropy of a window of text.
+
+        Args:
+            params: as made by `init`.
+            carry: the carry before the window.
+            inputs: the bytes of each stream, 0 to 255.
+            targets: the bytes that follow them.
+            memory: what to keep between the forward and the backward pass.
+
+        Returns:
+            The loss in nats a byte, and the carry after the window.
+        """
+        embedded = params["embedding"][inputs]
+        carry, hidden = rs.scan(self.cells, params["cells"], carry, embedded, memory=memory)
+        return _cross_entropy(params["head"], hidden, targets), carry
+
+    def sample(
+        self, params: dict[str, Any], key: Array, length: int, *, temperature: float = 1.0, first: int = ord("\n")
+    ) -> bytes:
+        """Draw text from the model, byte by byte.
+
+        Args:
+            params: as made by `init`.
+            key: a PRNG key: the same key draws the same text.
+            length: the number of bytes.
+            temperature: below 1 the likely bytes become more likely still; above 0.
+            first: the byte before the first that is drawn.
+
+        Returns:
+            The text.
+
+        Raises:
+            ValueError: if the temperature is not above 0.
+        """
+        if not temperature > 0:
+            raise ValueError(f"sample: `temperature` must be above 0; got {temperature}.")
+
+        return bytes(_draw(params, key, jnp.array([first]), temperature, model=self, length=length).tolist())
+
+
+@partial(jax.jit, static_argnames=("model", "length"))
+def _draw(
+    params: dict[str, Any],
+    key: Array,
+    first: Int[Array, "1"],
+    temperature: float | Float[Array, ""],
+    *,
+    model: LanguageModel,
+    length: int,
+) -> Int[Array, " length"]:
+    def draw_byte(params: dict[str, Any], carry: Any, _: None) -> tuple[Any, Array]:
+        key, cells_carry, byte = carry
+        key, draw_key = jax.random.split(key)
+        cells_carry, hidden = model.cells(params["cells"], cells_carry, params["embedding"][byte])
+        byte = jax.random.categorical(draw_key, _logits(params["head"], hidden) / temperature)
+        return (key, cells_carry, byte), byte[0]
+
+    carry = (key, model.initial_carry(1), first)
+    return rs.scan(draw_byte, params, carry, None, length=length)[1]
+
+
+# The logits are as large as all that a cell keeps, and one matrix product makes them again.
+@jax.checkpoint
+def _cross_entropy(
+    head: dict[str, Array], hidden: Float[Array, "time rows hidden"], targets: Int[Array | np.ndarray, "time rows"]
+) -> Float[Array, ""]:
+    return optax.softmax_cross_entropy_with_integer_labels(_logits(head, hidden), targets).mean()
+
+
+def _logits(head: dict[str, Array], hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows bytes"]:
+    return hidden @ head["kernel"] + head["bias"]

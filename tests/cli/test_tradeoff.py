@@ -1,0 +1,99 @@
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from typer.testing import Result
+
+import rnnscan as rs
+from rnnscan.cli.options import parse_recompute, parse_segment
+from rnnscan.cli.tradeoff import memory_choices
+from rnnscan.insight.tradeoff import measure_tradeoff
+
+
+Command = Callable[..., Result]
+
+SMALL = ["tradeoff", "--hidden", "32", "--embedding", "8", "--batch", "4", "--window", "27", "--rounds", "2"]
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+
+
+def to_bytes(readable: str) -> float:
+    number, unit = readable.split()
+    return float(number) * UNITS[unit]
+
+
+def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: Command, tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "tradeoff.png"
+
+    result = rnnscan(*SMALL, "--plot", picture)
+
+    assert result.exit_code == 0, result.output
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in result.stdout.splitlines() if "│" in line]
+    assert [row[0] for row in rows] == [
+        "plain autodiff",
+        "every name kept",
+        "recompute gates",
+        "segment sqrt",
+        "segment 9,3",
+    ]
+    kept = [to_bytes(row[1]) for row in rows]
+    assert kept == sorted(kept, reverse=True)
+    assert kept[2] < 0.45 * kept[0]
+    assert rows[0][2] == "100%"
+    for row, count in zip(rows, kept, strict=True):
+        assert abs(float(row[2].removesuffix("%")) / 100 - count / kept[0]) < 0.02
+        assert to_bytes(row[3]) > 0
+        assert re.fullmatch(r"\d+\.\d ms", row[4])
+        assert float(row[5]) > 0
+    assert rows[0][5] == "1.00"
+    assert to_bytes(rows[2][3]) < to_bytes(rows[0][3])
+    assert "lstm, 1 x 32 units, 4 streams x 27 steps" in result.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_picture_that_cannot_be_written_is_refused_before_measuring(
+    rnnscan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = rnnscan(*SMALL, "--plot", tmp_path / "tradeoff.xyz")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "the file's ending must be one of ." in result.stderr
+
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    monkeypatch.delitem(sys.modules, "rnnscan.insight.picture", raising=False)
+    result = rnnscan(*SMALL, "--plot", tmp_path / "tradeoff.png")
+    assert result.exit_code == 2
+    assert 'Run pip install "rnnscan[plot]".' in result.stderr
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 8, 9, 27, 64, 1000])
+def test_every_choice_fits_the_window(window: int) -> None:
+    choices = memory_choices(("gates",), window)
+    assert next(iter(choices.values())) is None
+    for choice, memory in choices.items():
+        if choice.startswith("segment ") and "," in choice:
+            outer, inner = memory.segments(window)
+            assert 1 < inner < outer < window
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [([], ()), (["a"], ("a",)), (["a,b", "c"], ("a", "b", "c")), (["a", "a, b"], ("a", "b")), (["all"], "all")],
+)
+def test_names_to_recompute_are_read(values: list[str], names: object) -> None:
+    assert parse_recompute(values) == names
+
+
+@pytest.mark.parametrize(("value", "segment"), [("sqrt", "sqrt"), ("32", 32), ("64,8", (64, 8)), ("64, 8", (64, 8))])
+def test_segments_are_read(value: str, segment: object) -> None:
+    assert parse_segment(value) == segment
+    assert rs.Memory(segment=parse_segment(value)).segment == segment
+
+
+def test_nothing_to_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"there must be at least one memory choice; got none\."):
+        measure_tradeoff(lambda memory: (jnp.sum, (jnp.ones(2),)), {})
+    with pytest.raises(ValueError, match=r"`rounds` must be at least 1; got 0\."):
+        measure_tradeoff(lambda memory: (jnp.sum, (jnp.ones(2),)), {"plain": None}, rounds=0)

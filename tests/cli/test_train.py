@@ -1,0 +1,215 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+
+Command = Callable[..., Result]
+
+# 10 windows in the text, so that a run of 12 steps also begins the text anew. All tests train with the same options
+# where they can, because a step is compiled once for them.
+MODEL = ["--hidden", "8", "--embedding", "4", "--batch", "4", "--window", "32", "--recompute", "gates"]
+SMALL = [*MODEL, "--steps", "12", "--checkpoint-every", "5", "--sample", "40"]
+
+
+def losses(out: Path) -> list[float]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    return [line["loss"] for line in lines]
+
+
+def refused(result: Result) -> str:
+    """The one paragraph that a command was refused with."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_a_run_shows_its_memory_its_held_out_bits_and_a_sample(
+    rnnscan: Command, text_file: Path, tmp_path: Path
+) -> None:
+    result = rnnscan("train", text_file, *SMALL, "--out", tmp_path / "run")
+
+    assert result.exit_code == 0, result.output
+    kept, unit, plain, plain_unit = re.search(
+        r"(\S+) (\S+) kept for the backward pass \(--recompute gates\); plain autodiff keeps (\S+) (\S+)", result.stdout
+    ).groups()
+    assert unit == plain_unit == "KiB"
+    assert 0 < float(kept) < float(plain)
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in result.stdout.splitlines() if "│" in line]
+    held_out = text_file.read_bytes()[-152:]
+    bits_per_byte = {by: float(bits) for by, bits in rows}
+    assert list(bits_per_byte) == ["lstm after 12 steps", "zlib, level 9", "lzma"]
+    assert 0 < bits_per_byte["lstm after 12 steps"] < 9
+    assert bits_per_byte["zlib, level 9"] == pytest.approx(8 * len(zlib.compress(held_out, 9)) / 152, abs=1e-3)
+    assert "152 held-out bytes" in result.stdout
+    assert "a sample of what it writes" in result.stdout
+    assert re.search(r"training: 100%.*tokens/s, loss \S+, \S+ bits/byte", result.stderr)
+    assert len(losses(tmp_path / "run")) == 12
+
+
+def test_a_run_and_its_sample_follow_from_the_seed(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
+    options = ["train", text_file, *SMALL, "--out", tmp_path / "run"]
+
+    first, same, other = (rnnscan(*options, "--overwrite", "--seed", seed).stdout for seed in ("0", "0", "1"))
+
+    assert first == same
+    samples = [output[output.index("a sample of what it writes") :] for output in (first, other)]
+    assert samples[0] != samples[1]
+
+
+def test_a_killed_run_that_is_resumed_has_the_losses_of_an_undisturbed_one(
+    rnnscan: Command, text_file: Path, tmp_path: Path
+) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    script = """
+import os, signal
+from rnnscan.cli import main
+from rnnscan.train import RunDirectory
+
+log = RunDirectory.log
+
+def log_and_die(run, step, loss):
+    log(run, step, loss)
+    if step == 9:
+        with run.metrics_file.open("a") as file:
+            file.write('{"step": 10, "lo')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RunDirectory.log = log_and_die
+main()
+"""
+    arguments = ["train", str(text_file), *SMALL, "--out", str(killed)]
+    process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert (killed / "metrics.jsonl").read_text().count("\n") == 9
+
+    resumed = rnnscan("train", "--resume", "--out", killed, "--sample", "40")
+    undisturbed = rnnscan("train", text_file, *SMALL, "--out", whole)
+
+    assert resumed.exit_code == undisturbed.exit_code == 0, resumed.output + undisturbed.output
+    assert losses(killed) == losses(whole)
+    assert len(losses(whole)) == 12
+    assert resumed.stdout.replace(str(killed), str(whole)) == undisturbed.stdout
+
+
+def test_a_finished_run_can_be_resumed_to_see_its_results_again(
+    rnnscan: Command, text_file: Path, tmp_path: Path
+) -> None:
+    first = rnnscan("train", text_file, *SMALL, "--out", tmp_path / "run")
+    again = rnnscan("train", "--resume", "--out", tmp_path / "run", "--sample", "40")
+
+    assert again.exit_code == 0, again.output
+    assert again.stdout == first.stdout
+
+
+@pytest.fixture
+def run(rnnscan: Command, text_file: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "run"
+    result = rnnscan("train", text_file, *SMALL, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_resuming_refuses_what_contradicts_the_run(rnnscan: Command, run: Path, text_file: Path) -> None:
+    def resume(*options: str | Path) -> Result:
+        return rnnscan("train", "--resume", "--out", run, "--sample", "0", *options)
+
+    assert resume("--hidden", "8", "--recompute", "gates").exit_code == 0
+    assert "--hidden must be as the run began; got 16 on the command line and 8 in" in refused(resume("--hidden", "16"))
+    assert "--hidden must be as the run began; got 256" in refused(resume("--hidden", "256"))
+    assert "got all on the command line and ('gates',) in" in refused(resume("--recompute", "all"))
+    assert "--learning-rate must be as the run began" in refused(resume("--learning-rate", "0.5"))
+    other = text_file.with_name("other.txt")
+    other.write_text("another text")
+    assert "FILE must be as the run began; got " in refused(resume(other))
+    text_file.write_bytes(b"another content " * 80)
+    assert "the text must be the one that the run began with" in refused(resume())
+
+
+def test_a_run_is_not_written_over_unless_asked_for(rnnscan: Command, run: Path, text_file: Path) -> None:
+    options = ["train", text_file, *SMALL, "--out", run]
+    (run / "metrics.jsonl").write_text("of the old run")
+
+    assert "must be a new or an empty directory" in refused(rnnscan(*options))
+    assert (run / "metrics.jsonl").read_text() == "of the old run"
+    assert rnnscan(*options, "--overwrite").exit_code == 0
+    assert len(losses(run)) == 12
+
+
+def test_resuming_without_a_run_or_a_checkpoint_is_refused(rnnscan: Command, run: Path, tmp_path: Path) -> None:
+    assert "there must be a run to go on with; got no" in refused(
+        rnnscan("train", "--resume", "--out", tmp_path / "none")
+    )
+    assert not (tmp_path / "none").exists()
+    for checkpoint in (run / "checkpoints").iterdir():
+        checkpoint.rename(tmp_path / checkpoint.name)
+    assert "there must be a checkpoint to go on from; got none in" in refused(
+        rnnscan("train", "--resume", "--out", run)
+    )
+
+
+def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
+    rnnscan: Command, text_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+
+    def train(*options: str | Path) -> str:
+        message = refused(rnnscan("train", *options, "--out", out))
+        assert not out.exists()
+        return message
+
+    assert "missing.txt: No such file or directory" in train(tmp_path / "missing.txt")
+    assert "Is a directory" in train(tmp_path)
+    assert "empty.txt, which is empty" in train(empty)
+    assert "batch * window + 1 = 32 * 64 + 1 = 2049, the held-out part not counted; got 1368." in train(text_file)
+    assert "got 'gate', and the cell names 'gates'. Did you mean 'gates'?" in train(
+        text_file, "--batch", "2", "--recompute", "gate"
+    )
+    assert "the cell names 'preactivation'" in train(text_file, *SMALL, "--cell", "rnn")
+    assert "--recompute must be names, or `all` alone; got gates, all." in train(
+        text_file, *SMALL, "--recompute", "all"
+    )
+    assert "--segment must be a number of steps" in train(text_file, *SMALL, "--segment", "many")
+    assert "nested segments must get shorter" in train(text_file, *SMALL, "--segment", "4,8")
+    assert "`segment` must be a number of steps of at least 1" in train(text_file, *SMALL, "--segment", "0")
+    assert "`learning_rate` must be above 0; got -1.0." in train(text_file, *SMALL, "--learning-rate", "-1")
+    assert "--temperature must be above 0; got 0.0." in train(text_file, *SMALL, "--temperature", "0")
+    assert "got both --resume and --overwrite" in train(text_file, *SMALL, "--resume", "--overwrite")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_file_without_permission_is_refused(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
+    text_file.chmod(0)
+    assert "Permission denied" in refused(rnnscan("train", text_file, "--out", tmp_path / "run"))
+
+
+def test_an_option_of_a_wrong_kind_is_refused(rnnscan: Command) -> None:
+    for options in (["--hidden", "0"], ["--cell", "tree"], ["--steps", "many"]):
+        result = rnnscan("train", *options)
+        assert result.exit_code == 2
+        assert options[0] in result.stderr
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "optax", "orbax.checkpoint", "tqdm"])
+def test_a_missing_package_is_one_line_that_says_what_to_install(module: str) -> None:
+    script = f"import sys; sys.modules[{module!r}] = None; from rnnscan.cli import main; main()"
+    process = subprocess.run([sys.executable, "-c", script, "train"], capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert process.stderr.count("\n") == 1
+    assert module in process.stderr
+    assert 'pip install "rnnscan[train]"' in process.stderr

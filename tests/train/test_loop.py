@@ -1,0 +1,140 @@
+import json
+from dataclasses import replace
+from math import log
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import rnnscan as rs
+from rnnscan.insight import kept_bytes
+from rnnscan.train import LanguageModel, RunDirectory, Text, TrainConfig, evaluate, initial_state, train
+from rnnscan.train import window_loss as build_window_loss
+from rnnscan.train.text import contiguous_streams
+
+
+SMALL = TrainConfig(hidden=16, embedding=8, batch=4, window=16, steps=12, checkpoint_every=5)
+
+
+def losses(run: RunDirectory) -> list[float]:
+    lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    return [line["loss"] for line in lines]
+
+
+def begin(path: Path, config: TrainConfig, text: Text) -> RunDirectory:
+    run = RunDirectory(path)
+    run.begin(config, files=[], sha256=text.sha256)
+    return run
+
+
+def test_training_reads_one_window_after_the_other_with_the_state_carried_over(tmp_path: Path, text: Text) -> None:
+    # The parameters stay what they were, so each loss is that of the initial model on its window.
+    config = replace(SMALL, learning_rate=1e-12, steps=36)
+    run = begin(tmp_path, config, text)
+    train(config, text, run=run)
+
+    model, params = config.model, initial_state(config).params
+    streams = contiguous_streams(text.train, config.batch)
+    windows = (len(streams) - 1) // config.window
+    assert windows == 15
+    expected, window_loss = [], jax.jit(model.loss)
+    for step in range(config.steps):
+        start = step % windows * config.window
+        if start == 0:
+            carry = model.initial_carry(config.batch)
+        inputs, targets = streams[start : start + 16], streams[start + 1 : start + 17]
+        loss, carry = window_loss(params, carry, inputs, targets)
+        expected.append(float(loss))
+    np.testing.assert_allclose(losses(run), expected, rtol=1e-5)
+    assert len(set(expected[:windows])) > 1
+
+
+def test_training_learns(tmp_path: Path, text: Text) -> None:
+    config = replace(SMALL, steps=150, learning_rate=2e-2, checkpoint_every=1000)
+    run = begin(tmp_path, config, text)
+
+    state = train(config, text, run=run)
+
+    bits = [loss / log(2) for loss in losses(run)]
+    assert bits[0] > 7
+    assert bits[-1] < 0.5
+    assert evaluate(config.model, state.params, text.held_out, rows=2, window=16) < 1.5
+
+
+def test_another_memory_choice_trains_to_the_same_losses(tmp_path: Path, text: Text) -> None:
+    results = []
+    for config in (SMALL, replace(SMALL, recompute=("gates",), segment=(8, 3))):
+        run = begin(tmp_path / str(config.segment), config, text)
+        train(config, text, run=run)
+        results.append(losses(run))
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4)
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_losses(tmp_path: Path, text: Text) -> None:
+    whole = begin(tmp_path / "whole", SMALL, text)
+    train(SMALL, text, run=whole)
+    parts = begin(tmp_path / "parts", SMALL, text)
+
+    class StopError(Exception):
+        pass
+
+    class Stopping(RunDirectory):
+        def log(self, step: int, loss: float) -> None:
+            super().log(step, loss)
+            if step == 8:
+                raise StopError
+
+    with pytest.raises(StopError):
+        train(SMALL, text, run=Stopping(parts.path))
+    assert len(losses(parts)) == 8
+    state = parts.restore(initial_state(SMALL))
+    assert int(state.step) == 5
+    assert len(losses(parts)) == 5
+    train(SMALL, text, state=state, run=parts)
+
+    assert losses(parts) == losses(whole)
+    assert parts.latest_step() == whole.latest_step() == 12
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 1000])
+def test_the_evaluation_does_not_depend_on_its_window(window: int, random: np.random.Generator) -> None:
+    model = LanguageModel(hidden=8, embedding=4)
+    params = model.init(jax.random.key(0))
+    held_out = random.integers(0, 256, 101).astype(np.uint8)
+    streams = contiguous_streams(held_out, 1)
+    loss, _ = model.loss(params, model.initial_carry(1), streams[:-1], streams[1:])
+
+    bits_per_byte = evaluate(model, params, held_out, rows=1, window=window)
+
+    np.testing.assert_allclose(bits_per_byte, float(loss) / log(2), rtol=1e-6)
+
+
+def test_the_evaluation_reads_a_short_text_as_one_stream(random: np.random.Generator) -> None:
+    model = LanguageModel(hidden=8, embedding=4)
+    params = model.init(jax.random.key(0))
+    held_out = random.integers(0, 256, 100).astype(np.uint8)
+
+    one_row, many_rows = (evaluate(model, params, held_out, rows=rows, window=16) for rows in (1, 32))
+
+    assert one_row == many_rows
+
+
+def test_a_window_keeps_less_the_less_is_asked_for() -> None:
+    config = TrainConfig(hidden=64, embedding=16, batch=8, window=64)
+    params = jax.eval_shape(config.model.init, jax.random.key(0))
+    streams = np.zeros((65, 8), np.int32)
+    choices = [None, rs.Memory(), rs.Memory(recompute=("gates",)), rs.Memory(segment="sqrt")]
+
+    kept = [kept_bytes(build_window_loss(config, memory, streams), params) for memory in choices]
+
+    assert kept == sorted(kept, reverse=True)
+    assert kept[1] < 0.65 * kept[0]
+    assert kept[2] < 0.35 * kept[0]
+    assert kept[3] < 0.25 * kept[0]
+
+
+def test_a_text_that_is_too_short_is_refused_before_training(text: Text) -> None:
+    with pytest.raises(ValueError, match=r"= 4 \* 1000 \+ 1 = 4001, .*; got 1000\."):
+        train(replace(SMALL, window=1000), text)
