@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from rnnscan.memory import Memory
 from rnnscan.messages import describe, is_key, leaves_with_places
-from rnnscan.sequence import Padding, valid_steps
+from rnnscan.sequence import Length, Padding, valid_steps
 
 
 ENGINES = ("auto", "lax")
@@ -62,7 +62,7 @@ def _has_early_remat3() -> bool:
     return jax.__version_info__ < (0, 11) and bool(getattr(jax.config, "jax_remat3", False))
 
 
-def sequence_length(xs: Any, length: int | None) -> int:
+def sequence_length(xs: Any, length: int | None) -> Length:
     """T, as all leaves of `xs` and `length` agree on it."""
     if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 0):
         raise ValueError(f"scan: `length` must be a number of steps of at least 0, or None; got {length!r}.")
@@ -128,7 +128,7 @@ def check_carry(carry: Any, new_carry: Any) -> None:
         )
 
 
-def validity(seq_lengths: Any, mask: Any, length: int) -> Any:
+def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
     """Which steps are valid, `(T, N)`, or None where all are."""
     if seq_lengths is not None and mask is not None:
         raise ValueError(
@@ -147,12 +147,12 @@ def validity(seq_lengths: Any, mask: Any, length: int) -> Any:
     return valid_steps(seq_lengths, length)
 
 
-def resets(reset: Any, length: int) -> Any:
+def resets(reset: Any, length: Length) -> Any:
     """Where rows start anew, `(T, N)`, or None."""
     return None if reset is None else _steps_by_rows("reset", reset, length)
 
 
-def _steps_by_rows(argument: str, value: Any, length: int) -> Any:
+def _steps_by_rows(argument: str, value: Any, length: Length) -> Any:
     value = jnp.asarray(value)
     if value.ndim != 2 or value.shape[0] != length or value.dtype != jnp.bool_:
         raise ValueError(

@@ -83,8 +83,11 @@ class Memory:
                 f"and recompute={self.recompute!r}. Take it out of one of the two."
             )
 
-    def segments(self, length: int) -> tuple[int, ...]:
-        """The lengths of the nested segments for a sequence of `length` steps, the longest first."""
+    def segments(self, length: Any) -> tuple[int, ...]:
+        """The lengths of the nested segments for a sequence of `length` steps, the longest first.
+
+        Only `"sqrt"` needs the length as an int; the others take a symbolic dimension of `jax.export` too.
+        """
         if self.segment is None:
             return ()
         if self.segment == "sqrt":

@@ -20,10 +20,12 @@ from rnnscan.messages import is_key
 
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+# An int, or a symbolic dimension of jax.export.
+Length: TypeAlias = Any
 Padding: TypeAlias = Literal["zero", "hold", "drop"]
 
 
-def valid_steps(seq_lengths: Int[Array, " batch"], length: int) -> Bool[Array, "time batch"]:
+def valid_steps(seq_lengths: Int[Array, " batch"], length: Length) -> Bool[Array, "time batch"]:
     """Which steps are valid: step t of row n is, where t < seq_lengths[n]. A length may be 0 or above `length`."""
     return jnp.arange(length)[:, None] < seq_lengths[None, :]
 

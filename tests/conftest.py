@@ -18,6 +18,10 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 
 
+# It needs torch, and makes what the tests read.
+collect_ignore = ["goldens"]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Skip what rnnscan itself refuses under JAX_REMAT3=1 with a jax that is too old for it."""

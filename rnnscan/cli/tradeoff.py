@@ -103,7 +103,7 @@ def _measure(config: TrainConfig, rounds: int) -> list[Tradeoff]:
 
 def _table(rows: list[Tradeoff], shape: str) -> Table:
     table = Table(title=f"What a memory choice costs: {shape}", title_justify="left")
-    table.add_column("choice")
+    table.add_column("choice", no_wrap=True)
     for column in ("kept bytes", "of the first", "peak temporary", "time a step", "of the first"):
         table.add_column(column, justify="right")
     first = rows[0]

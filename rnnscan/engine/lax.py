@@ -12,7 +12,7 @@ from jax import lax
 
 from rnnscan.memory import Memory, checkpoint_policy, kept_names
 from rnnscan.naming import Names, emitting
-from rnnscan.sequence import Step
+from rnnscan.sequence import Length, Step
 
 
 def run(
@@ -20,7 +20,7 @@ def run(
     carry: Any,
     xs: Any,
     *,
-    length: int,
+    length: Length,
     reverse: bool,
     unroll: int | bool,
     memory: Memory | None,
@@ -59,7 +59,7 @@ def run(
 
 
 def _run_segments(
-    step: Step, carry: Any, xs: Any, *, length: int, segments: tuple[int, ...], reverse: bool, unroll: int | bool
+    step: Step, carry: Any, xs: Any, *, length: Length, segments: tuple[int, ...], reverse: bool, unroll: int | bool
 ) -> tuple[Any, Any]:
     """A scan over segments of a scan over steps, of which only the carries between segments are kept.
 
@@ -69,7 +69,7 @@ def _run_segments(
         return _scan(step, carry, xs, length=length, reverse=reverse, unroll=unroll)
     size, inner_segments = segments[0], segments[1:]
 
-    def run_segment(carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
+    def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         run_inner = partial(_run_segments, step, length=length, segments=inner_segments, reverse=reverse, unroll=unroll)
         # With the barriers: XLA dissolves a scan over one segment, and would then merge the second run with the first.
         return jax.checkpoint(run_inner, policy=jax.checkpoint_policies.nothing_saveable)(carry, xs)
@@ -91,6 +91,6 @@ def _run_segments(
     return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *ordered)
 
 
-def _scan(step: Step, carry: Any, xs: Any, *, length: int, reverse: bool, unroll: int | bool) -> tuple[Any, Any]:
+def _scan(step: Step, carry: Any, xs: Any, *, length: Length, reverse: bool, unroll: int | bool) -> tuple[Any, Any]:
     known = length if not jax.tree.leaves(xs) else None
     return lax.scan(step, carry, xs, length=known, reverse=reverse, unroll=unroll)
