@@ -4,9 +4,12 @@ from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.export import is_symbolic_dim
 
-from rnnscan.memory import Memory
+from rnnscan.memory import Memory, is_count
 from rnnscan.messages import describe, is_key, leaves_with_places
+from rnnscan.naming import Overview
 from rnnscan.sequence import Length, Padding, valid_steps
 
 
@@ -50,9 +53,9 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         )
     if padding not in get_args(Padding):
         raise ValueError(f"scan: `padding` must be one of {get_args(Padding)}; got {padding!r}.")
-    if not isinstance(unroll, bool | int) or (not isinstance(unroll, bool) and unroll < 1):
+    if not isinstance(unroll, bool) and not is_count(unroll):
         raise ValueError(f"scan: `unroll` must be a number of steps of at least 1, or a bool; got {unroll!r}.")
-    if truncate is not None and (not isinstance(truncate, int) or isinstance(truncate, bool) or truncate < 1):
+    if truncate is not None and not is_count(truncate):
         raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
 
 
@@ -64,7 +67,7 @@ def _has_early_remat3() -> bool:
 
 def sequence_length(xs: Any, length: int | None) -> Length:
     """T, as all leaves of `xs` and `length` agree on it."""
-    if length is not None and (not isinstance(length, int) or isinstance(length, bool) or length < 0):
+    if length is not None and not is_count(length, least=0) and not is_symbolic_dim(length):
         raise ValueError(f"scan: `length` must be a number of steps of at least 0, or None; got {length!r}.")
     places = leaves_with_places(xs, "xs")
     if not places:
@@ -94,11 +97,18 @@ def sequence_length(xs: Any, length: int | None) -> Length:
 def carry_and_output(returned: Any) -> tuple[Any, Any]:
     """What a cell returned, if it is the pair that it must be."""
     if not isinstance(returned, tuple) or len(returned) != 2:
-        what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
+        what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else describe(returned)
         raise TypeError(
             f"scan: a cell must return the pair (carry, y), the new carry first; got {what}. "
             "A cell without an output returns (carry, None)."
         )
+    for root, tree in zip(("carry", "y"), returned, strict=True):
+        for where, leaf in leaves_with_places(tree, root):
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+                raise TypeError(
+                    f"scan: a cell must return arrays or numbers; got {describe(leaf)} at {where}. "
+                    "Return None in the place of an output that is none."
+                )
     return returned
 
 
@@ -109,7 +119,8 @@ def check_structure(carry: Any, new_carry: Any) -> None:
     if given != returned:
         raise TypeError(
             f"scan: a cell must return a carry of the structure that it was given; it was given {given} "
-            f"and returned {returned}. Check the order and number of what the cell returns: (carry, y)."
+            f"and returned {returned}. Check the order and number of what the cell returns, (carry, y), and that a "
+            "carry of one leaf that was given as a tuple is returned as one: (hidden,), y."
         )
 
 
@@ -128,6 +139,16 @@ def check_carry(carry: Any, new_carry: Any) -> None:
         )
 
 
+def check_side_effects(memory: Memory, overview: Overview) -> None:
+    """Refuse to compute again what has side effects."""
+    asked = memory.recompute or memory.segment is not None or memory.offload
+    if overview.has_side_effects and asked:
+        raise ValueError(
+            f"scan: a cell with side effects is not computed again on the backward pass; got {memory!r}. "
+            "Take the side effects out of the cell, or leave `recompute`, `segment` and `offload` out."
+        )
+
+
 def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
     """Which steps are valid, `(T, N)`, or None where all are."""
     if seq_lengths is not None and mask is not None:
@@ -142,7 +163,8 @@ def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
     seq_lengths = jnp.asarray(seq_lengths)
     if seq_lengths.ndim != 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
         raise ValueError(
-            f"scan: `seq_lengths` must be integers of shape (N,), one length a row; got {describe(seq_lengths)}."
+            f"scan: `seq_lengths` must be integers of shape (N,), one length a row; got {describe(seq_lengths)}. "
+            "Write seq_lengths.astype(int) for whole numbers of another dtype."
         )
     return valid_steps(seq_lengths, length)
 
@@ -179,7 +201,8 @@ def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: 
         if leaf.ndim <= axis or leaf.shape[axis] != batch:
             raise ValueError(
                 f"scan: {what} speaks of {batch} rows, so axis {axis} of {where} must have size {batch}; got "
-                f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs (T, N, ...) or (T,)."
+                f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs are time-major, (T, N, ...), or "
+                "(T,)."
             )
     _check_zeros(carry, y, valid=valid, padding=padding)
 

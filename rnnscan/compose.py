@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax import lax
 from jaxtyping import Array
 
 from rnnscan.messages import describe, listing
@@ -36,7 +37,11 @@ class Stack:
 
     def initial_carry(self, x: Array) -> tuple[Any, ...]:
         """A tuple of the layers' initial carries, typed like one step's input."""
-        return tuple(cell.initial_carry(x) for cell in self.cells)
+        carries = []
+        for cell in self.cells:
+            carries.append(cell.initial_carry(x))
+            x = lax.full_like(x, 0, shape=(*x.shape[:-1], cell.output_size))
+        return tuple(carries)
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
         """One step of all layers: `(params, carry, x) -> (carry, y)`."""

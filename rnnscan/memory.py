@@ -14,6 +14,7 @@ from math import isqrt
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from rnnscan.messages import listing, nearest
 from rnnscan.naming import Names
@@ -28,7 +29,8 @@ class Memory:
 
     Args:
         recompute: names (`rnnscan.name`) that are not kept but computed again on the backward pass, or `"all"`.
-        offload: names that are kept in the host's memory (JAX's `pinned_host`) instead of the device's.
+        offload: names that are kept in the host's memory (JAX's `pinned_host`) instead of the device's. Gradients of
+            gradients are then taken forward over reverse: JAX cannot take reverse over reverse of what it offloads.
         segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
             backward pass; what is named is then kept for one segment at a time only. A tuple nests, from the longest
             to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of the length, rounded up.
@@ -61,7 +63,7 @@ class Memory:
         if isinstance(self.segment, list):
             object.__setattr__(self, "segment", tuple(self.segment))
         _check_segment(self.segment)
-        if self.chunk is not None and not _is_count(self.chunk):
+        if self.chunk is not None and not is_count(self.chunk):
             raise ValueError(
                 "Memory: `chunk` must be a number of steps of at least 1, or None for a chosen one; "
                 f"got {self.chunk!r}."
@@ -84,18 +86,20 @@ class Memory:
             )
 
     def segments(self, length: Any) -> tuple[int, ...]:
-        """The lengths of the nested segments for a sequence of `length` steps, the longest first.
-
-        Only `"sqrt"` needs the length as an int; the others take a symbolic dimension of `jax.export` too.
-        """
+        """The lengths of the nested segments for a sequence of `length` steps, the longest first."""
         if self.segment is None:
             return ()
+        if not is_count(length, least=0):
+            raise ValueError(
+                f"scan: with `segment`, the number of steps must be known when the program is traced; got {length} "
+                f"and segment={self.segment!r}. Leave segment=None where time is a symbolic dimension of jax.export."
+            )
         if self.segment == "sqrt":
             return (max(1, isqrt(max(length - 1, 0)) + 1),)
         return self.segment if isinstance(self.segment, tuple) else (self.segment,)
 
 
-def check_names(memory: Memory, names: Names, caller: str) -> None:
+def check_names(memory: Memory, names: Names) -> None:
     """Refuse a memory choice that speaks of a name which the cell does not have.
 
     JAX would not notice: under its policies a misspelt name silently recomputes, or keeps, everything.
@@ -105,7 +109,7 @@ def check_names(memory: Memory, names: Names, caller: str) -> None:
         for name in wanted:
             if name not in names.known:
                 raise ValueError(
-                    f"{caller}: every name in `{field}` must be one that the cell gives to an intermediate with "
+                    f"scan: every name in `{field}` must be one that the cell gives to an intermediate with "
                     f"rnnscan.name; got {name!r}, and the cell names {listing(names.known)}."
                     f"{nearest(name, names.known)}"
                 )
@@ -122,10 +126,10 @@ def checkpoint_policy(memory: Memory, names: Names) -> Callable[..., Any]:
     """The rule of memory as a policy of `jax.checkpoint`."""
     kept = kept_names(memory, names)
     if not memory.offload:
-        return jax.checkpoint_policies.save_only_these_names(*sorted(kept))
+        return jax.checkpoint_policies.save_only_these_names(*map(names.as_emitted, sorted(kept)))
     return jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=sorted(kept.difference(memory.offload)),
-        names_which_can_be_offloaded=sorted(memory.offload),
+        names_which_can_be_saved=[names.as_emitted(name) for name in sorted(kept.difference(memory.offload))],
+        names_which_can_be_offloaded=[names.as_emitted(name) for name in sorted(memory.offload)],
         offload_src="device",
         offload_dst="pinned_host",
     )
@@ -142,14 +146,15 @@ def _names(field: str, value: Any, otherwise: str = "") -> tuple[str, ...]:
     return tuple(value)
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether a value is an integer of at least `least`; numpy's are, bools are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def _check_segment(segment: Any) -> None:
-    if segment is None or segment == "sqrt" or _is_count(segment):
+    if segment is None or segment == "sqrt" or is_count(segment):
         return
-    if not isinstance(segment, tuple) or not segment or not all(map(_is_count, segment)):
+    if not isinstance(segment, tuple) or not segment or not all(map(is_count, segment)):
         raise ValueError(
             "Memory: `segment` must be a number of steps of at least 1, a tuple of such numbers, "
             f'"sqrt" or None; got {segment!r}.'

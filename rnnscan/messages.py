@@ -10,7 +10,7 @@ from jax.tree_util import keystr
 
 
 def describe(leaf: Any) -> str:
-    """A leaf's type as JAX writes it: `float32[4,8]`; a leaf that is no array by its Python type."""
+    """A value's type as JAX writes it: `float32[4,8]`; what is no array by its Python type."""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"

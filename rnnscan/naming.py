@@ -3,7 +3,7 @@
 What a label does depends on who is tracing the cell:
 
 - outside rnnscan, it is `jax.ad_checkpoint.checkpoint_name`, and JAX's own checkpoint policies see it;
-- while rnnscan looks a cell over (`look_over`), it is only written down;
+- while rnnscan looks a step over (`look_over`), it is only written down;
 - while rnnscan traces a cell for a memory choice (`emitting`), the labels that the choice keeps are emitted, the
   others are not. A label that is emitted where nothing reads it costs memory: autodiff keeps the unlabelled
   producer *and* the labelled copy (`docs/decisions.md`, "Names are emitted on demand").
@@ -16,13 +16,18 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import get_opaque_trace_state
 
 
 _Value = TypeVar("_Value")
 
 
 class _Reader(Protocol):
+    depth: int
+
     def read(self, leaf: Any, label: str) -> Any: ...
+
+    def forget(self) -> None: ...
 
 
 # A jit-cache-sensitive context: a function that the cell jits by itself is traced anew for every reader, so a trace
@@ -72,18 +77,20 @@ def name(value: _Value, label: str) -> _Value:
 
 @dataclass(frozen=True)
 class Names:
-    """The labels that one step of a cell emits, in the order of the calls; a position counts labelled leaves.
+    """The labels that one step of a cell uses, in the order of the calls; a position counts labelled leaves.
 
     Attributes:
         labels: the label at each position.
         values: at each position, the first position that labels the same value.
-        carried: positions whose value is an outgoing carry. The loop keeps carries by itself, so a label on one would
-            keep it twice.
+        held: positions whose value is an input or a carry. The loop keeps these by itself, so a label on one would keep
+            it twice.
+        depth: how many scans the step runs in, beyond its own.
     """
 
     labels: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
-    carried: frozenset[int] = frozenset()
+    held: frozenset[int] = frozenset()
+    depth: int = 0
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -97,15 +104,24 @@ class Names:
         """
         emitted: dict[int, str] = {}
         for label, value in zip(self.labels, self.values, strict=True):
-            if label in kept and value not in self.carried:
-                emitted.setdefault(value, label)
+            if label in kept and value not in self.held:
+                emitted.setdefault(value, self.as_emitted(label))
         return emitted
+
+    def as_emitted(self, label: str) -> str:
+        """The label as policies see it.
+
+        A cell may run a scan of its own. The names of that one are its own choice's, so they differ from the names of
+        the outer choice even where they are spelt alike.
+        """
+        return "inner scan: " * self.depth + label
 
 
 class _Notebook:
     """Writes every label down and emits none."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
         self._labels: list[str] = []
         self._leaves: list[Any] = []
 
@@ -114,22 +130,28 @@ class _Notebook:
         self._leaves.append(leaf)
         return leaf
 
-    def names(self, carry: Any) -> Names:
-        """What was written down, where `carry` is what the step returned as its new carry."""
+    def names(self, given: Any, carry: Any) -> Names:
+        """What was written down, where the step was given `given` and returned `carry` as its new carry."""
         first: dict[int, int] = {}
         values = tuple(first.setdefault(id(leaf), position) for position, leaf in enumerate(self._leaves))
-        outgoing = {id(leaf) for leaf in jax.tree.leaves(carry)}
-        carried = frozenset(position for position, leaf in enumerate(self._leaves) if id(leaf) in outgoing)
-        return Names(tuple(self._labels), values, carried)
+        loop = {id(leaf) for leaf in jax.tree.leaves((given, carry))}
+        held = frozenset(position for position, leaf in enumerate(self._leaves) if id(leaf) in loop)
+        self.forget()
+        return Names(tuple(self._labels), values, held, self.depth)
+
+    def forget(self) -> None:
+        self._leaves.clear()
 
 
 class _Emitter:
-    """Emits the kept labels, each value once, and never an outgoing carry."""
+    """Emits the kept labels, each value once, and never what the loop keeps by itself."""
 
     def __init__(self, kept: frozenset[str], names: Names) -> None:
+        self.depth = names.depth
         self._names = names
         self._to_emit = names.emitted(kept)
-        self._labelled: dict[int, Any] = {}
+        # By value, in each trace where it is named: a branch of a cond cannot see what was labelled in another.
+        self._labelled: dict[int, list[tuple[Any, Any]]] = {}
         self._position = 0
 
     def read(self, leaf: Any, label: str) -> Any:
@@ -143,37 +165,74 @@ class _Emitter:
         self._position += 1
         if value not in self._to_emit:
             return leaf
-        if value not in self._labelled:
-            self._labelled[value] = checkpoint_name(leaf, self._to_emit[value])
-        return self._labelled[value]
+        trace = get_opaque_trace_state(convention="flax")
+        for earlier, labelled in self._labelled.setdefault(value, []):
+            if earlier == trace:
+                return labelled
+        self._labelled[value].append((trace, checkpoint_name(leaf, self._to_emit[value])))
+        return self._labelled[value][-1][1]
+
+    def forget(self) -> None:
+        self._labelled.clear()
+
+
+@contextmanager
+def _reading(reader: _Reader) -> Iterator[None]:
+    try:
+        with _reader(reader):
+            yield
+    finally:
+        # JAX's caches hold on to the reader, as a part of their keys, and must not hold the trace through it.
+        reader.forget()
 
 
 @contextmanager
 def emitting(kept: frozenset[str], names: Names) -> Iterator[None]:
     """Trace a cell inside this context to emit the labels in `kept`, and only those."""
-    with _reader(_Emitter(kept, names)):
+    with _reading(_Emitter(kept, names)):
         yield
 
 
-def look_over(step: Callable[..., tuple[Any, Any]], *arguments: Any) -> tuple[Any, Any, Names]:
+@dataclass(frozen=True)
+class Overview:
+    """What one abstract trace of a step tells.
+
+    Attributes:
+        carry: the shapes of the new carry.
+        y: the shapes of y.
+        names: the labels that the step uses.
+        has_side_effects: whether it does something that must not be done twice; printing for debugging may be.
+    """
+
+    carry: Any
+    y: Any
+    names: Names
+    has_side_effects: bool
+
+
+def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> Overview:
     """Trace one step without computing it.
 
     Args:
-        step: a function that returns a pair, the new carry first.
-        arguments: its arguments, as arrays or `jax.ShapeDtypeStruct`.
+        step: `(carry, x) -> (carry, y)`.
+        carry: a carry, of arrays or `jax.ShapeDtypeStruct`.
+        x: one step's input, of the same.
 
     Returns:
-        The shapes of the new carry, the shapes of y, and the labels that the step uses.
+        What the trace tells.
     """
-    notebook = _Notebook()
+    outer: _Reader | None = _reader.value
+    notebook = _Notebook(0 if outer is None else outer.depth + 1)
     names = Names()
 
-    def noted(*arguments: Any) -> tuple[Any, Any]:
+    def noted(carry: Any, x: Any) -> tuple[Any, Any]:
         nonlocal names
-        carry, y = step(*arguments)
-        names = notebook.names(carry)
-        return carry, y
+        new_carry, y = step(carry, x)
+        names = notebook.names((carry, x), new_carry)
+        return new_carry, y
 
-    with _reader(notebook):
-        carry, y = jax.eval_shape(noted, *arguments)
-    return carry, y, names
+    with _reading(notebook):
+        traced, (new_carry, y) = jax.make_jaxpr(noted, return_shape=True)(carry, x)
+    # Effects have no public kinds; those of jax.debug say so in their names.
+    has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
+    return Overview(new_carry, y, names, has_side_effects)

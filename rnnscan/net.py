@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Int
 
 from rnnscan import checks, wiring
 from rnnscan.memory import Memory
+from rnnscan.messages import describe
 from rnnscan.scan import scan
 from rnnscan.sequence import Padding, hold_last_valid
 from rnnscan.wiring import Wiring
@@ -52,7 +53,8 @@ def recurrent_net(
         outputs_with_grads: the results, without the scope, through which gradients flow; the others are stopped.
             None: all of them.
         recompute: names to compute again on the backward pass; short for `memory=Memory(recompute=...)`.
-        memory: what to keep between the forward and the backward pass; instead of `recompute`.
+        memory: what to keep between the forward and the backward pass, instead of `recompute`. None: what `recompute`
+            says, and so every name where it says nothing; `scan` has the plain autodiff to compare with.
         forward_only: keep nothing for a backward pass; differentiating is an error.
         seq_lengths: `(N,)` integers, as in `scan`.
         mask: `(T, N)` booleans, as in `scan`.
@@ -89,12 +91,16 @@ def recurrent_net(
 
     Source: Caffe2's `recurrent.recurrent_net` and its RecurrentNetwork operator.
     """
-    wires = Wiring(inputs, initial_cell_inputs, links, aliases or {}, timestep)
+    wires = Wiring(inputs, initial_cell_inputs, links, aliases or {}, timestep, outputs_with_grads)
     wires.check()
     memory = _memory(recompute, memory, forward_only=forward_only, outputs_with_grads=outputs_with_grads)
     inputs = checks.as_arrays(dict(inputs), "inputs")
     length, batch = wiring.length_and_batch(inputs)
+    for alias, (_, offset) in wires.aliases.items():
+        wiring.check_offset(alias, offset, length)
     states = {state: wiring.shared(state, value, batch) for state, value in initial_cell_inputs.items()}
+    if forward_only:
+        params, inputs, states = _forbid_gradient((params, inputs, states))
     steps = {} if timestep is None else {timestep: jnp.arange(length, dtype=jnp.int32)}
 
     def cell(params: Any, states: dict[str, Any], blobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,14 +127,15 @@ def recurrent_net(
         results |= {f"{output}_all": y for output, y in ys.items()}
         valid = checks.validity(seq_lengths, mask, length)
         for alias, (state, offset) in wires.aliases.items():
-            wiring.check_offset(alias, offset, length)
             after = ys[links[state]]
             if valid is not None and padding != "drop":
                 after = hold_last_valid(after, valid, before=states[state], reverse=reverse)
             results[alias] = _from_offset(states[state], after, offset, reverse=reverse)
 
-    results = wiring.stop_gradients(results, outputs_with_grads)
-    if forward_only:
+    if outputs_with_grads is not None:
+        stopped = jax.lax.stop_gradient(results)
+        results = {name: (results if name in outputs_with_grads else stopped)[name] for name in results}
+    if forward_only:  # Once more, for what the cell closes over.
         results = _forbid_gradient(results)
     return {f"{scope}/{result}" if scope else result: value for result, value in results.items()}
 
@@ -157,15 +164,25 @@ def _from_offset(initial: Array, after: Array, offset: int, *, reverse: bool) ->
     return states[: len(states) - begin] if reverse else states[begin:]
 
 
+def _forbid_gradient(tree: Any) -> Any:
+    """The same values, of which no derivative can be taken."""
+
+    def forbid(leaf: Any) -> Any:
+        is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        return _without_gradient(leaf) if is_float or isinstance(leaf, float) else leaf
+
+    return jax.tree.map(forbid, tree)
+
+
 @jax.custom_jvp
-def _forbid_gradient(results: dict[str, Any]) -> dict[str, Any]:
-    return results
+def _without_gradient(leaf: Any) -> Any:
+    return leaf
 
 
-@_forbid_gradient.defjvp
+@_without_gradient.defjvp
 def _raise_on_gradient(primals: Any, tangents: Any) -> Any:
     raise TypeError(
         "recurrent_net: a net that was built with `forward_only=True` keeps nothing for a backward pass, and cannot be "
-        f"differentiated; got a derivative of its results {', '.join(map(repr, primals[0]))}. Build it with "
+        f"differentiated; got a derivative of {describe(primals[0])} among what it is given, or returns. Build it with "
         "forward_only=False, or put jax.lax.stop_gradient around its arguments."
     )

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Int
 
 from rnnscan import checks
 from rnnscan.engine import lax as lax_engine
-from rnnscan.memory import Memory, check_names
-from rnnscan.naming import Names, look_over
+from rnnscan.memory import Memory, check_names, is_count
+from rnnscan.naming import Overview, look_over
 from rnnscan.sequence import (
     Padding,
     Step,
@@ -79,6 +79,11 @@ def scan(
     `(T,)` where one value is shared by all rows. The cell sees zeros in place of padded inputs, so it must be finite
     there; what the padding holds, NaN included, reaches neither values nor gradients.
 
+    A cell with side effects, such as `jax.experimental.io_callback`, does them once a step: nothing of it is computed
+    again, and to ask for that is an error. What `jax.debug` prints is printed again where a step is.
+
+    Outside `jax.jit` each call traces and compiles anew: put the training step under `jax.jit`.
+
     Returns:
         The carry after the last step, and the y of all steps, stacked: leaves `(T, ...)`.
 
@@ -110,11 +115,12 @@ def scan(
         return checks.carry_and_output(cell(params, carry, x))
 
     step: Step = cell_step
-    carry, y, names = _settle(step, carry, xs)
+    carry, overview = _settle(step, carry, xs)
     if memory is not None:
-        check_names(memory, names, "scan")
-        _warn_of_useless_offload(memory)
-    checks.check_rows(carry, xs, y, valid=valid, reset=reset, padding=padding)
+        check_names(memory, overview.names)
+        checks.check_side_effects(memory, overview)
+        _warn_of_what_saves_nothing(memory, length, unroll)
+    checks.check_rows(carry, xs, overview.y, valid=valid, reset=reset, padding=padding)
 
     if reset is not None:
         step, xs = reset_carry(step, carry), (xs, reset)
@@ -124,54 +130,57 @@ def scan(
         order = jnp.arange(length)
         step, xs = truncate_gradient(step, truncate), (xs, order[::-1] if reverse else order)
     carry, ys = lax_engine.run(
-        step, carry, xs, length=length, reverse=reverse, unroll=unroll, memory=memory, names=names
+        step,
+        carry,
+        xs,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        # What has side effects is done once, and never again on the backward pass.
+        memory=None if overview.has_side_effects else memory,
+        names=overview.names,
     )
     if valid is not None and padding == "hold":
         ys = hold_last_valid(ys, valid, reverse=reverse)
     return carry, ys
 
 
-def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Any, Names]:
+def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]:
     """Look the step over, and give the carry the types that the step returns where it has none of its own.
 
     A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can settle
     one leaf more, where one leaf feeds another.
-
-    Returns:
-        The carry, the shapes of y, and the names that the step uses.
     """
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
     while True:
-        new_carry, y, names = look_over(step, carry, x)
-        checks.check_structure(carry, new_carry)
-        settled = jax.tree.map(_take_dtype, carry, new_carry)
-        if _same_leaves(settled, carry):
-            settled = jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if _is_weak(leaf) else leaf, carry)
-        if _same_leaves(settled, carry):
-            checks.check_carry(carry, new_carry)
-            return carry, y, names
+        overview = look_over(step, carry, x)
+        checks.check_structure(carry, overview.carry)
+        settled = jax.tree.map(_settled, carry, overview.carry)
+        if all(a is b for a, b in zip(jax.tree.leaves(settled), jax.tree.leaves(carry), strict=True)):
+            checks.check_carry(carry, overview.carry)
+            return carry, overview
         carry = settled
 
 
-def _take_dtype(leaf: Any, new_leaf: Any) -> Any:
-    promotes = (
-        _is_weak(leaf) and leaf.dtype != new_leaf.dtype and jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype
-    )
-    return leaf.astype(new_leaf.dtype) if promotes else leaf
+def _settled(leaf: Any, new_leaf: Any) -> Any:
+    """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
+    same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
+    if not getattr(jax.typeof(leaf), "weak_type", False) or same:
+        return leaf
+    return leaf.astype(new_leaf.dtype) if jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype else leaf
 
 
-def _is_weak(leaf: Any) -> bool:
-    return getattr(jax.typeof(leaf), "weak_type", False)
-
-
-def _same_leaves(one: Any, other: Any) -> bool:
-    return all(a is b for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
-
-
-def _warn_of_useless_offload(memory: Memory) -> None:
+def _warn_of_what_saves_nothing(memory: Memory, length: Any, unroll: int | bool) -> None:
     if memory.offload and jax.default_backend() == "cpu":
         warnings.warn(
             f"scan: offload={memory.offload!r} saves nothing on a CPU, whose memory is the host's. "
             "It pays on a GPU or TPU; on a CPU use `recompute` or `segment`.",
+            stacklevel=3,
+        )
+    unrolls_all = unroll is True or (is_count(length, least=2) and length <= unroll)
+    if unrolls_all and length != 1 and memory.segment is None:
+        warnings.warn(
+            f"scan: unroll={unroll} leaves no loop of the {length} steps, so XLA merges what is computed again with "
+            "the forward pass, and the memory choice saves nothing. Unroll fewer, or set `segment`, or memory=None.",
             stacklevel=3,
         )

@@ -27,7 +27,10 @@ Padding: TypeAlias = Literal["zero", "hold", "drop"]
 
 def valid_steps(seq_lengths: Int[Array, " batch"], length: Length) -> Bool[Array, "time batch"]:
     """Which steps are valid: step t of row n is, where t < seq_lengths[n]. A length may be 0 or above `length`."""
-    return jnp.arange(length)[:, None] < seq_lengths[None, :]
+    steps = jnp.arange(length)
+    # A length that the index's dtype cannot hold would come out negative.
+    most = min(jnp.iinfo(seq_lengths.dtype).max, jnp.iinfo(steps.dtype).max)
+    return steps[:, None] < jnp.minimum(seq_lengths, most).astype(steps.dtype)[None, :]
 
 
 def select_rows(condition: Bool[Array, " batch"], on_true: Any, on_false: Any) -> Any:
@@ -57,9 +60,10 @@ def skip_padding(step: Step, padding: Padding) -> Step:
 
 
 def _without_padding(leaf: Any, valid: Bool[Array, " batch"]) -> Any:
-    # A leaf without a batch axis is shared by all rows; a key has no zero and holds no NaN.
-    if leaf.ndim == 0 or is_key(leaf):
+    if is_key(leaf):  # It has no zero, and holds no NaN.
         return leaf
+    if leaf.ndim == 0:  # It is shared by the rows, and padding where it is padding in all of them.
+        return jnp.where(valid.any(), leaf, jnp.zeros_like(leaf))
     return select_rows(valid, leaf, jnp.zeros_like(leaf))
 
 

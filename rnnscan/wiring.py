@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan.messages import describe, leaves_with_places, listing, nearest
+from rnnscan.messages import describe, is_key, leaves_with_places, listing, nearest
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Wiring:
         links: state -> the output that it is at the next step.
         aliases: result -> (state, offset).
         timestep: the name under which the cell receives the step's index.
+        outputs_with_grads: the results through which gradients flow; None: all.
     """
 
     inputs: Mapping[str, Any]
@@ -28,6 +29,7 @@ class Wiring:
     links: Mapping[str, str]
     aliases: Mapping[str, tuple[str, int]]
     timestep: str | None
+    outputs_with_grads: tuple[str, ...] | None
 
     def check(self) -> None:
         """Refuse names that are missing, unknown or used twice, before the cell is traced."""
@@ -46,17 +48,22 @@ class Wiring:
                 "recurrent_net: there must be at least one input, which gives the number of steps; got none. "
                 "Use rnnscan.scan with xs=None and `length` for a net without inputs."
             )
+        if isinstance(self.outputs_with_grads, str):
+            raise TypeError(
+                "recurrent_net: `outputs_with_grads` must be a tuple of names; got the string "
+                f"{self.outputs_with_grads!r}. Write outputs_with_grads=({self.outputs_with_grads!r},)."
+            )
         self._check_unique()
         self._check_links()
         self._check_aliases()
 
     def _check_unique(self) -> None:
-        received = [*self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
+        received = ["params", *self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
         twice = sorted({name for name in received if received.count(name) > 1})
         if twice:
             raise ValueError(
-                "recurrent_net: inputs, states and timestep must have different names, because the cell receives them "
-                f"by name; got {listing(twice)} more than once. Rename one of each."
+                "recurrent_net: inputs, states and timestep must have different names, and none may be 'params', "
+                f"because the cell receives them by name; got {listing(twice)} more than once. Rename one of each."
             )
 
     def _check_links(self) -> None:
@@ -64,8 +71,8 @@ class Wiring:
             if state not in self.links:
                 raise ValueError(
                     f"recurrent_net: every state in `initial_cell_inputs` must be linked to an output; got no link "
-                    f"for {state!r}, and links for {listing(self.links)}.{nearest(state, self.links)} "
-                    "What is the same at every step belongs into `params`."
+                    f"for {state!r}, and links for {listing(self.links)}. Write links={{{state!r}: <output>, ...}}; "
+                    "what is the same at every step belongs into `params`."
                 )
         for state, output in self.links.items():
             if state not in self.states:
@@ -101,8 +108,7 @@ class Wiring:
         """Refuse what the cell returned, if a link or an alias does not fit it. Called while the cell is traced."""
         if not isinstance(outputs, Mapping):
             raise TypeError(
-                "recurrent_net: the cell must return a dictionary {output name: value}; got "
-                f"{type(outputs).__name__}."
+                f"recurrent_net: the cell must return a dictionary {{output name: value}}; got {describe(outputs)}."
             )
         for state, output in self.links.items():
             if output not in outputs:
@@ -110,13 +116,38 @@ class Wiring:
                     f"recurrent_net: every link must end at an output of the cell; got a link of {state!r} to "
                     f"{output!r}, and the cell returned {listing(outputs)}.{nearest(output, outputs)}"
                 )
-            _check_link(state, states[state], output, outputs[output])
+            self._check_link(state, states[state], output, outputs[output])
         results = self._result_names(outputs)
         twice = sorted({result for result in results if results.count(result) > 1})
         if twice:
             raise ValueError(
                 f"recurrent_net: every result must have a name of its own; got {listing(twice)} more than once among "
                 f"the results of the outputs and the aliases. Rename the output or the alias."
+            )
+        for name in self.outputs_with_grads or ():
+            if name not in results:
+                raise ValueError(
+                    f"recurrent_net: every name in `outputs_with_grads` must be a result; got {name!r}, and the "
+                    f"results are {listing(results)}.{nearest(name, results)}"
+                )
+
+    def _check_link(self, state: str, given: Any, output: str, returned: Any) -> None:
+        if not hasattr(returned, "shape") and not isinstance(returned, bool | int | float | complex):
+            raise TypeError(
+                f"recurrent_net: an output that is linked to a state must be an array; got {type(returned).__name__} "
+                f"for {output!r}, linked to {state!r}. Link each array of it by a name of its own."
+            )
+        # A weakly typed state, such as a Python number, takes the dtype of its output, so only its shape is fixed.
+        weak = getattr(jax.typeof(given), "weak_type", False)
+        same_shape = jnp.shape(returned) == given.shape
+        if not same_shape or (jnp.result_type(returned) != given.dtype and not weak):
+            shared = jnp.ndim(self.states[state]) != given.ndim
+            raise (TypeError if same_shape else ValueError)(
+                f"recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
+                f"{describe(given)} for the state {state!r}"
+                + (f", which is {describe(jnp.asarray(self.states[state]))} shared by all rows," if shared else "")
+                + f" and {describe(returned)} for the output {output!r}. "
+                "Check the initial state's shape and dtype, or cast the output in the cell."
             )
 
     def _result_names(self, outputs: Iterable[str]) -> list[str]:
@@ -148,8 +179,15 @@ def length_and_batch(inputs: Any) -> tuple[int, int]:
 
 
 def shared(state: str, value: Any, batch: int) -> Array:
-    """An initial state for every row of the batch; one of rank 0 or 1 is shared by all rows."""
+    """A state for every row; one of rank 0 or 1 is shared by all rows, but keys stay as they are."""
+    if not hasattr(value, "shape") and not isinstance(value, bool | int | float | complex):
+        raise TypeError(
+            f"recurrent_net: an initial state must be an array or a number; got {type(value).__name__} for {state!r}. "
+            "Give each array a name, and link it, by itself."
+        )
     value = jnp.asarray(value)
+    if is_key(value):
+        return value
     if value.ndim < 2:
         return jnp.broadcast_to(value, (batch, *value.shape))
     if value.shape[0] != batch:
@@ -160,17 +198,6 @@ def shared(state: str, value: Any, batch: int) -> Array:
     return value
 
 
-def _check_link(state: str, given: Any, output: str, returned: Any) -> None:
-    # A weakly typed state, such as a Python number, takes the dtype of its output, so only its shape is fixed.
-    weak = getattr(jax.typeof(given), "weak_type", False)
-    if jnp.shape(returned) != given.shape or (jnp.result_type(returned) != given.dtype and not weak):
-        raise (ValueError if jnp.shape(returned) != given.shape else TypeError)(
-            f"recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
-            f"{describe(given)} for the state {state!r} and {describe(returned)} for the output {output!r}. "
-            "Check the initial state's shape and dtype, or cast the output in the cell."
-        )
-
-
 def check_offset(alias: str, offset: int, length: int) -> None:
     """Refuse an offset outside of the T + 1 states."""
     if not -(length + 1) <= offset <= max(length, 1):
@@ -178,23 +205,3 @@ def check_offset(alias: str, offset: int, length: int) -> None:
             f"recurrent_net: an alias begins within the T + 1 states of a sequence of T = {length} steps, at an offset "
             f"from {-(length + 1)} to {max(length, 1)}; got {offset} for {alias!r}."
         )
-
-
-def stop_gradients(results: dict[str, Any], outputs_with_grads: tuple[str, ...] | None) -> dict[str, Any]:
-    """Let gradients flow through the named results only, or through all of them where none are named."""
-    if outputs_with_grads is None:
-        return results
-    if isinstance(outputs_with_grads, str):
-        raise TypeError(
-            f"recurrent_net: `outputs_with_grads` must be a tuple of names; got the string {outputs_with_grads!r}. "
-            f"Write outputs_with_grads=({outputs_with_grads!r},)."
-        )
-    for name in outputs_with_grads:
-        if name not in results:
-            raise ValueError(
-                f"recurrent_net: every name in `outputs_with_grads` must be a result; got {name!r}, and the results "
-                f"are {listing(results)}.{nearest(name, results)}"
-            )
-    return {
-        name: value if name in outputs_with_grads else jax.lax.stop_gradient(value) for name, value in results.items()
-    }

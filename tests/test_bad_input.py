@@ -5,7 +5,9 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from slow_reference import arguments, cell
+from jax import lax
+from jax.experimental import io_callback
+from slow_reference import arguments, cell, loss
 
 import rnnscan as rs
 from rnnscan import checks
@@ -33,6 +35,16 @@ def returning(new_carry):
 
 def unbatched_output(params, carry, x):
     return carry, jnp.sum(carry["hidden"])
+
+
+def counting(calls):
+    """A cell that counts how often it is run."""
+
+    def counted(params, carry, x):
+        io_callback(calls.append, None, x["scale"], ordered=True)
+        return cell(params, carry, x)
+
+    return counted
 
 
 def key_output(params, carry, x):
@@ -127,6 +139,11 @@ CASES = {
         TypeError,
         ["array or a number", "got str at `xs['scale']`"],
     ),
+    "an output that is no array": (
+        scan(lambda params, carry, x: (carry, "abc")),
+        TypeError,
+        ["arrays or numbers", "got str at `y`"],
+    ),
     "no pair": (scan(lambda params, carry, x: carry), TypeError, ["the pair (carry, y)", "got dict", "(carry, None)"]),
     "three values": (scan(lambda p, c, x: (c, x, x)), TypeError, ["the pair (carry, y)", "got a tuple of 3"]),
     "carry that changes its structure": (
@@ -184,6 +201,11 @@ CASES = {
         ["padding='zero'", "a key has none", "key_data"],
     ),
     "no inputs": (net(inputs={}), ValueError, ["at least one input", "rnnscan.scan"]),
+    "recompute of side effects": (
+        scan(counting([]), memory=rs.Memory(segment=2)),
+        ValueError,
+        ["side effects is not computed again", "segment=2"],
+    ),
     "inputs that are no dictionary": (net(inputs=jnp.ones((5, 3, 4))), TypeError, ["`inputs` must be a dictionary"]),
     "input of one axis": (
         net(inputs={"input_t": jnp.ones(5)}),
@@ -194,6 +216,26 @@ CASES = {
         net(inputs={"input_t": jnp.ones((5, 3, 4)), "other": jnp.ones((5, 2, 4))}),
         ValueError,
         ["same number of rows", "3 at `inputs['input_t']`", "2 at `inputs['other']`"],
+    ),
+    "a state that is no array": (
+        net(initial_cell_inputs={**STATES, "state_t_prev": (jnp.ones((BATCH, 4)), jnp.ones((BATCH, 4)))}),
+        TypeError,
+        ["must be an array or a number", "got tuple for 'state_t_prev'"],
+    ),
+    "a linked output that is no array": (
+        net(lambda params, input_t, hidden_t_prev, state_t_prev: {"hidden_t": (input_t,), "state_t": input_t}),
+        TypeError,
+        ["must be an array", "got tuple for 'hidden_t', linked to 'hidden_t_prev'"],
+    ),
+    "a shared state of another size": (
+        net(initial_cell_inputs={**STATES, "state_t_prev": jnp.ones(1)}),
+        ValueError,
+        ["float32[3,1] for the state 'state_t_prev', which is float32[1] shared by all rows"],
+    ),
+    "an input called params": (
+        net(inputs={"params": jnp.ones((5, 3, 4))}),
+        ValueError,
+        ["none may be 'params'", "'params' more than once"],
     ),
     "inputs of different length": (
         net(
@@ -211,7 +253,7 @@ CASES = {
     "missing link": (
         net(links={"hidden_t_prev": "hidden_t"}),
         ValueError,
-        ["no link for 'state_t_prev'", "links for 'hidden_t_prev'", "`params`"],
+        ["no link for 'state_t_prev'", "links for 'hidden_t_prev'", "{'state_t_prev': <output>, ...}", "`params`"],
     ),
     "link of an unknown state": (
         net(links={**LINKS, "hiden_t_prev": "hidden_t"}),
@@ -289,11 +331,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_error_says_what_must_hold_what_was_got_and_what_to_do(case):
+def test_the_error_says_what_must_hold_what_was_got_and_what_to_do(case, monkeypatch):
     call, exception, parts = CASES[case]
-    # Only traced: the error comes before any compute.
+    monkeypatch.setattr(lax, "scan", lambda *_, **__: pytest.fail("the error must come before any compute"))
     with pytest.raises(exception) as caught:
-        jax.eval_shape(call)
+        call()
     message = str(caught.value)
     assert "\n" not in message, "one paragraph"
     assert message.endswith((".", "?")), message
@@ -343,3 +385,42 @@ def test_useless_offload_warns_where_it_was_asked_for():
     with pytest.warns(UserWarning, match="saves nothing on a CPU") as caught:
         rs.scan(named, None, jnp.ones(3), None, length=3, memory=rs.Memory(offload=("product",)))
     assert caught[0].filename == __file__
+
+
+def test_side_effects_are_done_once_a_step():
+    calls = []
+    params, carry, xs = arguments(0, LENGTH, BATCH)
+    jax.block_until_ready(jax.jit(lambda: rs.scan(counting(calls), params, carry, xs))())
+    jax.effects_barrier()
+    assert len(calls) == LENGTH
+
+
+def test_a_cell_with_side_effects_has_gradients():
+    """Under jax.checkpoint JAX refuses them ("Effects not supported in partial-eval of `checkpoint`/`remat`")."""
+    params, carry, xs = arguments(0, LENGTH, BATCH)
+    gradient = lambda cell: jax.grad(lambda params: loss(rs.scan(cell, params, carry, xs)))(params)  # noqa: E731
+    expected = gradient(cell)
+    for name, actual in gradient(counting([])).items():
+        assert jnp.allclose(actual, expected[name], rtol=1e-5), name
+
+
+def test_a_forward_only_net_is_refused_before_it_runs(monkeypatch):
+    monkeypatch.setattr(lax, "scan", lambda *_, **__: pytest.fail("the error must come before any compute"))
+    run = lambda x: rs.recurrent_net(  # noqa: E731
+        net_cell, None, inputs={"input_t": x}, initial_cell_inputs=STATES, links=LINKS, forward_only=True
+    )["hidden_t_last"].sum()
+    with pytest.raises(TypeError, match="`forward_only=True` keeps nothing"):
+        jax.grad(run)(jnp.ones((LENGTH, BATCH, 4)))
+
+
+@pytest.mark.parametrize("unroll", [True, 5, 9])
+def test_a_memory_choice_without_a_loop_warns(unroll):
+    with pytest.warns(UserWarning, match="leaves no loop of the 5 steps"):
+        scan(unroll=unroll)()
+
+
+def test_segments_of_a_symbolic_time():
+    shape = jax.ShapeDtypeStruct(jax.export.symbolic_shape("t, 3"), jnp.float32)
+    run = lambda xs: rs.scan(lambda p, c, x: (c + x, None), None, jnp.ones(3), xs, memory=rs.Memory(segment=2))  # noqa: E731
+    with pytest.raises(ValueError, match="must be known when the program is traced"):
+        jax.export.export(jax.jit(run))(shape)

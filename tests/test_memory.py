@@ -147,6 +147,42 @@ def test_a_carry_that_has_a_name_is_not_kept_twice():
     assert with_product == nothing + 6 * 2 * 4 * FLOAT
 
 
+def test_an_input_or_a_carry_that_has_a_name_is_not_kept_twice():
+    def named(params, carry, x):
+        product = x @ params["kernel"] + carry @ params["recurrent_kernel"]
+        hidden = jnp.tanh(product) * jnp.sin(rs.name(carry, "incoming")) * jnp.sin(rs.name(x, "input").sum())
+        return hidden, hidden
+
+    params, carry, xs = simple()
+    nothing = bytes_kept(rs.Memory(recompute="all"), named, params, carry, xs)
+    assert bytes_kept(rs.Memory(), named, params, carry, xs) == nothing
+
+
+@pytest.mark.parametrize("name", ["product", "other"])
+def test_the_names_of_a_scan_within_a_cell_are_not_the_outer_ones(name):
+    """Whether inner names are kept by the outer choice may not depend on how they are spelt."""
+
+    def outer(params, carry, xs):
+        carry, ys = rs.scan(carried, params, carry, xs)
+        return carry, rs.name(jnp.sin(ys.sum(0)), name)
+
+    params, carry, xs = simple()
+    inputs = jnp.stack([xs, xs, xs])
+    labelled = 3 * 2 * 4 * FLOAT
+    nothing = bytes_kept(rs.Memory(recompute="all"), outer, params, carry, inputs)
+    assert bytes_kept(rs.Memory(), outer, params, carry, inputs) <= nothing + labelled
+
+
+def test_unrolling_some_steps_keeps_the_memory_choice_of_the_compiled_program():
+    cell, params, _, xs = lstm(length=32, hidden=64)
+
+    def compiled(memory):
+        loss = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, unroll=4)[1].sum()  # noqa: E731
+        return temporary_bytes(jax.jit(jax.grad(loss)).lower(params, xs).compile())
+
+    assert compiled(rs.Memory(recompute="all")) < 0.5 * compiled(None)
+
+
 def test_outside_rnnscan_a_name_is_seen_by_the_policies_of_jax():
     params, carry, xs = simple()
 

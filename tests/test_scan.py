@@ -187,14 +187,20 @@ def test_rows_do_not_mix():
 @pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
 def test_nan_in_the_padding_reaches_neither_values_nor_gradients(padding, memory):
     params, carry, xs = arguments(0, 5, 3)
-    lengths = jnp.array([0, 3, 9])
+    lengths = jnp.array([0, 3, 4])
     padded = jnp.arange(5)[:, None] >= lengths
-    spoilt = {**xs, "signal": jnp.where(padded[:, :, None], jnp.nan, xs["signal"])}
+    nan_where = lambda where, leaf: jnp.where(where, jnp.nan, leaf)  # noqa: E731
+    spoilt = {
+        **xs,
+        "signal": nan_where(padded[:, :, None], xs["signal"]),
+        "scale": nan_where(padded.all(1), xs["scale"]),
+    }
     run = functools.partial(rs.scan, cell, seq_lengths=lengths, padding=padding, memory=memory)
     clean_result, clean_gradients = value_and_gradients(run, params, carry, xs)
     result, gradients = value_and_gradients(run, params, carry, spoilt)
     assert_close(result, clean_result, tolerance=0)
     assert_close(gradients, clean_gradients, tolerance=0)
+    assert np.any(np.asarray(padded.all(1)))
     assert not np.any(np.asarray(gradients[2]["signal"])[np.asarray(padded)])
 
 
@@ -343,6 +349,74 @@ def test_python_numbers_in_the_carry_take_the_dtype_of_what_they_meet():
     assert [leaf.dtype for leaf in final[:3]] == [jnp.bfloat16] * 3
     assert int(final[3]) == 5
     np.testing.assert_array_equal(ys.astype(jnp.float32), [0, 0, 0, 1, 1])
+
+
+def test_weak_types_are_those_of_lax_scan():
+    step = lambda carry, x: (carry, carry * x)  # noqa: E731
+    xs = jnp.ones(3, jnp.bfloat16)
+    expected = lax.scan(step, 1.0, xs)
+    actual = rs.scan(lambda _, carry, x: step(carry, x), None, 1.0, xs)
+    assert actual[1].dtype == expected[1].dtype == jnp.bfloat16
+    assert jax.typeof(actual[0]).weak_type == jax.typeof(expected[0]).weak_type
+
+
+def test_lengths_of_any_integer_dtype():
+    lengths = [0, 2, 250]
+    for dtype in (jnp.int8, jnp.uint8, jnp.uint32, jnp.int64):
+        given = jnp.asarray(np.array(lengths).clip(max=jnp.iinfo(dtype).max), dtype)
+        _, ys = rs.scan(lambda p, c, x: (c, x), None, jnp.zeros(3), jnp.ones((300, 3)), seq_lengths=given)
+        np.testing.assert_array_equal(ys.sum(0), given)
+    huge = jnp.array([3_000_000_000, 0, 1], jnp.uint32)
+    with jax.enable_x64(False):
+        _, ys = rs.scan(lambda p, c, x: (c, x), None, jnp.zeros(3), jnp.ones((5, 3)), seq_lengths=huge)
+    np.testing.assert_array_equal(ys.sum(0), [5, 0, 1])
+
+
+def nested(kind, value):
+    """A name for `value` in a transformation within the cell, and once more outside of it."""
+    name = lambda value: jnp.sin(rs.name(value, "inner"))  # noqa: E731
+    match kind:
+        case "cond":
+            inner = lax.cond(value.sum() > 0, name, lambda value: rs.name(value, "inner") * 2, value)
+        case "closing cond":
+            inner = lax.cond(value.sum() > 0, lambda: name(value), lambda: rs.name(value, "inner"))
+        case "jit":
+            inner = jax.jit(lambda: name(value))()
+        case "checkpoint":
+            inner = jax.checkpoint(lambda: name(value))()
+        case "vmap":
+            inner = jax.vmap(name)(value)
+        case "scan":
+            inner = lax.scan(lambda carry, _: (carry + name(value), None), value, None, length=2)[0]
+    return inner + rs.name(value, "outer")
+
+
+@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute=("outer",)), rs.Memory(segment=2)], ids=str)
+@pytest.mark.parametrize("kind", ["cond", "closing cond", "jit", "checkpoint", "vmap", "scan"])
+def test_names_within_transformations_in_the_cell(kind, memory):
+    def stepped(params, carry, x):
+        hidden = jnp.tanh(nested(kind, x["signal"] @ params["kernel"] + carry))
+        return hidden, hidden
+
+    params, carry, xs = arguments(0, 3, 2)
+    gradient = lambda memory: jax.jit(  # noqa: E731
+        jax.grad(lambda params: loss(rs.scan(stepped, params, carry["hidden"], xs, memory=memory)))
+    )(params)
+    assert_close(gradient(memory), gradient(None))
+
+
+def test_no_trace_is_kept_alive():
+    """JAX's caches hold what a name's reader is, for as long as they like."""
+    params, carry, xs = arguments(0, 3, 2)
+    with jax.checking_leaks():
+        jax.grad(lambda params: loss(rs.scan(cell, params, carry, xs)))(params)
+
+
+def test_numpy_integers_are_numbers_of_steps():
+    given = arguments(0, 5, 2)
+    memory = rs.Memory(segment=np.int64(2))
+    options = {"length": np.int32(5), "unroll": np.int64(2), "truncate": np.int64(2)}
+    assert_close(rs.scan(cell, *given, memory=memory, **options), rs.scan(cell, *given, truncate=2))
 
 
 def test_numpy_arrays_are_taken():

@@ -157,7 +157,7 @@ class DenseCell:
         cell, expected = type(self).__name__, (*x.shape[:-1], self.hidden_size)
         if not isinstance(carry, tuple) or len(carry) != len(self.carry_names):
             raise TypeError(
-                f"{cell}: the carry must be the tuple ({', '.join(self.carry_names)},) of arrays "
+                f"{cell}: the carry must be the tuple {describe_shape(self.carry_names)} of arrays "
                 f"{describe_shape(expected)}; got {_show_tree(carry)}. Start from cell.initial_carry(x)."
             )
         for part, leaf in zip(self.carry_names, carry, strict=True):
@@ -165,7 +165,7 @@ class DenseCell:
                 raise ValueError(
                     f"{cell}: {part} in the carry must be {describe_shape(expected)}, as one step's input "
                     f"{describe(x)} has it; got {describe(leaf)}. A carry of another batch or hidden size does not "
-                    "fit: start from cell.initial_carry(x)."
+                    "fit: start from cell.initial_carry(x); xs is time-major, (T, N, D)."
                 )
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise TypeError(
