@@ -1,5 +1,8 @@
 """The commands, put together."""
 
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
 import typer
 
 from rnnscan.cli.tradeoff import tradeoff
@@ -15,3 +18,19 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(tradeoff)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        print(f"rnnscan {installed_version('rnnscan')}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The options before the command."""

@@ -3,12 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
+import jax
+import numpy as np
 import typer
 from rich.console import Console
 
-from rnnscan.train import TrainConfig
+import rnnscan as rs
+from rnnscan.insight import kept_bytes
+from rnnscan.train import TrainConfig, window_loss
 
 
 class CellKind(StrEnum):
@@ -29,7 +34,9 @@ def option(field: str, help: str, *, min: int | float | None = None) -> Any:
         help: what it is.
         min: the least value.
     """
-    return typer.Option(help=help, min=min, show_default=str(getattr(TrainConfig, field)))
+    # Typer would put a default that is not the parameter's own in parentheses.
+    help = rf"{help} [dim]\[default: {getattr(TrainConfig, field)}][/dim]"
+    return typer.Option(help=help, min=min, show_default=False)
 
 
 Cell: TypeAlias = Annotated[CellKind | None, option("cell", "The recurrent cell.")]
@@ -37,8 +44,19 @@ Hidden: TypeAlias = Annotated[int | None, option("hidden", "Units in each layer.
 Layers: TypeAlias = Annotated[int | None, option("layers", "Cells one above the other.", min=1)]
 Embedding: TypeAlias = Annotated[int | None, option("embedding", "Size of a byte's vector.", min=1)]
 Batch: TypeAlias = Annotated[int | None, option("batch", "Streams of text side by side.", min=1)]
-Window: TypeAlias = Annotated[int | None, option("window", "Steps a gradient goes back in time.", min=1)]
-Seed: TypeAlias = Annotated[int | None, option("seed", "Of everything that is random.", min=0)]
+Window: TypeAlias = Annotated[int | None, option("window", "Time steps that a gradient goes back.", min=1)]
+Seed: TypeAlias = Annotated[int | None, option("seed", "Random seed.", min=0)]
+Recompute: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A named value to compute again instead of keeping, such as gates; or all.",
+    ),
+]
+Segment: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="N|sqrt|A,B", help="Keep the carry only before every N-th time step; A,B nests."),
+]
 
 
 def config_of(options: Mapping[str, Any]) -> TrainConfig:
@@ -69,8 +87,59 @@ def readable_errors() -> Iterator[None]:
     try:
         yield
     except (ImportError, OSError, TypeError, ValueError) as error:
-        Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
+        print_error(error)
         raise typer.Exit(2) from error
+
+
+def print_error(error: Exception) -> None:
+    """Show an error as one paragraph.
+
+    Args:
+        error: what its message says.
+    """
+    Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
+
+
+def count_kept_bytes(config: TrainConfig, memory: rs.Memory | None) -> int:
+    """What a window's loss keeps between the forward and the backward pass.
+
+    Args:
+        config: the options of the model and its window.
+        memory: the memory choice.
+
+    Returns:
+        The number of bytes, counted without computing anything.
+
+    Raises:
+        ValueError: if the choice has a name that the cell does not give.
+
+    Example:
+        >>> config = TrainConfig(hidden=8, batch=2, window=16)
+        >>> count_kept_bytes(config, rs.Memory(segment=4)) < count_kept_bytes(config, None)
+        True
+    """
+    params = jax.eval_shape(config.model.init, jax.random.key(0))
+    streams = np.zeros((config.window + 1, config.batch), np.int32)
+    return kept_bytes(window_loss(config, memory, streams), params)
+
+
+def memory_flags(config: TrainConfig) -> str:
+    """A memory choice as it is written on the command line.
+
+    Args:
+        config: the options.
+
+    Returns:
+        The flags; empty where none is needed.
+
+    Example:
+        >>> memory_flags(TrainConfig(recompute=("gates",), segment=(64, 8)))
+        '--recompute gates --segment 64,8'
+    """
+    recompute = config.recompute if isinstance(config.recompute, str) else ",".join(config.recompute)
+    segment = ",".join(map(str, config.segment)) if isinstance(config.segment, tuple) else config.segment
+    flags = [f"--recompute {recompute}" if recompute else "", f"--segment {segment}" if segment else ""]
+    return " ".join(filter(None, flags))
 
 
 def parse_recompute(values: Sequence[str]) -> tuple[str, ...] | Literal["all"]:
@@ -117,11 +186,11 @@ def parse_segment(value: str) -> int | Literal["sqrt"] | tuple[int, ...]:
     """
     if value == "sqrt":
         return "sqrt"
-    try:
-        steps = tuple(int(part) for part in value.split(","))
-    except ValueError:
+    parts = [part.strip() for part in value.split(",")]
+    steps = tuple(int(part) for part in parts if part.isdecimal())
+    if len(steps) < len(parts) or 0 in steps or any(one <= next_one for one, next_one in pairwise(steps)):
         raise ValueError(
-            "train: --segment must be a number of steps, several from the longest to the shortest with commas "
-            f"between, or sqrt; got {value!r}. Write --segment 32, --segment 64,8 or --segment sqrt."
-        ) from None
+            "train: --segment must be a number of steps of at least 1, several from the longest to the shortest with "
+            f"commas between, or sqrt; got {value!r}. Write --segment 32, --segment 64,8 or --segment sqrt."
+        )
     return steps[0] if len(steps) == 1 else steps

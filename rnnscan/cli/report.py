@@ -1,13 +1,16 @@
 """What `rnnscan train` prints at its beginning and its end."""
 
 import lzma
+import shlex
+import sys
 import zlib
 
 from rich.console import Console
 from rich.table import Table
 
+from rnnscan.cli.options import memory_flags
 from rnnscan.insight.tradeoff import readable_bytes
-from rnnscan.train import Text, TrainConfig
+from rnnscan.train import RunDirectory, Text, TrainConfig
 
 
 def print_beginning(console: Console, config: TrainConfig, text: Text, *, kept: int, kept_by_autodiff: int) -> None:
@@ -23,8 +26,8 @@ def print_beginning(console: Console, config: TrainConfig, text: Text, *, kept: 
     summary = Table.grid(padding=(0, 2))
     summary.add_row(
         "Text",
-        f"{readable_bytes(text.train.size)} from {_files(text.train_files)} to train on, "
-        f"{readable_bytes(text.held_out.size)} from {_files(text.held_out_files)} held out",
+        f"{readable_bytes(text.train.size)} to train on, {readable_bytes(text.held_out.size)} to evaluate on: "
+        f"{text.description}",
     )
     summary.add_row(
         "Model",
@@ -32,7 +35,7 @@ def print_beginning(console: Console, config: TrainConfig, text: Text, *, kept: 
     )
     summary.add_row(
         "Memory",
-        f"{readable_bytes(kept)} kept for the backward pass ({_memory_flags(config)}); "
+        f"{readable_bytes(kept)} kept for the backward pass ({memory_flags(config) or 'default: every named value'}); "
         f"plain autodiff keeps {readable_bytes(kept_by_autodiff)}",
     )
     console.print(summary)
@@ -73,12 +76,14 @@ def print_sample(console: Console, sample: bytes) -> None:
     console.rule()
 
 
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
+def print_interrupted(run: RunDirectory) -> None:
+    """Say how to go on with a run that Ctrl-C stopped.
 
-
-def _memory_flags(config: TrainConfig) -> str:
-    recompute = config.recompute if isinstance(config.recompute, str) else ",".join(config.recompute)
-    segment = ",".join(map(str, config.segment)) if isinstance(config.segment, tuple) else config.segment
-    flags = [f"--recompute {recompute}" if recompute else "", f"--segment {segment}" if segment else ""]
-    return " ".join(filter(None, flags)) or "every name"
+    Args:
+        run: where it is written.
+    """
+    print(
+        f"Stopped at step {run.logged_step()}. Go on with: rnnscan train --resume --out {shlex.quote(str(run.path))} "
+        f"(from step {run.latest_step()}).",
+        file=sys.stderr,
+    )

@@ -1,5 +1,6 @@
 """`rnnscan tradeoff`: what memory choices cost, measured side by side on this machine."""
 
+from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from typing import Annotated
@@ -17,9 +18,15 @@ from rnnscan.cli.options import (
     Embedding,
     Hidden,
     Layers,
+    Recompute,
     Seed,
+    Segment,
     Window,
     config_of,
+    count_kept_bytes,
+    memory_flags,
+    parse_recompute,
+    parse_segment,
     readable_errors,
 )
 from rnnscan.insight.tradeoff import Tradeoff, measure_tradeoff, readable_bytes
@@ -34,10 +41,15 @@ def tradeoff(
     batch: Batch = None,
     window: Window = None,
     seed: Seed = None,
+    recompute: Recompute = None,
+    segment: Segment = None,
     rounds: Annotated[int, typer.Option(help="How often each choice is run.", min=1)] = 10,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a picture into this file.")] = None,
 ) -> None:
-    """Run the training step of `rnnscan train` under several memory choices, and see what each costs."""
+    """Compute the gradient of an update of `rnnscan train` under several memory choices, and see what each costs.
+
+    --recompute and --segment add a choice of your own.
+    """
     with readable_errors():
         config = config_of(
             {
@@ -48,15 +60,20 @@ def tradeoff(
                 "batch": batch,
                 "window": window,
                 "seed": seed,
+                "recompute": parse_recompute(recompute) if recompute else None,
+                "segment": None if segment is None else parse_segment(segment),
             }
         )
+        count_kept_bytes(
+            config, config.memory
+        )  # It traces the model, and so refuses names that the cell does not have.
         if plot is not None:
             from rnnscan.insight.picture import check_picture_file, save_tradeoff_figure
 
             check_picture_file(plot)
     console = Console(highlight=False)
-    with console.status("measuring"):
-        rows = _measure(config, rounds)
+    with console.status("measuring") as status:
+        rows = _measure(config, rounds, status.update)
     shape = f"{config.cell}, {config.layers} x {config.hidden} units, {config.batch} streams x {config.window} steps"
     console.print(_table(rows, shape))
     if plot is not None:
@@ -91,22 +108,30 @@ def memory_choices(names: tuple[str, ...], window: int) -> dict[str, rs.Memory |
     return choices
 
 
-def _measure(config: TrainConfig, rounds: int) -> list[Tradeoff]:
+def _measure(config: TrainConfig, rounds: int, report: Callable[[str], None]) -> list[Tradeoff]:
     params = jax.jit(config.model.init)(jax.random.key(config.seed))
     streams = np.random.default_rng(config.seed).integers(0, 256, (config.window + 1, config.batch), np.int32)
+    choices = memory_choices(config.model.cells.names, config.window)
+    if flags := memory_flags(config):
+        choices[flags] = config.memory
     return measure_tradeoff(
-        lambda memory: (window_loss(config, memory, streams), (params,)),
-        memory_choices(config.model.cells.names, config.window),
-        rounds=rounds,
+        lambda memory: (window_loss(config, memory, streams), (params,)), choices, rounds=rounds, report=report
     )
 
 
 def _table(rows: list[Tradeoff], shape: str) -> Table:
-    table = Table(title=f"What a memory choice costs: {shape}", title_justify="left")
-    table.add_column("choice", no_wrap=True)
-    for column in ("kept bytes", "of the first", "peak temporary", "time a step", "of the first"):
-        table.add_column(column, justify="right")
     first = rows[0]
+    table = Table(
+        title=f"What a memory choice costs: {shape}",
+        title_justify="left",
+        caption="kept: between the forward and the backward pass of an update.\n"
+        "temporary: XLA's peak of temporary memory over both passes.\n"
+        "time of plain: compared within each round; the median over the rounds.",
+        caption_justify="left",
+    )
+    table.add_column("choice")
+    for column in ("kept", "kept\nof plain", "temporary", "time", "time\nof plain"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row.choice,

@@ -1,31 +1,35 @@
 """`rnnscan train`: train a byte-level language model on text, and see what it learnt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import numpy as np
 import typer
 from rich.console import Console
 
+from rnnscan.cli import INTERRUPTED
 from rnnscan.cli.options import (
     Batch,
     Cell,
     Embedding,
     Hidden,
     Layers,
+    Recompute,
     Seed,
+    Segment,
     Window,
     config_of,
+    count_kept_bytes,
     option,
     parse_recompute,
     parse_segment,
+    print_error,
     readable_errors,
 )
-from rnnscan.cli.report import print_beginning, print_held_out, print_sample
-from rnnscan.insight import kept_bytes
-from rnnscan.train import RunDirectory, Text, TrainConfig, TrainState, initial_state, read_text, window_loss
+from rnnscan.cli.report import print_beginning, print_held_out, print_interrupted, print_sample
+from rnnscan.train import RunDirectory, Text, TrainConfig, TrainState, initial_state, read_text
 from rnnscan.train import evaluate as evaluate_model
 from rnnscan.train import train as train_model
 from rnnscan.train.text import check_enough
@@ -34,7 +38,11 @@ from rnnscan.train.text import check_enough
 def train(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="Text to learn; none: the source of Python's standard library."),
+        typer.Argument(
+            metavar="FILE",
+            help="Text to learn; none: the source of Python's standard library. Every tenth file is held out; of fewer "
+            "than ten files, the last tenth of each.",
+        ),
     ] = None,
     cell: Cell = None,
     hidden: Hidden = None,
@@ -43,17 +51,13 @@ def train(
     batch: Batch = None,
     window: Window = None,
     steps: Annotated[int | None, option("steps", "Updates of the parameters, one a window.", min=1)] = None,
-    learning_rate: Annotated[float | None, option("learning_rate", "Of Adam, at its highest.")] = None,
+    learning_rate: Annotated[float | None, option("learning_rate", "Peak learning rate of AdamW.")] = None,
     seed: Seed = None,
-    recompute: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A name to compute again instead of keeping, such as gates; or all."),
+    recompute: Recompute = None,
+    segment: Segment = None,
+    checkpoint_every: Annotated[
+        int | None, option("checkpoint_every", "Updates between two checkpoints.", min=1)
     ] = None,
-    segment: Annotated[
-        str | None,
-        typer.Option(metavar="N|sqrt|A,B", help="Keep the carry only before every N-th step; A,B nests."),
-    ] = None,
-    checkpoint_every: Annotated[int | None, option("checkpoint_every", "Steps between checkpoints.", min=1)] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run is written.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -66,7 +70,7 @@ def train(
     What that comes to is printed, beside what plain autodiff keeps.
     """
     with readable_errors():
-        _check_choices(resume=resume, overwrite=overwrite, temperature=temperature)
+        _check_choices(resume=resume, overwrite=overwrite, temperature=temperature, learning_rate=learning_rate)
         options = {
             "cell": None if cell is None else cell.value,
             "hidden": hidden,
@@ -86,25 +90,44 @@ def train(
             _resume(run, options, files or []) if resume else _prepare(run, options, files or [], overwrite=overwrite)
         )
         # It traces the model, and so refuses names that the cell does not have.
-        kept, kept_by_autodiff = _count_kept_bytes(config)
+        kept, kept_by_autodiff = (count_kept_bytes(config, memory) for memory in (config.memory, None))
         if not resume:
             run.begin(config, files=_resolved(files or []), sha256=text.sha256)
     console = Console(highlight=False)
     print_beginning(console, config, text, kept=kept, kept_by_autodiff=kept_by_autodiff)
-    state = train_model(config, text, state=state, run=run)
-    bits_per_byte = evaluate_model(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
-    print_held_out(console, config, text, bits_per_byte)
-    if sample:
-        key = jax.random.fold_in(jax.random.key(config.seed), config.steps)
-        print_sample(console, config.model.sample(state.params, key, sample, temperature=temperature))
+    with _stopping_early(run):
+        if state is not None and int(state.step) == config.steps:
+            console.print(f"Already finished at step {config.steps}; evaluating.")
+        else:
+            state = train_model(config, text, state=state, run=run)
+        bits = evaluate_model(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
+        print_held_out(console, config, text, bits)
+        if sample:
+            key = jax.random.fold_in(jax.random.key(config.seed), config.steps)
+            print_sample(console, config.model.sample(state.params, key, sample, temperature=temperature))
     console.print(f"Written to {out}: config.json, metrics.jsonl, checkpoints.")
 
 
-def _check_choices(*, resume: bool, overwrite: bool, temperature: float) -> None:
+@contextmanager
+def _stopping_early(run: RunDirectory) -> Iterator[None]:
+    """After Ctrl-C, say how to go on; of a loss that is not finite, show the error alone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_interrupted(run)
+        raise typer.Exit(INTERRUPTED) from None
+    except FloatingPointError as error:
+        print_error(error)
+        raise typer.Exit(1) from error
+
+
+def _check_choices(*, resume: bool, overwrite: bool, temperature: float, learning_rate: float | None) -> None:
     if resume and overwrite:
         raise ValueError("train: a run is resumed or overwritten; got both --resume and --overwrite. Drop one of them.")
     if not temperature > 0:
         raise ValueError(f"train: --temperature must be above 0; got {temperature}.")
+    if learning_rate is not None and not learning_rate > 0:
+        raise ValueError(f"train: --learning-rate must be above 0; got {learning_rate}.")
 
 
 def _prepare(
@@ -141,21 +164,12 @@ def _resume(
 
 def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:
     if given != saved:
+        why = " The learning rate's decay follows from --steps." if option == "--steps" else ""
         raise ValueError(
             f"train: with --resume, {option} must be as the run began; got {given} on the command line and {saved} in "
-            f"{run.config_file}. Leave it out, or start another run with --out."
+            f"{run.config_file}.{why} Leave it out, or start another run with --out."
         )
 
 
 def _resolved(files: Sequence[Path]) -> list[str]:
     return sorted({str(path.resolve()) for path in files})
-
-
-def _count_kept_bytes(config: TrainConfig) -> tuple[int, int]:
-    """What a window's loss keeps under the run's memory choice, and under plain autodiff."""
-    params = jax.eval_shape(config.model.init, jax.random.key(0))
-    streams = np.zeros((config.window + 1, config.batch), np.int32)
-    kept, kept_by_autodiff = (
-        kept_bytes(window_loss(config, memory, streams), params) for memory in (config.memory, None)
-    )
-    return kept, kept_by_autodiff

@@ -13,9 +13,11 @@ try:
     from matplotlib.ticker import FuncFormatter
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"picture: the extra 'plot' must be installed; got no module {error.name!r}. Run pip install \"rnnscan[plot]\"."
+        f"picture: the extra 'plot' must be installed; got no module {error.name!r}. "
+        'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan.'
     ) from error
 
+BETTER = "lower left is better"
 # Where a label may stand beside its point, in points of print: the nearest places first.
 LABEL_PLACES = [
     (dx, dy)
@@ -49,6 +51,7 @@ def tradeoff_figure(rows: Sequence[Tradeoff], title: str) -> Figure:
     axes.set_title(title, loc="left")
     axes.grid(which="major", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
+    axes.text(0.01, 0.015, BETTER, transform=axes.transAxes, fontsize=8, color="0.4", style="italic")
     _label_points(figure, axes, rows)
     return figure
 
@@ -89,7 +92,7 @@ def check_picture_file(path: Path) -> None:
 def _label_points(figure: Figure, axes: Axes, rows: Sequence[Tradeoff]) -> None:
     """Write each choice beside its point, where neither a label nor a point is yet."""
     figure.canvas.draw()  # Places are known only once the layout is.
-    taken = []
+    taken = [text.get_window_extent().extents for text in axes.texts]
     for row in rows:
         x, y = axes.transData.transform((row.kept_bytes, row.relative_time))
         taken.append((x - 12, y - 12, x + 12, y + 12))

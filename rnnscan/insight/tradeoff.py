@@ -39,6 +39,7 @@ def measure_tradeoff(
     choices: Mapping[str, rs.Memory | None],
     *,
     rounds: int = 10,
+    report: Callable[[str], None] = lambda doing: None,
 ) -> list[Tradeoff]:
     """Measure a loss and its gradient under several memory choices.
 
@@ -50,6 +51,7 @@ def measure_tradeoff(
             differentiated with respect to all of its arguments, and these.
         choices: memory choices by name; the first one is what the others' times are relative to.
         rounds: how often each is run.
+        report: called with what is done next, in words.
 
     Returns:
         A `Tradeoff` for each choice, in their order.
@@ -76,12 +78,16 @@ def measure_tradeoff(
     if rounds < 1:
         raise ValueError(f"measure_tradeoff: `rounds` must be at least 1; got {rounds}.")
     built = [build(memory) for memory in choices.values()]
-    compiled = [_compile(loss, arguments) for loss, arguments in built]
+    compiled = []
+    for choice, (loss, arguments) in zip(choices, built, strict=True):
+        report(f"compiling {choice}")
+        compiled.append(_compile(loss, arguments))
     for run, (_, arguments) in zip(compiled, built, strict=True):
         _seconds(run, arguments)  # The first run of all is slower, and not counted.
-    times = [
-        [_seconds(run, arguments) for run, (_, arguments) in zip(compiled, built, strict=True)] for _ in range(rounds)
-    ]
+    times = []
+    for number in range(1, rounds + 1):
+        report(f"round {number} of {rounds}")
+        times.append([_seconds(run, arguments) for run, (_, arguments) in zip(compiled, built, strict=True)])
     return [
         Tradeoff(
             choice=choice,

@@ -14,5 +14,5 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(
         f"rnnscan.train: the extra 'train' must be installed; got no module {error.name!r}. "
-        'Run pip install "rnnscan[train]".'
+        'Install it with the extra: pip install ".[train]" in the checkout of rnnscan.'
     ) from error

@@ -3,6 +3,10 @@
 import json
 import os
 import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
@@ -66,11 +70,21 @@ class RunDirectory:
             config: the run's options.
             files: the paths of the text's files; empty for the standard library.
             sha256: the text's fingerprint.
+
+        Raises:
+            OSError: if nothing can be written here.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-        self.metrics_file.write_text("")
-        self.config_file.write_text(json.dumps(asdict(config) | {"files": files, "sha256": sha256}, indent=2) + "\n")
+        saved = json.dumps(asdict(config) | {"files": files, "sha256": sha256}, indent=2) + "\n"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            self.metrics_file.write_text("")
+            self.config_file.write_text(saved)
+        except OSError as error:
+            raise type(error)(
+                f"train: --out must be a directory that can be written; got {self.path}: {error.strerror}. "
+                "Give another --out."
+            ) from error
 
     def read_config(self) -> tuple[TrainConfig, list[str], str]:
         """Read what `begin` wrote.
@@ -111,29 +125,29 @@ class RunDirectory:
             file.write(json.dumps({"step": step, "loss": loss, "bits_per_byte": loss / log(2)}) + "\n")
 
     def save(self, state: Any) -> None:
-        """Write a checkpoint, and remove the one before it once the new one is there.
+        """Write a checkpoint, and remove the one before it once the new one is there. Ctrl-C waits until then.
 
         Args:
             state: a `TrainState`.
         """
-        with self._manager() as manager:
+        with _interrupts_later(), self._manager() as manager:
             manager.save(int(state.step), args=ocp.args.StandardSave(state))
 
-    def restore(self, like: Any) -> Any:
+    def restore(self, initial: Any) -> Any:
         """Read the latest checkpoint, and cut the metrics back to its step.
 
         Args:
-            like: a `TrainState` of the shapes of the one that was saved, as arrays or `jax.ShapeDtypeStruct`.
+            initial: the `TrainState` that the run began with.
 
         Returns:
-            The `TrainState`.
+            The `TrainState` of the checkpoint; the initial one where there is no checkpoint yet.
 
         Raises:
-            FileNotFoundError: if there is no checkpoint.
+            ValueError: if the checkpoint cannot be read.
         """
-        step = self.latest_step()
-        with self._manager() as manager:
-            state = manager.restore(step, args=ocp.args.StandardRestore(like))
+        step, state = self.latest_step(), initial
+        if step:
+            state = self._read_checkpoint(step, initial)
         # One line a step, in order; the last one may have been cut by the kill.
         lines = self.metrics_file.read_text().splitlines(keepends=True)
         shortened = self.metrics_file.with_suffix(".new")
@@ -142,23 +156,43 @@ class RunDirectory:
         return state
 
     def latest_step(self) -> int:
-        """The step of the latest checkpoint.
+        """The step of the latest checkpoint; 0 where there is none."""
+        if not self.checkpoints.is_dir():
+            return 0
+        with self._manager() as manager:
+            return manager.latest_step() or 0
 
-        Raises:
-            FileNotFoundError: if there is none.
-        """
-        step = None
-        if self.checkpoints.is_dir():
+    def logged_step(self) -> int:
+        """The latest step whose loss is written."""
+        return self.metrics_file.read_text().count("\n")
+
+    def _read_checkpoint(self, step: int, like: Any) -> Any:
+        try:
             with self._manager() as manager:
-                step = manager.latest_step()
-        if step is None:
-            raise FileNotFoundError(
-                f"train: with --resume there must be a checkpoint to go on from; got none in {self.checkpoints}. The "
-                "run stopped before its first one (--checkpoint-every): start anew with --overwrite."
-            )
-        return step
+                return manager.restore(step, args=ocp.args.StandardRestore(like))
+        except (KeyError, OSError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"train: with --resume the checkpoint must be as it was written; got {self.checkpoints / str(step)}, "
+                f"which cannot be read ({error}). Start anew with --overwrite."
+            ) from error
 
     def _manager(self) -> ocp.CheckpointManager:
         # Not in the background: a step's losses are then logged before the checkpoint that follows them is there.
         options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
         return ocp.CheckpointManager(self.checkpoints.resolve(), options=options)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let a Ctrl-C wait until the end, so that what is written meanwhile is there as a whole."""
+    if threading.current_thread() is not threading.main_thread():  # Ctrl-C interrupts the main thread alone.
+        yield
+        return
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        signal.raise_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ class TrainConfig:
         batch: contiguous streams that are trained on side by side.
         window: steps that a gradient goes back through time; the state is carried over from window to window.
         steps: updates of the parameters, one a window.
-        learning_rate: of Adam, at its highest.
+        learning_rate: the peak learning rate of AdamW.
         seed: of the parameters at the start and of the sample at the end.
         recompute: as in `rnnscan.Memory`.
         segment: as in `rnnscan.Memory`.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import log
+from math import isfinite, log
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,8 @@ from rnnscan.train.text import Text, check_enough, contiguous_streams
 
 
 NATS_PER_BIT = log(2)
+# Within 80 columns. What a narrower terminal cuts off is at the end.
+PROGRESS = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}]"
 
 
 class TrainState(NamedTuple):
@@ -117,6 +119,7 @@ def train(
         The state after the last step.
 
     Raises:
+        FloatingPointError: if a loss is infinite or not a number. It is not written.
         ValueError: if the text is too short for one window.
 
     Example:
@@ -132,15 +135,7 @@ def train(
     windows = (len(streams) - 1) // config.window
     state = initial_state(config) if state is None else state
     first = int(state.step)
-    tokens = config.batch * config.window
-    with tqdm(
-        desc="training",
-        total=config.steps * tokens,
-        initial=first * tokens,
-        unit=" tokens",
-        unit_scale=True,
-        dynamic_ncols=True,
-    ) as progress:
+    with tqdm(total=config.steps, initial=first, unit="step", bar_format=PROGRESS, dynamic_ncols=True) as progress:
         for step in range(first, config.steps):
             start = step % windows * config.window
             if start == 0:
@@ -148,13 +143,27 @@ def train(
             window = streams[start : start + config.window + 1]
             state, loss = train_step(state, window[:-1], window[1:], config=config)
             nats = float(loss)
-            progress.set_postfix_str(f"loss {nats:.3f}, {nats / NATS_PER_BIT:.3f} bits/byte", refresh=False)
-            progress.update(tokens)
+            if not isfinite(nats):
+                raise FloatingPointError(
+                    f"train: the loss must be finite; got {nats} at step {step + 1}, with the learning rate "
+                    f"{config.learning_rate}. Start again with a lower learning rate."
+                )
+            progress.set_postfix_str(_status(progress, nats, tokens=config.batch * config.window), refresh=False)
+            progress.update()
             if run is not None:
                 run.log(step + 1, nats)
                 if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
                     run.save(state)
     return state
+
+
+def _status(progress: Any, nats: float, *, tokens: int) -> str:
+    """A step's loss and how fast the steps are, for the progress bar before it counts the step."""
+    now = progress.format_dict
+    # Before its first averages, tqdm knows no rate.
+    steps_per_second = now["rate"] or (now["n"] + 1 - now["initial"]) / max(now["elapsed"], 1e-9)
+    speed = tqdm.format_sizeof(tokens * steps_per_second)
+    return f"loss {nats:#.3g}, {nats / NATS_PER_BIT:#.3g} bits/byte, {speed} tokens/s"
 
 
 def evaluate(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 
-# One file in so many, or one byte in so many of a single file, is held out.
+# One file in so many is held out; of fewer files, one byte in so many of each.
 HELD_OUT_SHARE = 10
 
 
@@ -20,15 +20,25 @@ class Text:
 
     Attributes:
         train: the bytes to train on.
-        held_out: the bytes to evaluate on; no file, and no part of a file, is in both.
+        held_out: the bytes to evaluate on; no part of a file is in both.
         train_files: how many files the bytes to train on come from.
-        held_out_files: how many files the held-out bytes come from.
+        held_out_files: how many files the held-out bytes come from: others than those to train on, or parts of the
+            same ones.
     """
 
     train: UInt8[np.ndarray, " train_bytes"]
     held_out: UInt8[np.ndarray, " held_out_bytes"]
     train_files: int
     held_out_files: int
+
+    @property
+    def description(self) -> str:
+        """What is held out, in words."""
+        if self.held_out_files != self.train_files:
+            return f"{_count_files(self.held_out_files)} held out"
+        if self.train_files == 1:
+            return "the last tenth of the file held out"
+        return f"the last tenth of each of {self.train_files} files held out"
 
     @property
     def sha256(self) -> str:
@@ -58,8 +68,8 @@ def standard_library() -> list[Path]:
 def read_text(files: Sequence[Path]) -> Text:
     """Read files as one text and hold a fixed part of it out.
 
-    Files are sorted by their path, and every tenth is held out; of two to nine files it is the last. Of a single
-    file it is the last tenth of the bytes.
+    Files are sorted by their path. Of ten or more, every tenth is held out; of fewer, the last tenth of each, so that
+    what is held out is like what is trained on.
 
     Args:
         files: paths of files of any content; a file that is given twice is read once. None given: `standard_library`.
@@ -78,12 +88,13 @@ def read_text(files: Sequence[Path]) -> Text:
     """
     paths = sorted({path.resolve() for path in files}) or standard_library()
     contents = [_read(path) for path in paths]
-    if len(contents) == 1:
-        border = contents[0].size - contents[0].size // HELD_OUT_SHARE
-        return Text(contents[0][:border], contents[0][border:], train_files=1, held_out_files=1)
-    held_out = contents[HELD_OUT_SHARE - 1 :: HELD_OUT_SHARE] or contents[-1:]
-    held_out_ids = {id(content) for content in held_out}
-    train = [content for content in contents if id(content) not in held_out_ids]
+    if len(contents) < HELD_OUT_SHARE:
+        borders = [content.size - content.size // HELD_OUT_SHARE for content in contents]
+        train = [content[:border] for content, border in zip(contents, borders, strict=True)]
+        held_out = [content[border:] for content, border in zip(contents, borders, strict=True)]
+    else:
+        train = [content for number, content in enumerate(contents, 1) if number % HELD_OUT_SHARE]
+        held_out = contents[HELD_OUT_SHARE - 1 :: HELD_OUT_SHARE]
     return Text(np.concatenate(train), np.concatenate(held_out), len(train), len(held_out))
 
 
@@ -131,8 +142,12 @@ def check_enough(text: Text, *, batch: int, window: int) -> None:
     if text.held_out.size < 2:
         raise ValueError(
             f"train: the held-out bytes must be at least 2, a byte and the one to predict from it; got "
-            f"{text.held_out.size}. Give more text: of a single file the last tenth is held out."
+            f"{text.held_out.size}. Give more text: of fewer than ten files the last tenth of each is held out."
         )
+
+
+def _count_files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 def _read(path: Path) -> UInt8[np.ndarray, " bytes"]:

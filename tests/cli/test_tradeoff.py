@@ -5,9 +5,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
-from typer.testing import Result
+from typer.testing import CliRunner, Result
 
 import rnnscan as rs
+from rnnscan.cli.app import app
 from rnnscan.cli.options import parse_recompute, parse_segment
 from rnnscan.cli.tradeoff import memory_choices
 from rnnscan.insight.tradeoff import measure_tradeoff
@@ -24,13 +25,17 @@ def to_bytes(readable: str) -> float:
     return float(number) * UNITS[unit]
 
 
+def table_rows(output: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in output.splitlines() if "│" in line]
+
+
 def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: Command, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "tradeoff.png"
 
     result = rnnscan(*SMALL, "--plot", picture)
 
     assert result.exit_code == 0, result.output
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in result.stdout.splitlines() if "│" in line]
+    rows = table_rows(result.stdout)
     assert [row[0] for row in rows] == [
         "plain autodiff",
         "every name kept",
@@ -53,6 +58,30 @@ def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: C
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_a_choice_of_your_own_is_a_row_and_the_table_fits_80_columns(cell: str) -> None:
+    (name,) = {"lstm": ("gates",), "rnn": ("preactivation",)}[cell]
+    own = ["--cell", cell, "--recompute", name, "--segment", "7"]
+
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*SMALL, *own])
+
+    assert result.exit_code == 0, result.output
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    rows = table_rows(result.stdout)
+    assert "--segment 7" in " ".join(row[0] for row in rows)
+    own_row = next(row for row in rows if row[0].startswith("--recompute"))
+    assert 0 < to_bytes(own_row[1]) < to_bytes(rows[0][1])
+    assert re.fullmatch(r"\d+\.\d ms", own_row[4])
+    assert "median over the rounds" in " ".join(result.stdout.split())
+
+
+def test_names_that_the_cell_does_not_have_are_refused_before_measuring(rnnscan: Command) -> None:
+    result = rnnscan(*SMALL, "--recompute", "gate")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Did you mean 'gates'?" in result.stderr
+
+
 def test_a_picture_that_cannot_be_written_is_refused_before_measuring(
     rnnscan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +94,7 @@ def test_a_picture_that_cannot_be_written_is_refused_before_measuring(
     monkeypatch.delitem(sys.modules, "rnnscan.insight.picture", raising=False)
     result = rnnscan(*SMALL, "--plot", tmp_path / "tradeoff.png")
     assert result.exit_code == 2
-    assert 'Run pip install "rnnscan[plot]".' in result.stderr
+    assert 'pip install ".[plot]" in the checkout of rnnscan.' in result.stderr
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 7, 8, 9, 27, 64, 1000])

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
+
+from rnnscan.train import RunDirectory
 
 
 Command = Callable[..., Result]
@@ -55,7 +58,8 @@ def test_a_run_shows_its_memory_its_held_out_bits_and_a_sample(
     assert bits_per_byte["zlib, level 9"] == pytest.approx(8 * len(zlib.compress(held_out, 9)) / 152, abs=1e-3)
     assert "152 held-out bytes" in result.stdout
     assert "a sample of what it writes" in result.stdout
-    assert re.search(r"training: 100%.*tokens/s, loss \S+, \S+ bits/byte", result.stderr)
+    assert "1.34 KiB to train on, 152 B to evaluate on: the last tenth of the file held out" in result.stdout
+    assert re.search(r"100%\|.*\| 12/12, loss \S+, \S+ bits/byte, \S+ tokens/s \[", result.stderr)
     assert len(losses(tmp_path / "run")) == 12
 
 
@@ -104,6 +108,78 @@ main()
     assert resumed.stdout.replace(str(killed), str(whole)) == undisturbed.stdout
 
 
+def test_an_interrupted_run_says_how_to_go_on(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a run"
+    script = """
+import os, signal
+from rnnscan.cli import main
+from rnnscan.train import RunDirectory
+
+log = RunDirectory.log
+
+def log_and_interrupt(run, step, loss):
+    log(run, step, loss)
+    if step == 9:
+        os.kill(os.getpid(), signal.SIGINT)
+
+RunDirectory.log = log_and_interrupt
+main()
+"""
+    arguments = ["train", str(text_file), *SMALL, "--out", str(out)]
+    process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+
+    assert process.returncode == 130
+    assert "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1] == (
+        f"Stopped at step 9. Go on with: rnnscan train --resume --out '{out}' (from step 5)."
+    )
+    resumed = rnnscan("train", "--resume", "--out", out, "--sample", "40")
+    assert resumed.exit_code == 0, resumed.output
+    assert len(losses(out)) == 12
+
+
+def test_a_run_that_stopped_before_its_first_checkpoint_is_resumed_from_its_beginning(
+    rnnscan: Command, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, stopped, whole = RunDirectory.log, tmp_path / "stopped", tmp_path / "whole"
+
+    def log_and_interrupt(run: RunDirectory, step: int, loss: float) -> None:
+        log(run, step, loss)
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr(RunDirectory, "log", log_and_interrupt)
+        interrupted = rnnscan("train", text_file, *SMALL, "--out", stopped)
+    assert interrupted.exit_code == 130
+    assert interrupted.stderr.endswith(
+        f"Stopped at step 3. Go on with: rnnscan train --resume --out {stopped} (from step 0).\n"
+    )
+    assert losses(stopped)
+
+    assert rnnscan("train", "--resume", "--out", stopped).exit_code == 0
+    assert rnnscan("train", text_file, *SMALL, "--out", whole).exit_code == 0
+    assert losses(stopped) == losses(whole)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    rnnscan: Command, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter(range(1, 13))
+    monkeypatch.setattr(
+        "rnnscan.train.loop.train_step", lambda state, *_, config: (state, 2.0 if next(steps) < 3 else float("inf"))
+    )
+
+    result = rnnscan("train", text_file, *SMALL, "--out", tmp_path / "run")
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith(
+        "Error: train: the loss must be finite; got inf at step 3, with the learning rate 0.008. "
+        "Start again with a lower learning rate.\n"
+    )
+    assert losses(tmp_path / "run") == [2.0, 2.0]
+
+
 def test_a_finished_run_can_be_resumed_to_see_its_results_again(
     rnnscan: Command, text_file: Path, tmp_path: Path
 ) -> None:
@@ -111,7 +187,8 @@ def test_a_finished_run_can_be_resumed_to_see_its_results_again(
     again = rnnscan("train", "--resume", "--out", tmp_path / "run", "--sample", "40")
 
     assert again.exit_code == 0, again.output
-    assert again.stdout == first.stdout
+    assert again.stdout.replace("Already finished at step 12; evaluating.\n", "", 1) == first.stdout != again.stdout
+    assert again.stderr == ""
 
 
 @pytest.fixture
@@ -131,6 +208,7 @@ def test_resuming_refuses_what_contradicts_the_run(rnnscan: Command, run: Path, 
     assert "--hidden must be as the run began; got 256" in refused(resume("--hidden", "256"))
     assert "got all on the command line and ('gates',) in" in refused(resume("--recompute", "all"))
     assert "--learning-rate must be as the run began" in refused(resume("--learning-rate", "0.5"))
+    assert "The learning rate's decay follows from --steps. Leave it out" in refused(resume("--steps", "20"))
     other = text_file.with_name("other.txt")
     other.write_text("another text")
     assert "FILE must be as the run began; got " in refused(resume(other))
@@ -148,16 +226,11 @@ def test_a_run_is_not_written_over_unless_asked_for(rnnscan: Command, run: Path,
     assert len(losses(run)) == 12
 
 
-def test_resuming_without_a_run_or_a_checkpoint_is_refused(rnnscan: Command, run: Path, tmp_path: Path) -> None:
+def test_resuming_without_a_run_is_refused(rnnscan: Command, tmp_path: Path) -> None:
     assert "there must be a run to go on with; got no" in refused(
         rnnscan("train", "--resume", "--out", tmp_path / "none")
     )
     assert not (tmp_path / "none").exists()
-    for checkpoint in (run / "checkpoints").iterdir():
-        checkpoint.rename(tmp_path / checkpoint.name)
-    assert "there must be a checkpoint to go on from; got none in" in refused(
-        rnnscan("train", "--resume", "--out", run)
-    )
 
 
 def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
@@ -184,17 +257,30 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
         text_file, *SMALL, "--recompute", "all"
     )
     assert "--segment must be a number of steps" in train(text_file, *SMALL, "--segment", "many")
-    assert "nested segments must get shorter" in train(text_file, *SMALL, "--segment", "4,8")
-    assert "`segment` must be a number of steps of at least 1" in train(text_file, *SMALL, "--segment", "0")
-    assert "`learning_rate` must be above 0; got -1.0." in train(text_file, *SMALL, "--learning-rate", "-1")
+    assert "from the longest to the shortest with commas between, or sqrt; got '4,8'" in train(
+        text_file, *SMALL, "--segment", "4,8"
+    )
+    assert "--segment must be a number of steps of at least 1" in train(text_file, *SMALL, "--segment", "0")
+    assert "--learning-rate must be above 0; got -1.0." in train(text_file, *SMALL, "--learning-rate", "-1")
     assert "--temperature must be above 0; got 0.0." in train(text_file, *SMALL, "--temperature", "0")
     assert "got both --resume and --overwrite" in train(text_file, *SMALL, "--resume", "--overwrite")
+
+
+def test_a_directory_that_cannot_be_written_is_refused(rnnscan: Command, text_file: Path) -> None:
+    message = refused(rnnscan("train", text_file, *SMALL, "--out", text_file / "run"))
+    assert f"--out must be a directory that can be written; got {text_file / 'run'}: Not a directory." in message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_file_without_permission_is_refused(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
     text_file.chmod(0)
     assert "Permission denied" in refused(rnnscan("train", text_file, "--out", tmp_path / "run"))
+
+
+def test_the_version_is_shown(rnnscan: Command) -> None:
+    result = rnnscan("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"rnnscan {version('rnnscan')}\n"
 
 
 def test_an_option_of_a_wrong_kind_is_refused(rnnscan: Command) -> None:
@@ -212,4 +298,4 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(module: str) ->
     assert process.stdout == ""
     assert process.stderr.count("\n") == 1
     assert module in process.stderr
-    assert 'pip install "rnnscan[train]"' in process.stderr
+    assert 'pip install ".[train]" in the checkout of rnnscan.' in process.stderr

@@ -1,10 +1,13 @@
 import json
+import shutil
+import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from rnnscan.train import RunDirectory, TrainConfig, initial_state
@@ -58,6 +61,37 @@ def test_a_checkpoint_that_was_cut_short_is_not_read(run: RunDirectory) -> None:
     assert run.latest_step() == 3
 
 
+def test_without_a_checkpoint_the_initial_state_is_restored(run: RunDirectory) -> None:
+    run.log(1, 0.5)
+    assert run.logged_step() == 1
+    state = initial_state(CONFIG)
+
+    assert run.restore(state) is state
+    assert run.metrics_file.read_text() == ""
+
+
+def test_a_checkpoint_that_is_damaged_is_refused(run: RunDirectory) -> None:
+    run.save(initial_state(CONFIG)._replace(step=jnp.array(3)))
+    shutil.rmtree(run.checkpoints / "3" / "default")
+    with pytest.raises(ValueError, match=r"the checkpoint must be as it was written; got .*3, which cannot be read"):
+        run.restore(initial_state(CONFIG))
+
+
+def test_ctrl_c_waits_until_a_checkpoint_is_written(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = ocp.CheckpointManager.save
+
+    def interrupt_and_save(*arguments: object, **options: object) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", interrupt_and_save)
+    with pytest.raises(KeyboardInterrupt):
+        run.save(initial_state(CONFIG)._replace(step=jnp.array(3)))
+    assert run.latest_step() == 3
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_metrics_are_cut_back_to_the_checkpoint(run: RunDirectory) -> None:
     for step in range(1, 6):
         run.log(step, step / 10)
@@ -83,8 +117,7 @@ def test_a_new_run_replaces_the_old_one_and_nothing_else(run: RunDirectory) -> N
     assert run.read_config()[0].hidden == 8
     assert run.metrics_file.read_text() == ""
     assert (run.path / "notes.txt").read_text() == "mine"
-    with pytest.raises(FileNotFoundError, match=r"there must be a checkpoint to go on from; got none in"):
-        run.latest_step()
+    assert run.latest_step() == 0
 
 
 def test_a_directory_that_holds_something_is_refused(tmp_path: Path, run: RunDirectory) -> None:

@@ -2,15 +2,18 @@ import json
 from dataclasses import replace
 from math import log
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from tqdm import tqdm
 
 import rnnscan as rs
 from rnnscan.insight import kept_bytes
 from rnnscan.train import LanguageModel, RunDirectory, Text, TrainConfig, evaluate, initial_state, train
 from rnnscan.train import window_loss as build_window_loss
+from rnnscan.train.loop import PROGRESS, _status
 from rnnscan.train.text import contiguous_streams
 
 
@@ -96,6 +99,27 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_losses(tmp_path: Path
 
     assert losses(parts) == losses(whole)
     assert parts.latest_step() == whole.latest_step() == 12
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (80, " 45%|####     | 315/700, loss 1.54, 2.22 bits/byte, 23.8k tokens/s [00:27<00:33]"),
+        (60, " 45%|4| 315/700, loss 1.54, 2.22 bits/byte, 23.8k tokens/s ["),
+    ],
+)
+def test_the_progress_fits_the_terminal(columns: int, line: str) -> None:
+    meter = tqdm.format_meter(
+        315,
+        700,
+        elapsed=27,
+        ncols=columns,
+        ascii=True,
+        bar_format=PROGRESS,
+        postfix=_status(SimpleNamespace(format_dict={"rate": 23_800 / 2048}), 1.5412, tokens=2048),
+    )
+    assert len(meter) <= columns
+    assert meter == line
 
 
 @pytest.mark.parametrize("window", [1, 7, 16, 1000])

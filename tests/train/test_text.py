@@ -15,9 +15,7 @@ def write_files(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize(
-    ("count", "held_out"), [(2, {1}), (3, {2}), (9, {8}), (10, {9}), (19, {9}), (25, {9, 19}), (30, {9, 19, 29})]
-)
+@pytest.mark.parametrize(("count", "held_out"), [(10, {9}), (19, {9}), (25, {9, 19}), (30, {9, 19, 29})])
 def test_every_tenth_file_is_held_out(tmp_path: Path, count: int, held_out: set[int]) -> None:
     text = read_text(write_files(tmp_path, count))
 
@@ -25,17 +23,31 @@ def test_every_tenth_file_is_held_out(tmp_path: Path, count: int, held_out: set[
     assert set(text.train.tolist()) == set(range(count)) - held_out
     assert (text.train_files, text.held_out_files) == (count - len(held_out), len(held_out))
     assert text.train.size + text.held_out.size == 7 * count
+    assert text.description == ("1 file held out" if len(held_out) == 1 else f"{len(held_out)} files held out")
 
 
-def test_of_a_single_file_the_last_tenth_is_held_out(tmp_path: Path) -> None:
-    path = tmp_path / "one.txt"
-    content = bytes(range(256)) * 3
-    path.write_bytes(content)
+@pytest.mark.parametrize(
+    ("count", "description"),
+    [
+        (1, "the last tenth of the file held out"),
+        (2, "the last tenth of each of 2 files held out"),
+        (9, "the last tenth of each of 9 files held out"),
+    ],
+)
+def test_of_fewer_than_ten_files_the_last_tenth_of_each_is_held_out(
+    tmp_path: Path, count: int, description: str
+) -> None:
+    paths = [tmp_path / f"{number}.txt" for number in range(count)]
+    contents = [bytes([number]) * (100 + 10 * number) + b"end" * 5 for number in range(count)]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
 
-    text = read_text([path])
+    text = read_text(paths)
 
-    assert text.train.tobytes() + text.held_out.tobytes() == content
-    assert text.held_out.size == len(content) // 10
+    borders = [len(content) - len(content) // 10 for content in contents]
+    assert text.train.tobytes() == b"".join(c[:border] for c, border in zip(contents, borders, strict=True))
+    assert text.held_out.tobytes() == b"".join(c[border:] for c, border in zip(contents, borders, strict=True))
+    assert text.description == description
 
 
 def test_the_split_depends_on_neither_order_nor_repetition(tmp_path: Path) -> None:
