@@ -12,7 +12,7 @@ What a label does depends on who is tracing the cell:
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -22,12 +22,21 @@ from jax.extend.core import get_opaque_trace_state
 _Value = TypeVar("_Value")
 
 
-class _Reader(Protocol):
+@runtime_checkable
+class Reader(Protocol):
+    """What `name` does while a step is traced.
+
+    Attributes:
+        depth: how many scans the step runs in, beyond its own.
+    """
+
     depth: int
 
-    def read(self, leaf: Any, label: str) -> Any: ...
+    def read(self, leaf: Any, label: str) -> Any:
+        """Take notice of a labelled leaf, and return what stands for it from here on."""
 
-    def forget(self) -> None: ...
+    def forget(self) -> None:
+        """Let go of all that was read."""
 
 
 # A jit-cache-sensitive context: a function that the cell jits by itself is traced anew for every reader, so a trace
@@ -69,7 +78,7 @@ def name(value: _Value, label: str) -> _Value:
             f"name: the label must be a non-empty string; got {label!r}. "
             'Write name(value, "label"): the value comes first, as in jax.ad_checkpoint.checkpoint_name.'
         )
-    reader: _Reader | None = _reader.value
+    reader: Reader | None = _reader.value
     if reader is None:
         return checkpoint_name(value, label)
     return jax.tree.map(lambda leaf: reader.read(leaf, label), value)
@@ -143,18 +152,22 @@ class _Notebook:
         self._leaves.clear()
 
 
-class _Emitter:
-    """Emits the kept labels, each value once, and never what the loop keeps by itself."""
+class PositionReader:
+    """Reads the names of a step that has been looked over; never what the loop keeps by itself.
+
+    A value that has several names is kept once in each trace that names it: a branch of a cond cannot see what was
+    named in another. Subclasses say what keeping is.
+    """
 
     def __init__(self, kept: frozenset[str], names: Names) -> None:
         self.depth = names.depth
         self._names = names
         self._to_emit = names.emitted(kept)
-        # By value, in each trace where it is named: a branch of a cond cannot see what was labelled in another.
-        self._labelled: dict[int, list[tuple[Any, Any]]] = {}
+        self._read: dict[int, list[tuple[Any, Any]]] = {}
         self._position = 0
 
     def read(self, leaf: Any, label: str) -> Any:
+        """What stands for a labelled leaf."""
         if self._names.labels[self._position : self._position + 1] != (label,):
             raise RuntimeError(
                 f"name: a cell must name the same values each time it is traced; got {label!r} where the names were "
@@ -165,19 +178,37 @@ class _Emitter:
         self._position += 1
         if value not in self._to_emit:
             return leaf
-        trace = get_opaque_trace_state(convention="flax")
-        for earlier, labelled in self._labelled.setdefault(value, []):
+        trace = current_trace()
+        for earlier, kept in self._read.setdefault(value, []):
             if earlier == trace:
-                return labelled
-        self._labelled[value].append((trace, checkpoint_name(leaf, self._to_emit[value])))
-        return self._labelled[value][-1][1]
+                return kept
+        self._read[value].append((trace, self.keep(value, leaf, self._to_emit[value])))
+        return self._read[value][-1][1]
+
+    def keep(self, position: int, leaf: Any, label: str) -> Any:
+        """What stands for a value that is kept, from its first label on."""
+        raise NotImplementedError
 
     def forget(self) -> None:
-        self._labelled.clear()
+        """Let go of all that was read."""
+        self._read.clear()
+
+
+class _Emitter(PositionReader):
+    """Labels what is kept for the policies of `jax.checkpoint`."""
+
+    def keep(self, position: int, leaf: Any, label: str) -> Any:
+        return checkpoint_name(leaf, label)
+
+
+def current_trace() -> Any:
+    """What tells the traces of a function, of one that is jitted or vmapped within it, and so on, from each other."""
+    return get_opaque_trace_state(convention="flax")
 
 
 @contextmanager
-def _reading(reader: _Reader) -> Iterator[None]:
+def reading(reader: Reader) -> Iterator[None]:
+    """Trace a step inside this context, and `reader` sees its names."""
     try:
         with _reader(reader):
             yield
@@ -188,8 +219,8 @@ def _reading(reader: _Reader) -> Iterator[None]:
 
 @contextmanager
 def emitting(kept: frozenset[str], names: Names) -> Iterator[None]:
-    """Trace a cell inside this context to emit the labels in `kept`, and only those."""
-    with _reading(_Emitter(kept, names)):
+    """Trace a step inside this context to emit the labels in `kept`, and only those."""
+    with reading(_Emitter(kept, names)):
         yield
 
 
@@ -221,7 +252,7 @@ def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -
     Returns:
         What the trace tells.
     """
-    outer: _Reader | None = _reader.value
+    outer: Reader | None = _reader.value
     notebook = _Notebook(0 if outer is None else outer.depth + 1)
     names = Names()
 
@@ -231,7 +262,7 @@ def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -
         names = notebook.names((carry, x), new_carry)
         return new_carry, y
 
-    with _reading(notebook):
+    with reading(notebook):
         traced, (new_carry, y) = jax.make_jaxpr(noted, return_shape=True)(carry, x)
     # Effects have no public kinds; those of jax.debug say so in their names.
     has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)

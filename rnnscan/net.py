@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Integer
 
 from rnnscan import checks, wiring
 from rnnscan.memory import Memory
@@ -29,11 +29,11 @@ def recurrent_net(
     recompute: tuple[str, ...] | Literal["all"] = (),
     memory: Memory | None = None,
     forward_only: bool = False,
-    seq_lengths: Int[Array, " batch"] | None = None,
+    seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
     padding: Padding = "hold",
     reverse: bool = False,
-    engine: Literal["auto", "lax"] = "auto",
+    engine: Literal["auto", "fission", "lax"] = "auto",
 ) -> dict[str, Any]:
     """Run a step over named values, whose links say which output is which state at the next step.
 

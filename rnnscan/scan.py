@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Integer
 
 from rnnscan import checks
+from rnnscan.engine import fission as fission_engine
 from rnnscan.engine import lax as lax_engine
 from rnnscan.memory import Memory, check_names, is_count
 from rnnscan.naming import Overview, look_over
@@ -35,12 +36,12 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
     memory: Memory | None = Memory(),
-    seq_lengths: Int[Array, " batch"] | None = None,
+    seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
     reset: Bool[Array, "time batch"] | None = None,
     padding: Padding = "zero",
     truncate: int | None = None,
-    engine: Literal["auto", "lax"] = "auto",
+    engine: Literal["auto", "fission", "lax"] = "auto",
 ) -> tuple[Any, Any]:
     """Run a cell over time, keeping in memory what `memory` says.
 
@@ -73,7 +74,9 @@ def scan(
             "hold": the carry is held and y is the last valid one, zero before any; "drop": carry and y are zero.
         truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., counted in the
             order in which the steps run.
-        engine: "lax" is one plain `lax.scan` over a checkpointed cell; "auto" chooses, and today chooses "lax".
+        engine: "lax" is one plain `lax.scan` over a checkpointed cell, and the engine for forward-mode differentiation.
+            "fission", in progress, makes on the backward pass for a chunk of steps at once what need not be made step
+            by step; it has reverse mode only. "auto" chooses, and today chooses "lax".
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)` and leaves of xs `(T, N, ...)`, or
     `(T,)` where one value is shared by all rows. The cell sees zeros in place of padded inputs, so it must be finite
@@ -129,15 +132,17 @@ def scan(
     if truncate is not None:
         order = jnp.arange(length)
         step, xs = truncate_gradient(step, truncate), (xs, order[::-1] if reverse else order)
-    carry, ys = lax_engine.run(
+    # What has side effects is done once, and never again on the backward pass.
+    memory = None if overview.has_side_effects else memory
+    run = fission_engine.run if engine == "fission" else lax_engine.run
+    carry, ys = run(
         step,
         carry,
         xs,
         length=length,
         reverse=reverse,
         unroll=unroll,
-        # What has side effects is done once, and never again on the backward pass.
-        memory=None if overview.has_side_effects else memory,
+        memory=memory,
         names=overview.names,
     )
     if valid is not None and padding == "hold":

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Integer
 
 from rnnscan.messages import is_key
 
@@ -25,7 +25,7 @@ Length: TypeAlias = Any
 Padding: TypeAlias = Literal["zero", "hold", "drop"]
 
 
-def valid_steps(seq_lengths: Int[Array, " batch"], length: Length) -> Bool[Array, "time batch"]:
+def valid_steps(seq_lengths: Integer[Array, " batch"], length: Length) -> Bool[Array, "time batch"]:
     """Which steps are valid: step t of row n is, where t < seq_lengths[n]. A length may be 0 or above `length`."""
     steps = jnp.arange(length)
     # A length that the index's dtype cannot hold would come out negative.

@@ -17,6 +17,14 @@ from rnnscan.insight import kept_bytes
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+
+@pytest.fixture(params=["lax", "fission"], autouse=True)
+def engine(request, monkeypatch):
+    """Every test runs with either engine."""
+    monkeypatch.setattr(rs, "scan", functools.partial(rs.scan, engine=request.param))
+    return request.param
+
+
 MEMORIES = {
     "plain autodiff": None,
     "keep names": rs.Memory(),
@@ -132,7 +140,9 @@ def test_gradients_equal_finite_differences(choice):
 
 
 @pytest.mark.parametrize("choice", MEMORIES)
-def test_forward_mode_equals_finite_differences(choice):
+def test_forward_mode_equals_finite_differences(choice, engine):
+    if engine == "fission" and MEMORIES[choice] is not None:
+        pytest.skip("forward mode is the lax engine's")
     params, carry, xs = arguments(0, 5, 2)
 
     def run(params):
@@ -412,6 +422,7 @@ def test_no_trace_is_kept_alive():
         jax.grad(lambda params: loss(rs.scan(cell, params, carry, xs)))(params)
 
 
+@pytest.mark.bad_input  # For the annotations, which say int.
 def test_numpy_integers_are_numbers_of_steps():
     given = arguments(0, 5, 2)
     memory = rs.Memory(segment=np.int64(2))
@@ -472,8 +483,10 @@ def test_a_buffer_that_is_donated_gives_the_same():
     assert_close(donated, expected)
 
 
-def test_tracing_does_not_depend_on_what_was_traced_before():
+def test_tracing_does_not_depend_on_what_was_traced_before(engine):
     """An inner jit is traced anew for each memory choice: its names may not come from another choice's cache."""
+    if engine == "fission":
+        pytest.skip("it does not take a value out of an inner jit to keep it")
     inner = jax.jit(cell)
     given = arguments(0, 6, 2)
 

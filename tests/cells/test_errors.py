@@ -58,9 +58,7 @@ def test_a_part_of_the_carry_of_another_hidden_size():
 
 
 def test_a_carry_of_another_number_of_parts():
-    message = (
-        r"^LSTM: the carry must be the tuple \(hidden, cell\) of arrays \(2, 4\); got \(float32\[2,4\],\)\. Start"
-    )
+    message = r"^LSTM: the carry must be the tuple \(hidden, cell\) of arrays \(2, 4\); got \(float32\[2,4\],\)\. Start"
     with pytest.raises(TypeError, match=message):
         call(cells.LSTM(4), carry=(floats(2, 4),))
 

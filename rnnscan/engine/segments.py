@@ -1,0 +1,59 @@
+"""Segments: only the carry between them is kept, and each runs again when its gradient is due."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.sequence import Length
+
+
+# (carry, xs, length) -> (carry, ys)
+Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
+
+
+def run_segments(
+    run: Run, carry: Any, xs: Any, *, length: Length, segments: tuple[int, ...], reverse: bool
+) -> tuple[Any, Any]:
+    """Run a scan over segments of a sequence.
+
+    A length that the segment does not divide leaves one shorter segment, the last in the order of the steps.
+
+    Args:
+        run: runs one segment of the innermost kind.
+        carry: the initial carry.
+        xs: a pytree of leaves `(length, ...)`, or None.
+        length: number of steps.
+        segments: lengths of the nested segments, the longest first; none: the whole is run at once.
+        reverse: from the last segment to the first; `run` has to know of it too.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    if not segments:
+        return run(carry, xs, length)
+    size, inner_segments = segments[0], segments[1:]
+
+    def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
+        run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse)
+        # With the barriers: XLA dissolves a scan over one segment, and would then merge the second run with the first.
+        return jax.checkpoint(run_inner, policy=jax.checkpoint_policies.nothing_saveable)(carry, xs)
+
+    count, rest = divmod(length, size)
+    whole = slice(rest, None) if reverse else slice(0, count * size)
+    shorter = slice(0, rest) if reverse else slice(count * size, None)
+    parts = []
+    if count:
+        cut = jax.tree.map(lambda leaf: leaf[whole].reshape(count, size, *leaf.shape[1:]), xs)
+        carry, ys = lax.scan(lambda carry, xs: run_segment(carry, xs, size), carry, cut, length=count, reverse=reverse)
+        parts.append(jax.tree.map(lambda leaf: leaf.reshape(count * size, *leaf.shape[2:]), ys))
+    if rest or not count:
+        carry, ys = run_segment(carry, jax.tree.map(lambda leaf: leaf[shorter], xs), rest)
+        parts.append(ys)
+    if len(parts) == 1:
+        return carry, parts[0]
+    ordered = reversed(parts) if reverse else parts
+    return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *ordered)

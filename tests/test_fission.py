@@ -1,0 +1,269 @@
+"""The fission engine against plain autodiff of lax.scan, on cells of every kind, and what it keeps and stacks."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.extend import core
+from slow_reference import assert_close, loss
+
+import rnnscan as rs
+from rnnscan import cells
+from rnnscan.insight import kept_bytes
+
+
+LENGTH, BATCH, SIZE = 7, 3, 4
+
+
+@jax.custom_vjp
+def scaled(x):
+    return x * 2
+
+
+scaled.defvjp(lambda x: (x * 2, None), lambda _, cotangent: (cotangent * 5,))  # Not its derivative, on purpose.
+
+
+def attend(params, carry, x):
+    """Additive attention: a parameter-sized cotangent that is elementwise at its end, and a batched outer product."""
+    scores = jnp.tanh(params["keys"] + (carry @ params["square"])[:, None, :]) @ params["vector"]
+    context = jnp.einsum("nl,nle->ne", jax.nn.softmax(scores), params["keys"])
+    carry = jnp.tanh(rs.name(context @ params["square"] + x @ params["square"], "mixed"))
+    return carry, context
+
+
+def branching(params, carry, x):
+    product = carry @ params["square"]
+    carry = lax.cond(x.sum() > 0, lambda: jnp.tanh(product + x), lambda: jnp.sin(product) * params["vector"])
+    return carry, carry.sum(-1)
+
+
+def looping(params, carry, x):
+    def inner(state, weight):
+        return jnp.tanh(state @ params["square"] + weight), state.sum()
+
+    carry, sums = lax.scan(inner, carry + x, params["square"])
+    return carry, sums
+
+
+def gathering(params, carry, x):
+    rows = params["square"][jnp.argmax(x, axis=-1)]
+    carry = jnp.tanh(carry @ params["square"] + rows)
+    return carry, jnp.take_along_axis(carry, jnp.argmax(x, axis=-1)[:, None], axis=1)
+
+
+def convolving(params, carry, x):
+    kernel = params["square"][:3, :1].reshape(3, 1, 1)
+    carry = jnp.tanh(
+        lax.conv_general_dilated(carry[..., None], kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    )
+    return carry[..., 0] + x, carry
+
+
+def two_loops(params, carry, x):
+    first, second = carry
+    first = jnp.tanh(first @ params["square"] + x)
+    second = 0.5 * second + first @ params["square"]
+    return (first, second), jnp.concatenate([second, x], axis=-1)
+
+
+def passing(params, carry, x):
+    """A carry that stays, one that is forgotten, one that nothing reads, and one that counts."""
+    stays, forgotten, _, count = carry
+    y = x @ params["square"] * stays + forgotten
+    return (stays, jnp.zeros_like(x), y, count + 1), {"y": y, "none": None, "count": count}
+
+
+def ruled(params, carry, x):
+    """Rules for derivatives that differ from the derivative of what they compute."""
+    carry = jax.nn.relu(scaled(carry @ params["square"]) + jax.nn.logsumexp(x, axis=-1, keepdims=True))
+    return carry / (1 + carry.sum()), carry
+
+
+def complex_diagonal(params, carry, x):
+    carry = params["diagonal"] * carry + x
+    return carry, carry.real
+
+
+def without_inputs(params, carry, _):
+    carry = jnp.tanh(carry @ params["square"])
+    return carry, carry[:, 0]
+
+
+CELLS = {
+    "lstm": cells.LSTM(SIZE),
+    "gru": cells.GRU(SIZE),
+    "gru with the reset before": cells.GRU(SIZE, reset_after=False),
+    "rnn": cells.RNN(SIZE),
+    "stack": rs.stack(cells.LSTM(SIZE), cells.GRU(SIZE)),
+    "attention": attend,
+    "cond": branching,
+    "scan": looping,
+    "gather": gathering,
+    "convolution": convolving,
+    "two loops": two_loops,
+    "carries that pass": passing,
+    "custom rules": ruled,
+    "complex": complex_diagonal,
+    "without inputs": without_inputs,
+}
+
+
+def given(kind):
+    cell = CELLS[kind]
+    keys = iter(jax.random.split(jax.random.key(0), 20))
+    normal = lambda *shape: jax.random.normal(next(keys), shape) / 2  # noqa: E731
+    xs = None if kind == "without inputs" else normal(LENGTH, BATCH, SIZE)
+    if hasattr(cell, "init"):
+        params = jax.tree.map(lambda leaf: normal(*leaf.shape), cell.init(jax.random.key(1), SIZE))
+        return params, jax.tree.map(lambda leaf: normal(*leaf.shape), cell.initial_carry(xs[0])), xs
+    params = {"square": normal(SIZE, SIZE), "vector": normal(SIZE), "keys": normal(BATCH, 5, SIZE), "unused": normal(2)}
+    carry = normal(BATCH, SIZE)
+    if kind == "two loops":
+        carry = (carry, normal(BATCH, SIZE))
+    if kind == "carries that pass":
+        carry = (carry, normal(BATCH, SIZE), normal(BATCH, SIZE), jnp.array(3))
+    if kind == "complex":
+        params["diagonal"] = jnp.exp(1j * normal(SIZE)) * 0.9
+        carry = carry + 1j * normal(BATCH, SIZE)
+    return params, carry, xs
+
+
+def results_and_gradients(kind, params, carry, xs, **options):
+    scan = functools.partial(rs.scan, CELLS[kind], xs=xs, length=LENGTH, **options)
+    float_carry = [leaf for leaf in jax.tree.leaves(carry) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+
+    def total(params, leaves):
+        replaced = iter(leaves)
+        given = jax.tree.map(lambda leaf: next(replaced) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, carry)
+        result = scan(params, given)
+        parts = jax.tree.map(lambda leaf: [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else leaf, result)
+        return loss(parts), result
+
+    (_, result), gradients = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))(params, float_carry)
+    return result, gradients
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize(
+    "memory",
+    [rs.Memory(chunk=3), rs.Memory(recompute="all"), rs.Memory(recompute="all", segment=4, chunk=1)],
+    ids=["keep names", "recompute all", "segments"],
+)
+def test_every_kind_of_cell_equals_plain_autodiff(kind, memory):
+    arguments = given(kind)
+    expected = results_and_gradients(kind, *arguments, memory=None)
+    assert_close(results_and_gradients(kind, *arguments, memory=memory, engine="fission"), expected)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("chunk", [1, 2, 7, 100])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_any_chunk_equals_plain_autodiff(chunk, reverse):
+    arguments = given("stack")
+    expected = results_and_gradients("stack", *arguments, memory=None, reverse=reverse)
+    options = {"memory": rs.Memory(recompute="all", chunk=chunk), "reverse": reverse, "unroll": 2}
+    assert_close(results_and_gradients("stack", *arguments, engine="fission", **options), expected)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_step_without_carry_inputs_and_outputs():
+    final, ys = rs.scan(lambda params, carry, x: (carry, None), 1.0, (), None, length=3, engine="fission")
+    assert final == ()
+    assert ys is None
+    run = lambda params: rs.scan(lambda p, c, x: (c, p * p), params, (), None, length=3, engine="fission")[1].sum()  # noqa: E731
+    assert float(jax.grad(run)(2.0)) == 12.0
+
+
+def test_16_bit_parameters_are_summed_in_32_bits():
+    """2,000 steps whose gradients are alike: a sum in bfloat16 would stop at 256 of them."""
+    params = jnp.ones((2, 2), jnp.bfloat16)
+    cell = lambda params, carry, x: (carry, x @ params)  # noqa: E731
+    xs = jnp.ones((2_000, 1, 2), jnp.bfloat16)
+    gradient = jax.grad(lambda params: rs.scan(cell, params, jnp.zeros(1), xs, engine="fission")[1].sum())(params)
+    assert bool(jnp.all(jnp.abs(gradient.astype(jnp.float32) - 2_000) <= 16))
+
+
+def lstm(length=128, batch=32, features=128, hidden=256):
+    cell = cells.LSTM(hidden)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), features))
+    return cell, params, jax.ShapeDtypeStruct((length, batch, features), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("memory", "floats"), [(rs.Memory(), 128 + 2 * 256 + 4 * 256), (rs.Memory(recompute="all"), 128 + 2 * 256)], ids=str
+)
+def test_an_output_that_is_the_carry_is_kept_once(memory, floats):
+    """Also where a loss reads the output; the lax engine keeps h as an output and as a carry then."""
+    cell, params, xs = lstm()
+
+    def squares(params, xs, engine):
+        ys = rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, engine=engine)[1]
+        return jnp.sum(ys * ys)
+
+    bytes_of = {
+        engine: kept_bytes(functools.partial(squares, engine=engine), params, xs) for engine in ("lax", "fission")
+    }
+    steps, parameters = 128 * 32, (128 + 256 + 1) * 4 * 256
+    initial = 32 * 2 * 256
+    assert bytes_of["fission"] <= 4 * (steps * floats + parameters + initial)
+    assert bytes_of["lax"] >= 4 * steps * (floats + 256)
+
+
+def test_no_stack_of_weight_sized_arrays_exists():
+    cell, params, xs = lstm(length=64, batch=2, features=24, hidden=40)
+
+    def squares(params, xs):
+        return jnp.sum(rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1] ** 2)
+
+    program = str(jax.make_jaxpr(jax.grad(squares, (0, 1)))(params, xs))
+    weights = r"(?:24,160|40,160|160,24|160,40)\]"
+    assert re.search(r"f32\[" + weights, program), "the weights themselves are there"
+    assert not re.search(r"f32\[\d+," + weights, program)
+
+
+def products_in_loops(jaxpr, inside=False):
+    """The dot_general equations within scans of more than one step that stand in no other."""
+    for equation in jaxpr.eqns:
+        loops = equation.primitive.name == "scan"
+        if inside and equation.primitive.name == "dot_general":
+            yield equation
+        for value in equation.params.values():
+            if isinstance(value, core.ClosedJaxpr):
+                yield from products_in_loops(value.jaxpr, inside=inside or loops)
+
+
+def test_the_innermost_loop_of_the_backward_pass_has_one_product():
+    """Of an LSTM: the cotangent of the gates times the recurrent kernel. All others are made for a chunk at once."""
+    cell, params, xs = lstm(length=64, batch=2, features=24, hidden=40)
+    memory = rs.Memory(recompute="all")
+    run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, engine="fission")[1]  # noqa: E731
+    pull_back = jax.make_jaxpr(lambda params, xs, ct: jax.vjp(run, params, xs)[1](ct))(
+        params, xs, jax.ShapeDtypeStruct((64, 2, 40), jnp.float32)
+    )
+    steps = [equation.outvars[0].aval.shape for equation in products_in_loops(pull_back.jaxpr)]
+    assert steps.count((2, 40)) == 1, steps
+    assert steps.count((16, 2, 24)) == 1, "the cotangents of a chunk's inputs, at once"
+    assert (2, 24) not in steps
+
+
+def test_forward_mode_is_refused():
+    cell, params, xs = cells.RNN(3), cells.RNN(3).init(jax.random.key(0), 2), jnp.ones((4, 1, 2))
+    run = lambda xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1]  # noqa: E731
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(run, (xs,), (xs,))
+
+
+def test_printing_for_debugging_goes_by_the_lax_engine(capfd):
+    def printing(params, carry, x):
+        jax.debug.print("carry {}", carry[0])
+        return carry * params + x, carry
+
+    run = lambda params: rs.scan(printing, params, jnp.ones(2), jnp.ones((3, 2)), engine="fission")[1].sum()  # noqa: E731
+    expected = jax.grad(lambda params: rs.scan(printing, params, jnp.ones(2), jnp.ones((3, 2)))[1].sum())(0.5)
+    assert float(jax.grad(run)(0.5)) == float(expected)
+    jax.effects_barrier()
+    assert "carry 1.0" in capfd.readouterr().out
