@@ -1,10 +1,12 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
-# make test: all checks that every commit must pass. make test-all: the long ones too.
+# make test: all checks that every commit must pass. make test-all: the long ones too, with every Python that is there.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+# Newer interpreters, each of which gets the newest jax that it can have.
+PYTHONS ?= python3.12 python3.13
 # The run-time type checks; tests that give wrong types on purpose run without them.
 TYPED := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
@@ -22,7 +24,10 @@ test: $(VENV)/.installed-dev lint
 test-all: $(VENV)/.installed-dev lint
 	$(PYTEST) $(TYPED) -m "not bad_input"
 	$(PYTEST) -m bad_input
-	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input"
+	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow"
+	for python in $(PYTHONS); do \
+	    if $$python -c "" 2>/dev/null; then $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; fi; \
+	done
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check
