@@ -45,6 +45,11 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
             f"scan: `Memory.chunk` says for how many steps parallel work is done at once, and engine={engine!r} runs "
             f"all work step by step; got chunk={memory.chunk}. Leave chunk=None."
         )
+    if memory is not None and memory.offload and engine == "fission":
+        raise ValueError(
+            f"scan: engine='fission' keeps all named values on the device; got offload={memory.offload!r}. "
+            "Use engine='lax' to offload, or `recompute`."
+        )
     if memory is not None and (memory.segment is not None or memory.offload) and _has_early_remat3():
         raise NotImplementedError(
             f"scan: `segment` and `offload` need jax 0.11 or newer where JAX_REMAT3=1 is set, because jax "

@@ -21,7 +21,7 @@ from rnnscan.naming import Names
 from rnnscan.sequence import Length, Step
 
 
-# Steps of a chunk, where it is not chosen: its buffers should stay in the cache (docs/decisions.md, "The chunk").
+# Steps of a chunk, where it is not chosen: few, so that its buffers stay in the cache of a CPU. Not tuned yet.
 CHUNK = 16
 
 

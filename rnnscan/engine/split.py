@@ -9,7 +9,7 @@ loop. By that its equations become, in the order in which they run:
     after       for a whole chunk at once, or summed over its steps: what nothing in the loop waits for
 
 Light work that is known for every step stays in the loop: to batch it would write and read a chunk of every value, and
-the loop would do it for next to nothing (docs/decisions.md, "What is batched").
+the loop would do it for next to nothing (docs/decisions.md, "The fission engine, so far").
 """
 
 from collections.abc import Iterable, Sequence
