@@ -46,14 +46,15 @@ def run(
     # Plain autodiff, no step to run, or a symbolic dimension of jax.export, which chunks cannot divide.
     if memory is None or not is_count(length):
         return run_by_lax()
-    flat = flatten_step(step, carry, jax.tree.map(one_step, xs), kept=kept_names(memory, names), names=names)
+    x = jax.tree.map(one_step, xs)
+    flat, constants = flatten_step(step, carry, x, kept=kept_names(memory, names), names=names)
     if flat.has_effects:
         return run_by_lax()
 
     def run_steps(carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
         chunk = min(length, memory.chunk or CHUNK)
         scan = _differentiable_scan(flat, length, reverse=reverse, unroll=unroll, chunk=chunk)
-        final, ys = scan(flat.constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
+        final, ys = scan(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
         return jax.tree.unflatten(jax.tree.structure(carry), final), jax.tree.unflatten(flat.y_structure, ys)
 
     return run_segments(run_steps, carry, xs, length=length, segments=memory.segments(length), reverse=reverse)

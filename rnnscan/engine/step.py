@@ -16,15 +16,15 @@ from rnnscan.sequence import Step
 class FlatStep:
     """A step, traced. What it closes over is its first argument, so that it gets gradients.
 
+    It does not hold these arrays: the backward pass lives on in JAX's caches, and must not hold a trace through them.
+
     Attributes:
-        constants: the arrays that the step closes over.
         carry_size: number of leaves of the carry.
         y_structure: the structure of y.
         repeats: carry leaf -> y leaf that is the same value.
         has_effects: whether the step does more than compute.
     """
 
-    constants: list[Any]
     carry_size: int
     y_structure: Any
     repeats: dict[int, int]
@@ -48,7 +48,7 @@ class FlatStep:
         return results[: self.carry_size], results[self.carry_size :]
 
 
-def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names: Names) -> FlatStep:
+def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names: Names) -> tuple[FlatStep, list[Any]]:
     """Trace a step.
 
     Args:
@@ -59,7 +59,7 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
         names: the names that the step uses.
 
     Returns:
-        The step as flat functions.
+        The step as flat functions, and the arrays that it closes over.
     """
     structure = jax.tree.structure((carry, x))
     size = len(jax.tree.leaves(carry))
@@ -90,8 +90,7 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
     constants = list({id(const): const for const in [*traced.consts, *retraced.consts]}.values())
     place = {id(const): index for index, const in enumerate(constants)}
     y_leaves = {var: index for index, var in reversed(list(enumerate(results[size : size + y_structure.num_leaves])))}
-    return FlatStep(
-        constants=constants,
+    flat = FlatStep(
         carry_size=size,
         y_structure=y_structure,
         repeats={index: y_leaves[var] for index, var in enumerate(results[:size]) if _is_in(var, y_leaves)},
@@ -99,6 +98,7 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
         _forward=(traced.jaxpr, [place[id(const)] for const in traced.consts]),
         _backward=(retraced.jaxpr, [place[id(const)] for const in retraced.consts]),
     )
+    return flat, constants
 
 
 def one_step(leaf: Any) -> jax.ShapeDtypeStruct:
