@@ -95,8 +95,8 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
         y_structure=y_structure,
         repeats={index: y_leaves[var] for index, var in enumerate(results[:size]) if _is_in(var, y_leaves)},
         has_effects=bool(traced.effects),
-        _forward=(traced.jaxpr, [place[id(const)] for const in traced.consts]),
-        _backward=(retraced.jaxpr, [place[id(const)] for const in retraced.consts]),
+        _forward=(_opened(traced, leaves), [place[id(const)] for const in traced.consts]),
+        _backward=(_opened(retraced, [*leaves, *kept_types]), [place[id(const)] for const in retraced.consts]),
     )
     return flat, constants
 
@@ -110,7 +110,16 @@ def _is_in(var: Any, among: dict[Any, int]) -> bool:
     return isinstance(var, core.Var) and var in among
 
 
+def _opened(traced: Any, arguments: Sequence[Any]) -> Any:
+    """The same with what it closes over as its first arguments. A jaxpr of jax 0.12 holds its constants by itself."""
+    count = len(traced.consts)
+
+    def opened(*given: Any) -> Any:
+        return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, list(given[:count])))(*given[count:])
+
+    return jax.make_jaxpr(opened)(*traced.consts, *arguments)
+
+
 def _call(traced: tuple[Any, list[int]], constants: Sequence[Any], arguments: list[Any]) -> list[Any]:
-    jaxpr, places = traced
-    closed = core.ClosedJaxpr(jaxpr, [constants[index] for index in places])
-    return list(core.jaxpr_as_fun(closed)(*arguments))
+    opened, places = traced
+    return list(core.jaxpr_as_fun(opened)(*(constants[index] for index in places), *arguments))
