@@ -1,4 +1,4 @@
-"""The words of error messages: types as JAX prints them, places in pytrees, the nearest known name."""
+"""What checks ask of values, and the words of their messages: types, places in pytrees, the nearest known name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -40,3 +40,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def is_key(leaf: Any) -> bool:
     """Whether a leaf is an array of typed PRNG keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether an array has the dtype of a Python number, which gives way to that of what it is combined with."""
+    return getattr(jax.typeof(leaf), "weak_type", False)
+
+
+def is_array_like(value: Any) -> bool:
+    """Whether a value is an array or a number."""
+    return hasattr(value, "shape") or isinstance(value, bool | int | float | complex)

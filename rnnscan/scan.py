@@ -15,6 +15,7 @@ from rnnscan import checks
 from rnnscan.engine import fission as fission_engine
 from rnnscan.engine import lax as lax_engine
 from rnnscan.memory import Memory, check_names, is_count
+from rnnscan.messages import is_weak
 from rnnscan.naming import Overview, look_over
 from rnnscan.sequence import (
     Padding,
@@ -170,7 +171,7 @@ def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]:
 def _settled(leaf: Any, new_leaf: Any) -> Any:
     """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
     same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
-    if not getattr(jax.typeof(leaf), "weak_type", False) or same:
+    if not is_weak(leaf) or same:
         return leaf
     return leaf.astype(new_leaf.dtype) if jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype else leaf
 

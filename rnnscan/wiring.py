@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan.messages import describe, is_key, leaves_with_places, listing, nearest
+from rnnscan.messages import describe, is_array_like, is_key, is_weak, leaves_with_places, listing, nearest
 
 
 @dataclass(frozen=True)
@@ -132,15 +131,14 @@ class Wiring:
                 )
 
     def _check_link(self, state: str, given: Any, output: str, returned: Any) -> None:
-        if not hasattr(returned, "shape") and not isinstance(returned, bool | int | float | complex):
+        if not is_array_like(returned):
             raise TypeError(
                 f"recurrent_net: an output that is linked to a state must be an array; got {type(returned).__name__} "
                 f"for {output!r}, linked to {state!r}. Link each array of it by a name of its own."
             )
         # A weakly typed state, such as a Python number, takes the dtype of its output, so only its shape is fixed.
-        weak = getattr(jax.typeof(given), "weak_type", False)
         same_shape = jnp.shape(returned) == given.shape
-        if not same_shape or (jnp.result_type(returned) != given.dtype and not weak):
+        if not same_shape or (jnp.result_type(returned) != given.dtype and not is_weak(given)):
             shared = jnp.ndim(self.states[state]) != given.ndim
             raise (TypeError if same_shape else ValueError)(
                 f"recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
@@ -180,7 +178,7 @@ def length_and_batch(inputs: Any) -> tuple[int, int]:
 
 def shared(state: str, value: Any, batch: int) -> Array:
     """A state for every row; one of rank 0 or 1 is shared by all rows, but keys stay as they are."""
-    if not hasattr(value, "shape") and not isinstance(value, bool | int | float | complex):
+    if not is_array_like(value):
         raise TypeError(
             f"recurrent_net: an initial state must be an array or a number; got {type(value).__name__} for {state!r}. "
             "Give each array a name, and link it, by itself."

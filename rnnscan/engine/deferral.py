@@ -6,7 +6,7 @@ from typing import Any
 
 from rnnscan.engine.chunk import ADDITIVE, LINEAR
 from rnnscan.engine.split import Roles
-from rnnscan.engine.trace import Atom, Equation, Program, Value
+from rnnscan.engine.trace import Atom, Equation, Program, Value, values_of
 
 
 def accumulated_in_loop(program: Program, roles: Roles) -> list[int]:
@@ -23,7 +23,9 @@ def accumulated_in_loop(program: Program, roles: Roles) -> list[int]:
     stacked: set[Value] = set()
     in_loop = []
     for position, (atom, its_ends) in enumerate(zip(roles.summed, ends, strict=True)):
-        operands = {value for end in its_ends if isinstance(end, Equation) for value in _values(end) if value in looped}
+        operands = {
+            value for end in its_ends if isinstance(end, Equation) for value in values_of(end.inputs) if value in looped
+        }
         if _is_product(its_ends) and sum(map(_bytes, operands)) <= 2 * _bytes(atom):
             stacked |= operands
         else:
@@ -45,7 +47,7 @@ def _ends(atom: Atom, maker: dict[Value, Equation], varying: set[Value]) -> Iter
         for operand in equation.inputs:
             yield from _ends(operand, maker, varying)
     elif equation is not None and primitive == "dot_general":
-        operands = [value for value in _values(equation) if value in varying]
+        operands = [value for value in values_of(equation.inputs) if value in varying]
         if len(equation.inputs) == len(operands):
             yield equation
         else:
@@ -61,13 +63,9 @@ def _is_product(ends: Sequence[Equation | Value]) -> bool:
 def _depending(program: Program, inputs: Sequence[Value]) -> set[Value]:
     depending = set(inputs)
     for equation in program.equations:
-        if any(value in depending for value in _values(equation)):
+        if any(value in depending for value in values_of(equation.inputs)):
             depending.update(equation.outputs)
     return depending
-
-
-def _values(equation: Equation) -> list[Value]:
-    return [atom for atom in equation.inputs if isinstance(atom, Value)]
 
 
 def _bytes(atom: Any) -> int:

@@ -15,7 +15,7 @@ the loop would do it for next to nothing (docs/decisions.md, "The fission engine
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rnnscan.engine.trace import Atom, Equation, Program, Value
+from rnnscan.engine.trace import Atom, Equation, Program, Value, values_of
 
 
 # Products, whose work grows faster than what they read and write.
@@ -91,14 +91,14 @@ def split(program: Program, roles: Roles, accumulated: Sequence[int] = ()) -> Sp
     in_loop_only = [equation for equation in [*light, *looped] if equation.primitive.name in UNBATCHED]
     body_core = needed(looped, [*in_loop, *_outputs(in_loop_only)])
     after_core = _without(looped, body_core)
-    wanted = _read(body_core) | set(_values(in_loop)) | set(_outputs(in_loop_only))
+    wanted = _read(body_core) | set(values_of(in_loop)) | set(_outputs(in_loop_only))
     body = _in_order(equations, needed(light, wanted), body_core)
     light = _without(light, in_loop_only)
-    after = _in_order(equations, needed(light, _read(after_core) | set(_values(later))), after_core)
+    after = _in_order(equations, needed(light, _read(after_core) | set(values_of(later))), after_core)
 
     given = set(roles.known) | _made(before)
-    wanted_in_body = _read(body) | set(_values(in_loop))
-    wanted_after, made_after = _read(after) | set(_values(later)), _made(after)
+    wanted_in_body = _read(body) | set(values_of(in_loop))
+    wanted_after, made_after = _read(after) | set(values_of(later)), _made(after)
     return Split(
         invariant=tuple(invariant),
         before=tuple(before),
@@ -114,12 +114,12 @@ def split(program: Program, roles: Roles, accumulated: Sequence[int] = ()) -> Sp
 
 def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equation]:
     """The equations that the wanted values follow from, in order."""
-    open_values = set(_values(wanted))
+    open_values = set(values_of(wanted))
     kept = []
     for equation in reversed(equations):
         if any(output in open_values for output in equation.outputs):
             kept.append(equation)
-            open_values.update(_values(equation.inputs))
+            open_values.update(values_of(equation.inputs))
     return kept[::-1]
 
 
@@ -129,7 +129,7 @@ def _by_dependence(
     invariant_values, known_values = set(roles.invariant), set(roles.known)
     invariant, known, looped = [], [], []
     for equation in equations:
-        inputs = set(_values(equation.inputs))
+        inputs = set(values_of(equation.inputs))
         if inputs <= invariant_values:
             invariant.append(equation)
             invariant_values.update(equation.outputs)
@@ -152,12 +152,8 @@ def _heavy(known: Sequence[Equation]) -> list[Equation]:
     return [equation for equation in known if equation in chosen]
 
 
-def _values(atoms: Iterable[Atom]) -> list[Value]:
-    return [atom for atom in atoms if isinstance(atom, Value)]
-
-
 def _read(equations: Iterable[Equation]) -> set[Value]:
-    return {value for equation in equations for value in _values(equation.inputs)}
+    return {value for equation in equations for value in values_of(equation.inputs)}
 
 
 def _outputs(equations: Iterable[Equation]) -> list[Value]:

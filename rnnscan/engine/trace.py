@@ -1,6 +1,6 @@
 """From a function to a program: its equations in a row, with calls inlined, in values that are this module's own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,6 +25,11 @@ class Constant:
 
 
 Atom: TypeAlias = Value | Constant
+
+
+def values_of(atoms: Iterable[Atom]) -> list[Value]:
+    """Those of the atoms that are not known while tracing."""
+    return [atom for atom in atoms if isinstance(atom, Value)]
 
 
 @dataclass(frozen=True, eq=False)
