@@ -1,4 +1,5 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
+# make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make test: all checks that every commit must pass. make test-all: the long ones too, with every Python that is there.
 
 PYTHON ?= python3
@@ -11,11 +12,14 @@ PYTHONS ?= python3.12 python3.13
 TYPED := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo bench test test-all lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
 	$(BIN)/rnnscan tradeoff --plot runs/demo/tradeoff.png
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 
 test: $(VENV)/.installed-dev lint
 	$(PYTEST) $(TYPED) -m "not slow and not bad_input"
@@ -37,6 +41,11 @@ lint: $(VENV)/.installed-dev
 $(VENV)/.installed-train: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[train,plot]"
+	touch $@
+
+$(VENV)/.installed-bench: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml

@@ -2,6 +2,7 @@
 
 from rnnscan import cells as cells
 from rnnscan.compose import stack as stack
+from rnnscan.insight.explain import explain as explain
 from rnnscan.memory import Memory as Memory
 from rnnscan.naming import name as name
 from rnnscan.net import recurrent_net as recurrent_net

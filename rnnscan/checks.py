@@ -40,7 +40,7 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         )
     if engine not in ENGINES:
         raise ValueError(f"scan: `engine` must be one of {ENGINES}; got {engine!r}.")
-    if memory is not None and memory.chunk is not None and engine != "fission":
+    if memory is not None and memory.chunk is not None and engine == "lax":
         raise ValueError(
             f"scan: `Memory.chunk` says for how many steps parallel work is done at once, and engine={engine!r} runs "
             f"all work step by step; got chunk={memory.chunk}. Leave chunk=None."

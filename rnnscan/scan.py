@@ -75,9 +75,10 @@ def scan(
             "hold": the carry is held and y is the last valid one, zero before any; "drop": carry and y are zero.
         truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., counted in the
             order in which the steps run.
-        engine: "lax" is one plain `lax.scan` over a checkpointed cell, and the engine for forward-mode differentiation.
-            "fission", in progress, makes on the backward pass for a chunk of steps at once what need not be made step
-            by step; it has reverse mode only. "auto" chooses, and today chooses "lax".
+        engine: "fission" runs step by step only what is recurrent, and has reverse mode only (`rnnscan.explain` shows
+            what it finds). "lax" is one plain `lax.scan` over a checkpointed cell: the reference, and the engine for
+            forward-mode differentiation. "auto" picks fission, and lax for cells that fission cannot take apart: those
+            with side effects, and those that keep a name within a vmap or a branch. Both keep the same names.
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)` and leaves of xs `(T, N, ...)`, or
     `(T,)` where one value is shared by all rows. The cell sees zeros in place of padded inputs, so it must be finite
@@ -135,7 +136,7 @@ def scan(
         step, xs = truncate_gradient(step, truncate), (xs, order[::-1] if reverse else order)
     # What has side effects is done once, and never again on the backward pass.
     memory = None if overview.has_side_effects else memory
-    run = fission_engine.run if engine == "fission" else lax_engine.run
+    run = lax_engine.run if engine == "lax" else fission_engine.run
     carry, ys = run(
         step,
         carry,

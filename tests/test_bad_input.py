@@ -102,7 +102,11 @@ CASES = {
         ["`offload` must be empty", "segment=4"],
     ),
     "memory that is none": (scan(memory="all"), TypeError, ["`memory` must be an rnnscan.Memory", "got 'all'"]),
-    "chunk for lax": (scan(memory=rs.Memory(chunk=4)), ValueError, ["`Memory.chunk`", "chunk=4", "Leave chunk=None"]),
+    "chunk for lax": (
+        scan(memory=rs.Memory(chunk=4), engine="lax"),
+        ValueError,
+        ["`Memory.chunk`", "chunk=4", "Leave chunk=None"],
+    ),
     "unknown name": (
         scan(memory=rs.Memory(recompute=("gat",))),
         ValueError,

@@ -12,6 +12,7 @@ from slow_reference import assert_close, loss
 
 import rnnscan as rs
 from rnnscan import cells
+from rnnscan.engine import heuristics
 from rnnscan.insight import kept_bytes
 
 
@@ -194,7 +195,7 @@ def lstm(length=128, batch=32, features=128, hidden=256):
 
 
 @pytest.mark.parametrize(
-    ("memory", "floats"), [(rs.Memory(), 128 + 2 * 256 + 4 * 256), (rs.Memory(recompute="all"), 128 + 2 * 256)], ids=str
+    ("memory", "floats"), [(rs.Memory(), 128 + 256 + 4 * 256), (rs.Memory(recompute="all"), 128 + 256)], ids=str
 )
 def test_an_output_that_is_the_carry_is_kept_once(memory, floats):
     """Also where a loss reads the output; the lax engine keeps h as an output and as a carry then."""
@@ -208,9 +209,9 @@ def test_an_output_that_is_the_carry_is_kept_once(memory, floats):
         engine: kept_bytes(functools.partial(squares, engine=engine), params, xs) for engine in ("lax", "fission")
     }
     steps, parameters = 128 * 32, (128 + 256 + 1) * 4 * 256
-    initial = 32 * 2 * 256
-    assert bytes_of["fission"] <= 4 * (steps * floats + parameters + initial)
-    assert bytes_of["lax"] >= 4 * steps * (floats + 256)
+    initial, states = 32 * 2 * 256, 16 * 32 * 256
+    assert bytes_of["fission"] <= 4 * (steps * floats + parameters + initial + states)
+    assert bytes_of["lax"] >= 4 * steps * (floats + 2 * 256)
 
 
 def test_no_stack_of_weight_sized_arrays_exists():
@@ -239,21 +240,21 @@ def products_in_loops(jaxpr, inside=False):
 def test_the_innermost_loop_of_the_backward_pass_has_one_product():
     """Of an LSTM: the cotangent of the gates times the recurrent kernel. All others are made for a chunk at once."""
     cell, params, xs = lstm(length=64, batch=2, features=24, hidden=40)
-    memory = rs.Memory(recompute="all")
+    memory = rs.Memory(recompute="all", chunk=8)
     run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, engine="fission")[1]  # noqa: E731
     pull_back = jax.make_jaxpr(lambda params, xs, ct: jax.vjp(run, params, xs)[1](ct))(
         params, xs, jax.ShapeDtypeStruct((64, 2, 40), jnp.float32)
     )
     steps = [equation.outvars[0].aval.shape for equation in products_in_loops(pull_back.jaxpr)]
     assert steps.count((2, 40)) == 1, steps
-    assert steps.count((16, 2, 24)) == 1, "the cotangents of a chunk's inputs, at once"
+    assert steps.count((8, 2, 24)) == 1, "the cotangents of a chunk's inputs, at once"
     assert (2, 24) not in steps
 
 
 def test_forward_mode_is_refused():
     cell, params, xs = cells.RNN(3), cells.RNN(3).init(jax.random.key(0), 2), jnp.ones((4, 1, 2))
     run = lambda xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1]  # noqa: E731
-    with pytest.raises(TypeError, match="forward-mode"):
+    with pytest.raises(TypeError, match="needs engine='lax'"):
         jax.jvp(run, (xs,), (xs,))
 
 
@@ -267,3 +268,65 @@ def test_printing_for_debugging_goes_by_the_lax_engine(capfd):
     assert float(jax.grad(run)(0.5)) == float(expected)
     jax.effects_barrier()
     assert "carry 1.0" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_batching_everything_equals_plain_autodiff_too(kind, x64):
+    """As on a GPU: no work but the loops themselves is left in them."""
+    given_here = given(kind)
+    expected = results_and_gradients(kind, *given_here, memory=None)
+    with heuristics.using(heuristics.BACKENDS["gpu"]):
+        actual = results_and_gradients(kind, *given_here, memory=rs.Memory(recompute="all", chunk=3), engine="fission")
+    assert_close(actual, expected)
+
+
+def lengths_of_loops(jaxpr):
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            yield equation.params["length"]
+        for value in equation.params.values():
+            if isinstance(value, core.ClosedJaxpr):
+                yield from lengths_of_loops(value.jaxpr)
+
+
+def test_where_linear_recurrences_run_in_parallel_no_loop_over_their_steps_is_left():
+    def min_gru(params, carry, x):
+        gate = jax.nn.sigmoid(x @ params)
+        carry = (1 - gate) * carry + gate * x
+        return carry, carry
+
+    def total(params, xs):
+        return jnp.sum(rs.scan(min_gru, params, xs[0], xs)[1] ** 2)
+
+    params, xs = jnp.ones((4, 4)), jnp.ones((512, 2, 4))
+    assert 8 in lengths_of_loops(jax.make_jaxpr(jax.grad(total, (0, 1)))(params, xs).jaxpr)
+    with heuristics.using(heuristics.BACKENDS["gpu"]):
+        program = jax.make_jaxpr(jax.grad(total, (0, 1)))(params, xs)
+    assert set(lengths_of_loops(program.jaxpr)) == {512 // 128}, "one trip a chunk"
+
+
+def loops_with_products(jaxpr):
+    """For each innermost loop the number of its products."""
+    for equation in jaxpr.eqns:
+        inner = [value.jaxpr for value in equation.params.values() if isinstance(value, core.ClosedJaxpr)]
+        for body in inner:
+            if equation.primitive.name == "scan" and not any(e.primitive.name == "scan" for e in body.eqns):
+                yield sum(e.primitive.name == "dot_general" for e in body.eqns)
+            else:
+                yield from loops_with_products(body)
+
+
+@pytest.mark.parametrize("backend", heuristics.BACKENDS)
+def test_two_stacked_layers_are_two_loops(backend):
+    """In the backward pass everywhere. In the forward pass of a CPU one loop is faster (docs/decisions.md)."""
+    cell = rs.stack(cells.LSTM(64), cells.LSTM(64))
+    params = cell.init(jax.random.key(0), 64)
+    xs = jnp.ones((32, 16, 64))
+    run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]  # noqa: E731
+    with heuristics.using(heuristics.BACKENDS[backend]):
+        forward = jax.make_jaxpr(run)(params, xs)
+        both = jax.make_jaxpr(lambda params, xs: jax.vjp(run, params, xs)[1](xs))(params, xs)
+    ahead = [products for products in loops_with_products(forward.jaxpr) if products]
+    behind = [products for products in loops_with_products(both.jaxpr) if products][len(ahead) :]
+    assert ahead == ([4] if backend == "cpu" else [1, 1])
+    assert behind == [1, 1]

@@ -483,10 +483,8 @@ def test_a_buffer_that_is_donated_gives_the_same():
     assert_close(donated, expected)
 
 
-def test_tracing_does_not_depend_on_what_was_traced_before(engine):
+def test_tracing_does_not_depend_on_what_was_traced_before():
     """An inner jit is traced anew for each memory choice: its names may not come from another choice's cache."""
-    if engine == "fission":
-        pytest.skip("it does not take a value out of an inner jit to keep it")
     inner = jax.jit(cell)
     given = arguments(0, 6, 2)
 

@@ -1,6 +1,6 @@
 """The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,30 +23,41 @@ class Chunk:
         steps: how many steps.
         invariant: values that are the same at every step.
         varying: values of each step, stacked.
+        looped: values that loops over the steps will make, and `add` will bring.
         equations: what else can be asked for.
     """
 
     def __init__(
-        self, steps: int, invariant: Mapping[Value, Any], varying: Mapping[Value, Any], equations: Sequence[Equation]
+        self,
+        steps: int,
+        invariant: Mapping[Value, Any],
+        varying: Mapping[Value, Any],
+        looped: Iterable[Value],
+        equations: Sequence[Equation],
     ) -> None:
-        self._steps = steps
-        self._values = {**invariant, **varying}
+        self.steps = steps
+        self.varying = dict(varying)
+        self._invariant = invariant
         self._equations = equations
         self._maker = {output: equation for equation in equations for output in equation.outputs}
         self._sums: dict[Atom, Any] = {}
-        self._varying = set(varying)
+        self._varies = {*varying, *looped}
         for equation in equations:
             if any(self.varies(atom) for atom in equation.inputs):
-                self._varying.update(equation.outputs)
+                self._varies.update(equation.outputs)
+
+    def add(self, varying: Mapping[Value, Any]) -> None:
+        """Bring values of each step, stacked."""
+        self.varying.update(varying)
 
     def varies(self, atom: Atom) -> bool:
         """Whether a value differs from step to step."""
-        return isinstance(atom, Value) and atom in self._varying
+        return isinstance(atom, Value) and atom in self._varies
 
     def stacked(self, atom: Atom) -> Any:
         """A value at each step, with the axis of steps even where it does not vary."""
-        value = self._read(atom)
-        return value if self.varies(atom) else jnp.broadcast_to(value, (self._steps, *jnp.shape(value)))
+        value = self.read(atom)
+        return value if self.varies(atom) else jnp.broadcast_to(value, (self.steps, *jnp.shape(value)))
 
     def sum(self, atom: Atom) -> Any:
         """The sum of a value over the steps.
@@ -55,7 +66,7 @@ class Chunk:
         contracts over the steps too gives the sum: `sum_t a_t^T b_t` never makes a stack of weight-sized arrays.
         """
         if not self.varies(atom):
-            return self._read(atom) * self._steps
+            return self.read(atom) * self.steps
         if atom not in self._sums:
             self._sums[atom] = self._sum(atom)
         return self._sums[atom]
@@ -71,31 +82,34 @@ class Chunk:
             return equation.evaluate(*map(self.sum, equation.inputs))[0]
         elif primitive == "dot_general":
             return self._sum_of_product(equation)
-        return jnp.sum(self._read(atom), axis=0)
+        return jnp.sum(self.read(atom), axis=0)
 
     def _sum_of_product(self, equation: Equation) -> Any:
         left, right = equation.inputs
         if not self.varies(left):
-            return equation.evaluate(self._read(left), self.sum(right))[0]
+            return equation.evaluate(self.read(left), self.sum(right))[0]
         if not self.varies(right):
-            return equation.evaluate(self.sum(left), self._read(right))[0]
+            return equation.evaluate(self.sum(left), self.read(right))[0]
         contracting, batch = equation.params["dimension_numbers"]
         with_steps = [(0, *(axis + 1 for axis in axes)) for axes in contracting]
         shifted = [tuple(axis + 1 for axis in axes) for axes in batch]
         params = {**equation.params, "dimension_numbers": (tuple(with_steps), tuple(shifted))}
-        return replace(equation, params=params).evaluate(self._read(left), self._read(right))[0]
+        return replace(equation, params=params).evaluate(self.read(left), self.read(right))[0]
 
-    def _read(self, atom: Atom) -> Any:
+    def read(self, atom: Atom) -> Any:
+        """A value, with an axis of steps where it varies."""
         if isinstance(atom, Constant):
             return atom.value
-        if atom not in self._values:
+        if atom in self._invariant:
+            return self._invariant[atom]
+        if atom not in self.varying:
             for equation in needed(self._equations, [atom]):
-                if equation.outputs[0] not in self._values:
-                    self._values.update(zip(equation.outputs, self._evaluate(equation), strict=True))
-        return self._values[atom]
+                if equation.outputs[0] not in self.varying:
+                    self.varying.update(zip(equation.outputs, self._evaluate(equation), strict=True))
+        return self.varying[atom]
 
     def _evaluate(self, equation: Equation) -> list[Any]:
-        operands = [atom.value if isinstance(atom, Constant) else self._values[atom] for atom in equation.inputs]
+        operands = [self.read(atom) for atom in equation.inputs]
         axes = [0 if self.varies(atom) else None for atom in equation.inputs]
         if not any(axis == 0 for axis in axes):
             return equation.evaluate(*operands)

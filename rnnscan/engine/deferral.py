@@ -1,20 +1,27 @@
 """Which sums over the steps are made in the loop, and which after it, from what the loop leaves behind."""
 
-from collections.abc import Iterator, Sequence
-from math import prod
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from rnnscan.engine.chunk import ADDITIVE, LINEAR
-from rnnscan.engine.split import Roles
+from rnnscan.engine.heuristics import too_large_to_feed
+from rnnscan.engine.split import Roles, needed
 from rnnscan.engine.trace import Atom, Equation, Program, Value, values_of
 
 
-def accumulated_in_loop(program: Program, roles: Roles) -> list[int]:
-    """The positions in `roles.summed` whose sum is better made in the loop.
+def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
+    """Where the sums over steps are made.
 
     A sum that ends in products is made after the loop, from the stacked operands, if these are smaller than the two
     accesses a step that an accumulator costs. Another one is made after the loop only if that stacks nothing more:
     a cotangent that is elementwise at its end would make a stack of its own size.
+
+    Args:
+        program: one step.
+        roles: what its inputs and outputs are.
+
+    Returns:
+        The positions in `roles.summed` whose sum is made in the loop; and, of the others, the operands that the loop
+        should leave behind, because to make them at once would make large values on the way.
     """
     varying = _depending(program, [*roles.known, *roles.carry])
     looped = _depending(program, roles.carry)
@@ -23,21 +30,33 @@ def accumulated_in_loop(program: Program, roles: Roles) -> list[int]:
     stacked: set[Value] = set()
     in_loop = []
     for position, (atom, its_ends) in enumerate(zip(roles.summed, ends, strict=True)):
-        operands = {
-            value for end in its_ends if isinstance(end, Equation) for value in values_of(end.inputs) if value in looped
-        }
-        if _is_product(its_ends) and sum(map(_bytes, operands)) <= 2 * _bytes(atom):
+        operands = set(_operands(its_ends)) & looped
+        size = atom.nbytes if isinstance(atom, Value) else 0
+        if _is_product(its_ends) and sum(value.nbytes for value in operands) <= 2 * size:
             stacked |= operands
         else:
             in_loop.append(position)
-    return [
+    accumulated = [
         position
         for position in in_loop
         if not all(isinstance(end, Value) and (end in stacked or end not in looped) for end in ends[position])
     ]
+    deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
+    free = [equation for equation in program.equations if set(equation.outputs) <= varying - looped]
+    large = [
+        value
+        for value in dict.fromkeys(deferred)
+        if value in varying - looped and too_large_to_feed(value, needed(free, [value])[:-1])
+    ]
+    return accumulated, large
 
 
-def _ends(atom: Atom, maker: dict[Value, Equation], varying: set[Value]) -> Iterator[Equation | Value]:
+def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
+    """The values that vary of the products, and those that are summed as they are."""
+    return [value for end in ends for value in (values_of(end.inputs) if isinstance(end, Equation) else [end])]
+
+
+def _ends(atom: Atom, maker: dict[Value, Equation], varying: Collection[Value]) -> Iterator[Equation | Value]:
     """Where a sum over steps can be pushed down to: products of two varying values, or values to be stacked."""
     if not isinstance(atom, Value) or atom not in varying:
         return
@@ -66,7 +85,3 @@ def _depending(program: Program, inputs: Sequence[Value]) -> set[Value]:
         if any(value in depending for value in values_of(equation.inputs)):
             depending.update(equation.outputs)
     return depending
-
-
-def _bytes(atom: Any) -> int:
-    return prod(atom.aval.shape) * atom.aval.dtype.itemsize if isinstance(atom, Value) else 0

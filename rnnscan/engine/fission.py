@@ -1,28 +1,28 @@
 """The fission engine: run only what is recurrent step by step.
 
-The forward pass is one scan that also stacks what is kept. The backward pass goes through the sequence in chunks, from
-the end: what was not kept is computed again for a chunk at once, a small loop carries the cotangent of the carry, and
-the gradients of what all steps share are summed after it, by products that contract over the steps.
+A step is traced (trace.py, step.py) and split (split.py) into what is invariant, what can be done for a chunk of
+steps at once, and loops. The forward pass (forward.py) keeps what the rule of memory says. The backward pass
+(backward.py) goes through the chunks from the end: what was not kept is computed again for a chunk at once, a small
+loop carries the cotangent of the carry, and the gradients of what all steps share are summed after it, by products
+that contract over the steps.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from rnnscan.engine import lax as lax_engine
-from rnnscan.engine.backward import Backward, Saved
+from rnnscan.engine.backward import Backward
+from rnnscan.engine.forward import Plan, run_and_save, run_forward
 from rnnscan.engine.segments import run_segments
-from rnnscan.engine.step import FlatStep, flatten_step, one_step
+from rnnscan.engine.step import flatten_step, one_step
 from rnnscan.memory import Memory, is_count, kept_names
 from rnnscan.naming import Names
 from rnnscan.sequence import Length, Step
-
-
-# Steps of a chunk, where it is not chosen: few, so that its buffers stay in the cache of a CPU. Not tuned yet.
-CHUNK = 16
 
 
 def run(
@@ -38,64 +38,86 @@ def run(
 ) -> tuple[Any, Any]:
     """Run a step over time under the rule of memory.
 
-    The arguments are those of the lax engine's `run`, which has the steps that do more than compute.
+    The arguments are those of the lax engine's `run`, which has the steps that this engine cannot take apart: those
+    that do more than compute, and those that keep a named value within a vmap or a branch.
     """
     run_by_lax = partial(
         lax_engine.run, step, carry, xs, length=length, reverse=reverse, unroll=unroll, memory=memory, names=names
     )
-    # Plain autodiff, no step to run, or a symbolic dimension of jax.export, which chunks cannot divide.
-    if memory is None or not is_count(length):
+    # Plain autodiff, a symbolic dimension of jax.export, which chunks cannot divide, or what is kept in host memory.
+    if memory is None or not is_count(length) or memory.offload:
         return run_by_lax()
     x = jax.tree.map(one_step, xs)
     flat, constants = flatten_step(step, carry, x, kept=kept_names(memory, names), names=names)
-    if flat.has_effects:
+    if flat.has_effects or not flat.keeps_all:
         return run_by_lax()
+    if flat.unchanged:
+        return _run_with_unchanged(step, carry, xs, flat.unchanged, run_by_lax.keywords)
 
     def run_steps(carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
-        chunk = min(length, memory.chunk or CHUNK)
-        scan = _differentiable_scan(flat, length, reverse=reverse, unroll=unroll, chunk=chunk)
-        final, ys = scan(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
+        plan = Plan(flat, length, reverse=reverse, unroll=unroll, chosen_chunk=memory.chunk)
+        with _clear_about_forward_mode():
+            final, ys = _differentiable(plan)(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
         return jax.tree.unflatten(jax.tree.structure(carry), final), jax.tree.unflatten(flat.y_structure, ys)
 
     return run_segments(run_steps, carry, xs, length=length, segments=memory.segments(length), reverse=reverse)
 
 
-def _differentiable_scan(flat: FlatStep, length: int, *, reverse: bool, unroll: int | bool, chunk: int) -> Any:
+def _run_with_unchanged(
+    step: Step, carry: Any, xs: Any, unchanged: list[int], options: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Run a step that closes over what of its carry stays as it is, so that it is not kept at each step."""
+    structure = jax.tree.structure(carry)
+    leaves = dict(enumerate(jax.tree.leaves(carry)))
+    constant = {index: leaves.pop(index) for index in unchanged}
+
+    def whole(changing: dict[int, Any]) -> Any:
+        return jax.tree.unflatten(structure, [leaf for _, leaf in sorted({**changing, **constant}.items())])
+
+    def smaller_step(changing: dict[int, Any], x: Any) -> tuple[dict[int, Any], Any]:
+        new_carry, y = step(whole(changing), x)
+        return {index: jax.tree.leaves(new_carry)[index] for index in changing}, y
+
+    final, ys = run(smaller_step, leaves, xs, **options)
+    return whole(final), ys
+
+
+def _differentiable(plan: Plan) -> Any:
     """`(constants, carry, xs) -> (carry, ys)`, all lists of leaves, with the backward pass of this engine."""
-    loop = partial(lax.scan, length=length, reverse=reverse, unroll=unroll)
 
     @jax.custom_vjp
     def scan(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-            new_carry, y, _ = flat.forward(constants, carry, x)
-            return new_carry, y
-
-        return loop(body, carry, xs)
+        return run_forward(plan, constants, carry, xs)
 
     def forward(constants: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
         given = (constants, carry, xs)
-        constants, carry, xs = jax.tree.map(lambda leaf: leaf.value, given, is_leaf=_is_primal)
+        values = jax.tree.map(lambda leaf: leaf.value, given, is_leaf=_is_primal)
         differentiated = jax.tree.map(
             lambda leaf: leaf.perturbed and jnp.issubdtype(leaf.value.dtype, jnp.inexact), given, is_leaf=_is_primal
         )
-        stacked_carry = [index for index in range(flat.carry_size) if index not in flat.repeats]
-
-        def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
-            new_carry, y, kept = flat.forward(constants, carry, x)
-            return new_carry, (y, [carry[index] for index in stacked_carry], kept)
-
-        final, (ys, carries, kept) = loop(body, carry, xs)
-        repeated = {y: ys[y] for y in flat.repeats.values()}
-        saved = Saved(constants, carry, dict(zip(stacked_carry, carries, strict=True)), repeated, xs, kept)
+        final, ys, saved = run_and_save(plan, *values)
         return (final, ys), (saved, _Static(jax.tree.leaves(differentiated)))
 
     def backward(residuals: Any, cotangents: Any) -> Any:
         saved, differentiated = residuals
-        pull_back = Backward(flat, length=length, reverse=reverse, unroll=unroll, chunk=chunk)
-        return pull_back(saved, differentiated.value, *cotangents)
+        return Backward(plan)(saved, differentiated.value, *cotangents)
 
     scan.defvjp(forward, backward, symbolic_zeros=True)
     return scan
+
+
+@contextmanager
+def _clear_about_forward_mode() -> Iterator[None]:
+    """Say which engine has forward mode, where JAX says that a function with a rule for reverse mode has none."""
+    try:
+        yield
+    except TypeError as error:
+        if "custom_vjp" not in str(error) or "forward-mode" not in str(error):
+            raise
+        raise TypeError(
+            "scan: forward-mode differentiation (jax.jvp, jax.jacfwd, jax.linearize) needs engine='lax'; got "
+            "engine='fission', or 'auto', which chose that. Set engine='lax', or use reverse mode (jax.grad)."
+        ) from error
 
 
 @jax.tree_util.register_static

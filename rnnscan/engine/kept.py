@@ -1,29 +1,23 @@
 """Named values that are kept: taken out of the forward pass, and put back in place of what made them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 
-from rnnscan.naming import Names, PositionReader, current_trace, reading
+from rnnscan.engine.trace import mark
+from rnnscan.naming import Names, PositionReader, reading
 
 
-class _Keeper(PositionReader):
+class _Marker(PositionReader):
     def __init__(self, kept: frozenset[str], names: Names) -> None:
         super().__init__(kept, names)
-        self.values: dict[int, Any] = {}
-        self._step = current_trace()
+        self.shapes: dict[int, tuple[int, ...]] = {}
 
     def keep(self, position: int, leaf: Any, label: str) -> Any:
-        # A value inside of another transformation (a vmap, a branch of a cond) cannot be taken out of it.
-        if current_trace() == self._step:
-            self.values[position] = leaf
-        return leaf
-
-    def forget(self) -> None:
-        super().forget()
-        self.values = {}
+        self.shapes[position] = leaf.shape
+        return mark(leaf, str(position))
 
 
 class _Restorer(PositionReader):
@@ -40,11 +34,14 @@ class _Restorer(PositionReader):
 
 
 @contextmanager
-def keeping(kept: frozenset[str], names: Names) -> Iterator[Callable[[], dict[int, Any]]]:
-    """Trace a step inside this context, and call what it gives for the values that the names keep, by position."""
-    keeper = _Keeper(kept, names)
-    with reading(keeper):
-        yield lambda: keeper.values
+def marking(kept: frozenset[str], names: Names) -> Iterator[dict[int, tuple[int, ...]]]:
+    """Trace a step inside this context, and the values that the names keep are marked by their position.
+
+    Gives the shape that each of them has where it is named: within a vmap that is not the shape of the marked value.
+    """
+    marker = _Marker(kept, names)
+    with reading(marker):
+        yield marker.shapes
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """One step as flat functions of arrays: forward, and with kept values restored, as the backward pass needs it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.extend import core
 
-from rnnscan.engine.kept import keeping, restoring
+from rnnscan.engine.kept import marking, restoring
+from rnnscan.engine.trace import Atom, Program, Value, trace
 from rnnscan.naming import Names
 from rnnscan.sequence import Step
 
@@ -19,32 +20,86 @@ class FlatStep:
     It does not hold these arrays: the backward pass lives on in JAX's caches, and must not hold a trace through them.
 
     Attributes:
+        program: `(constants, carry, x) -> (new carry, y, kept named values)`.
+        constants_size: number of arrays that the step closes over.
         carry_size: number of leaves of the carry.
         y_structure: the structure of y.
-        repeats: carry leaf -> y leaf that is the same value.
+        kept_labels: the labels of the named values to keep, in their order.
         has_effects: whether the step does more than compute.
+        keeps_all: whether every named value to keep can be taken out of the step. One within a vmap or a branch cannot.
     """
 
+    program: Program
+    constants_size: int
     carry_size: int
     y_structure: Any
-    repeats: dict[int, int]
+    kept_labels: tuple[str, ...]
     has_effects: bool
-    _forward: Any
-    _backward: Any
+    keeps_all: bool
+    _restored: Any
 
-    def forward(
-        self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """The new carry, y, and the named values to keep."""
-        results = _call(self._forward, constants, [*carry, *x])
-        y_end = self.carry_size + self.y_structure.num_leaves
-        return results[: self.carry_size], results[self.carry_size : y_end], results[y_end:]
+    @property
+    def y_size(self) -> int:
+        """Number of leaves of y."""
+        return int(self.y_structure.num_leaves)
+
+    @property
+    def constants(self) -> tuple[Value, ...]:
+        """What the step closes over."""
+        return self.program.inputs[: self.constants_size]
+
+    @property
+    def carry(self) -> tuple[Value, ...]:
+        """The carry that the step is given."""
+        return self.program.inputs[self.constants_size :][: self.carry_size]
+
+    @property
+    def x(self) -> tuple[Value, ...]:
+        """The input that the step is given."""
+        return self.program.inputs[self.constants_size + self.carry_size :]
+
+    @property
+    def new_carry(self) -> tuple[Atom, ...]:
+        """The carry that the step returns."""
+        return self.program.outputs[: self.carry_size]
+
+    @property
+    def y(self) -> tuple[Atom, ...]:
+        """The y that the step returns."""
+        return self.program.outputs[self.carry_size :][: self.y_size]
+
+    @property
+    def kept(self) -> tuple[Atom, ...]:
+        """The named values to keep."""
+        return self.program.outputs[self.carry_size + self.y_size :]
+
+    @property
+    def repeats(self) -> dict[int, int]:
+        """Carry leaf -> y leaf that is the same value."""
+        y_leaves = {atom: index for index, atom in reversed(list(enumerate(self.y)))}
+        return {
+            index: y_leaves[atom]
+            for index, atom in enumerate(self.new_carry)
+            if isinstance(atom, Value) and atom in y_leaves
+        }
+
+    @property
+    def repeated_ys(self) -> list[int]:
+        """The y leaves that carry leaves repeat."""
+        return list(dict.fromkeys(self.repeats.values()))
+
+    @property
+    def unchanged(self) -> list[int]:
+        """Carry leaves that the step returns as it got them."""
+        return [index for index, leaf in enumerate(self.carry) if self.new_carry[index] is leaf]
 
     def restored(
         self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any], kept: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
         """The new carry and y, with kept values in place of what made them; the function to differentiate."""
-        results = _call(self._backward, constants, [*carry, *x, *kept])
+        opened, places = self._restored
+        arguments = [*(constants[index] for index in places), *carry, *x, *kept]
+        results = list(core.jaxpr_as_fun(opened)(*arguments))
         return results[: self.carry_size], results[self.carry_size :]
 
 
@@ -62,41 +117,52 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
         The step as flat functions, and the arrays that it closes over.
     """
     structure = jax.tree.structure((carry, x))
-    size = len(jax.tree.leaves(carry))
     leaves = jax.tree.leaves((carry, x))
-    positions: list[int] = []
+    shapes: dict[int, tuple[int, ...]] = {}
     y_structure: Any = None
 
     def forward(*leaves: Any) -> list[Any]:
         nonlocal y_structure
-        with keeping(kept, names) as kept_values:
+        with marking(kept, names) as named:
             new_carry, y = step(*jax.tree.unflatten(structure, leaves))
-            values = kept_values()
-        positions[:] = values
+        shapes.update(named)
         y_structure = jax.tree.structure(y)
-        return [*jax.tree.leaves(new_carry), *jax.tree.leaves(y), *values.values()]
-
-    traced, types = jax.make_jaxpr(forward, return_shape=True)(*leaves)
-    results = traced.jaxpr.outvars
-    kept_types = types[len(types) - len(positions) :]
-
-    def backward(*leaves: Any) -> list[Any]:
-        given = leaves[len(leaves) - len(positions) :]
-        with restoring(kept, names, dict(zip(positions, given, strict=True))):
-            new_carry, y = step(*jax.tree.unflatten(structure, leaves[: len(leaves) - len(positions)]))
         return [*jax.tree.leaves(new_carry), *jax.tree.leaves(y)]
 
-    retraced = jax.make_jaxpr(backward)(*leaves, *kept_types)
+    traced = jax.make_jaxpr(forward)(*leaves)
+    program = trace(core.jaxpr_as_fun(_opened(traced, leaves)), *traced.consts, *leaves)
+    # A value within a vmap has one axis less than the marked one, and a value within a branch is not seen at all.
+    marked = {position: program.marked.get(str(position)) for position in shapes}
+    can_keep = {position: atom is not None and atom.shape == shapes[position] for position, atom in marked.items()}
+    kept_values = {
+        position: atom for position, atom in marked.items() if isinstance(atom, Value) and can_keep[position]
+    }
+
+    def restored(*leaves: Any) -> list[Any]:
+        given = leaves[len(leaves) - len(kept_values) :]
+        with restoring(kept, names, dict(zip(kept_values, given, strict=True))):
+            new_carry, y = step(*jax.tree.unflatten(structure, leaves[: len(leaves) - len(kept_values)]))
+        return [*jax.tree.leaves(new_carry), *jax.tree.leaves(y)]
+
+    kept_types = [atom.aval for atom in kept_values.values()]
+    retraced = jax.make_jaxpr(restored)(*leaves, *kept_types)
     constants = list({id(const): const for const in [*traced.consts, *retraced.consts]}.values())
     place = {id(const): index for index, const in enumerate(constants)}
-    y_leaves = {var: index for index, var in reversed(list(enumerate(results[size : size + y_structure.num_leaves])))}
+    more = [Value(jax.typeof(const)) for const in constants[len(traced.consts) :]]
+    given = program.inputs
     flat = FlatStep(
-        carry_size=size,
+        program=replace(
+            program,
+            inputs=(*given[: len(traced.consts)], *more, *given[len(traced.consts) :]),
+            outputs=(*program.outputs, *kept_values.values()),
+        ),
+        constants_size=len(constants),
+        carry_size=len(jax.tree.leaves(carry)),
         y_structure=y_structure,
-        repeats={index: y_leaves[var] for index, var in enumerate(results[:size]) if _is_in(var, y_leaves)},
+        kept_labels=tuple(names.labels[position] for position in kept_values),
         has_effects=bool(traced.effects),
-        _forward=(_opened(traced, leaves), [place[id(const)] for const in traced.consts]),
-        _backward=(_opened(retraced, [*leaves, *kept_types]), [place[id(const)] for const in retraced.consts]),
+        keeps_all=all(can_keep.values()),
+        _restored=(_opened(retraced, [*leaves, *kept_types]), [place[id(const)] for const in retraced.consts]),
     )
     return flat, constants
 
@@ -104,10 +170,6 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
 def one_step(leaf: Any) -> jax.ShapeDtypeStruct:
     """The type of one step of a stack `(T, ...)`, with the axes of a mesh over which it varies under `shard_map`."""
     return jax.eval_shape(lambda leaf: leaf[0], leaf)
-
-
-def _is_in(var: Any, among: dict[Any, int]) -> bool:
-    return isinstance(var, core.Var) and var in among
 
 
 def _opened(traced: Any, arguments: Sequence[Any]) -> Any:
@@ -118,8 +180,3 @@ def _opened(traced: Any, arguments: Sequence[Any]) -> Any:
         return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, list(given[:count])))(*given[count:])
 
     return jax.make_jaxpr(opened)(*traced.consts, *arguments)
-
-
-def _call(traced: tuple[Any, list[int]], constants: Sequence[Any], arguments: list[Any]) -> list[Any]:
-    opened, places = traced
-    return list(core.jaxpr_as_fun(opened)(*(constants[index] for index in places), *arguments))

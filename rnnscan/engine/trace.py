@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
 
@@ -16,12 +18,37 @@ class Value:
     def __init__(self, aval: Any) -> None:
         self.aval = aval
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.aval.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return self.aval.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return prod(self.aval.shape) * int(self.aval.dtype.itemsize)
+
 
 @dataclass(frozen=True, eq=False)
 class Constant:
     """A value that is known while tracing."""
 
     value: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(jnp.shape(self.value))
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return jnp.result_type(self.value)
 
 
 Atom: TypeAlias = Value | Constant
@@ -49,25 +76,42 @@ class Equation:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Equations in the order in which they can run."""
+    """Equations in the order in which they can run.
+
+    Attributes:
+        inputs: what it is given.
+        equations: the equations.
+        outputs: what it returns.
+        marked: the values that `mark` labelled and that its equations can see.
+    """
 
     inputs: tuple[Value, ...]
     equations: tuple[Equation, ...]
     outputs: tuple[Atom, ...]
+    marked: dict[str, Atom]
 
 
-# The calls whose body means the same when its equations stand in the caller. A rule for derivatives has done its work
-# before a program is made (engine/backward.py differentiates the function, never the program).
+# The calls whose body means the same when its equations stand in the caller. Custom rules for derivatives stay whole:
+# a gradient of a gradient differentiates these equations, and has to find the rules.
 _INLINED = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
     "checkpoint": "jaxpr",
     "remat2": "jaxpr",
 }
+_MARK = "rnnscan mark "
+
+
+def mark(value: Any, label: str) -> Any:
+    """Label a value for `Program.marked`, from within any nested `jit` of the function that is traced."""
+
+    def marked(value: Any) -> Any:
+        return value
+
+    marked.__name__ = _MARK + label
+    return jax.jit(marked)(value)
 
 
 def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
@@ -82,26 +126,38 @@ def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
     """
     closed = jax.make_jaxpr(function)(*arguments)
     inputs = tuple(Value(var.aval) for var in closed.jaxpr.invars)
-    equations: list[Equation] = []
-    outputs = _inline(closed.jaxpr, [Constant(const) for const in closed.consts], inputs, equations)
-    return Program(inputs, tuple(equations), tuple(outputs))
+    inliner = _Inliner()
+    outputs = inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], inputs)
+    return Program(inputs, tuple(inliner.equations), tuple(outputs), inliner.marked)
 
 
-def _inline(jaxpr: Any, consts: Sequence[Atom], arguments: Sequence[Atom], equations: list[Equation]) -> list[Atom]:
-    atoms: dict[Any, Atom] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+class _Inliner:
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+        self.marked: dict[str, Atom] = {}
 
-    def read(var: Any) -> Atom:
-        return Constant(var.val) if isinstance(var, core.Literal) else atoms[var]
+    def inline(self, jaxpr: Any, consts: Sequence[Atom], arguments: Sequence[Atom]) -> list[Atom]:
+        atoms: dict[Any, Atom] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
-    for eqn in jaxpr.eqns:
-        inputs = [read(var) for var in eqn.invars]
+        def read(var: Any) -> Atom:
+            return Constant(var.val) if isinstance(var, core.Literal) else atoms[var]
+
+        for eqn in jaxpr.eqns:
+            results = self._equation(eqn, [read(var) for var in eqn.invars])
+            atoms.update(zip(eqn.outvars, results, strict=True))
+        return [read(var) for var in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[Atom]) -> Sequence[Atom]:
+        if str(eqn.params.get("name", "")).startswith(_MARK):
+            self.marked[eqn.params["name"].removeprefix(_MARK)] = inputs[0]
+            return inputs
+        if eqn.primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
+            return inputs[1:2]  # Padding holds what does not change anyway.
         body = eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
-        if body is None:
-            outputs: list[Atom] = [Value(var.aval) for var in eqn.outvars]
-            equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), tuple(outputs)))  # type: ignore[arg-type]
-        elif isinstance(body, core.ClosedJaxpr):
-            outputs = _inline(body.jaxpr, [Constant(const) for const in body.consts], inputs, equations)
-        else:
-            outputs = _inline(body, [], inputs, equations)
-        atoms.update(zip(eqn.outvars, outputs, strict=True))
-    return [read(var) for var in jaxpr.outvars]
+        if isinstance(body, core.ClosedJaxpr):
+            return self.inline(body.jaxpr, [Constant(const) for const in body.consts], inputs)
+        if body is not None:
+            return self.inline(body, [], inputs)
+        outputs = tuple(Value(var.aval) for var in eqn.outvars)
+        self.equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), outputs))
+        return outputs

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-import rnnscan as rs
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
+from rnnscan.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Tradeoff:
     """
 
     choice: str
-    memory: rs.Memory | None
+    memory: Memory | None
     kept_bytes: int
     temporary_bytes: int | None
     seconds: float
@@ -35,8 +35,8 @@ class Tradeoff:
 
 
 def measure_tradeoff(
-    build: Callable[[rs.Memory | None], tuple[Callable[..., Any], tuple[Any, ...]]],
-    choices: Mapping[str, rs.Memory | None],
+    build: Callable[[Memory | None], tuple[Callable[..., Any], tuple[Any, ...]]],
+    choices: Mapping[str, Memory | None],
     *,
     rounds: int = 10,
     report: Callable[[str], None] = lambda doing: None,

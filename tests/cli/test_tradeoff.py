@@ -44,8 +44,8 @@ def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: C
         "segment 9,3",
     ]
     kept = [to_bytes(row[1]) for row in rows]
-    assert kept == sorted(kept, reverse=True)
-    assert kept[2] < 0.45 * kept[0]
+    assert kept[:3] == sorted(kept[:3], reverse=True)
+    assert max(kept[2:]) < 0.45 * kept[0]
     assert rows[0][2] == "100%"
     for row, count in zip(rows, kept, strict=True):
         assert abs(float(row[2].removesuffix("%")) / 100 - count / kept[0]) < 0.02

@@ -1,0 +1,6 @@
+"""The command: `python -m benchmarks`."""
+
+from benchmarks.app import app
+
+
+app()

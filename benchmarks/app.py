@@ -1,0 +1,94 @@
+"""The command line of the benchmarks."""
+
+import os
+import shlex
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Literal
+
+import jax
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from benchmarks.bars import bars
+from benchmarks.machine import describe_machine
+from benchmarks.measure import warm_compiler
+from benchmarks.page import make_page
+from benchmarks.result import Result
+from benchmarks.rows import Engine
+from benchmarks.run import DESCRIPTIONS, OWN_ROWS, Options, run_workload
+from benchmarks.table import BAR_HEADINGS, HEADINGS, bar_rows, notes, result_rows, rich_table
+from benchmarks.workloads import WORKLOADS
+
+
+Precision = Literal["float32", "tensorfloat32"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    workload: Annotated[list[str] | None, typer.Option(help=f"{', '.join(WORKLOADS)}; may be repeated")] = None,
+    rows: Annotated[str | None, typer.Option(help=f"some of {','.join(DESCRIPTIONS)}; plain is always there")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="without other libraries, at least 5 rounds")] = False,
+    rounds: Annotated[int | None, typer.Option(min=1, help="the least number of rounds; 9 without --quick")] = None,
+    engine: Annotated[Engine, typer.Option(help="of rnnscan's rows")] = "auto",
+    precision: Annotated[Precision, typer.Option(help="of products on a GPU")] = "float32",
+    write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
+) -> None:
+    """Time and memory of rnnscan beside plain JAX and other libraries."""
+    options = Options(
+        rows=_known(rows.split(","), DESCRIPTIONS, "--rows") | {"plain"} if rows else _default_rows(quick),
+        rounds=rounds or (5 if quick else 9),
+        compilations=1 if quick else 2,
+        engine=engine,
+        precision=precision,
+    )
+    names = _known(workload or list(WORKLOADS), WORKLOADS, "--workload")
+    # A wide table in a narrow terminal wraps in every cell.
+    console = Console(highlight=False, width=max(Console().width, 125))
+    _set_precision(precision)
+    machine = describe_machine(precision)
+    for heading, text in machine.items():
+        console.print(f"{heading}: {escape(text)}")
+    results = _run_all([name for name in WORKLOADS if name in names], options, console)
+    console.print(rich_table("What was aimed at", BAR_HEADINGS, bar_rows(bars(results))))
+    if write is not None:
+        command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+        write.parent.mkdir(parents=True, exist_ok=True)
+        write.write_text(make_page(results, machine=machine, command=command, descriptions=DESCRIPTIONS))
+        console.print(f"written to {write}")
+
+
+def _run_all(names: list[str], options: Options, console: Console) -> dict[str, Result]:
+    warm_compiler()
+    results = {}
+    for name in names:
+        with console.status("") as status:
+            results[name] = run_workload(WORKLOADS[name], options, status.update)
+        console.print(rich_table(f"{name}: {WORKLOADS[name].title}", HEADINGS, result_rows(results[name])))
+        for note in notes(results[name]):
+            console.print(note)
+    return results
+
+
+def _default_rows(quick: bool) -> set[str]:
+    return set(OWN_ROWS) if quick else set(DESCRIPTIONS)
+
+
+def _known(names: list[str], known: Collection[str], option: str) -> set[str]:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"must be of {', '.join(known)}; got {', '.join(unknown)}", param_hint=option)
+    return set(names)
+
+
+def _set_precision(precision: Precision) -> None:
+    # XLA would reserve most of a GPU's memory, and torch is to have some of it. Read when the backend is first used.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if jax.default_backend() != "cpu":
+        jax.config.update("jax_default_matmul_precision", precision)
+    elif precision != "float32":
+        raise typer.BadParameter("a CPU computes in float32", param_hint="--precision")

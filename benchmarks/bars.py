@@ -1,0 +1,137 @@
+"""What was aimed at, and what was reached."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.result import Result
+
+
+LSTMS = ("lstm-small", "lstm-narrow", "lstm-large")
+GRUS = ("gru-small", "gru-narrow", "gru-large")
+
+Results = Mapping[str, Result]
+Figure = Callable[[Result], float | None]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure that should not be above its limit.
+
+    Attributes:
+        text: what it is a figure of.
+        figure: what was reached.
+        limit: what was aimed at.
+        where: the workloads it speaks of.
+    """
+
+    text: str
+    figure: float
+    limit: float
+    where: str
+
+    @property
+    def met(self) -> bool:
+        """Whether the limit is kept."""
+        return self.figure <= self.limit
+
+
+def bars(results: Results) -> list[Bar]:
+    """The bars that something was measured for, in order.
+
+    Args:
+        results: by workload; not all of them need be there.
+    """
+    found = [*_layer_bars(results), *_choice_bars(results), *_workload_bars(results), *_compile_bars(results)]
+    return [bar for bar in found if bar is not None]
+
+
+def _layer_bars(results: Results) -> Iterable[Bar | None]:
+    for kind, workloads in (("LSTM", LSTMS), ("GRU", GRUS)):
+        for row in ("rnnscan", "rnnscan-all"):
+            named = f"{kind}, {row}"
+            yield _middle(f"{named}: training time / plain", results, workloads, _train(row, "plain"), 0.70)
+            yield _middle(f"{named}: temporary / plain", results, workloads, _temporary(row, "plain"), 0.35)
+            yield _middle(f"{named}: training time / torch", results, workloads, _beside_torch(row), 1.10)
+
+
+def _choice_bars(results: Results) -> Iterable[Bar | None]:
+    text = "rnnscan-all: training time / rnnscan"
+    yield _worst(text, results, LSTMS + GRUS, _train("rnnscan-all", "rnnscan"), 1.05)
+    yield _worst("LSTM, rnnscan-all: kept / plain", results, LSTMS, _kept("rnnscan-all", "plain"), 0.13)
+
+
+def _workload_bars(results: Results) -> Iterable[Bar | None]:
+    text = "rnnscan-all: training time / the faster of plain and checkpoint"
+    yield _worst(text, results, results, _beside_the_faster, 1.05)
+    text = "rnnscan-all: temporary / checkpoint"
+    yield _worst(text, results, results, _temporary("rnnscan-all", "checkpoint"), 1.30)
+    for row in ("rnnscan", "rnnscan-all"):
+        yield _worst(f"attention, {row}: kept / plain", results, ["attention"], _kept(row, "plain"), 0.06)
+        yield _worst(f"attention, {row}: training time / plain", results, ["attention"], _train(row, "plain"), 0.55)
+    for row in ("rnnscan", "rnnscan-all"):
+        yield _worst(f"minGRU, {row}: training time / plain", results, ["min-gru"], _train(row, "plain"), 0.60)
+        yield _worst(f"minGRU, {row}: temporary / plain", results, ["min-gru"], _temporary(row, "plain"), 0.35)
+
+
+def _compile_bars(results: Results) -> Iterable[Bar | None]:
+    for row in ("rnnscan", "rnnscan-all"):
+        text = f"one layer, {row}: compile time / plain"
+        yield _worst(text, results, LSTMS + GRUS, _compile(row, "plain"), 2.0)
+
+
+def _train(row: str, other: str) -> Figure:
+    return lambda result: result.train_ratio(row, other) if {row, other} <= result.train.keys() else None
+
+
+def _kept(row: str, other: str) -> Figure:
+    return lambda result: result.kept_ratio(row, other) if {row, other} <= result.runners.keys() else None
+
+
+def _temporary(row: str, other: str) -> Figure:
+    return lambda result: result.temporary_ratio(row, other) if {row, other} <= result.runners.keys() else None
+
+
+def _compile(row: str, other: str) -> Figure:
+    return lambda result: result.compile_ratio(row, other) if {row, other} <= result.runners.keys() else None
+
+
+def _beside_torch(row: str) -> Figure:
+    """The worse of two ratios, because one other program is enough to make most of torch's rounds much slower."""
+
+    def figure(result: Result) -> float | None:
+        if result.busy or not {row, "torch"} <= result.train.keys():
+            return None
+        return max(result.train_ratio(row, "torch"), result.fastest_train_ratio(row, "torch"))
+
+    return figure
+
+
+def _beside_the_faster(result: Result) -> float | None:
+    beside = [_train("rnnscan-all", other)(result) for other in ("plain", "checkpoint")]
+    return None if None in beside else max(figure for figure in beside if figure is not None)
+
+
+def _figures(results: Results, workloads: Iterable[str], figure: Figure) -> dict[str, float]:
+    figures = {workload: figure(results[workload]) for workload in workloads if workload in results}
+    return {workload: value for workload, value in figures.items() if value is not None}
+
+
+def _middle(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
+    """The bar of a median over workloads."""
+    figures = _figures(results, workloads, figure)
+    if not figures:
+        return None
+    each = ", ".join(f"{workload} {value:.3f}" for workload, value in figures.items())
+    return Bar(text, median(figures.values()), limit, f"median of {each}" if len(figures) > 1 else each)
+
+
+def _worst(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
+    """The bar that every workload should keep."""
+    figures = _figures(results, workloads, figure)
+    if not figures:
+        return None
+    above = [f"{workload} {value:.3f}" for workload, value in figures.items() if value > limit]
+    worst = max(figures, key=lambda workload: figures[workload])
+    where = worst if len(figures) == 1 else f"worst of {len(figures)}: {worst}"
+    return Bar(text, figures[worst], limit, f"{where}; above it: {', '.join(above)}" if len(above) > 1 else where)

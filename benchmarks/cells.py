@@ -1,0 +1,114 @@
+"""Textbook cells, `cell(params, carry, x) -> (carry, y)`, as a user of `lax.scan` writes them.
+
+The parameters of LSTM and GRU are laid out as those of `rnnscan.cells`, so that both can be given the same. The cells
+that rnnscan does not have take a `label`: the identity for `lax.scan`, `rnnscan.name` for rnnscan. A label that no one
+reads costs memory in plain autodiff, so plain JAX must not be given one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+Params = dict[str, Any]
+Label = Callable[[Any, str], Any]
+Cell = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+def no_label(value: Any, label: str) -> Any:
+    """The value; where names are not wanted."""
+    return value
+
+
+def lstm(params: Params, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+    hidden, state = carry
+    gates = x @ params["kernel"] + hidden @ params["recurrent_kernel"] + params["bias"]
+    return _lstm_update(gates, state)
+
+
+def gru(params: Params, carry: tuple[Array], x: Array) -> tuple[tuple[Array], Array]:
+    (hidden,) = carry
+    units = hidden.shape[-1]
+    from_input = x @ params["kernel"] + params["bias"]
+    from_hidden = hidden @ params["recurrent_kernel"]
+    gates = jax.nn.sigmoid(from_input[..., : 2 * units] + from_hidden[..., : 2 * units])
+    reset, update = jnp.split(gates, 2, axis=-1)
+    candidate_hidden = from_hidden[..., 2 * units :] + params["recurrent_bias"]
+    candidate = jnp.tanh(from_input[..., 2 * units :] + reset * candidate_hidden)
+    hidden = (1 - update) * candidate + update * hidden
+    return (hidden,), hidden
+
+
+def stacked_lstm(params: Params, carry: tuple[Any, ...], x: Array) -> tuple[tuple[Any, ...], Array]:
+    """LSTMs one above the other; parameters and carry as those of `rnnscan.stack`."""
+    carries = []
+    for layer, layer_carry in enumerate(carry):
+        new_carry, x = lstm(params[f"layer_{layer}"], layer_carry, x)
+        carries.append(new_carry)
+    return tuple(carries), x
+
+
+def layer_norm_lstm(label: Label) -> Cell:
+    """An LSTM with layer normalisation of both products and of the cell state (Ba et al. 2016, equations 20 to 22)."""
+
+    def cell(params: Params, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden, state = carry
+        from_input = _normalise(x @ params["kernel"], params["input_scale"])
+        from_hidden = _normalise(hidden @ params["recurrent_kernel"], params["hidden_scale"])
+        gates = label(from_input + from_hidden + params["bias"], "gates")
+        input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4, axis=-1)
+        state = jax.nn.sigmoid(forget_gate) * state + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
+        normalised = _normalise(state, params["state_scale"]) + params["state_bias"]
+        hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(normalised)
+        return (hidden, state), hidden
+
+    return cell
+
+
+def min_gru(label: Label) -> Cell:
+    """The minimal GRU of Feng et al. 2024: gate and candidate do not see the hidden state, so it is linear in it."""
+
+    def cell(params: Params, carry: tuple[Array], x: Array) -> tuple[tuple[Array], Array]:
+        (hidden,) = carry
+        gates = label(x @ params["kernel"] + params["bias"], "gates")
+        update, candidate = jnp.split(gates, 2, axis=-1)
+        update = jax.nn.sigmoid(update)
+        hidden = (1 - update) * hidden + update * candidate
+        return (hidden,), hidden
+
+    return cell
+
+
+def attention_lstm(label: Label) -> Cell:
+    """A decoder: additive attention (Bahdanau et al. 2015) over an encoder's outputs, whose context enters an LSTM.
+
+    The parameters hold "encoder" `(N, L, E)` and "keys" `(N, L, A)` beside the weights.
+    """
+
+    def cell(params: Params, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+        hidden, state = carry
+        query = hidden @ params["query_kernel"]
+        scores = jnp.tanh(params["keys"] + query[:, None, :]) @ params["score_kernel"]
+        weights = jax.nn.softmax(scores, axis=-1)
+        context = jnp.einsum("nl,nle->ne", weights, params["encoder"])
+        from_input = jnp.concatenate([x, context], axis=-1) @ params["kernel"]
+        gates = label(from_input + hidden @ params["recurrent_kernel"] + params["bias"], "gates")
+        return _lstm_update(gates, state)
+
+    return cell
+
+
+def _lstm_update(gates: Array, state: Array) -> tuple[tuple[Array, Array], Array]:
+    input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4, axis=-1)
+    state = jax.nn.sigmoid(forget_gate) * state + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
+    hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(state)
+    return (hidden, state), hidden
+
+
+def _normalise(z: Array, scale: Array) -> Array:
+    mean = jnp.mean(z, axis=-1, keepdims=True)
+    variance = jnp.var(z, axis=-1, keepdims=True)
+    return scale * (z - mean) * jax.lax.rsqrt(variance + 1e-5)

@@ -1,0 +1,54 @@
+"""What the figures were measured on."""
+
+import datetime
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import jax
+
+
+PACKAGES = ("rnnscan", "jax", "jaxlib", "flax", "dm-haiku", "equinox", "keras", "torch")
+
+
+def describe_machine(precision: str) -> dict[str, str]:
+    """Machine, versions, precision and date, without the machine's name.
+
+    Args:
+        precision: of products.
+    """
+    return {
+        "machine": f"{_processor()}, {processors()} processors, {platform.system()}{_accelerator()}",
+        "versions": f"Python {platform.python_version()}, {', '.join(_versions())}",
+        "precision": precision,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+    vectors = [name for name, flag in (("AVX-512", "avx512f"), ("AMX", "amx_tile")) if flag in flags]
+    return " with ".join([models[0] if models else platform.machine(), *filter(None, [" and ".join(vectors)])])
+
+
+def _accelerator() -> str:
+    return "" if jax.default_backend() == "cpu" else f", {jax.devices()[0].device_kind}"
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return found

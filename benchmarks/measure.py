@@ -1,0 +1,129 @@
+"""Compile rows, check that they agree, and let them take turns."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from benchmarks.result import Runner
+from benchmarks.rows import JaxRow
+from rnnscan.insight import kept_bytes, temporary_bytes
+
+
+SECONDS_PER_ROW = 1.0
+MOST_ROUNDS = 100
+
+
+def prepare_jax(row: JaxRow, *, compilations: int = 1) -> Runner:
+    """Compile a row and count its bytes.
+
+    Args:
+        row: the row.
+        compilations: how often its training step is compiled; the fastest counts.
+    """
+    everything = tuple(range(len(row.arguments)))
+    seconds = []
+    for _ in range(compilations):
+        train, took = _compile(jax.value_and_grad(row.loss, everything), row.arguments)
+        seconds.append(took)
+    forward, _ = _compile(row.loss, row.arguments)
+    kept = kept_bytes(row.loss, *row.arguments)
+    return Runner(
+        forward=lambda: jax.block_until_ready(forward(*row.arguments)),
+        train=lambda: jax.block_until_ready(train(*row.arguments)),
+        kept=kept,
+        kept_beside_params=kept - _kept_params_bytes(row),
+        temporary=temporary_bytes(train),
+        compile_seconds=min(seconds),
+    )
+
+
+def warm_compiler() -> None:
+    """Compile something, so that the first row that is timed does not pay for the compiler's own start."""
+    _compile(jax.grad(lambda x: lax.scan(lambda carry, _: (jnp.tanh(carry @ carry), None), x, None, 4)[0].sum()), _ONES)
+
+
+def check_agreement(row: str, result: Any, reference: Any, tolerance: float) -> None:
+    """Refuse to time a row that computes something else.
+
+    Args:
+        row: its name.
+        result: its loss and gradients.
+        reference: what they must be.
+        tolerance: the norm of the difference of each leaf, beside the norm of the leaf.
+
+    Raises:
+        ArithmeticError: if one differs.
+    """
+    differences = jax.tree.map(_relative_difference, result, reference)
+    for path, difference in jax.tree_util.tree_leaves_with_path(differences):
+        if not difference <= tolerance:
+            raise ArithmeticError(
+                f"{row}: (loss, gradients){jax.tree_util.keystr(path)} differs from plain autodiff by {difference:.1e} "
+                f"of its norm; at most {tolerance:.0e} was expected."
+            )
+
+
+def take_turns(
+    runs: Mapping[str, Callable[[], Any]], *, rounds: int, report: Callable[[int, int], None]
+) -> dict[str, list[float]]:
+    """Run all rows in every round, so that what else the machine does falls on all of them alike.
+
+    Args:
+        runs: by row, "plain" among them.
+        rounds: the least number of rounds; there are more where the plain row takes less than a second in them.
+        report: called with the number of the round and of all rounds.
+
+    Returns:
+        The seconds of each round, by row.
+    """
+    for run in runs.values():
+        run()
+    enough = math.ceil(SECONDS_PER_ROW / _seconds(runs["plain"]))
+    rounds = max(rounds, min(enough, MOST_ROUNDS))
+    times: dict[str, list[float]] = {row: [] for row in runs}
+    order = list(runs)
+    shuffle = random.Random(0).shuffle
+    for number in range(1, rounds + 1):
+        report(number, rounds)
+        # A row inherits caches and threads from the one before it, so it is not always the same one.
+        shuffle(order)
+        for row in order:
+            times[row].append(_seconds(runs[row]))
+    return times
+
+
+_ONES = (jax.ShapeDtypeStruct((8, 8), jnp.float32),)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _compile(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
+    """Trace and compile from empty caches: otherwise the first row would trace for the others what they share."""
+    jax.clear_caches()
+    start = time.perf_counter()
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return compiled, time.perf_counter() - start
+
+
+def _kept_params_bytes(row: JaxRow) -> int:
+    """Bytes of the residuals that are leaves of the parameters, as they are."""
+    closed = jax.make_jaxpr(lambda *arguments: jax.vjp(row.loss, *arguments)[1])(*row.arguments)
+    leaves = len(jax.tree.leaves(row.arguments[0]))
+    params = {id(variable) for variable in closed.jaxpr.invars[:leaves]}
+    kept = [variable.aval for variable in closed.jaxpr.outvars if id(variable) in params]
+    return sum(aval.size * aval.dtype.itemsize for aval in kept)
+
+
+def _relative_difference(value: Any, reference: Any) -> float:
+    scale = float(jnp.linalg.norm(reference))
+    return float(jnp.linalg.norm(value - reference)) / (scale or 1.0)

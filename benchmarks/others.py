@@ -1,0 +1,35 @@
+"""How busy other programs kept the processors while rows were timed."""
+
+import os
+import time
+from pathlib import Path
+
+
+# A share of the processors. Above it torch's threads, which spin while they wait for each other, are slowed down more
+# than XLA's: by 10 and more times where every processor is taken.
+TOO_MUCH = 0.1
+
+
+class Others:
+    """The share of all processors that other programs take, from when this is made on."""
+
+    def __init__(self) -> None:
+        self._start = _busy_seconds()
+
+    def share(self) -> float | None:
+        """Between 0 and 1; None where the system does not tell."""
+        end = _busy_seconds()
+        if self._start is None or end is None:
+            return None
+        wall, everyone, own = (after - before for before, after in zip(self._start, end, strict=True))
+        return max(0.0, everyone - own) / (wall * (os.cpu_count() or 1)) if wall > 0 else 0.0
+
+
+def _busy_seconds() -> tuple[float, float, float] | None:
+    """The clock, the seconds that all processors were busy in sum, and those of them for this process."""
+    statistics = Path("/proc/stat")
+    if not statistics.exists():
+        return None
+    user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, statistics.read_text().split()[1:9])
+    everyone = (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
+    return time.perf_counter(), everyone, time.process_time()

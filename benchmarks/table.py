@@ -1,0 +1,77 @@
+"""Tables of what was measured, for the console and for Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+from benchmarks.bars import Bar
+from benchmarks.result import Result
+from rnnscan.insight.tradeoff import readable_bytes
+
+
+HEADINGS = ("row", "forward", "training", "ms", "kept", "of plain", "no params", "temporary", "of plain", "compile")
+BAR_HEADINGS = ("what", "reached", "limit", "met", "where")
+
+
+def result_rows(result: Result) -> list[tuple[str, ...]]:
+    """The cells of a workload's table, a tuple a row, in the order of `HEADINGS`."""
+    return [
+        (
+            name,
+            f"{result.forward_ratio(name):.2f}",
+            f"{result.train_ratio(name):.2f}",
+            f"{result.train_milliseconds(name):.1f}",
+            _bytes(runner.kept),
+            _figure(result.kept_ratio(name)),
+            _bytes(runner.kept_beside_params),
+            _bytes(runner.temporary),
+            _figure(result.temporary_ratio(name)),
+            _figure(result.compile_ratio(name)),
+        )
+        for name, runner in result.runners.items()
+    ]
+
+
+def bar_rows(bars: Iterable[Bar]) -> list[tuple[str, ...]]:
+    """The cells of the table of bars, in the order of `BAR_HEADINGS`."""
+    return [
+        (bar.text, f"{bar.figure:.3f}", f"{bar.limit:.2f}", "met" if bar.met else "**not met**", bar.where)
+        for bar in bars
+    ]
+
+
+def notes(result: Result) -> list[str]:
+    """What is to be said below a workload's table."""
+    said = [f"{len(result.train['plain'])} rounds of training steps, {len(result.forward['plain'])} of forward passes."]
+    if result.others is not None:
+        verdict = ": too much to compare with torch, and to rely on the times" if result.busy else ""
+        said.append(f"Other programs took {100 * result.others:.0f} % of the processors meanwhile{verdict}.")
+    return said + [f"Without {row}: {reason}." for row, reason in result.absent.items()]
+
+
+def rich_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table for the console."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="left" if _is_text(heading) else "right")
+    for row in rows:
+        table.add_row(*(cell.strip("*") for cell in row), style="red" if "**not met**" in row else None)
+    return table
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    rule = ["---" if _is_text(heading) else "---:" for heading in headings]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [headings, rule, *rows])
+
+
+def _is_text(heading: str) -> bool:
+    return heading in ("row", "what", "met", "where")
+
+
+def _bytes(count: int | None) -> str:
+    return "" if count is None else readable_bytes(count)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,197 @@
+"""What is measured: a cell, its sizes, and what the loss is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+import rnnscan as rs
+from benchmarks import cells
+from benchmarks.cells import Cell, no_label
+
+
+# Runs a workload's cell over time: (cell, params, carry, xs) -> (carry, ys).
+Scan = Callable[["CellPair", Any, Any, Any], tuple[Any, Any]]
+
+Family = Literal["lstm", "gru", "layer_norm_lstm", "min_gru", "attention", "long_lstm"]
+
+ENCODER_LENGTH = 200
+
+
+class Shape(NamedTuple):
+    """Time, batch, features and hidden size."""
+
+    time: int
+    batch: int
+    features: int
+    hidden: int
+
+
+class CellPair(NamedTuple):
+    """The same cell twice: as rnnscan is given it, and as a user of `lax.scan` writes it."""
+
+    library: Cell
+    textbook: Cell
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A loss to train on.
+
+    Attributes:
+        title: of its table.
+        shape: its sizes.
+        make_arguments: takes a PRNG key; returns `(params, *inputs)`, all of which get gradients.
+        outputs: takes a way to run a cell, then the arguments; returns what the loss is the sum of squares of.
+        family: which cell it is; other libraries have "lstm" and "gru", here with the loss on all outputs.
+        layers: one above the other.
+        memory: what rnnscan's memory choices start from.
+    """
+
+    title: str
+    shape: Shape
+    make_arguments: Callable[[Array], tuple[Any, ...]]
+    outputs: Callable[..., Array]
+    family: Family
+    layers: int = 1
+    memory: rs.Memory = field(default_factory=rs.Memory)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the loss, the same at every call."""
+        return self.make_arguments(jax.random.key(0))
+
+    def loss(self, scan: Scan) -> Callable[..., Array]:
+        """The loss as a function of the arguments."""
+
+        def loss(*arguments: Any) -> Array:
+            outputs = self.outputs(scan, *arguments)
+            return jnp.sum(outputs * outputs)
+
+        return loss
+
+
+def _library_workload(kind: Literal["lstm", "gru"], shape: Shape, *, layers: int = 1) -> Workload:
+    """A cell that rnnscan has, with the loss on the outputs of all steps."""
+    make_cell = {"lstm": rs.cells.LSTM, "gru": rs.cells.GRU}[kind]
+    one_layer: Cell = cells.lstm if kind == "lstm" else cells.gru
+    cell: Any = make_cell(shape.hidden)
+    if layers > 1:
+        cell = rs.stack(*[make_cell(shape.hidden)] * layers)
+    pair = CellPair(cell, cells.stacked_lstm if layers > 1 else one_layer)
+
+    def make_arguments(key: Array) -> tuple[Any, ...]:
+        params_key, xs_key = jax.random.split(key)
+        return cell.init(params_key, shape.features), _inputs(xs_key, shape)
+
+    def outputs(scan: Scan, params: Any, xs: Array) -> Array:
+        return scan(pair, params, cell.initial_carry(xs[0]), xs)[1]
+
+    name = kind.upper() + (f", {layers} layers" if layers > 1 else "")
+    return Workload(_title(name, shape), shape, make_arguments, outputs, kind, layers=layers)
+
+
+def _layer_norm(shape: Shape) -> Workload:
+    pair = CellPair(cells.layer_norm_lstm(rs.name), cells.layer_norm_lstm(no_label))
+    units = shape.hidden
+
+    def make_arguments(key: Array) -> tuple[Any, ...]:
+        params_key, xs_key = jax.random.split(key)
+        scales = {"input_scale": jnp.ones(4 * units), "hidden_scale": jnp.ones(4 * units)}
+        state_norm = {"state_scale": jnp.ones(units), "state_bias": jnp.zeros(units)}
+        params = rs.cells.LSTM(units).init(params_key, shape.features) | scales | state_norm
+        return params, _inputs(xs_key, shape)
+
+    def outputs(scan: Scan, params: Any, xs: Array) -> Array:
+        return scan(pair, params, (_zeros(shape),) * 2, xs)[1]
+
+    return Workload(_title("LSTM with layer normalisation", shape), shape, make_arguments, outputs, "layer_norm_lstm")
+
+
+def _min_gru(shape: Shape) -> Workload:
+    pair = CellPair(cells.min_gru(rs.name), cells.min_gru(no_label))
+
+    def make_arguments(key: Array) -> tuple[Any, ...]:
+        kernel_key, xs_key = jax.random.split(key)
+        kernel = _kernel(kernel_key, shape.features, 2 * shape.hidden)
+        return {"kernel": kernel, "bias": jnp.zeros(2 * shape.hidden)}, _inputs(xs_key, shape)
+
+    def outputs(scan: Scan, params: Any, xs: Array) -> Array:
+        return scan(pair, params, (_zeros(shape),), xs)[1]
+
+    return Workload(_title("minGRU", shape), shape, make_arguments, outputs, "min_gru")
+
+
+def _attention(shape: Shape) -> Workload:
+    """A decoder whose keys are projected once, before the loop, from encoder outputs that get gradients too."""
+    pair = CellPair(cells.attention_lstm(rs.name), cells.attention_lstm(no_label))
+    units = shape.hidden
+
+    def make_arguments(key: Array) -> tuple[Any, ...]:
+        lstm_key, key_key, query_key, score_key, encoder_key, xs_key = jax.random.split(key, 6)
+        params = rs.cells.LSTM(units).init(lstm_key, shape.features + units) | {
+            "key_kernel": _kernel(key_key, units, units),
+            "query_kernel": _kernel(query_key, units, units),
+            "score_kernel": _kernel(score_key, units, 1)[:, 0],
+        }
+        encoder = jax.random.normal(encoder_key, (shape.batch, ENCODER_LENGTH, units))
+        return params, _inputs(xs_key, shape), encoder
+
+    def outputs(scan: Scan, params: Any, xs: Array, encoder: Array) -> Array:
+        weights = {name: leaf for name, leaf in params.items() if name != "key_kernel"}
+        weights |= {"encoder": encoder, "keys": encoder @ params["key_kernel"]}
+        return scan(pair, weights, (_zeros(shape),) * 2, xs)[1]
+
+    title = _title(f"LSTM decoder with additive attention over {ENCODER_LENGTH} positions", shape)
+    return Workload(title, shape, make_arguments, outputs, "attention")
+
+
+def _long_lstm(shape: Shape) -> Workload:
+    """A loss on the last state only; rnnscan keeps the carry of every sqrt(T)-th step."""
+    cell = rs.cells.LSTM(shape.hidden)
+    pair = CellPair(cell, cells.lstm)
+
+    def make_arguments(key: Array) -> tuple[Any, ...]:
+        params_key, xs_key = jax.random.split(key)
+        return cell.init(params_key, shape.features), _inputs(xs_key, shape)
+
+    def outputs(scan: Scan, params: Any, xs: Array) -> Array:
+        return scan(pair, params, cell.initial_carry(xs[0]), xs)[0][0]
+
+    title = _title('LSTM, loss on the last state, segment="sqrt"', shape)
+    return Workload(title, shape, make_arguments, outputs, "long_lstm", memory=rs.Memory(segment="sqrt"))
+
+
+def _title(name: str, shape: Shape) -> str:
+    return f"{name}: T={shape.time}, N={shape.batch}, D={shape.features}, H={shape.hidden}"
+
+
+def _inputs(key: Array, shape: Shape) -> Array:
+    return jax.random.normal(key, (shape.time, shape.batch, shape.features))
+
+
+def _kernel(key: Array, rows: int, columns: int) -> Array:
+    return jax.random.normal(key, (rows, columns)) / rows**0.5
+
+
+def _zeros(shape: Shape) -> Array:
+    return jnp.zeros((shape.batch, shape.hidden))
+
+
+SMALL, NARROW, LARGE = Shape(128, 32, 128, 256), Shape(512, 16, 64, 128), Shape(256, 64, 256, 512)
+
+WORKLOADS: dict[str, Workload] = {
+    "lstm-small": _library_workload("lstm", SMALL),
+    "lstm-narrow": _library_workload("lstm", NARROW),
+    "lstm-large": _library_workload("lstm", LARGE),
+    "gru-small": _library_workload("gru", SMALL),
+    "gru-narrow": _library_workload("gru", NARROW),
+    "gru-large": _library_workload("gru", LARGE),
+    "lstm-stack": _library_workload("lstm", SMALL, layers=2),
+    "lstm-layer-norm": _layer_norm(SMALL),
+    "min-gru": _min_gru(Shape(4096, 8, 64, 128)),
+    "attention": _attention(Shape(48, 16, 128, 128)),
+    "lstm-16k": _long_lstm(Shape(16_384, 4, 16, 64)),
+}

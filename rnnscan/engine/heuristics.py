@@ -1,0 +1,135 @@
+"""What pays to do for many steps at once, and for how many: by backend, in one place, each with its measurement."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+import jax
+
+from rnnscan.engine.trace import Equation, Value, values_of
+
+
+# Whether an equation should run for all steps at once, given also what would have to run so too, to feed it, and the
+# values that are the same at every step.
+Pays: TypeAlias = Callable[[Equation, Sequence[Equation], Collection[Value]], bool]
+
+
+@dataclass(frozen=True)
+class Heuristics:
+    """The engine's choices where more than one is right.
+
+    Attributes:
+        batch: "costly": batch products that read an operand again and again and functions that take many operations an
+            element, and leave cheap work in the loops, fused with what reads it. "everything": batch whatever waits for
+            no loop.
+        linear: "loop": run linear recurrences step by step, fused with what they read. "associative": in a logarithmic
+            number of rounds.
+        shortest_chunk: steps of a chunk, unless something is kept at the beginning of each.
+        longest_chunk: steps of a chunk where something is, so that there are fewer.
+        chunk_bytes: what may be made for a chunk at once, if it is longer than the shortest.
+    """
+
+    batch: Literal["costly", "everything"]
+    linear: Literal["loop", "associative"]
+    shortest_chunk: int
+    longest_chunk: int
+    chunk_bytes: int
+
+    def pays(self, equation: Equation, feeding: Sequence[Equation], fixed: Collection[Value]) -> bool:
+        """Whether an equation should run for all steps of a chunk at once.
+
+        Args:
+            equation: the equation.
+            feeding: what would have to run for all steps at once too, to feed it.
+            fixed: values that are the same at every step.
+        """
+        if self.batch == "everything":
+            return True
+        varying = [value for value in values_of(equation.inputs) if value not in fixed]
+        made = equation.outputs[0].nbytes
+        if equation.primitive.name in _TRANSCENDENTAL:
+            return made <= _CACHED_BYTES and not _too_large(feeding, made)
+        if equation.primitive.name not in PRODUCTS or len(varying) != 1:
+            return False
+        moved = varying[0].nbytes + made
+        return _operations(equation) >= _OPERATIONS_PER_BYTE * moved and not _too_large(feeding, moved)
+
+    def pays_forward(self, loops: Iterable[Equation]) -> Pays:
+        """What pays to batch in the forward pass, where `loops` must run step by step."""
+        if self.batch == "costly" and any(equation.primitive.name in PRODUCTS for equation in loops):
+            return lambda *_: False
+        return self.pays
+
+    def chunk(self, length: int, step_bytes: int, *, keeps_starts: bool) -> int:
+        """Steps of a chunk.
+
+        Args:
+            length: steps of the sequence.
+            step_bytes: what a step adds to what is made for a chunk at once.
+            keeps_starts: whether something is kept at the beginning of each chunk.
+        """
+        fitting = max(self.shortest_chunk, min(self.longest_chunk, self.chunk_bytes // max(1, step_bytes)))
+        most = max(1, min(fitting if keeps_starts else self.shortest_chunk, length))
+        # A chunk that is shorter than the others is a second copy of the loops to compile, and of ys to make.
+        return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
+
+
+PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+_TRANSCENDENTAL = frozenset(
+    {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
+)
+
+# Batching these changes what they cost: a vmapped cond runs both branches, a vmapped while runs to the longest.
+_WHOLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
+
+_OPERATIONS_PER_BYTE = 4
+_FEEDING_BYTES = 8
+_CACHED_BYTES = 256 << 10
+
+BACKENDS = {
+    "cpu": Heuristics(batch="costly", linear="loop", shortest_chunk=8, longest_chunk=16, chunk_bytes=48 << 20),
+    "gpu": Heuristics(
+        batch="everything", linear="associative", shortest_chunk=128, longest_chunk=128, chunk_bytes=1 << 30
+    ),
+}
+
+_chosen = jax.make_user_context(None)
+
+
+@contextmanager
+def using(heuristics: Heuristics) -> Iterator[None]:
+    """Trace inside this context with other heuristics than the backend's."""
+    with _chosen(heuristics):
+        yield
+
+
+def heuristics() -> Heuristics:
+    """The heuristics in force: those of `using`, else the backend's."""
+    chosen: Heuristics | None = _chosen.value
+    return chosen or BACKENDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
+
+
+def stays_whole(equation: Equation) -> bool:
+    """Whether an equation must run step by step, because batching it changes what it costs."""
+    return equation.primitive.name in _WHOLE
+
+
+def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
+    """Whether what would have to run for all steps at once to make a value is much larger than it."""
+    return heuristics().batch == "costly" and _too_large(feeding, value.nbytes)
+
+
+def _operations(equation: Equation) -> int:
+    out = prod(equation.outputs[0].shape)
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * out * prod(equation.inputs[0].shape[axis] for axis in contracted)
+    dimensions: Any = equation.params["dimension_numbers"]
+    kernel = equation.inputs[1].shape
+    return 2 * out * prod(kernel) // kernel[dimensions.rhs_spec[0]]
+
+
+def _too_large(feeding: Sequence[Equation], moved: int) -> bool:
+    return any(output.nbytes > _FEEDING_BYTES * moved for equation in feeding for output in equation.outputs)
