@@ -77,6 +77,14 @@ def passing(params, carry, x):
     return (stays, jnp.zeros_like(x), y, count + 1), {"y": y, "none": None, "count": count}
 
 
+def swapped(params, carry, x):
+    """Outputs that are carries, in another order and of other shapes than the carries."""
+    first, second = carry
+    first = jnp.tanh(first @ params["square"] + second)
+    second = jnp.tanh(second + x.sum(-1, keepdims=True))
+    return (first, second), (second, first)
+
+
 def ruled(params, carry, x):
     """Rules for derivatives that differ from the derivative of what they compute."""
     carry = jax.nn.relu(scaled(carry @ params["square"]) + jax.nn.logsumexp(x, axis=-1, keepdims=True))
@@ -106,6 +114,7 @@ CELLS = {
     "convolution": convolving,
     "two loops": two_loops,
     "carries that pass": passing,
+    "outputs in another order": swapped,
     "custom rules": ruled,
     "complex": complex_diagonal,
     "without inputs": without_inputs,
@@ -124,6 +133,8 @@ def given(kind):
     carry = normal(BATCH, SIZE)
     if kind == "two loops":
         carry = (carry, normal(BATCH, SIZE))
+    if kind == "outputs in another order":
+        carry = (carry, normal(BATCH, 1))
     if kind == "carries that pass":
         carry = (carry, normal(BATCH, SIZE), normal(BATCH, SIZE), jnp.array(3))
     if kind == "complex":

@@ -16,6 +16,7 @@ Loops that do not feed each other share a stage, and loops with nothing heavy be
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import Pays
@@ -118,14 +119,14 @@ def split(
     looped = {equation for group in groups for equation in group.equations}
     free = [equation for equation in varying if equation not in looped]
     fixed = {*roles.invariant, *_outputs(invariant)}
-    feeding = {equation: needed(free, equation.outputs)[:-1] for equation in free}
+    feeding = {equation: partial(_feeding, free[:index], equation) for index, equation in enumerate(free)}
     paying = [equation for equation in free if pays(equation, feeding[equation], fixed)]
     phase_of = _phases(varying, roles, groups, paying)
     plan = _Plan(
         available={*fixed, *roles.known},
         known=set(roles.known),
         maker={output: equation for equation in varying for output in equation.outputs},
-        batched={*paying, *(feeder for equation in paying for feeder in feeding[equation])},
+        batched={*paying, *(feeder for equation in paying for feeder in feeding[equation]())},
         phase_of=phase_of,
     )
     loop_phase = {atom: _odd(phase_of(atom)) for atom in [*(roles.summed[i] for i in accumulated), *emitted]}
@@ -149,6 +150,10 @@ def split(
     at_once = tuple(equation for equation in varying if equation in plan.at_once)
     batched = tuple(equation for equation in varying if equation in plan.batched)
     return Split(roles, tuple(invariant), tuple(varying), plan.stages(varying), at_once, batched)
+
+
+def _feeding(earlier: Sequence[Equation], equation: Equation) -> list[Equation]:
+    return needed(earlier, equation.inputs)
 
 
 def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equation]:

@@ -85,8 +85,8 @@ class FlatStep:
 
     @property
     def repeated_ys(self) -> list[int]:
-        """The y leaves that carry leaves repeat."""
-        return list(dict.fromkeys(self.repeats.values()))
+        """The y leaves that carry leaves repeat, in order."""
+        return sorted(set(self.repeats.values()))
 
     @property
     def unchanged(self) -> list[int]:

@@ -1,0 +1,101 @@
+"""The split of a step: its loops, what lies between them, and what follows linearly."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rnnscan.engine.components import Components
+from rnnscan.engine.heuristics import BACKENDS, PRODUCTS, stays_whole
+from rnnscan.engine.linear import follows_linearly, is_linear
+from rnnscan.engine.split import Roles, split
+from rnnscan.engine.trace import trace
+
+
+SIZE = 32
+MATRIX, ROWS = jnp.ones((SIZE, SIZE)), jnp.ones((4, SIZE))
+
+
+def program_of(step, carry):
+    """`(matrix, carry, x)` traced, with the parts of its inputs and outputs."""
+    program = trace(lambda matrix, *given: step(matrix, given[:-1], given[-1]), MATRIX, *[ROWS] * carry, ROWS)
+    return program, program.inputs[:1], program.inputs[1:-1], program.inputs[-1:], program.outputs[:carry]
+
+
+def split_of(step, carry, backend="cpu"):
+    program, matrix, leaves, x, new_carry = program_of(step, carry)
+    roles = Roles(matrix, x, leaves, new_carry, stacked=program.outputs[carry:])
+    return split(program, roles, pays=BACKENDS[backend].pays, stays_whole=stays_whole)
+
+
+def products(equations):
+    return sum(equation.primitive.name in PRODUCTS for equation in equations)
+
+
+def two_layers(matrix, carry, x):
+    lower = jnp.tanh(x @ matrix + carry[0] @ matrix)
+    upper = jnp.tanh(lower @ matrix + carry[1] @ matrix)
+    return lower, upper, upper
+
+
+def lstm_like(matrix, carry, x):
+    gate = jax.nn.sigmoid(x @ matrix + carry[0] @ matrix)
+    state = gate * carry[1] + (1 - gate) * x
+    return jnp.tanh(state), state
+
+
+def test_layers_are_loops_one_after_the_other_with_their_products_between_them():
+    parts = split_of(two_layers, 2)
+    assert [stage.carry for stage in parts.stages] == [(0,), (1,)]
+    assert [products(stage.body) for stage in parts.stages] == [1, 1]
+    assert products(parts.at_once) == 2
+
+
+def test_loops_with_nothing_costly_between_them_are_one():
+    parts = split_of(lambda matrix, carry, x: (jnp.tanh(carry[0] @ matrix), carry[1] + carry[0]), 2)
+    assert [stage.carry for stage in parts.stages] == [(0, 1)]
+
+
+def test_leaves_that_feed_each_other_are_one_loop():
+    program, _, leaves, _, new_carry = program_of(lstm_like, 2)
+    assert Components(program.equations, leaves, new_carry).members == [(0, 1)]
+
+
+def test_only_the_loop_is_left_in_it_where_everything_is_batched():
+    parts = split_of(lstm_like, 2, backend="gpu")
+    (stage,) = parts.stages
+    assert products(stage.body) == 1
+    assert set(stage.body) == set(stage.loop)
+
+
+def test_what_control_flow_makes_stays_in_a_loop_although_nothing_is_carried():
+    def branching(matrix, carry, x):
+        return (jax.lax.cond(x.sum() > 0, lambda: x @ matrix, lambda: x),)
+
+    parts = split_of(branching, 0, backend="gpu")
+    assert [equation.primitive.name for equation in parts.stages[0].body] == ["cond"]
+    assert parts.stages[0].carry == ()
+
+
+@pytest.mark.parametrize(
+    ("step", "linear"),
+    [
+        (lambda c, x: 0.5 * c + x, True),
+        (lambda c, x: x - c / (1 + x * x), True),
+        (lambda c, x: jnp.where(x > 0, c, -c), True),
+        (lambda c, x: c * c, False),
+        (lambda c, x: jnp.where(c > 0, c, x), False),
+        (lambda c, x: x / c, False),
+        (lambda c, x: jnp.cumsum(c, axis=1), False),
+        (lambda c, x: jnp.tanh(c), False),
+    ],
+)
+def test_linear_recurrences_are_told_from_others(step, linear):
+    program, _, (leaf,), _, (new_leaf,) = program_of(lambda _, carry, x: [step(carry[0], x)], 1)
+    assert is_linear(program.equations, leaf, new_leaf) == linear
+
+
+def test_the_state_of_an_lstm_follows_from_its_output_and_not_the_other_way_round():
+    program, _, leaves, _, new_carry = program_of(lstm_like, 2)
+    assert follows_linearly(program.equations, leaves, new_carry, candidates=[1]) == [1]
+    assert follows_linearly(program.equations, leaves, new_carry, candidates=[0]) == []
+    assert follows_linearly(program.equations, leaves, new_carry, candidates=[0, 1]) == [1]
