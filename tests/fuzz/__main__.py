@@ -1,0 +1,59 @@
+"""Compare many random cells: `PYTHONPATH=tests python -m fuzz --count 5000`."""
+
+import traceback
+import warnings
+from collections import Counter
+from typing import Annotated
+
+import conftest  # noqa: F401  It sets the flags of XLA, before JAX makes its backend.
+import jax
+import typer
+from fuzz.compare import Comparison, UnequalError, check
+from fuzz.random_cells import FEATURES, Case
+from tqdm import tqdm
+
+
+# What is compiled is used once, and would fill the memory.
+CELLS_BETWEEN_CLEARING = 200
+
+
+def main(
+    start: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    count: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 1_000,
+    show: Annotated[bool, typer.Option(help="Show each cell, and where each failure comes from.")] = False,
+) -> None:
+    """Run random cells by the fission engine and plainly; show which seeds differ, and what the cells had."""
+    warnings.simplefilter("error")
+    counts: Counter[str] = Counter()
+    failed = []
+    for seed in tqdm(range(start, start + count), unit="cell", disable=show):
+        if show:
+            _show(seed)
+        try:
+            counts.update(check(seed))
+        except UnequalError as error:
+            failed.append(seed)
+            tqdm.write(str(error))
+            if show:
+                traceback.print_exception(error)
+        if (seed - start) % CELLS_BETWEEN_CLEARING == CELLS_BETWEEN_CLEARING - 1:
+            jax.clear_caches()
+    for feature in FEATURES:
+        print(f"{counts[feature]:6}  {feature}")
+    print(f"{count - len(failed)} of {count} cells are equal." + (f" Not: {failed}" if failed else ""))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _show(seed: int) -> None:
+    with jax.enable_x64(True):
+        case = Case.of(seed)
+        print(f"seed {seed}: length {case.length}, batch {case.batch}, unroll {case.unroll}, {case.memory}")
+        print(f"options {case.rows | case.order}\ncarry {case.kinds}\nfeatures {sorted(Comparison(case).features)}")
+        arguments = case.arguments
+        x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), arguments["xs"])
+        print(jax.make_jaxpr(case.cell(arguments["closed"]))(arguments["params"], arguments["carry"], x))
+
+
+if __name__ == "__main__":
+    typer.run(main)
