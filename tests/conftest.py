@@ -12,7 +12,11 @@ import pytest
 # Before jax makes its backend. Two devices, for shard_map. And what compiles quickest, because the tests compile many
 # programs and run each once: less than half the time, with XLA's own passes, and so its memory analysis, as they are
 # (docs/decisions.md). jax 0.11 knows the last flag no more.
-FLAGS = ["--xla_force_host_platform_device_count=2", "--xla_backend_optimization_level=0"]
+FLAGS = [
+    "--xla_force_host_platform_device_count=2",
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
 if version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from rnnscan.engine.deferral import place_sums
 from rnnscan.engine.forward import Plan, Saved
 from rnnscan.engine.heuristics import heuristics, stays_whole
+from rnnscan.engine.layout import merge_products, store_transposed
 from rnnscan.engine.run import Runner, invariant_values
 from rnnscan.engine.split import Roles, Split, split
 from rnnscan.engine.step import one_step
@@ -132,8 +133,10 @@ class _Steps:
         new_following, summed, new_ct, stacked = _cut(
             program.outputs, [len(pull.following), len(pull.wanted_constants), len(pull.float_carry)]
         )
+        program = store_transposed(program, constants)
         following = [carry[index] for index in pull.following]
         others = [leaf for index, leaf in enumerate(carry) if index not in pull.following]
+        program = merge_products(program, constants, [*others, *given])
         again = Roles(constants, [*others, *given], following, new_following, stacked=following)
         back = Roles(constants, [*carry, *given, *ct_y], ct_carry_inputs, new_ct, summed, stacked)
         splits = [_split(program, again), _split(program, back)]
