@@ -121,6 +121,16 @@ def test_a_sum_of_two_products_of_known_values_is_one_and_equal():
             assert jnp.allclose(values[output], value, rtol=1e-4, atol=1e-4)
 
 
+def test_a_product_that_large_values_feed_is_not_merged():
+    def step(matrix, carry, x):
+        pooled = jnp.tanh(x[:, None, :] * jnp.arange(100.0)[:, None]).sum(1)
+        return [pooled @ matrix + carry[0] @ matrix]
+
+    program, matrix, leaves, x, _ = program_of(step, 1)
+    merged = merge_products(program, matrix, [*leaves, *x])
+    assert products(needed(merged.equations, merged.outputs)) == 2
+
+
 def test_a_weight_that_is_read_by_columns_is_transposed_once():
     def step(matrix, carry, x):
         pull = jax.vjp(lambda x: jnp.tanh(jnp.tanh(x @ matrix) @ matrix), x)[1]

@@ -7,6 +7,8 @@ from dataclasses import replace
 import jax
 from jax import lax
 
+from rnnscan.engine.heuristics import too_large_to_feed
+from rnnscan.engine.split import needed
 from rnnscan.engine.trace import Atom, Equation, Program, Value, values_of
 
 
@@ -43,8 +45,8 @@ def store_transposed(program: Program, invariant: Iterable[Value]) -> Program:
 def merge_products(program: Program, invariant: Iterable[Value], known: Iterable[Value]) -> Program:
     """Have sums of two products, `x @ w + h @ u`, made as one: `[x h] @ [w; u]`.
 
-    Only where `x` and `h` are known for every step, so that the one product is made for a chunk of steps: what the two
-    products of a chunk write, and their sum reads, does not fit into a cache.
+    Only where `x` and `h` are known for every step, and not made of much larger values, so that the one product is made
+    for a chunk of steps: what the two products of a chunk write, and their sum reads, does not fit into a cache.
 
     Args:
         program: one step.
@@ -61,8 +63,9 @@ def merge_products(program: Program, invariant: Iterable[Value], known: Iterable
     equations: list[Equation] = []
     for equation in program.equations:
         products = [maker.get(atom) for atom in equation.inputs]
-        if equation.primitive.name in ("add", "add_any") and _can_merge(products, given, fixed, uses):
-            first, second = (product for product in products if product is not None)
+        both = [product for product in products if product is not None]
+        if equation.primitive.name in ("add", "add_any") and _can_merge(both, given, fixed, uses, equations):
+            first, second = both
             xs, weights = zip(first.inputs, second.inputs, strict=True)
             both_x, both_weights = _concatenated(xs, axis=1), _concatenated(weights, axis=0)
             merged = replace(first, inputs=(both_x.outputs[0], both_weights.outputs[0]), outputs=equation.outputs)
@@ -78,19 +81,28 @@ def merge_products(program: Program, invariant: Iterable[Value], known: Iterable
     return replace(program, equations=tuple(equations))
 
 
-def _can_merge(products: Sequence[Equation | None], given: set[Value], fixed: set[Value], uses: Counter[Value]) -> bool:
+def _can_merge(
+    products: Sequence[Equation],
+    given: set[Value],
+    fixed: set[Value],
+    uses: Counter[Value],
+    earlier: Sequence[Equation],
+) -> bool:
     if len(products) != 2 or products[0] is products[1]:
         return False
     for product in products:
-        if product is None or product.primitive.name != "dot_general" or uses[product.outputs[0]] != 1:
+        if product.primitive.name != "dot_general" or uses[product.outputs[0]] != 1:
             return False
         x, weight = product.inputs
         matrices = len(x.shape) == len(weight.shape) == 2
         rows_by_columns = product.params["dimension_numbers"] == (((1,), (0,)), ((), ()))
-        is_known = isinstance(x, Value) and x in given and x not in fixed
-        if not (matrices and rows_by_columns and is_known and weight in fixed):
+        if not (matrices and rows_by_columns and weight in fixed):
             return False
-    first, second = (product for product in products if product is not None)
+        if not isinstance(x, Value) or x not in given or x in fixed:
+            return False
+        if too_large_to_feed(x, needed(earlier, [x])):
+            return False
+    first, second = products
     return first.params == second.params and all(
         a.dtype == b.dtype for a, b in zip(first.inputs, second.inputs, strict=True)
     )
