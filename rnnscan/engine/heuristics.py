@@ -27,9 +27,11 @@ class Heuristics:
             no loop.
         linear: "loop": run linear recurrences step by step, fused with what they read. "associative": in a logarithmic
             number of rounds.
-        shortest_chunk: steps of a chunk, unless something is kept at the beginning of each.
-        longest_chunk: steps of a chunk where something is, so that there are fewer.
+        shortest_chunk: steps of a chunk, at least.
+        longest_chunk: steps of a chunk, at most.
         chunk_bytes: what may be made for a chunk at once, if it is longer than the shortest.
+        chunk_with_starts: steps of a chunk where something is kept at the beginning of each, so that there are fewer.
+        chunk_bytes_with_starts: what may be made for such a chunk at once.
     """
 
     batch: Literal["costly", "everything"]
@@ -37,6 +39,8 @@ class Heuristics:
     shortest_chunk: int
     longest_chunk: int
     chunk_bytes: int
+    chunk_with_starts: int
+    chunk_bytes_with_starts: int
 
     def pays(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
         """Whether an equation should run for all steps of a chunk at once.
@@ -75,8 +79,12 @@ class Heuristics:
             step_bytes: what a step adds to what is made for a chunk at once.
             keeps_starts: whether something is kept at the beginning of each chunk.
         """
-        fitting = max(self.shortest_chunk, min(self.longest_chunk, self.chunk_bytes // max(1, step_bytes)))
-        most = max(1, min(fitting if keeps_starts else self.shortest_chunk, length))
+        per_step = max(1, step_bytes)
+        # A long chunk would be the better part of a short sequence, and save little of its memory.
+        fitting = max(self.shortest_chunk, min(self.longest_chunk, self.chunk_bytes // per_step, length // 8))
+        if keeps_starts:
+            fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes_with_starts // per_step))
+        most = max(1, min(fitting, length))
         # A chunk that is shorter than the others is a second copy of the loops to compile, and of ys to make.
         return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
 
@@ -100,9 +108,23 @@ _CACHED_BYTES = 256 << 10
 
 # The figures that set these are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {
-    "cpu": Heuristics(batch="costly", linear="loop", shortest_chunk=8, longest_chunk=16, chunk_bytes=48 << 20),
+    "cpu": Heuristics(
+        batch="costly",
+        linear="loop",
+        shortest_chunk=8,
+        longest_chunk=128,
+        chunk_bytes=8 << 20,
+        chunk_with_starts=16,
+        chunk_bytes_with_starts=48 << 20,
+    ),
     "gpu": Heuristics(
-        batch="everything", linear="associative", shortest_chunk=128, longest_chunk=128, chunk_bytes=1 << 30
+        batch="everything",
+        linear="associative",
+        shortest_chunk=128,
+        longest_chunk=128,
+        chunk_bytes=1 << 30,
+        chunk_with_starts=128,
+        chunk_bytes_with_starts=1 << 30,
     ),
 }
 
