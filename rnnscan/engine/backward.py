@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rnnscan.engine.chunks import before_each
 from rnnscan.engine.deferral import place_sums
 from rnnscan.engine.forward import Plan, Saved
 from rnnscan.engine.heuristics import heuristics, stays_whole
@@ -162,7 +163,7 @@ class _Steps:
         values = dict(zip(self.known, given, strict=True))
         before, starts = starts[: len(self.repeated)], starts[len(self.repeated) :]
         for value, y, start in zip(self.repeated, flat.repeats.values(), before, strict=True):
-            values[value] = self.plan.shifted(ys[flat.repeated_ys.index(y)], start)
+            values[value] = before_each(ys[flat.repeated_ys.index(y)], start, reverse=self.plan.reverse)
         if starts:
             values = self.recompute(steps, values, starts)[2].varying
         ct_carry, sums, chunk = self.pull(steps, values, *state)

@@ -12,6 +12,11 @@ from jax import lax
 RunChunk: TypeAlias = Callable[[Any, list[Any], list[Any], int], tuple[Any, list[Any], list[Any]]]
 
 
+def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
+    """The carry before each step, from the carry after each step and the one before the first step to run."""
+    return jnp.concatenate([after[1:], start[None]] if reverse else [start[None], after[:-1]])
+
+
 @dataclass(frozen=True)
 class Chunks:
     """The chunks of a sequence. What the chunk does not divide makes one shorter chunk, where the steps begin to run.

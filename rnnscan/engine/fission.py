@@ -19,7 +19,7 @@ from rnnscan.engine import lax as lax_engine
 from rnnscan.engine.backward import Backward
 from rnnscan.engine.forward import Plan, run_and_save, run_forward
 from rnnscan.engine.segments import run_segments
-from rnnscan.engine.step import flatten_step, one_step
+from rnnscan.engine.step import FlatStep, flatten_step, one_step
 from rnnscan.memory import Memory, is_count, kept_names
 from rnnscan.naming import Names
 from rnnscan.sequence import Length, Step
@@ -44,12 +44,12 @@ def run(
     run_by_lax = partial(
         lax_engine.run, step, carry, xs, length=length, reverse=reverse, unroll=unroll, memory=memory, names=names
     )
-    # Plain autodiff, a symbolic dimension of jax.export, which chunks cannot divide, or what is kept in host memory.
-    if memory is None or not is_count(length) or memory.offload:
+    # Plain autodiff, or a symbolic dimension of jax.export, which chunks cannot divide.
+    if memory is None or not is_count(length):
         return run_by_lax()
     x = jax.tree.map(one_step, xs)
     flat, constants = flatten_step(step, carry, x, kept=kept_names(memory, names), names=names)
-    if flat.has_effects or not flat.keeps_all:
+    if why_not(flat, memory):
         return run_by_lax()
     if flat.unchanged:
         return _run_with_unchanged(step, carry, xs, flat.unchanged, run_by_lax.keywords)
@@ -61,6 +61,15 @@ def run(
         return jax.tree.unflatten(jax.tree.structure(carry), final), jax.tree.unflatten(flat.y_structure, ys)
 
     return run_segments(run_steps, carry, xs, length=length, segments=memory.segments(length), reverse=reverse)
+
+
+def why_not(flat: FlatStep, memory: Memory) -> str:
+    """Why a step goes by the lax engine, in words; nothing where it does not."""
+    if flat.has_effects:
+        return "the cell does more than compute"
+    if memory.offload:
+        return "named values are kept in host memory"
+    return "" if flat.keeps_all else "a name stands within a vmap or a branch, out of which it cannot be taken"
 
 
 def _run_with_unchanged(

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from rnnscan.engine.chunks import Chunks
 from rnnscan.engine.components import Components
@@ -94,11 +93,6 @@ class Plan:
         flat = self.flat
         batched = sum(output.nbytes for equation in with_known_carries(flat).batched for output in equation.outputs)
         return 2 * batched + sum(value.nbytes for value in [*flat.carry, *flat.x])
-
-    def shifted(self, after: Any, start: Any) -> Any:
-        """The carry before each step of a chunk, from the carry after each step and the one before the first to run."""
-        parts = [after[1:], start[None]] if self.reverse else [start[None], after[:-1]]
-        return jnp.concatenate(parts)
 
     @property
     def chunks(self) -> Chunks:

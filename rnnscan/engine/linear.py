@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.chunk import Chunk
+from rnnscan.engine.chunks import before_each
 from rnnscan.engine.components import Components
 from rnnscan.engine.split import needed
 from rnnscan.engine.trace import Atom, Equation, Value
@@ -92,9 +93,7 @@ def associative_scan(
     step = _factor_and_term(equations, leaf, new_leaf, chunk)
     factors, terms = lax.associative_scan(after_both, step, reverse=reverse)
     after = factors * start + terms
-    if reverse:
-        return jnp.concatenate([after[1:], start[None]]), after[0]
-    return jnp.concatenate([start[None], after[:-1]]), after[-1]
+    return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
 
 
 def _factor_and_term(equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk) -> tuple[Any, Any]:

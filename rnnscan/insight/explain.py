@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from rnnscan import checks
+from rnnscan.engine.fission import why_not
 from rnnscan.engine.kinds import CarryFound, EquationFound, find
 from rnnscan.engine.step import flatten_step
 from rnnscan.memory import Memory, check_names, is_count, kept_names
@@ -139,8 +140,9 @@ def explain(
         checks.check_structure(carry, overview.carry)
         check_names(memory, overview.names)
         flat, _ = flatten_step(step, carry, x, kept=frozenset(overview.names.known), names=overview.names)
-        found["reason"] = _why_not(flat.has_effects, flat.keeps_all, memory)
         kept = kept_names(memory, overview.names)
+        # A name that cannot be taken out of the step matters only where it is kept.
+        found["reason"] = why_not(flatten_step(step, carry, x, kept=kept, names=overview.names)[0], memory)
         found["equations"], leaves = find(flat, kept, length=length, chunk=memory.chunk)
         places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(carry)]
         found["carry"] = dict(zip(places, leaves, strict=True))
@@ -169,11 +171,3 @@ def _row(equation: EquationFound) -> tuple[str, ...]:
         equation.forward,
         equation.again,
     )
-
-
-def _why_not(has_effects: bool, keeps_all: bool, memory: Memory) -> str:
-    if has_effects:
-        return "the cell does more than compute"
-    if memory.offload:
-        return "named values are kept in host memory"
-    return "" if keeps_all else "a name stands within a vmap or a branch, out of which it cannot be taken"
