@@ -1,13 +1,14 @@
 """The gated recurrent unit, with the reset gate after or before the recurrent product."""
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rnnscan.cells.base import DenseCell, project
+from rnnscan.cells.activations import Activation, activate
+from rnnscan.cells.dense import DenseCell, project, with_bias
 from rnnscan.naming import name
 
 
@@ -25,7 +26,7 @@ class GRU(DenseCell):
     Named "gates": what stands inside the sigmoids and, of the tanh, each matrix product.
 
     Parameters: `"kernel"` W `(D, 3H)`, `"recurrent_kernel"` U `(H, 3H)`, `"bias"` b `(3H,)`, and with
-    `reset_after=True` `"recurrent_bias"` b_hn `(H,)`; gate order r, z, n.
+    `reset_after=True` `"recurrent_bias"` b_hn `(H,)`; gate order r, z, n. Without `use_bias` no biases.
     Carry: the tuple `(h,)`, h `(N, H)`.
 
     Args:
@@ -33,14 +34,17 @@ class GRU(DenseCell):
         kernel_init: initializer of each gate's input kernel.
         recurrent_init: initializer of each gate's recurrent kernel.
         bias_init: initializer of the biases.
+        use_bias: whether there are biases.
         dtype: of the computation and of y; None: as input and parameters promote.
         param_dtype: of the parameters.
         carry_dtype: of the initial carry; None: the input's.
         reset_after: whether the reset gate follows the recurrent product (torch, Keras' default, cuDNN), or
             precedes it (the paper, Haiku).
+        activation: of n, a name of `rnnscan.cells.activations` or a function.
+        gate_activation: of r and z.
 
     Raises:
-        ValueError: if the size cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if the size or a name cannot be, or what the cell is given does not fit its parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -61,15 +65,19 @@ class GRU(DenseCell):
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("gates",)
 
-    reset_after: bool = True
+    parameter_options: ClassVar[tuple[str, ...]] = ("reset_after", "use_bias")
 
-    def init(self, key: Array, input_size: int) -> dict[str, Array]:
-        """Make parameters, as `DenseCell.init`, with `"recurrent_bias"` where the reset gate follows the product."""
+    _: KW_ONLY
+    reset_after: bool = True
+    activation: Activation = "tanh"
+    gate_activation: Activation = "sigmoid"
+
+    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
         key, recurrent_bias_key = jax.random.split(key)
-        params = super().init(key, input_size)
-        if not self.reset_after:
-            return params
-        return params | {"recurrent_bias": self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)}
+        params = super()._make(key, input_size)
+        if self._has_recurrent_bias:
+            params["recurrent_bias"] = self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)
+        return params
 
     def __call__(
         self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
@@ -83,31 +91,32 @@ class GRU(DenseCell):
 
     def _reset_after(self, weights: dict[str, Array], hidden: Array, x: Array) -> tuple[Array, Array]:
         split = 2 * self.hidden_size
-        from_input = project(x, weights["kernel"]) + weights["bias"]
+        from_input = with_bias(project(x, weights["kernel"]), weights)
         from_hidden = project(hidden, weights["recurrent_kernel"])
-        products = (
-            from_input[..., :split] + from_hidden[..., :split],
-            from_input[..., split:],
-            from_hidden[..., split:] + weights["recurrent_bias"],
-        )
+        candidate_hidden = from_hidden[..., split:]
+        if self._has_recurrent_bias:
+            candidate_hidden += weights["recurrent_bias"]
+        products = (from_input[..., :split] + from_hidden[..., :split], from_input[..., split:], candidate_hidden)
         gates, candidate_input, candidate_hidden = name(jax.tree.map(lambda z: z.astype(x.dtype), products), "gates")
-        reset_gate, update_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
-        return update_gate, jnp.tanh(candidate_input + reset_gate * candidate_hidden)
+        reset_gate, update_gate = self._gates(gates)
+        return update_gate, activate(self.activation, candidate_input + reset_gate * candidate_hidden)
 
     def _reset_before(self, weights: dict[str, Array], hidden: Array, x: Array) -> tuple[Array, Array]:
         split = 2 * self.hidden_size
-        from_input = project(x, weights["kernel"]) + weights["bias"]
+        from_input = with_bias(project(x, weights["kernel"]), weights)
         from_hidden = project(hidden, weights["recurrent_kernel"][:, :split])
         gates = name((from_input[..., :split] + from_hidden).astype(x.dtype), "gates")
-        reset_gate, update_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
+        reset_gate, update_gate = self._gates(gates)
         from_reset = project(reset_gate * hidden, weights["recurrent_kernel"][:, split:])
-        return update_gate, jnp.tanh(name((from_input[..., split:] + from_reset).astype(x.dtype), "gates"))
+        candidate = name((from_input[..., split:] + from_reset).astype(x.dtype), "gates")
+        return update_gate, activate(self.activation, candidate)
+
+    def _gates(self, gates: Array) -> list[Array]:
+        return jnp.split(activate(self.gate_activation, gates), 2, axis=-1)
+
+    @property
+    def _has_recurrent_bias(self) -> bool:
+        return self.reset_after and self.use_bias
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
-        return super()._shapes() | ({"recurrent_bias": (self.hidden_size,)} if self.reset_after else {})
-
-    def _likely_cause(self, params: Any) -> str:
-        twin = replace(self, reset_after=not self.reset_after)
-        if twin._fits(params):
-            return f"They were made with reset_after={twin.reset_after}, and the cell has {self.reset_after}."
-        return super()._likely_cause(params)
+        return super()._shapes() | ({"recurrent_bias": (self.hidden_size,)} if self._has_recurrent_bias else {})

@@ -1,13 +1,12 @@
 """The simple recurrent network of Elman."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rnnscan.cells.base import DenseCell, project
+from rnnscan.cells.activations import Activation, activate
+from rnnscan.cells.dense import DenseCell, project, with_bias
 from rnnscan.naming import name
 
 
@@ -27,10 +26,11 @@ class RNN(DenseCell):
         kernel_init: initializer of the input kernel.
         recurrent_init: initializer of the recurrent kernel.
         bias_init: initializer of the bias.
+        use_bias: whether there is a bias.
         dtype: of the computation and of y; None: as input and parameters promote.
         param_dtype: of the parameters.
         carry_dtype: of the initial carry; None: the input's.
-        activation: "tanh" or "relu".
+        activation: a name of `rnnscan.cells.activations`, such as "tanh" or "relu", or a function.
 
     Raises:
         ValueError: if the size or the activation cannot be, or what the cell is given does not fit its parameters.
@@ -53,13 +53,8 @@ class RNN(DenseCell):
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("preactivation",)
 
-    activation: Literal["tanh", "relu"] = "tanh"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        allowed = get_args(RNN.__annotations__["activation"])
-        if self.activation not in allowed:
-            raise ValueError(f"RNN: `activation` must be one of {allowed}; got {self.activation!r}.")
+    _: KW_ONLY
+    activation: Activation = "tanh"
 
     def __call__(
         self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
@@ -67,6 +62,6 @@ class RNN(DenseCell):
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden,), x = self._enter(params, carry, x)
         projected = project(x, weights["kernel"]) + project(hidden, weights["recurrent_kernel"])
-        preactivation = name((projected + weights["bias"]).astype(x.dtype), "preactivation")
-        hidden = jnp.tanh(preactivation) if self.activation == "tanh" else jax.nn.relu(preactivation)
+        preactivation = name(with_bias(projected, weights).astype(x.dtype), "preactivation")
+        hidden = activate(self.activation, preactivation)
         return (hidden.astype(carry[0].dtype),), hidden

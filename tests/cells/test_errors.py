@@ -146,8 +146,10 @@ def test_an_input_size_that_cannot_be(case):
 
 @bad_input
 def test_an_unknown_activation():
-    with pytest.raises(ValueError, match=r"^RNN: `activation` must be one of \('tanh', 'relu'\); got 'sigmoid'\."):
-        cells.RNN(4, activation="sigmoid")
+    with pytest.raises(
+        ValueError, match=r"^RNN: `activation` must be a function or one of .*; got 'sigmid'\. Did you mean 'sigmoid'"
+    ):
+        cells.RNN(4, activation="sigmid")
 
 
 @pytest.mark.parametrize("field", ["dtype", "param_dtype", "carry_dtype"])

@@ -1,0 +1,117 @@
+"""The checks of what cells are given, made while tracing: configuration, parameters, input and carry."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.messages import describe
+
+
+def check_size(cell: str, argument: str, size: Any, *, least: int = 1) -> None:
+    """Refuse a size that is no int, or too small."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < least:
+        raise ValueError(f"{cell}: `{argument}` must be an int of at least {least}; got {size!r}.")
+
+
+def floating(cell: str, argument: str, dtype: Any, *, optional: bool) -> Any:
+    """A floating dtype as its scalar type, or None where it is optional."""
+    if dtype is None and optional:
+        return None
+    try:
+        is_floating = dtype is not None and jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
+    except TypeError:
+        is_floating = False
+    if not is_floating:
+        raise TypeError(f"{cell}: `{argument}` must be a floating dtype, such as jnp.bfloat16; got {dtype!r}.")
+    return jnp.dtype(dtype).type
+
+
+def fitting_input_size(shapes: Mapping[str, tuple[Any, ...]], params: Any) -> int | None:
+    """The size that "D" stands for in `shapes`, if these are the shapes of `params`; otherwise None."""
+    if not isinstance(params, Mapping) or params.keys() != shapes.keys():
+        return None
+    sizes = set()
+    for name, shape in shapes.items():
+        actual = getattr(params[name], "shape", ())
+        if len(actual) != len(shape):
+            return None
+        sizes |= {size for size, expected in zip(actual, shape, strict=True) if expected == "D"}
+        if any(size != expected for size, expected in zip(actual, shape, strict=True) if expected != "D"):
+            return None
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def check_params(
+    cell: str,
+    of_what: str,
+    shapes: Mapping[str, tuple[Any, ...]],
+    params: Any,
+    *,
+    likely_cause: Callable[[Any], str],
+) -> int:
+    """Refuse parameters of other names or shapes; otherwise the input's size D that they are for."""
+    input_size = fitting_input_size(shapes, params)
+    if input_size is not None:
+        return input_size
+    expected = ", ".join(f"{name!r} {describe_shape(shape)}" for name, shape in shapes.items())
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f"{cell}: the parameters must be a dictionary of {expected}; got {describe(params)}. "
+            "Make them with cell.init(key, input_size); the arguments of a cell are (params, carry, x)."
+        )
+    got = ", ".join(f"{name!r} {describe(leaf)}" for name, leaf in params.items()) or "none"
+    raise ValueError(f"{cell}: the parameters of {of_what} must be {expected}; got {got}. {likely_cause(params)}")
+
+
+def check_input(cell: str, expected: tuple[Any, ...], x: Any) -> None:
+    """Refuse one step's input without the features, or the number of axes, that the cell asks for.
+
+    A cell without spatial axes takes any number of axes for the batch, none among them.
+    """
+    spatial = len(expected) > 2
+    if x.shape[-1:] != expected[-1:] or (spatial and x.ndim != len(expected)):
+        raise ValueError(
+            f"{cell}: one step's input must be {describe_shape(expected)} for these parameters; got {describe(x)}. "
+            "The input_size that init was given is the size of the input's last axis."
+        )
+
+
+def check_carry(
+    cell: str,
+    names: tuple[str, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    carry: Any,
+    x: Any,
+    complex_parts: frozenset[str] = frozenset(),
+) -> None:
+    """Refuse a carry of other parts, shapes or kinds of dtypes than the cell has for the input x."""
+    if not isinstance(carry, tuple) or len(carry) != len(names):
+        expected = describe_shape(shapes[0]) if len(set(shapes)) == 1 else ", ".join(map(describe_shape, shapes))
+        raise TypeError(
+            f"{cell}: the carry must be the tuple {describe_shape(names)} of arrays {expected}; got "
+            f"{_show_tree(carry)}. Start from cell.initial_carry(x)."
+        )
+    for part, shape, leaf in zip(names, shapes, carry, strict=True):
+        if jnp.shape(leaf) != shape:
+            raise ValueError(
+                f"{cell}: {part} in the carry must be {describe_shape(shape)}, as one step's input {describe(x)} has "
+                f"it; got {describe(leaf)}. A carry of another batch or hidden size does not fit: start from "
+                "cell.initial_carry(x); xs is time-major, (T, N, D)."
+            )
+        kind, is_kind = ("complex", jnp.complexfloating) if part in complex_parts else ("floating", jnp.floating)
+        if not jnp.issubdtype(leaf.dtype, is_kind):
+            raise TypeError(
+                f"{cell}: {part} in the carry must be of a {kind} dtype, because the new one is cast to it; got "
+                f"{describe(leaf)}. Start from cell.initial_carry(x)."
+            )
+
+
+def describe_shape(shape: tuple[Any, ...]) -> str:
+    """A shape as documentation writes it: `(N, 4)`, `(4,)`."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def _show_tree(tree: Any) -> str:
+    return str(jax.tree.map(describe, tree)).replace("'", "")
