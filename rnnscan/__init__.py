@@ -1,9 +1,23 @@
 """rnnscan: recurrent networks in JAX that keep in memory what you say, and compute the rest again."""
 
 from rnnscan import cells as cells
+from rnnscan.compose import drop_weights as drop_weights
+from rnnscan.compose import dropout as dropout
+from rnnscan.compose import residual as residual
 from rnnscan.compose import stack as stack
+from rnnscan.compose import windowed as windowed
+from rnnscan.compose import with_key as with_key
+from rnnscan.compose import zoneout as zoneout
 from rnnscan.insight.explain import explain as explain
+from rnnscan.lengths import last_valid as last_valid
+from rnnscan.lengths import mask_from_input as mask_from_input
+from rnnscan.lengths import pack as pack
+from rnnscan.lengths import reverse_by_length as reverse_by_length
+from rnnscan.lengths import unpack as unpack
 from rnnscan.memory import Memory as Memory
 from rnnscan.naming import name as name
 from rnnscan.net import recurrent_net as recurrent_net
+from rnnscan.nets import bidirectional as bidirectional
+from rnnscan.nets import chain as chain
+from rnnscan.nets import layer as layer
 from rnnscan.scan import scan as scan

@@ -34,6 +34,8 @@ class Cell:
     output_part: ClassVar[int | None] = 0
     # Options that are true or false and decide which parameters there are: the likely cause where some do not fit.
     parameter_options: ClassVar[tuple[str, ...]] = ()
+    # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry where its product reads it.
+    takes_recurrent_mask: ClassVar[bool] = False
     # The axes of x that are not the batch's: the features, and spatial ones where a cell has them.
     input_axes: ClassVar[tuple[str, ...]] = ()
 
@@ -120,16 +122,23 @@ class Cell:
         return ((*x.shape[:-1], self.hidden_size),) * len(self.carry_names)
 
     def _enter(
-        self, params: dict[str, Array], carry: Any, x: Array
+        self, params: dict[str, Array], carry: Any, x: Array, recurrent_mask: Array | None = None
     ) -> tuple[dict[str, Array], tuple[Array, ...], Array]:
-        """Check what the cell was given, and cast it to the dtype of the computation."""
+        """Check what the cell was given, and cast it to the dtype of the computation.
+
+        The mask multiplies the first part of the carry in what is returned, which recurrent products read; what is handed
+        on unchanged is taken from the carry itself.
+        """
         input_size = self._check_params(params)
         checks.check_input(self._title, ("N", *self.input_axes, input_size), x)
         checks.check_carry(self._title, self.carry_names, self._carry_shapes(x), carry, x, self.complex_parts)
         dtype = jnp.result_type(x, *jax.tree.leaves(params)) if self.dtype is None else self.dtype
         # Cast in the step, and not once before the loop: the gradients of all steps are then summed in param_dtype.
         cast_params = {name: _cast(leaf, dtype) for name, leaf in params.items()}
-        return cast_params, tuple(_cast(leaf, dtype) for leaf in carry), _cast(x, dtype)
+        first, *rest = (_cast(leaf, dtype) for leaf in carry)
+        if recurrent_mask is not None:
+            first = first * recurrent_mask.astype(dtype)
+        return cast_params, (first, *rest), _cast(x, dtype)
 
     def _check_params(self, params: Any) -> int:
         return checks.check_params(

@@ -30,6 +30,7 @@ class DenseCell(Cell):
     # A property where it depends on the configuration.
     blocks: ClassVar[Any]
     parameter_options: ClassVar[tuple[str, ...]] = ("use_bias",)
+    takes_recurrent_mask: ClassVar[bool] = True
 
     _: KW_ONLY
     kernel_init: Initializer = initializers.lecun_normal

@@ -80,10 +80,15 @@ class GRU(DenseCell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
+        self,
+        params: dict[str, Array],
+        carry: tuple[Array, ...],
+        x: Num[Array, "*batch features"],
+        *,
+        recurrent_mask: Array | None = None,
     ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
-        weights, (hidden,), x = self._enter(params, carry, x)
+        weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
         products = self._reset_after if self.reset_after else self._reset_before
         update_gate, candidate = products(weights, hidden, x)
         new_hidden = (1 - update_gate) * candidate + update_gate * carry[0]

@@ -117,10 +117,15 @@ class LSTM(DenseCell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
+        self,
+        params: dict[str, Array],
+        carry: tuple[Array, ...],
+        x: Num[Array, "*batch features"],
+        *,
+        recurrent_mask: Array | None = None,
     ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
-        weights, (hidden, _), x = self._enter(params, carry, x)
+        weights, (hidden, _), x = self._enter(params, carry, x, recurrent_mask)
         projected = project(x, weights["kernel"]) + project(hidden, weights["recurrent_kernel"])
         gates = name(with_bias(projected, weights).astype(x.dtype), "gates")
         # The cell state is summed up over the whole sequence, so it is updated in its own dtype, not in the gates'.

@@ -57,10 +57,15 @@ class RNN(DenseCell):
     activation: Activation = "tanh"
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
+        self,
+        params: dict[str, Array],
+        carry: tuple[Array, ...],
+        x: Num[Array, "*batch features"],
+        *,
+        recurrent_mask: Array | None = None,
     ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
-        weights, (hidden,), x = self._enter(params, carry, x)
+        weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
         projected = project(x, weights["kernel"]) + project(hidden, weights["recurrent_kernel"])
         preactivation = name(with_bias(projected, weights).astype(x.dtype), "preactivation")
         hidden = activate(self.activation, preactivation)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import zoo.case
 
 import rnnscan as rs
+import zoo.case
 
 
 CELLS = {

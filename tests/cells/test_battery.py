@@ -1,7 +1,7 @@
 """What holds for every cell of the library, in every one of its forms: the cells of tests/zoo.
 
-Each property is one test per cell. To compile little, each compares one or two programs; properties of `scan` itself are
-tested with a few cells and in more depth in test_properties.py and tests/test_scan.py.
+Each property is one test per cell. To compile little, each compares one or two programs; the properties of `scan`
+itself are tested with fewer cells and in more depth in test_properties.py and tests/test_scan.py.
 """
 
 import importlib
@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import zoo
-from zoo.case import Case, assert_trees_close
 
 import rnnscan as rs
+import zoo
+from zoo.case import Case, assert_trees_close
 
 
 CASES = {

@@ -1,6 +1,6 @@
-"""Cells made of cells."""
+"""Cells one above the other, within one step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,10 @@ import jax
 from jax import lax
 from jaxtyping import Array
 
+from rnnscan.compose.dropout import dropout as drop_out
+from rnnscan.compose.random import RandomStep, with_key
+from rnnscan.compose.residual import residual as with_residual
+from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import describe, listing
 
 
@@ -45,6 +49,32 @@ class Stack:
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
         """One step of all layers: `(params, carry, x) -> (carry, y)`."""
+        self._check(params, carry)
+        new_carries = []
+        for layer, (cell, layer_carry) in enumerate(zip(self.cells, carry, strict=True)):
+            new_carry, x = cell(params[_layer_name(layer)], layer_carry, x)
+            new_carries.append(new_carry)
+        return tuple(new_carries), x
+
+    def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
+        """The random choices of the layers, each with a key of its own."""
+        steps = []
+        for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
+            steps.append(with_key(cell, layer_key, params[_layer_name(layer)], x))
+            x = lax.full_like(x, 0, shape=(*x.shape[:-1], cell.output_size))
+
+        def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+            self._check(params, carry)
+            x, index = scanned
+            new_carries = []
+            for layer, (layer_step, layer_carry) in enumerate(zip(steps, carry, strict=True)):
+                new_carry, x = layer_step(params[_layer_name(layer)], layer_carry, (x, index))
+                new_carries.append(new_carry)
+            return tuple(new_carries), x
+
+        return step
+
+    def _check(self, params: Any, carry: Any) -> None:
         layers = [_layer_name(layer) for layer in range(len(self.cells))]
         if not isinstance(params, Mapping) or sorted(params) != sorted(layers):
             got = listing(params) if isinstance(params, Mapping) else describe(params)
@@ -57,25 +87,24 @@ class Stack:
                 f"stack: the carry must be a tuple with one carry for each of the {len(self.cells)} cells; got "
                 f"{jax.tree.structure(carry)}. Start from cell.initial_carry(x)."
             )
-        new_carries = []
-        for layer, cell, layer_carry in zip(layers, self.cells, carry, strict=True):
-            new_carry, x = cell(params[layer], layer_carry, x)
-            new_carries.append(new_carry)
-        return tuple(new_carries), x
 
 
-def stack(*cells: Any) -> Stack:
+def stack(*cells: Any, residual: Sequence[int] = (), dropout: float = 0.0) -> Stack:
     """Stack cells: the output of each is the input of the next, within one step.
 
     Args:
         cells: the cells, the lowest first. Each has `init`, `initial_carry`, `names` and `output_size`, as those of
             `rnnscan.cells` have.
+        residual: which layers, counted from 0, add their input to their output (`rnnscan.residual`).
+        dropout: the rate at which the output of every layer but the last is dropped, in training (`rnnscan.dropout`).
+            A residual layer adds its input to the output that is dropped.
 
     Returns:
         A cell. Its carry is the tuple of the layers' carries, its parameters are `{"layer_0": ..., "layer_1": ...}`.
 
     Raises:
-        ValueError: if there is no cell, or what the stack is given does not fit its cells.
+        ValueError: if there is no cell, a layer of `residual` is not there, `dropout` is no probability below 1, or
+            what the stack is given does not fit its cells.
         TypeError: if one of the cells lacks what a stack asks of it.
 
     Example:
@@ -91,13 +120,15 @@ def stack(*cells: Any) -> Stack:
     if not cells:
         raise ValueError("stack: there must be at least one cell; got none.")
     for cell in cells:
-        lacking = [part for part in ("init", "initial_carry", "names", "output_size") if not hasattr(cell, part)]
-        if lacking:
-            raise TypeError(
-                f"stack: every cell must have `init`, `initial_carry`, `names` and `output_size`; got "
-                f"{type(cell).__name__}, without {listing(lacking)}. Cells are given one by one: stack(lower, upper)."
-            )
-    return Stack(cells)
+        check_cell("stack", cell)
+    unknown = [layer for layer in residual if layer not in range(len(cells))]
+    if unknown:
+        raise ValueError(
+            f"stack: `residual` must name layers from 0 to {len(cells) - 1}; got {unknown[0]!r}. The lowest is 0."
+        )
+    last = len(cells) - 1
+    layers = [drop_out(cell, dropout) if dropout and layer < last else cell for layer, cell in enumerate(cells)]
+    return Stack(tuple(with_residual(cell) if layer in residual else cell for layer, cell in enumerate(layers)))
 
 
 def _layer_name(layer: int) -> str:

@@ -1,0 +1,100 @@
+"""A cell that sees its own last outputs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from rnnscan.compose.random import RandomStep, with_key
+from rnnscan.compose.wrapper import Wrapper, check_cell
+from rnnscan.memory import is_count
+from rnnscan.messages import describe
+
+
+@dataclass(frozen=True)
+class Windowed(Wrapper):
+    """A cell that sees its own last outputs. Made by `windowed`."""
+
+    window: int
+
+    @property
+    def output_part(self) -> None:
+        """None: y is not a part of the carry by itself."""
+        return
+
+    def init(self, key: Array, input_size: int) -> Any:
+        """Make parameters: those of the inner cell, for the input and the window side by side."""
+        return self.cell.init(key, input_size + self.window * self.cell.output_size)
+
+    def initial_carry(self, x: Array) -> tuple[Any, Array]:
+        """The inner cell's carry, and a window of zeros `(N, window, P)`."""
+        window = self._initial_window(x)
+        return self.cell.initial_carry(self._seen(x, window)), window
+
+    def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+        """One step: `(params, carry, x) -> (carry, y)`."""
+        inner, window = carry
+        inner, y = self.cell(params, inner, self._seen(x, window))
+        return (inner, _shift(window, y)), y
+
+    def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
+        """The inner cell's random choices; this one makes none."""
+        inner_step = with_key(self.cell, key, params, self._seen(x, self._initial_window(x)))
+
+        def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+            inner, window = carry
+            inner, y = inner_step(params, inner, (self._seen(scanned[0], window), scanned[1]))
+            return (inner, _shift(window, y)), y
+
+        return step
+
+    def _initial_window(self, x: Array) -> Array:
+        return lax.full_like(x, 0, shape=(*x.shape[:-1], self.window, self.cell.output_size))
+
+    def _seen(self, x: Array, window: Array) -> Array:
+        expected = (*x.shape[:-1], self.window, self.cell.output_size)
+        if jnp.shape(window) != expected:
+            raise ValueError(
+                f"windowed: the window of the carry must be {expected}, as one step's input {describe(x)} has it; got "
+                f"{describe(window)}. A carry of another batch or hidden size does not fit: start from "
+                "cell.initial_carry(x)."
+            )
+        return jnp.concatenate([x, window.reshape(*window.shape[:-2], -1).astype(x.dtype)], axis=-1)
+
+
+def _shift(window: Array, y: Array) -> Array:
+    return jnp.concatenate([window[..., 1:, :], y[..., None, :].astype(window.dtype)], axis=-2)
+
+
+def windowed(cell: Any, window: int) -> Windowed:
+    """Let a cell see its own last outputs beside its input.
+
+        y_t = cell([x_t; y_{t-w}; ...; y_{t-1}])
+
+    Args:
+        cell: a cell over features, without spatial axes.
+        window: w, the number of outputs, at least 1.
+
+    Returns:
+        A cell. Its carry is the pair of the inner carry and the window `(N, w, P)`, the oldest output first, zeros at
+        the beginning; its parameters are the inner cell's, for an input of D + w * P features.
+
+    Raises:
+        ValueError: if the window is no number of outputs.
+        TypeError: if it is no cell.
+
+    Example:
+        >>> import jax
+        >>> import rnnscan as rs
+        >>> cell = rs.windowed(rs.cells.GRU(4), window=2)
+        >>> cell.init(jax.random.key(0), input_size=3)["kernel"].shape
+        (11, 12)
+
+    Source: the windows of links in Caffe2's `recurrent_net`; Jordan 1986, "Serial Order", has a window of one.
+    """
+    check_cell("windowed", cell)
+    if not is_count(window):
+        raise ValueError(f"windowed: `window` must be a number of outputs of at least 1; got {window!r}.")
+    return Windowed(cell, window)

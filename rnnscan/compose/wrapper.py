@@ -1,0 +1,62 @@
+"""What cells around one other cell share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Array
+
+from rnnscan.messages import listing
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A cell around another. What it does not change is the inner cell's: parameters, carry, names, sizes."""
+
+    cell: Any
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the inner cell gives to intermediates."""
+        return self.cell.names
+
+    @property
+    def output_size(self) -> int:
+        """The size of y's last axis."""
+        return self.cell.output_size
+
+    @property
+    def output_part(self) -> int | None:
+        """The part of the new carry that y is, or None where y is something else."""
+        return getattr(self.cell, "output_part", None)
+
+    def init(self, key: Array, input_size: int) -> Any:
+        """Make parameters: those of the inner cell."""
+        return self.cell.init(key, input_size)
+
+    def initial_carry(self, x: Array) -> Any:
+        """The carry of zeros, typed like one step's input: the inner cell's."""
+        return self.cell.initial_carry(x)
+
+
+def check_cell(function: str, cell: Any) -> None:
+    """Refuse what is no cell of the form that the library's have.
+
+    Raises:
+        TypeError: if it lacks what a composition asks of it.
+    """
+    lacking = [part for part in ("init", "initial_carry", "names", "output_size") if not hasattr(cell, part)]
+    if lacking or not callable(cell):
+        raise TypeError(
+            f"{function}: every cell must have `init`, `initial_carry`, `names` and `output_size`; got "
+            f"{type(cell).__name__}, without {listing(lacking)}. Cells are given one by one: stack(lower, upper)."
+        )
+
+
+def check_rate(function: str, argument: str, rate: Any) -> None:
+    """Refuse what is no probability below 1.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ValueError(f"{function}: `{argument}` must be a probability, at least 0 and below 1; got {rate!r}.")

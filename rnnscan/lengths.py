@@ -1,0 +1,253 @@
+"""Sequences of different lengths: where they are valid, reversal, the last valid step, and packing.
+
+`seq_lengths` `(N,)` says how many steps of each row are valid, from the first on; a `mask` `(T, N)` may have gaps.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Integer, Shaped
+
+from rnnscan.memory import is_count
+from rnnscan.messages import describe, leaves_with_places
+from rnnscan.sequence import valid_steps
+
+
+def mask_from_input(xs: Shaped[Array, "time batch *features"], padding_value: Any = 0) -> Bool[Array, "time batch"]:
+    """The mask of inputs that were padded with one value: a step is padding where all its features are that.
+
+    Args:
+        xs: inputs `(T, N, ...)`.
+        padding_value: what padding holds; NaN is allowed.
+
+    Returns:
+        `(T, N)` booleans, true where the step is valid.
+
+    Raises:
+        ValueError: if there is no axis of features: a valid step may hold the value itself.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> xs = jnp.array([[[1.0, 0.0]], [[0.0, 0.0]]])
+        >>> rs.mask_from_input(xs).tolist()
+        [[True], [False]]
+
+    Source: Keras' `Masking`, DL4J's `MaskZeroLayer`.
+    """
+    if xs.ndim < 3:
+        raise ValueError(
+            f"mask_from_input: `xs` must be (T, N, ...), with features; got {describe(xs)}. "
+            "A mask of tokens is tokens != padding."
+        )
+    is_padding = jnp.isnan(xs) if _is_nan(padding_value) else xs == padding_value
+    return ~is_padding.all(axis=tuple(range(2, xs.ndim)))
+
+
+def reverse_by_length(
+    xs: Any,
+    seq_lengths: Integer[Array, " batch"] | None = None,
+    *,
+    mask: Bool[Array, "time batch"] | None = None,
+) -> Any:
+    """Reverse the valid steps of each row, and leave the others where they are.
+
+    With a mask the valid steps change places with each other, across gaps. Twice is nothing.
+
+    Args:
+        xs: a pytree of leaves `(T, N, ...)`.
+        seq_lengths: `(N,)`; 0 and above T are allowed.
+        mask: `(T, N)`, instead.
+
+    Returns:
+        A pytree like `xs`.
+
+    Raises:
+        ValueError: if not exactly one of the two is given, or it does not fit `xs`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> rs.reverse_by_length(jnp.array([[1], [2], [3]]), jnp.array([2]))[:, 0].tolist()
+        [2, 1, 3]
+    """
+    valid = _valid("reverse_by_length", xs, seq_lengths, mask)
+    count, rank = valid.sum(axis=0), jnp.cumsum(valid, axis=0) - 1
+    # The steps of a row in order, the valid ones first: where the k-th valid step is.
+    places = jnp.argsort(~valid, axis=0, stable=True)
+    opposite = jnp.take_along_axis(places, jnp.clip(count - 1 - rank, 0), axis=0)
+    source = jnp.where(valid, opposite, jnp.arange(valid.shape[0])[:, None])
+    return jax.tree.map(lambda leaf: _take_steps(leaf, source), xs)
+
+
+def last_valid(
+    ys: Any,
+    seq_lengths: Integer[Array, " batch"] | None = None,
+    *,
+    mask: Bool[Array, "time batch"] | None = None,
+) -> Any:
+    """The last valid step of each row; zeros where a row has none.
+
+    Args:
+        ys: a pytree of leaves `(T, N, ...)`.
+        seq_lengths: `(N,)`; 0 and above T are allowed.
+        mask: `(T, N)`, instead.
+
+    Returns:
+        A pytree of leaves `(N, ...)`.
+
+    Raises:
+        ValueError: if not exactly one of the two is given, or it does not fit `ys`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> rs.last_valid(jnp.array([[1, 4], [2, 5], [3, 6]]), jnp.array([2, 0])).tolist()
+        [2, 0]
+    """
+    valid = _valid("last_valid", ys, seq_lengths, mask)
+    if valid.shape[0] == 0:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), ys)
+    last = valid.shape[0] - 1 - jnp.argmax(valid[::-1], axis=0)
+
+    def take(leaf: Array) -> Array:
+        some = valid.any(axis=0).reshape(-1, *[1] * (leaf.ndim - 2))
+        return jnp.where(some, _take_steps(leaf, last[None])[0], jnp.zeros((), leaf.dtype))
+
+    return jax.tree.map(take, ys)
+
+
+def pack(xs: Any, seq_lengths: Integer[Array, " batch"], *, total: int | None = None) -> Any:
+    """Put the valid steps of all rows one after the other, row by row, without padding.
+
+    Args:
+        xs: a pytree of leaves `(T, N, ...)`.
+        seq_lengths: `(N,)`; a length above T counts as T.
+        total: the number of steps of the result. None: as many as are valid, which must be known while tracing; under
+            `jax.jit` give a number. What there is more of is zeros.
+
+    Returns:
+        A pytree of leaves `(total, ...)`.
+
+    Raises:
+        ValueError: if lengths are traced and `total` is not given, or more steps are valid than it is.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> rs.pack(jnp.array([[1, 4], [2, 5], [3, 6]]), jnp.array([3, 1])).tolist()
+        [1, 2, 3, 4]
+
+    Source: Caffe2's `PackRNNSequence`, the other way round; `torch.nn.utils.rnn.pack_padded_sequence` orders by step.
+    """
+    valid = _valid("pack", xs, seq_lengths, None)
+    lengths = valid.sum(axis=0)
+    total = _static_size("pack", "total", lengths, total, np.sum)
+    step, row = _steps_and_rows(lengths, total)
+    used = jnp.arange(total) < lengths.sum()
+
+    def put(leaf: Array) -> Array:
+        if leaf.shape[0] == 0:
+            return jnp.zeros((total, *leaf.shape[2:]), leaf.dtype)
+        return jnp.where(used.reshape(-1, *[1] * (leaf.ndim - 2)), leaf[step, row], jnp.zeros((), leaf.dtype))
+
+    return jax.tree.map(put, xs)
+
+
+def unpack(values: Any, seq_lengths: Integer[Array, " batch"], *, length: int | None = None) -> Any:
+    """Give each row its steps back, padded with zeros: `pack` undone.
+
+    Args:
+        values: a pytree of leaves `(total, ...)`, row after row.
+        seq_lengths: `(N,)`.
+        length: T of the result. None: the largest of the lengths, which must be known while tracing.
+
+    Returns:
+        A pytree of leaves `(T, N, ...)`.
+
+    Raises:
+        ValueError: if lengths are traced and `length` is not given, or a length is above it, or there are fewer values
+            than the lengths say.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> rs.unpack(jnp.array([1, 2, 3, 4]), jnp.array([3, 1])).tolist()
+        [[1, 4], [2, 0], [3, 0]]
+
+    Source: Caffe2's `UnpackRNNSequence`.
+    """
+    length = _static_size("unpack", "length", seq_lengths, length, np.max)
+    for where, leaf in leaves_with_places(values, "values"):
+        if not isinstance(seq_lengths, jax.core.Tracer) and leaf.shape[0] < int(np.sum(seq_lengths)):
+            raise ValueError(
+                f"unpack: there must be a value for each of the {int(np.sum(seq_lengths))} steps that the lengths say; "
+                f"got {describe(leaf)} at {where}. Values are packed row after row."
+            )
+    valid = valid_steps(seq_lengths, length)
+    first = jnp.cumsum(seq_lengths) - seq_lengths
+    place = first[None] + jnp.arange(length)[:, None]
+
+    def take(leaf: Array) -> Array:
+        if leaf.shape[0] == 0:
+            return jnp.zeros((length, valid.shape[1], *leaf.shape[1:]), leaf.dtype)
+        taken = leaf[jnp.minimum(place, leaf.shape[0] - 1)]
+        return jnp.where(valid.reshape(*valid.shape, *[1] * (leaf.ndim - 1)), taken, jnp.zeros((), leaf.dtype))
+
+    return jax.tree.map(take, values)
+
+
+def _steps_and_rows(lengths: Array, total: int) -> tuple[Array, Array]:
+    """Which step of which row each packed value is."""
+    ends = jnp.cumsum(lengths)
+    row = jnp.minimum(jnp.searchsorted(ends, jnp.arange(total), side="right"), lengths.shape[0] - 1)
+    step = jnp.arange(total) - (ends - lengths)[row]
+    return jnp.clip(step, 0, jnp.maximum(lengths[row] - 1, 0)), row
+
+
+def _static_size(function: str, argument: str, lengths: Any, given: Any, reduce: Any) -> int:
+    if given is not None and not is_count(given, least=0):
+        raise ValueError(f"{function}: `{argument}` must be a number of steps of at least 0, or None; got {given!r}.")
+    if isinstance(lengths, jax.core.Tracer):
+        if given is None:
+            raise ValueError(
+                f"{function}: under jit and other transforms the size of the result must be given; got traced lengths "
+                f"{describe(lengths)} and {argument}=None. Write {argument}=..., as large as it can become."
+            )
+        return int(given)
+    needed = int(reduce(lengths)) if lengths.size else 0
+    if given is not None and given < needed:
+        raise ValueError(f"{function}: `{argument}` must be at least {needed} for these lengths; got {given}.")
+    return needed if given is None else int(given)
+
+
+def _take_steps(leaf: Array, steps: Array) -> Array:
+    """The steps `(k, N)` of each row of a leaf `(T, N, ...)`."""
+    if leaf.shape[0] == 0:
+        return leaf
+    return jnp.take_along_axis(leaf, steps.reshape(*steps.shape, *[1] * (leaf.ndim - 2)), axis=0)
+
+
+def _valid(function: str, tree: Any, seq_lengths: Any, mask: Any) -> Array:
+    if (seq_lengths is None) == (mask is None):
+        given = "neither" if mask is None else "both"
+        raise ValueError(f"{function}: valid steps are given by `seq_lengths` or by `mask`; got {given}.")
+    places = leaves_with_places(tree, "xs")
+    if not places:
+        raise ValueError(f"{function}: there must be an array to work on; got {tree!r}.")
+    for where, leaf in places:
+        rows = len(seq_lengths) if mask is None else mask.shape[1]
+        steps = leaf.shape[:1] if mask is None else mask.shape[:1]
+        if leaf.ndim < 2 or leaf.shape[:2] != (*steps, rows):
+            expected = f"(T, {rows}, ...)" if mask is None else f"({mask.shape[0]}, {rows}, ...)"
+            raise ValueError(
+                f"{function}: leaves must be {expected}, as the lengths or the mask have it; got {describe(leaf)} at "
+                f"{where}. Sequences are time-major."
+            )
+    return valid_steps(jnp.asarray(seq_lengths), places[0][1].shape[0]) if mask is None else mask
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))

@@ -1,0 +1,142 @@
+"""Two cells over one sequence, in both directions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from rnnscan.compose.wrapper import check_cell
+from rnnscan.messages import listing, nearest
+from rnnscan.nets.base import Net, Options, check_parts
+from rnnscan.nets.layer import Layer
+
+
+Merge = Literal["concat", "sum", "mean", "product"] | Callable[[Array, Array], Array]
+
+MERGES: dict[str, Callable[[Array, Array], Array]] = {
+    "concat": lambda forward, backward: jnp.concatenate([forward, backward], axis=-1),
+    "sum": lambda forward, backward: forward + backward,
+    "mean": lambda forward, backward: (forward + backward) / 2,
+    "product": lambda forward, backward: forward * backward,
+}
+
+_PARTS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Bidirectional(Net):
+    """Two cells over one sequence, in both directions. Made by `bidirectional`."""
+
+    forward: Any
+    backward: Any
+    merge: Merge = "concat"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that either cell gives to intermediates."""
+        return tuple(dict.fromkeys((*self.forward.names, *self.backward.names)))
+
+    @property
+    def output_size(self) -> int:
+        """The size of the outputs' last axis."""
+        outputs = [jax.ShapeDtypeStruct((cell.output_size,), jnp.float32) for cell in (self.forward, self.backward)]
+        return jax.eval_shape(self._merge, *outputs).shape[-1]
+
+    def init(self, key: Array, input_size: int) -> dict[str, Any]:
+        """Make parameters: `{"forward": ..., "backward": ...}`."""
+        forward_key, backward_key = jax.random.split(key)
+        return {
+            "forward": self.forward.init(forward_key, input_size),
+            "backward": self.backward.init(backward_key, input_size),
+        }
+
+    def initial_carry(self, xs: Any) -> tuple[Any, Any]:
+        """The carries of zeros of both, for inputs `(T, N, ...)`: (forward, backward)."""
+        return Layer(self.forward).initial_carry(xs), Layer(self.backward).initial_carry(xs)
+
+    def __call__(
+        self, params: Any, xs: Any, carry: Any = None, *, key: Array | None = None, **options: Any
+    ) -> tuple[tuple[Any, Any], Any]:
+        """Run both cells over a sequence, and merge their outputs.
+
+        Args:
+            params: the parameters that `init` made.
+            xs: the inputs, time-major, `(T, N, D)`.
+            carry: the carries to start from, (forward, backward); None: zeros.
+            key: a PRNG key for random choices: training; each direction derives its own. None: evaluation.
+            options: as those of `Layer`. With lengths the backward cell begins at each row's last valid step.
+
+        Returns:
+            The last carries: the forward one after the last valid step, the backward one after the first step; and the
+            merged outputs `(T, N, ...)`.
+
+        Raises:
+            TypeError, ValueError: as `scan` does.
+        """
+        check_parts("bidirectional", _PARTS, params, carry)
+        given = Options(**options)
+        given.check_names("bidirectional", self.names)
+        keys = (None, None) if key is None else jax.random.split(key)
+        ran = [
+            Layer(cell, reverse=direction == "backward")(
+                params[direction],
+                xs,
+                None if carry is None else carry[number],
+                key=keys[number],
+                **vars(given.restricted_to(cell.names)),
+            )
+            for number, (direction, cell) in enumerate(zip(_PARTS, (self.forward, self.backward), strict=True))
+        ]
+        (forward_carry, forward_ys), (backward_carry, backward_ys) = ran
+        return (forward_carry, backward_carry), self._merge(forward_ys, backward_ys)
+
+    def _merge(self, forward: Any, backward: Any) -> Any:
+        merge = MERGES[self.merge] if isinstance(self.merge, str) else self.merge
+        if self.merge != "concat" and isinstance(self.merge, str) and forward.shape != backward.shape:
+            raise ValueError(
+                f"bidirectional: merge={self.merge!r} needs outputs of one shape; got {forward.shape} from the forward "
+                f'and {backward.shape} from the backward cell. Use merge="concat", or cells of one size.'
+            )
+        return merge(forward, backward)
+
+
+def bidirectional(forward: Any, backward: Any = None, *, merge: Merge = "concat") -> Bidirectional:
+    """Run one cell from the first step to the last and another from the last valid step to the first.
+
+    Args:
+        forward: a cell.
+        backward: the cell that runs in reverse; None: one of the same configuration, with parameters of its own.
+        merge: how outputs become one: "concat" along the last axis, forward first; "sum", "mean" or "product"; or a
+            function of both outputs `(T, N, ...)`.
+
+    Returns:
+        A net.
+
+    Raises:
+        ValueError: if `merge` is not known, or the outputs do not fit together for it.
+        TypeError: if one of the two is no cell.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> net = rs.bidirectional(rs.cells.LSTM(4))
+        >>> params = net.init(jax.random.key(0), input_size=3)
+        >>> (forward, backward), ys = net(params, jnp.ones((6, 2, 3)), seq_lengths=jnp.array([6, 4]))
+        >>> ys.shape
+        (6, 2, 8)
+
+    Source: Schuster and Paliwal 1997, "Bidirectional Recurrent Neural Networks".
+    """
+    backward = forward if backward is None else backward
+    for cell in (forward, backward):
+        check_cell("bidirectional", cell)
+    if not callable(merge) and merge not in MERGES:
+        raise ValueError(
+            f"bidirectional: `merge` must be a function or one of {listing(MERGES)}; got {merge!r}."
+            f"{nearest(str(merge), MERGES)}"
+        )
+    return Bidirectional(forward, backward, merge)

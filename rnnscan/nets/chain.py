@@ -1,0 +1,131 @@
+"""Nets one after the other."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from rnnscan.compose.random import drop
+from rnnscan.compose.wrapper import check_rate
+from rnnscan.nets.base import Net, Options, check_parts
+
+
+@dataclass(frozen=True)
+class Chain(Net):
+    """Nets one after the other. Made by `chain`."""
+
+    nets: tuple[Any, ...]
+    dropout: float = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the nets give to intermediates; one name speaks of all nets."""
+        return tuple(dict.fromkeys(name for net in self.nets for name in net.names))
+
+    @property
+    def output_size(self) -> int:
+        """The size of the outputs' last axis: the last net's."""
+        return self.nets[-1].output_size
+
+    def init(self, key: Array, input_size: int) -> dict[str, Any]:
+        """Make parameters: `{"net_0": ..., "net_1": ...}`, the first net first."""
+        params = {}
+        for part, net, net_key in zip(self._parts, self.nets, jax.random.split(key, len(self.nets)), strict=True):
+            params[part] = net.init(net_key, input_size)
+            input_size = net.output_size
+        return params
+
+    def initial_carry(self, xs: Any) -> tuple[Any, ...]:
+        """A tuple of the nets' carries of zeros, for inputs `(T, N, ...)`."""
+        carries = []
+        for net in self.nets:
+            carries.append(net.initial_carry(xs))
+            xs = lax.full_like(xs, 0, shape=(*xs.shape[:-1], net.output_size))
+        return tuple(carries)
+
+    def __call__(
+        self, params: Any, xs: Any, carry: Any = None, *, key: Array | None = None, **options: Any
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Run the nets one after the other, each over the outputs of the one before.
+
+        Args:
+            params: the parameters that `init` made.
+            xs: the inputs, time-major, `(T, N, D)`.
+            carry: a tuple of the carries to start from; None: zeros.
+            key: a PRNG key for random choices: training; each net derives its own. None: evaluation.
+            options: as those of `Layer`.
+
+        Returns:
+            A tuple of the nets' last carries, and the outputs of the last net.
+
+        Raises:
+            TypeError, ValueError: as `scan` does.
+        """
+        check_parts("chain", self._parts, params, carry)
+        given = Options(**options)
+        given.check_names("chain", self.names)
+        carries = []
+        for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
+            net_key = None if key is None else jax.random.fold_in(key, 2 * number)
+            net_carry = None if carry is None else carry[number]
+            new_carry, xs = net(params[part], xs, net_carry, key=net_key, **vars(given.restricted_to(net.names)))
+            carries.append(new_carry)
+            if key is not None and self.dropout and number + 1 < len(self.nets):
+                xs = self._drop(jax.random.fold_in(key, 2 * number + 1), given.first_step, xs)
+        return tuple(carries), xs
+
+    def _drop(self, key: Array, first_step: Any, ys: Array) -> Array:
+        def drop_step(index: Array, y: Array) -> Array:
+            return drop(
+                y, jax.random.bernoulli(jax.random.fold_in(key, index), 1 - self.dropout, y.shape), self.dropout
+            )
+
+        # Checkpointed, so that the mask is drawn again from its key and not kept.
+        steps = first_step + jnp.arange(ys.shape[0])
+        return jax.checkpoint(jax.vmap(drop_step))(steps, ys)
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        return tuple(f"net_{number}" for number in range(len(self.nets)))
+
+
+def chain(*nets: Any, dropout: float = 0.0) -> Chain:
+    """Chain nets: the outputs of each are the inputs of the next.
+
+    Unlike the layers of a `stack`, each net runs over the whole sequence before the next begins, so that a net which
+    sees all steps, such as a bidirectional one, can feed another.
+
+    Args:
+        nets: the nets, the first first; each made by `layer`, `bidirectional` or `chain`.
+        dropout: the rate at which outputs of every net but the last are dropped, in training.
+
+    Returns:
+        A net. Its carry is the tuple of the nets' carries, its parameters are `{"net_0": ..., "net_1": ...}`.
+
+    Raises:
+        ValueError: if there is no net, or `dropout` is no probability below 1.
+        TypeError: if one is no net, such as a cell.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> net = rs.chain(rs.bidirectional(rs.cells.LSTM(4)), rs.layer(rs.cells.GRU(5)))
+        >>> params = net.init(jax.random.key(0), input_size=3)
+        >>> carry, ys = net(params, jnp.ones((6, 2, 3)))
+        >>> ys.shape
+        (6, 2, 5)
+    """
+    if not nets:
+        raise ValueError("chain: there must be at least one net; got none.")
+    check_rate("chain", "dropout", dropout)
+    for net in nets:
+        if not isinstance(net, Net):
+            raise TypeError(
+                f"chain: it takes nets, made by `layer`, `bidirectional` or `chain`; got {net!r}. "
+                "Make a net of a cell with layer(cell)."
+            )
+    return Chain(nets, dropout)

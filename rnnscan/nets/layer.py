@@ -1,0 +1,130 @@
+"""A cell run over a sequence."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Integer
+
+from rnnscan.compose.random import with_key
+from rnnscan.compose.wrapper import check_cell
+from rnnscan.memory import Memory
+from rnnscan.nets.base import Net, one_step
+from rnnscan.scan import scan
+from rnnscan.sequence import Padding
+
+
+@dataclass(frozen=True)
+class Layer(Net):
+    """A cell run over a sequence. Made by `layer`."""
+
+    cell: Any
+    reverse: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that the cell gives to intermediates."""
+        return self.cell.names
+
+    @property
+    def output_size(self) -> int:
+        """The size of the outputs' last axis."""
+        return self.cell.output_size
+
+    def init(self, key: Array, input_size: int) -> Any:
+        """Make parameters: those of the cell."""
+        return self.cell.init(key, input_size)
+
+    def initial_carry(self, xs: Any) -> Any:
+        """The cell's carry of zeros, for inputs `(T, N, ...)`."""
+        return self.cell.initial_carry(one_step(xs))
+
+    def __call__(
+        self,
+        params: Any,
+        xs: Any,
+        carry: Any = None,
+        *,
+        key: Array | None = None,
+        first_step: Any = 0,
+        seq_lengths: Integer[Array, " batch"] | None = None,
+        mask: Bool[Array, "time batch"] | None = None,
+        reset: Bool[Array, "time batch"] | None = None,
+        padding: Padding = "zero",
+        memory: Memory | None = Memory(),
+        engine: Literal["auto", "fission", "lax"] = "auto",
+    ) -> tuple[Any, Any]:
+        """Run the cell over a sequence.
+
+        Args:
+            params: the parameters that `init` made.
+            xs: the inputs, time-major, `(T, N, D)`.
+            carry: the carry to start from; None: zeros.
+            key: a PRNG key for dropout and other random choices: training. None: evaluation, without any.
+            first_step: the number of the first step, which random choices depend on: pass the steps done before where a
+                sequence is run in pieces with one key.
+            seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`.
+            mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
+            reset: `(T, N)` booleans, true at the first step of an episode or document, in the order of time: there the
+                carry goes back to the given one, before that step, or behind it in a net that runs in reverse.
+            padding: what a padded step leaves behind, as in `scan`.
+            memory: what to keep between the forward and the backward pass (`Memory`); None: plain autodiff.
+            engine: as in `scan`.
+
+        Returns:
+            The last carry, and the outputs `(T, N, P)`.
+
+        Raises:
+            TypeError, ValueError: as `scan` does.
+        """
+        carry = self.initial_carry(xs) if carry is None else carry
+        cell: Any = self.cell
+        inputs = xs
+        if key is not None:
+            cell = with_key(self.cell, key, params, one_step(xs))
+            inputs = (xs, first_step + jnp.arange(xs.shape[0]))
+        if reset is not None and self.reverse:
+            # A document that ends before step t is begun, in reverse, at step t - 1.
+            reset = jnp.concatenate([reset[1:], jnp.zeros_like(reset[:1])])
+        return scan(
+            cell,
+            params,
+            carry,
+            inputs,
+            reverse=self.reverse,
+            seq_lengths=seq_lengths,
+            mask=mask,
+            reset=reset,
+            padding=padding,
+            memory=memory,
+            engine=engine,
+        )
+
+
+def layer(cell: Any, *, reverse: bool = False) -> Layer:
+    """Make a net of a cell: the cell run over a sequence.
+
+    Args:
+        cell: a cell, such as those of `rnnscan.cells`, or a stack of them.
+        reverse: whether it runs from the last step, or the last valid one, to the first. The outputs stay in the
+            order of the inputs.
+
+    Returns:
+        A net: `net.init(key, input_size)` makes parameters, `net(params, xs)` returns the last carry and the outputs.
+
+    Raises:
+        TypeError: if it is no cell.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> net = rs.layer(rs.dropout(rs.cells.GRU(4), rate=0.1))
+        >>> params = net.init(jax.random.key(0), input_size=3)
+        >>> xs = jnp.ones((6, 2, 3))
+        >>> (hidden,), ys = net(params, xs, key=jax.random.key(1), seq_lengths=jnp.array([6, 4]))
+        >>> hidden.shape, ys.shape
+        ((2, 4), (6, 2, 4))
+    """
+    check_cell("layer", cell)
+    return Layer(cell, reverse)
