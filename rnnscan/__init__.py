@@ -1,6 +1,7 @@
 """rnnscan: recurrent networks in JAX that keep in memory what you say, and compute the rest again."""
 
 from rnnscan import cells as cells
+from rnnscan import truncated as truncated
 from rnnscan.compose import drop_weights as drop_weights
 from rnnscan.compose import dropout as dropout
 from rnnscan.compose import residual as residual

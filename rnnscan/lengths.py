@@ -73,6 +73,7 @@ def reverse_by_length(
         >>> rs.reverse_by_length(jnp.array([[1], [2], [3]]), jnp.array([2]))[:, 0].tolist()
         [2, 1, 3]
     """
+    xs = jax.tree.map(jnp.asarray, xs)
     valid = _valid("reverse_by_length", xs, seq_lengths, mask)
     count, rank = valid.sum(axis=0), jnp.cumsum(valid, axis=0) - 1
     # The steps of a row in order, the valid ones first: where the k-th valid step is.
@@ -107,6 +108,7 @@ def last_valid(
         >>> rs.last_valid(jnp.array([[1, 4], [2, 5], [3, 6]]), jnp.array([2, 0])).tolist()
         [2, 0]
     """
+    ys = jax.tree.map(jnp.asarray, ys)
     valid = _valid("last_valid", ys, seq_lengths, mask)
     if valid.shape[0] == 0:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), ys)
@@ -142,6 +144,7 @@ def pack(xs: Any, seq_lengths: Integer[Array, " batch"], *, total: int | None = 
 
     Source: Caffe2's `PackRNNSequence`, the other way round; `torch.nn.utils.rnn.pack_padded_sequence` orders by step.
     """
+    xs = jax.tree.map(jnp.asarray, xs)
     valid = _valid("pack", xs, seq_lengths, None)
     lengths = valid.sum(axis=0)
     total = _static_size("pack", "total", lengths, total, np.sum)
@@ -179,6 +182,7 @@ def unpack(values: Any, seq_lengths: Integer[Array, " batch"], *, length: int | 
 
     Source: Caffe2's `UnpackRNNSequence`.
     """
+    values = jax.tree.map(jnp.asarray, values)
     length = _static_size("unpack", "length", seq_lengths, length, np.max)
     for where, leaf in leaves_with_places(values, "values"):
         if not isinstance(seq_lengths, jax.core.Tracer) and leaf.shape[0] < int(np.sum(seq_lengths)):

@@ -1,0 +1,202 @@
+"""Truncated backpropagation through time, in its two forms, and the pieces of a sequence that is trained in pieces.
+
+Both forms have the values of `scan`; they differ in how far the gradient of an output reaches back:
+
+    by_chunk     from step t to the beginning of its chunk: 1 to k steps, after where it happens to lie in the chunk
+    by_window    from step t over k2 - k1 + 1 to k2 steps: every k1 steps the gradient goes back k2 steps
+
+The first is what most libraries do, with one pass over the sequence; the second is that of Williams and Peng, and runs
+each step about `1 + k2 / k1` times. In neither is a loss dropped.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Integer
+
+from rnnscan import checks
+from rnnscan.memory import Memory, is_count
+from rnnscan.scan import scan
+
+
+def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
+    """The pieces of sequences, for one training step each, with the carry handed on.
+
+    A carry that is an argument of a training step gets no gradient from the steps after it, so this is the chunk form,
+    with an update after each chunk.
+
+    Args:
+        xs: a pytree of leaves `(T, ...)`: inputs, targets, masks.
+        size: k, the steps of a piece; the last piece may be shorter.
+
+    Yields:
+        The number of the piece's first step, which nets take as `first_step`, and the piece.
+
+    Raises:
+        ValueError: if the size is no number of steps, or the leaves do not agree on T.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> [(first, piece.tolist()) for first, piece in rs.truncated.chunks(jnp.arange(5), size=2)]
+        [(0, [0, 1]), (2, [2, 3]), (4, [4])]
+    """
+    _check_count("chunks", "size", size)
+    length = checks.sequence_length(checks.as_arrays(xs, "xs"), None)
+    return ((first, _steps(xs, first, first + size)) for first in range(0, length, size))
+
+
+def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **options: Any) -> tuple[Any, Any]:
+    """Run a cell over time, with a gradient that goes back to the beginning of each chunk: `scan(truncate=size)`.
+
+    Args:
+        cell: as in `scan`.
+        params: as in `scan`.
+        carry: as in `scan`.
+        xs: as in `scan`.
+        size: the steps of a chunk.
+        options: as those of `scan`.
+
+    Returns:
+        The last carry and the outputs, as `scan` does.
+
+    Raises:
+        TypeError, ValueError: as `scan` does.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> cell, xs = rs.cells.GRU(4), jnp.ones((10, 2, 3))
+        >>> params = cell.init(jax.random.key(0), input_size=3)
+        >>> carry, ys = rs.truncated.by_chunk(cell, params, cell.initial_carry(xs[0]), xs, size=4)
+        >>> ys.shape
+        (10, 2, 4)
+
+    Source: BPTT(n; n) of Williams and Peng 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of
+    Recurrent Network Trajectories".
+    """
+    _check_count("by_chunk", "size", size)
+    return scan(cell, params, carry, xs, truncate=size, **options)
+
+
+def by_window(
+    cell: Any,
+    params: Any,
+    carry: Any,
+    xs: Any,
+    *,
+    every: int,
+    back: int,
+    seq_lengths: Integer[Array, " batch"] | None = None,
+    mask: Bool[Array, "time batch"] | None = None,
+    memory: Memory | None = Memory(),
+    engine: Literal["auto", "fission", "lax"] = "auto",
+) -> tuple[Any, Any]:
+    """Run a cell over time, with a gradient that every k1 steps goes back k2 steps.
+
+    Outputs of the steps `[j k1, (j + 1) k1)` see as constant the carry before step `(j + 1) k1 - k2`, and those that
+    reach back to the first step see the initial carry as it is. All windows but the first and the last run at once,
+    side by side.
+
+    Args:
+        cell: as in `scan`.
+        params: as in `scan`.
+        carry: as in `scan`; it gets the gradients of the windows that reach back to the first step.
+        xs: as in `scan`.
+        every: k1, the steps between two backward passes.
+        back: k2, the steps that each goes back, at least k1: with less, losses would have no gradient.
+        seq_lengths: as in `scan`. Padded steps leave zeros behind.
+        mask: as in `scan`.
+        memory: as in `scan`.
+        engine: as in `scan`.
+
+    Returns:
+        The last carry, with the gradient of the last window, and the outputs, as `scan` does.
+
+    Raises:
+        ValueError: if `every` or `back` is no number of steps, or `back` is below `every`; else as `scan` does.
+        TypeError: as `scan` does.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> cell, xs = rs.cells.GRU(4), jnp.ones((10, 2, 3))
+        >>> params = cell.init(jax.random.key(0), input_size=3)
+        >>> carry, ys = rs.truncated.by_window(cell, params, cell.initial_carry(xs[0]), xs, every=2, back=5)
+        >>> ys.shape
+        (10, 2, 4)
+
+    Source: BPTT(h; h') of Williams and Peng 1990, with h = k2 and h' = k1.
+    """
+    _check_count("by_window", "every", every)
+    _check_count("by_window", "back", back)
+    if back < every:
+        raise ValueError(
+            f"by_window: `back` must be at least `every`, or losses would have no gradient; got back={back} and "
+            f"every={every}. Go back further, or run the backward pass more often."
+        )
+    xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    length = checks.sequence_length(xs, None)
+    given = (xs, checks.validity(seq_lengths, mask, length))
+
+    def run(carry: Any, first: int, last: int) -> tuple[Any, Any]:
+        return over(carry, _steps(given, first, last))
+
+    def over(carry: Any, window: Any) -> tuple[Any, Any]:
+        return scan(cell, params, carry, window[0], mask=window[1], memory=memory, engine=engine)
+
+    # The windows that reach back to the first step are one run. Then come `middle` whole ones, and what is left.
+    first = min(back // every * every, length)
+    middle, left = divmod(length - first, every)
+    last_carry, ys = run(carry, 0, first)
+    outputs = [ys]
+    start = first + every - back  # of the first window that is not in that run; the others follow `every` steps apart
+    windows = middle + (left > 0)
+    if windows:
+        before = _carries_before(cell, params, carry, given, start, every, windows, engine)
+    if middle:
+        places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)
+        carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], given))
+        last_carry = jax.tree.map(lambda leaf: leaf[-1], carries)
+        outputs.append(jax.tree.map(lambda leaf: _in_order(leaf[:, back - every :]), ys))
+    if left:
+        start += middle * every
+        last_carry, ys = run(jax.tree.map(lambda leaf: leaf[-1], before), start, length)
+        outputs.append(_steps(ys, length - left - start, None))
+    return last_carry, jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *outputs)
+
+
+def _carries_before(
+    cell: Any, params: Any, carry: Any, given: Any, start: int, every: int, windows: int, engine: Any
+) -> Any:
+    """The carries before the step `start` and those that follow it `every` steps apart, stacked, as constants."""
+    params, carry, given = jax.tree.map(jax.lax.stop_gradient, (params, carry, given))
+
+    def advance(carry: Any, steps: Any) -> tuple[Any, Any]:
+        carry, _ = scan(cell, params, carry, steps[0], mask=steps[1], engine=engine)
+        return carry, carry
+
+    carry, _ = advance(carry, _steps(given, 0, start))
+    pieces = jax.tree.map(
+        lambda leaf: leaf.reshape(windows - 1, every, *leaf.shape[1:]),
+        _steps(given, start, start + (windows - 1) * every),
+    )
+    _, later = jax.lax.scan(advance, carry, pieces)
+    return jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), carry, later)
+
+
+def _steps(tree: Any, first: int, last: int | None) -> Any:
+    return jax.tree.map(lambda leaf: leaf[first:last], tree)
+
+
+def _in_order(leaf: Any) -> Any:
+    return leaf.reshape(-1, *leaf.shape[2:])
+
+
+def _check_count(function: str, argument: str, value: Any) -> None:
+    if not is_count(value):
+        raise ValueError(f"{function}: `{argument}` must be a number of steps of at least 1; got {value!r}.")

@@ -1,0 +1,129 @@
+"""Truncated backpropagation: the values of a scan, and gradients that go back as far as each form says."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from zoo.case import Case, assert_trees_close
+
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+CASE = Case(rs.cells.LSTM(4))
+
+
+def slow_by_window(params, carry, xs, *, every, back):
+    """Each window by itself, in a loop over its steps, from a constant carry."""
+    length = xs.shape[0]
+    carries = [carry]
+    for x in xs:
+        carries.append(CASE.cell(params, carries[-1], x)[0])
+    outputs = []
+    for end in range(every, length + every, every):
+        start = max(0, end - back)
+        last = carry if start == 0 else jax.lax.stop_gradient(carries[start])
+        ys = []
+        for x in xs[start : min(end, length)]:
+            last, y = CASE.cell(params, last, x)
+            ys.append(y)
+        outputs += ys[end - every - start :]
+    return last, jnp.stack(outputs)
+
+
+def both(run, slow):
+    arguments = CASE.arguments(length=7, batch=2)
+    return [jax.jit(lambda *a, run=run: CASE.gradients(run, *a))(*arguments) for run in (run, slow)]
+
+
+@pytest.mark.parametrize(
+    ("every", "back"), [(1, 1), (1, 3), (2, 2), (2, 3), (2, 5), (3, 3), (3, 4), (2, 7), (3, 9), (7, 7), (9, 9)]
+)
+def test_by_window_goes_back_as_far_as_the_loop_does(every, back):
+    fast, slow = both(
+        lambda *a: rs.truncated.by_window(CASE.cell, *a, every=every, back=back),
+        lambda *a: slow_by_window(*a, every=every, back=back),
+    )
+    assert_trees_close(fast, slow)
+
+
+def test_by_window_that_goes_back_as_far_as_every_is_by_chunk():
+    fast, slow = both(
+        lambda *a: rs.truncated.by_window(CASE.cell, *a, every=3, back=3),
+        lambda *a: rs.truncated.by_chunk(CASE.cell, *a, size=3),
+    )
+    assert_trees_close(fast, slow)
+
+
+def test_the_two_forms_differ_from_each_other_and_from_the_whole():
+    params, carry, xs = CASE.arguments(length=7)
+
+    def gradient(run):
+        return jax.grad(lambda params: jnp.sin(run(params)[1]).sum())(params)["kernel"]
+
+    whole = gradient(lambda params: rs.scan(CASE.cell, params, carry, xs))
+    chunk = gradient(lambda params: rs.truncated.by_chunk(CASE.cell, params, carry, xs, size=3))
+    window = gradient(lambda params: rs.truncated.by_window(CASE.cell, params, carry, xs, every=1, back=3))
+    assert min(abs(a - b).max() for a, b in [(whole, chunk), (chunk, window), (window, whole)]) > 1e-6
+
+
+def test_padding_in_windows_is_padding_in_the_whole():
+    params, carry, xs = CASE.arguments(length=7)
+    lengths = jnp.array([0, 4, 9])
+    windows = rs.truncated.by_window(CASE.cell, params, carry, xs, every=2, back=3, seq_lengths=lengths)
+    assert_trees_close(windows, rs.scan(CASE.cell, params, carry, xs, seq_lengths=lengths))
+
+
+def test_many_windows_are_one_program():
+    params, carry, xs = CASE.arguments(length=60)
+
+    def size(length):
+        run = lambda *a: rs.truncated.by_window(CASE.cell, *a, every=2, back=6)  # noqa: E731
+        return len(jax.make_jaxpr(run)(params, carry, xs[:length]).pretty_print().splitlines())
+
+    assert size(60) == size(20)
+
+
+def test_chunks_with_the_carry_handed_on_are_the_whole():
+    params, carry, xs = CASE.arguments(length=7)
+    pieces = []
+    for first, piece in rs.truncated.chunks({"xs": xs}, size=3):
+        assert first == 3 * len(pieces)
+        carry, ys = CASE.scan(params, carry, piece["xs"])
+        pieces.append(ys)
+    assert [len(ys) for ys in pieces] == [3, 3, 1]
+    _, carry_before, _ = CASE.arguments(length=7)
+    assert_trees_close((carry, jnp.concatenate(pieces)), CASE.scan(params, carry_before, xs))
+
+
+def test_chunks_of_nothing_and_of_leaves_that_do_not_agree():
+    assert list(rs.truncated.chunks(jnp.ones((0, 2)), size=3)) == []
+    with pytest.raises(ValueError, match="same number of steps"):
+        rs.truncated.chunks((jnp.ones(3), jnp.ones(4)), size=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0, "back": 3}, r"^by_window: `every` must be a number of steps of at least 1; got 0\."),
+        ({"every": 3, "back": True}, r"^by_window: `back` must be a number of steps of at least 1; got True\."),
+        ({"every": 3, "back": 2}, r"^by_window: `back` must be at least `every`, .* got back=2 and every=3\."),
+    ],
+)
+def test_windows_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        rs.truncated.by_window(CASE.cell, *CASE.arguments(), **options)
+
+
+@pytest.mark.parametrize("function", [rs.truncated.by_chunk, rs.truncated.chunks])
+def test_chunks_that_cannot_be(function):
+    arguments = (CASE.cell, *CASE.arguments()) if function is rs.truncated.by_chunk else (jnp.ones(3),)
+    with pytest.raises(ValueError, match=r"`size` must be a number of steps of at least 1; got 0\."):
+        function(*arguments, size=0)
+
+
+def test_a_carry_of_another_batch_is_refused():
+    params, _, xs = CASE.arguments()
+    _, carry, _ = CASE.arguments(batch=5)
+    with pytest.raises(ValueError, match="A carry of another batch or hidden size does not fit"):
+        rs.truncated.by_chunk(CASE.cell, params, carry, xs, size=2)
