@@ -31,13 +31,14 @@ class Cell:
     # The parts of the carry that are complex numbers.
     complex_parts: ClassVar[frozenset[str]] = frozenset()
     # The part of the new carry that y is, or None where y is something else: what changes that part changes y too.
-    output_part: ClassVar[int | None] = 0
+    # A property where it depends on the configuration.
+    output_part: ClassVar[Any] = 0
     # Options that are true or false and decide which parameters there are: the likely cause where some do not fit.
     parameter_options: ClassVar[tuple[str, ...]] = ()
     # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry where its product reads it.
     takes_recurrent_mask: ClassVar[bool] = False
     # The axes of x that are not the batch's: the features, and spatial ones where a cell has them.
-    input_axes: ClassVar[tuple[str, ...]] = ()
+    input_axes: ClassVar[Any] = ()
 
     hidden_size: int
     _: KW_ONLY
@@ -126,8 +127,8 @@ class Cell:
     ) -> tuple[dict[str, Array], tuple[Array, ...], Array]:
         """Check what the cell was given, and cast it to the dtype of the computation.
 
-        The mask multiplies the first part of the carry in what is returned, which recurrent products read; what is handed
-        on unchanged is taken from the carry itself.
+        The mask multiplies the first part of the carry in what is returned, which recurrent products read; what is
+        handed on unchanged is taken from the carry itself.
         """
         input_size = self._check_params(params)
         checks.check_input(self._title, ("N", *self.input_axes, input_size), x)

@@ -1,6 +1,6 @@
 """What the fission engine finds in a step: the kind of each equation, where it runs, and what of the carry is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -23,6 +23,7 @@ class EquationFound:
         operation: the name of its primitive.
         result: the type of what it makes, such as `float32[32,1024]`.
         name: the label of what it makes, if it has one.
+        reads: what it reads, in order: numbers of equations, from 0 on, or "carry[0]", "x[0]" and "constant".
         kind: invariant, parallel, linear or recurrent.
         forward: where it runs in the forward pass: once, at once for all steps of a chunk, or in which loop.
         again: how the backward pass has its result, if it needs it: kept, computed again at once for all steps of a
@@ -32,6 +33,7 @@ class EquationFound:
     operation: str
     result: str
     name: str
+    reads: tuple[int | str, ...]
     kind: Kind
     forward: str
     again: str
@@ -45,18 +47,33 @@ class CarryFound:
         type: its type, such as `float32[32,256]`.
         loop: the number of the loop that it goes round; leaves that feed each other share one.
         kind: "unchanged", or the kind of that loop.
+        source: what makes the new one, as in `EquationFound.reads`.
         kept: what of it stays in memory for the backward pass.
     """
 
     type: str
     loop: int
     kind: str
+    source: int | str
     kept: str
 
 
-def find(
-    flat: FlatStep, kept: frozenset[str], *, length: int, chunk: int | None
-) -> tuple[list[EquationFound], list[CarryFound]]:
+@dataclass(frozen=True)
+class Found:
+    """What was found of a step.
+
+    Attributes:
+        equations: of each equation, in order.
+        carry: of each leaf of the carry.
+        y: what makes each leaf of y, as in `EquationFound.reads`.
+    """
+
+    equations: tuple[EquationFound, ...]
+    carry: tuple[CarryFound, ...]
+    y: tuple[int | str, ...]
+
+
+def find(flat: FlatStep, kept: frozenset[str], *, length: int, chunk: int | None) -> Found:
     """What the engine finds in a step.
 
     Args:
@@ -66,7 +83,7 @@ def find(
         chunk: the chosen chunk, or None.
 
     Returns:
-        What was found of each equation, in order, and of each leaf of the carry.
+        What was found.
     """
     labelled = list(zip(flat.kept, flat.kept_labels, strict=True))
     plan = Plan(_keeping(flat, kept), length, reverse=False, unroll=1, chosen_chunk=chunk)
@@ -81,18 +98,29 @@ def find(
             return "once"
         return "at once" if equation in again else "in the loop"
 
+    sources = _sources(flat)
     equations = [
         EquationFound(
             operation=equation.primitive.name,
             result=_type(equation.outputs[0]),
             name=", ".join(label for atom, label in labelled if atom in equation.outputs),
+            reads=tuple(sources(atom) for atom in equation.inputs),
             kind=kinds[equation],
             forward=_place(equation, parts),
             again=treatment(equation),
         )
         for equation in flat.program.equations
     ]
-    return equations, [_carry(plan, index) for index in range(flat.carry_size)]
+    carry = [_carry(plan, index, sources(flat.new_carry[index])) for index in range(flat.carry_size)]
+    return Found(tuple(equations), tuple(carry), tuple(map(sources, flat.y)))
+
+
+def _sources(flat: FlatStep) -> Callable[[Atom], int | str]:
+    """Where a value comes from: the number of an equation, or what the step is given."""
+    known: dict[Atom, int | str] = {leaf: f"carry[{index}]" for index, leaf in enumerate(flat.carry)}
+    known |= {leaf: f"x[{index}]" for index, leaf in enumerate(flat.x)}
+    known |= {atom: number for number, made in enumerate(flat.program.equations) for atom in made.outputs}
+    return lambda atom: known.get(atom, "constant")
 
 
 def _keeping(flat: FlatStep, kept: frozenset[str]) -> FlatStep:
@@ -118,7 +146,7 @@ def _kind_of_loop(flat: FlatStep, members: Sequence[int], loop: Sequence[Equatio
     return "linear" if linear else "recurrent"
 
 
-def _carry(plan: Plan, index: int) -> CarryFound:
+def _carry(plan: Plan, index: int, source: int | str) -> CarryFound:
     flat = plan.flat
     components = Components(flat.program.equations, flat.carry, flat.new_carry)
     loop_number, members = next(found for found in enumerate(components.members, 1) if index in found[1])
@@ -132,7 +160,7 @@ def _carry(plan: Plan, index: int) -> CarryFound:
         kept = f"before every chunk of {plan.chunk} steps; it follows linearly in between"
     else:
         kept = "before every step"
-    return CarryFound(_type(flat.carry[index]), loop_number, kind, kept)
+    return CarryFound(_type(flat.carry[index]), loop_number, kind, source, kept)
 
 
 def _place(equation: Equation, parts: Split) -> str:

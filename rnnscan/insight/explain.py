@@ -26,6 +26,7 @@ class Explanation:
         reason: why, if that is not the fission engine.
         equations: what was found of each operation of the step.
         carry: what was found of each leaf of the carry, by its place.
+        y: what makes each leaf of y: the number of an operation, or "carry[0]", "x[0]" or "constant".
     """
 
     cell: str
@@ -34,6 +35,7 @@ class Explanation:
     reason: str
     equations: tuple[EquationFound, ...]
     carry: dict[str, CarryFound]
+    y: tuple[int | str, ...]
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -143,9 +145,10 @@ def explain(
         kept = kept_names(memory, overview.names)
         # A name that cannot be taken out of the step matters only where it is kept.
         found["reason"] = why_not(flatten_step(step, carry, x, kept=kept, names=overview.names)[0], memory)
-        found["equations"], leaves = find(flat, kept, length=length, chunk=memory.chunk)
+        step_found = find(flat, kept, length=length, chunk=memory.chunk)
         places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(carry)]
-        found["carry"] = dict(zip(places, leaves, strict=True))
+        found["equations"], found["y"] = step_found.equations, step_found.y
+        found["carry"] = dict(zip(places, step_found.carry, strict=True))
 
     jax.eval_shape(look, params, carry, x)
     return Explanation(
@@ -153,8 +156,9 @@ def explain(
         memory=memory,
         engine="lax" if found["reason"] else "fission",
         reason=found["reason"],
-        equations=tuple(found["equations"]),
+        equations=found["equations"],
         carry=found["carry"],
+        y=found["y"],
     )
 
 

@@ -80,8 +80,8 @@ class Case:
             parts = [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
             for part in parts:
                 if jnp.issubdtype(part.dtype, jnp.floating):
-                    weights = jnp.cos(jnp.arange(part.size, dtype=part.dtype)).reshape(part.shape)
-                    total = total + (weights * jnp.sin(part)).sum()
+                    weights = jnp.cos(jnp.arange(part.size, dtype=jnp.result_type(float))).reshape(part.shape)
+                    total = total + (weights.astype(part.dtype) * jnp.sin(part)).sum()
         return total
 
 

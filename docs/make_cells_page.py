@@ -1,0 +1,137 @@
+"""Write docs/cells.md and its pictures: of each cell its equations, and what `rnnscan.explain` finds in a step.
+
+    python docs/make_cells_page.py
+
+The tests check that the page is what this writes.
+"""
+
+import inspect
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+import rnnscan as rs
+from rnnscan import cells
+from rnnscan.insight.explain import Explanation
+
+
+DOCS = Path(__file__).parent
+PICTURES = DOCS / "pictures" / "cells"
+BATCH, INPUT_SIZE, UNITS = 32, 128, 256
+
+FAMILIES = {
+    "Simple and gated cells": [cells.RNN(UNITS), cells.IndRNN(UNITS), cells.GRU(UNITS), cells.MGU(UNITS)],
+    "Long short-term memory": [cells.LSTM(UNITS)],
+    "Normalized and multiplicative cells": [
+        cells.LayerNormLSTM(UNITS),
+        cells.LayerNormGRU(UNITS),
+        cells.MILSTM(UNITS),
+        cells.LayerNormMILSTM(UNITS),
+    ],
+    "Convolutional cells": [cells.ConvLSTM(16), cells.ConvGRU(16)],
+    "Cells that are linear in their state": [
+        cells.SRU(UNITS),
+        cells.QRNN(UNITS),
+        cells.MinGRU(UNITS),
+        cells.MinLSTM(UNITS),
+        cells.RGLRU(INPUT_SIZE),
+        cells.LRU(UNITS),
+    ],
+    "xLSTM": [cells.SLSTM(UNITS), cells.MLSTM(UNITS)],
+}
+
+INTRODUCTION = f"""# Cells
+
+Written by `python docs/make_cells_page.py`, from the docstrings and from what `rnnscan.explain` finds in one step, with
+names kept, on a CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
+convolutions), T = 1024 steps.
+
+In the pictures `@` is a matrix product, squares are what a step is given and returns, and small text is the name of a
+value, which `Memory(recompute=...)` can speak of. Colours are the kinds of work: green waits for no step before its
+own, so it can be done for many steps at once; blue carries a state on linearly; orange runs step by step. Where a blue
+or orange state feeds green work, that waits for its loop and is then done at once.
+
+All cells take `dtype`, `param_dtype` and `carry_dtype`, work under `jit`, `grad` and `vmap`, and are tested with each
+memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout` and `rs.windowed` make cells of
+them, `rs.layer`, `rs.bidirectional` and `rs.chain` nets, and `rs.attention` decoders.
+"""
+
+
+def explanation_of(cell) -> Explanation:
+    """What the engine finds in a step of the cell."""
+    spatial = (8, 8) if cell.input_axes else ()
+    x = jax.ShapeDtypeStruct((BATCH, *spatial, INPUT_SIZE), jnp.float32)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), INPUT_SIZE))
+    return rs.explain(cell, params, jax.eval_shape(cell.initial_carry, x), x)
+
+
+def page() -> str:
+    """The page as Markdown."""
+    sections = [INTRODUCTION]
+    for family, members in FAMILIES.items():
+        sections.append(f"## {family}\n")
+        sections += [section(cell) for cell in members]
+    return "\n".join(sections)
+
+
+def section(cell) -> str:
+    """The section of one cell."""
+    name = type(cell).__name__
+    text = inspect.getdoc(type(cell))
+    about = text.split("\nArgs:")[0].strip()
+    source = text[text.index("Source:") :].strip() if "Source:" in text else ""
+    return "\n".join(
+        [
+            f"### {name}\n",
+            about,
+            f"\n![One step of {name}](pictures/cells/{name}.svg)\n",
+            *table_of_kinds(explanation_of(cell)),
+            "",
+            *table_of_the_carry(cell, explanation_of(cell)),
+            f"\n{source}\n",
+        ]
+    )
+
+
+def table_of_kinds(explanation: Explanation) -> list[str]:
+    """How much work of each kind a step is."""
+    rows = ["| kind | matrix products | other operations |", "| --- | ---: | ---: |"]
+    for kind in explanation.kinds:
+        found = Counter(
+            "product" if equation.operation in {"dot_general", "conv_general_dilated"} else "other"
+            for equation in explanation.equations
+            if equation.kind == kind
+        )
+        if found:
+            rows.append(f"| {kind} | {found['product']} | {found['other']} |")
+    return rows
+
+
+def table_of_the_carry(cell, explanation: Explanation) -> list[str]:
+    """What becomes of each part of the carry."""
+    rows = ["| part of the carry | its loop is | kept for the backward pass |", "| --- | --- | --- |"]
+    for name, leaf in zip(cell.carry_names, explanation.carry.values(), strict=True):
+        rows.append(f"| {name} `{leaf.type}` | {leaf.kind} | {leaf.kept} |")
+    return rows
+
+
+def main() -> None:
+    """Write the page and the pictures."""
+    import matplotlib
+
+    from rnnscan.insight.step_picture import step_figure
+
+    # The same file from the same step, and text that is text.
+    matplotlib.rcParams.update({"svg.hashsalt": "rnnscan", "svg.fonttype": "none"})
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for members in FAMILIES.values():
+        for cell in members:
+            figure = step_figure(explanation_of(cell), cell.carry_names)
+            figure.savefig(PICTURES / f"{type(cell).__name__}.svg", metadata={"Date": None})
+    (DOCS / "cells.md").write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Block-diagonal kernels, a block a head: each head of the units sees itself only."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rnnscan.cells import checks, initializers
+from rnnscan.cells.initializers import Initializer
+
+
+def check_heads(cell: str, hidden_size: int, heads: Any) -> None:
+    """Refuse a number of heads that does not divide the units."""
+    checks.check_size(cell, "heads", heads)
+    if hidden_size % heads:
+        raise ValueError(f"{cell}: `heads` must divide `hidden_size`, {hidden_size}; got {heads}.")
+
+
+def initialize_heads(
+    initializer: Initializer, key: Array, units: int, heads: int, blocks: int, dtype: Any
+) -> Float[Array, "heads rows columns"]:
+    """A block-diagonal kernel: for each head, its blocks `(units / heads, units / heads)` side by side."""
+    head = units // heads
+    keys = jax.random.split(key, heads)
+    return jnp.stack([initializers.by_block(initializer, head_key, head, head, blocks, dtype) for head_key in keys])
+
+
+def project_heads(
+    x: Float[Array, "*batch units"], kernel: Float[Array, "heads rows blocks_of_rows"]
+) -> Float[Array, "*batch columns"]:
+    """`x @ kernel` for each head by itself, in at least float32.
+
+    Args:
+        x: `(..., heads * rows)`, one head after the other.
+        kernel: `(heads, rows, blocks * rows)`.
+
+    Returns:
+        `(..., blocks * heads * rows)`: block after block, and in each one head after the other, so that splitting it
+        is as for a kernel without heads.
+    """
+    heads, rows, _ = kernel.shape
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    by_head = x.reshape(*x.shape[:-1], heads, rows)
+    by_block = kernel.reshape(heads, rows, -1, rows)
+    products = jnp.einsum("...hr,hrbc->...bhc", by_head, by_block, preferred_element_type=wide)
+    return products.reshape(*x.shape[:-1], -1)

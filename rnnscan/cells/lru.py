@@ -1,0 +1,149 @@
+"""The linear recurrent unit: a diagonal linear recurrence over complex numbers."""
+
+from dataclasses import KW_ONLY, dataclass
+from math import pi
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Num
+
+from rnnscan.cells import checks, initializers
+from rnnscan.cells.base import Cell
+from rnnscan.cells.dense import project
+from rnnscan.cells.initializers import Initializer
+from rnnscan.naming import name
+
+
+@dataclass(frozen=True, repr=False)
+class LRU(Cell):
+    """The linear recurrent unit.
+
+        a = exp(-exp(v) + i exp(p))
+        s' = a * s + exp(g) * (x B)          x B named "projected"
+        y = Re(s' C) + x K
+
+    s' is linear in s, elementwise: the engine makes all products at once, and nothing else is left in the loop.
+    s, a, B and C are complex; the parameters are real, so that any optimizer takes them.
+
+    Parameters: `"log_decay"` v, `"log_phase"` p and `"log_scale"` g, each `(S,)`; `"input_kernel_real"` and
+    `"input_kernel_imag"` of B `(D, S)`; `"output_kernel_real"` and `"output_kernel_imag"` of C `(S, H)`;
+    `"skip_kernel"` K `(D, H)`.
+    Carry: the tuple `(s,)`, s `(N, S)`, complex64 or complex128.
+
+    Args:
+        hidden_size: H, the size of y.
+        kernel_init: initializer of the kernels. The real and the imaginary part of B are divided by sqrt(2).
+        dtype: of the computation and of y; None: as input and parameters promote. a and the state are always computed
+            in at least float32.
+        param_dtype: of the parameters.
+        carry_dtype: of the real and imaginary part of the initial carry, which is at least complex64; None: the
+            input's.
+        state_size: S, the number of complex states; None: H.
+        r_min: the least magnitude of a where parameters are made.
+        r_max: the largest; a is uniformly distributed on the ring between the two.
+        max_phase: the largest phase of a where parameters are made.
+
+    Raises:
+        ValueError: if a size or a number cannot be, or what the cell is given does not fit its parameters.
+        TypeError: if a dtype is not floating, or the carry is not a tuple of complex arrays.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from rnnscan import cells
+        >>> cell = cells.LRU(4, state_size=8)
+        >>> x = jnp.ones((2, 3))
+        >>> (state,), y = cell(cell.init(jax.random.key(0), input_size=3), cell.initial_carry(x), x)
+        >>> state.shape, state.dtype.name, y.shape
+        ((2, 8), 'complex64', (2, 4))
+
+    Source: Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", section 3 and appendix A,
+    where v, p and g are the logarithms of nu, theta and gamma, and K is D.
+    """
+
+    carry_names: ClassVar[tuple[str, ...]] = ("state",)
+    names: ClassVar[tuple[str, ...]] = ("projected",)
+    complex_parts: ClassVar[frozenset[str]] = frozenset({"state"})
+    output_part: ClassVar[int | None] = None
+
+    _: KW_ONLY
+    kernel_init: Initializer = initializers.lecun_normal
+    state_size: int | None = None
+    r_min: float = 0.0
+    r_max: float = 1.0
+    max_phase: float = 2 * pi
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.state_size is not None:
+            checks.check_size("LRU", "state_size", self.state_size)
+        if not 0 <= self.r_min < self.r_max <= 1:
+            raise ValueError(
+                "LRU: `r_min` and `r_max` must be two ascending numbers from 0 to 1; got "
+                f"{self.r_min!r} and {self.r_max!r}."
+            )
+        if not self.max_phase > 0:
+            raise ValueError(f"LRU: `max_phase` must be a number above 0; got {self.max_phase!r}.")
+
+    @property
+    def states(self) -> int:
+        """S, the number of complex states."""
+        return self.hidden_size if self.state_size is None else self.state_size
+
+    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+        decay_key, phase_key, *kernel_keys = jax.random.split(key, 7)
+        dtype, states = self.param_dtype, self.states
+        # Above 0, because logarithms follow.
+        least = jnp.finfo(jnp.float32).tiny
+        area = jax.random.uniform(decay_key, (states,), minval=least)
+        turn = jax.random.uniform(phase_key, (states,), minval=least)
+        decay = -0.5 * jnp.log(area * (self.r_max**2 - self.r_min**2) + self.r_min**2)
+        params = {
+            "log_decay": jnp.log(decay).astype(dtype),
+            "log_phase": jnp.log(self.max_phase * turn).astype(dtype),
+            # The square root of 1 - |a|**2 keeps the variance of the state at that of its input.
+            "log_scale": (0.5 * jnp.log(-jnp.expm1(-2 * decay))).astype(dtype),
+        }
+        kernels = [shape for shape in self._shapes().items() if len(shape[1]) == 2]
+        for (kernel, shape), kernel_key in zip(kernels, kernel_keys, strict=True):
+            sizes = tuple(input_size if size == "D" else size for size in shape)
+            params[kernel] = self.kernel_init(kernel_key, sizes, dtype)
+        for part in ("real", "imag"):
+            params[f"input_kernel_{part}"] /= 2**0.5
+        return params
+
+    def __call__(
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
+    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        """One step: `(params, carry, x) -> (carry, y)`."""
+        weights, _, x = self._enter(params, carry, x)
+        projected = name(
+            tuple(project(x, weights[f"input_kernel_{part}"]).astype(x.dtype) for part in ("real", "imag")), "projected"
+        )
+        # What is raised to the power of time has to have all digits of its parameters.
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        log_decay, log_phase, log_scale = (params[f"log_{of}"].astype(wide) for of in ("decay", "phase", "scale"))
+        factor = jnp.exp(lax.complex(-jnp.exp(log_decay), jnp.exp(log_phase)))
+        update = jnp.exp(log_scale) * lax.complex(*(part.astype(wide) for part in projected))
+        state = (factor * carry[0] + update).astype(carry[0].dtype)
+        y = project(state.real.astype(x.dtype), weights["output_kernel_real"])
+        y -= project(state.imag.astype(x.dtype), weights["output_kernel_imag"])
+        return (state,), (y + project(x, weights["skip_kernel"])).astype(x.dtype)
+
+    def _shapes(self) -> dict[str, tuple[Any, ...]]:
+        states, units = self.states, self.hidden_size
+        return {
+            "log_decay": (states,),
+            "log_phase": (states,),
+            "log_scale": (states,),
+            "input_kernel_real": ("D", states),
+            "input_kernel_imag": ("D", states),
+            "output_kernel_real": (states, units),
+            "output_kernel_imag": (states, units),
+            "skip_kernel": ("D", units),
+        }
+
+    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+        return ((*x.shape[:-1], self.states),)

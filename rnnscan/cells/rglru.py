@@ -1,0 +1,138 @@
+"""The real-gated linear recurrent unit."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from rnnscan.cells import initializers
+from rnnscan.cells.base import Cell
+from rnnscan.cells.dense import with_bias
+from rnnscan.cells.heads import check_heads, initialize_heads, project_heads
+from rnnscan.cells.initializers import Initializer
+from rnnscan.naming import name
+
+
+@dataclass(frozen=True, repr=False)
+class RGLRU(Cell):
+    """The real-gated linear recurrent unit.
+
+        [z_r z_i] = x W + b          (named "gates")
+        r = sigmoid(z_r)    i = sigmoid(z_i)
+        a = sigmoid(L) ** (exponent * r)
+        h' = a * h + sqrt(1 - a**2) * (i * x)
+        y = h'
+
+    h' is linear in h, elementwise: the engine makes all products at once. D must be H, because x is gated elementwise.
+
+    Parameters: `"kernel"` W `(heads, H / heads, 2 H / heads)`, block-diagonal: one block `(H / heads, H / heads)` for
+    each head and gate; `"bias"` b `(2H,)`; order r, i; `"decay"` L `(H,)`.
+    Carry: the tuple `(h,)`, h `(N, H)`.
+
+    Args:
+        hidden_size: H, the number of units, and of features of x.
+        kernel_init: initializer of each block of the kernel.
+        bias_init: initializer of the bias.
+        use_bias: whether there is a bias.
+        dtype: of the computation and of y; None: as input and parameters promote. The decay a is always computed in at
+            least float32.
+        param_dtype: of the parameters.
+        carry_dtype: of the initial carry; None: the input's. A float32 carry keeps h exact in a bfloat16 computation.
+        heads: how many parts of x the gates see each by itself.
+        exponent: how fast a unit with an open gate forgets; the paper's c.
+        decay_range: where a is uniformly distributed with r = 1 where parameters are made.
+
+    Raises:
+        ValueError: if a size or a number cannot be, or what the cell is given does not fit its parameters.
+        TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from rnnscan import cells
+        >>> cell = cells.RGLRU(4, heads=2)
+        >>> x = jnp.ones((2, 4))
+        >>> (hidden,), y = cell(cell.init(jax.random.key(0), input_size=4), cell.initial_carry(x), x)
+        >>> hidden.shape, y.shape
+        ((2, 4), (2, 4))
+
+    Source: De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language
+    Models", equations 1 to 4. The heads are those of `recurrentgemma`, whose `a_param` is -L, and which leaves the
+    square root out at the first step of a document.
+    """
+
+    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
+    names: ClassVar[tuple[str, ...]] = ("gates",)
+    parameter_options: ClassVar[tuple[str, ...]] = ("use_bias",)
+
+    _: KW_ONLY
+    kernel_init: Initializer = initializers.lecun_normal
+    bias_init: Initializer = initializers.zeros
+    use_bias: bool = True
+    heads: int = 1
+    exponent: float = 8.0
+    decay_range: tuple[float, float] = (0.9, 0.999)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_heads("RGLRU", self.hidden_size, self.heads)
+        if not self.exponent > 0:
+            raise ValueError(f"RGLRU: `exponent` must be a number above 0; got {self.exponent!r}.")
+        span = self.decay_range
+        if not isinstance(span, tuple) or len(span) != 2 or not 0 < span[0] <= span[1] < 1:
+            raise ValueError(
+                f"RGLRU: `decay_range` must be a tuple of two ascending numbers between 0 and 1; got {span!r}."
+            )
+
+    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+        self._check_width(input_size)
+        kernel_key, bias_key, decay_key = jax.random.split(key, 3)
+        units, dtype = self.hidden_size, self.param_dtype
+        low, high = self.decay_range
+        log_decay = jnp.log(jax.random.uniform(decay_key, (units,), minval=low, maxval=high)) / self.exponent
+        params = {
+            "kernel": initialize_heads(self.kernel_init, kernel_key, units, self.heads, 2, dtype),
+            # The inverse of log(sigmoid(L)).
+            "decay": (log_decay - jnp.log(-jnp.expm1(log_decay))).astype(dtype),
+        }
+        if self.use_bias:
+            params["bias"] = self.bias_init(bias_key, (2 * units,), dtype)
+        return params
+
+    def __call__(
+        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
+    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        """One step: `(params, carry, x) -> (carry, y)`."""
+        weights, _, x = self._enter(params, carry, x)
+        gates = name(with_bias(project_heads(x, weights["kernel"]), weights).astype(x.dtype), "gates")
+        recurrence_gate, input_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
+        # An a near 1 has few digits in 16 bits, and 1 - a**2 none: the powers are products of logarithms, in 32.
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        log_decay = self.exponent * recurrence_gate.astype(wide) * jax.nn.log_sigmoid(params["decay"].astype(wide))
+        update = _sqrt(-jnp.expm1(2 * log_decay)) * (input_gate * x)
+        hidden = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
+        return (hidden,), hidden.astype(x.dtype)
+
+    def _check_width(self, input_size: int) -> None:
+        if input_size != self.hidden_size:
+            raise ValueError(
+                f"RGLRU: the input must have as many features as there are units, {self.hidden_size}; got "
+                f"{input_size}. Project the input first, or choose hidden_size as its size."
+            )
+
+    def _check_params(self, params: Any) -> int:
+        input_size = super()._check_params(params)
+        self._check_width(input_size)
+        return input_size
+
+    def _shapes(self) -> dict[str, tuple[Any, ...]]:
+        head = self.hidden_size // self.heads
+        shapes: dict[str, tuple[Any, ...]] = {"kernel": (self.heads, head, 2 * head), "decay": ("D",)}
+        return shapes | ({"bias": (2 * self.hidden_size,)} if self.use_bias else {})
+
+
+def _sqrt(z: Array) -> Array:
+    """The square root, with the gradient 0 at 0, where a gate is closed and what follows is 0 * inf."""
+    return jnp.where(z > 0, jnp.sqrt(jnp.where(z > 0, z, 1)), 0)
