@@ -1,6 +1,8 @@
 """rnnscan: recurrent networks in JAX that keep in memory what you say, and compute the rest again."""
 
+from rnnscan import attention as attention
 from rnnscan import cells as cells
+from rnnscan import interop as interop
 from rnnscan import truncated as truncated
 from rnnscan.compose import drop_weights as drop_weights
 from rnnscan.compose import dropout as dropout

@@ -1,0 +1,249 @@
+"""Weights from and to Keras' recurrent layers, of any backend: a layer is read by its attributes alone."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rnnscan.cells.activations import Activation
+from rnnscan.interop.gates import Layout, find_layout, read_weights
+from rnnscan.interop.nets import Part, find_activation, make_net, make_part, one_layer, parts_of
+from rnnscan.interop.tensors import as_array, check_shape
+from rnnscan.messages import listing, nearest
+from rnnscan.nets import layer as make_layer
+
+
+_KINDS = {
+    "SimpleRNN": "RNN",
+    "LSTM": "LSTM",
+    "GRU": "GRU",
+    "ConvLSTM1D": "ConvLSTM",
+    "ConvLSTM2D": "ConvLSTM",
+    "ConvLSTM3D": "ConvLSTM",
+}
+_MERGES = {"concat": "concat", "sum": "sum", "ave": "mean", "mul": "product"}
+
+# Keras' functions of these names. Those of JAX stand here where rnnscan's, or JAX's defaults, are others.
+_ACTIVATIONS: dict[str, Activation] = {
+    "elu": "elu",
+    "exponential": jnp.exp,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "hard_sigmoid": jax.nn.hard_sigmoid,
+    "hard_tanh": "hard_tanh",
+    "leaky_relu": partial(jax.nn.leaky_relu, negative_slope=0.2),
+    "linear": "identity",
+    "mish": jax.nn.mish,
+    "relu": "relu",
+    "selu": jax.nn.selu,
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "softplus": "softplus",
+    "softsign": "softsign",
+    "tanh": "tanh",
+}
+
+
+def from_keras(layer: Any) -> tuple[Any, Any]:
+    """Make a net of a Keras layer: `SimpleRNN`, `LSTM`, `GRU`, `ConvLSTM1D` to `3D`, or `Bidirectional` of two such.
+
+    The net is time-major, `(T, N, D)`, and returns the outputs of all steps, whatever `return_sequences` was. Dropout,
+    masks and `stateful` are no part of it. Keras' two biases of a GRU become their sum, apart from the candidate's,
+    whose second one stays `"recurrent_bias"`.
+
+    Args:
+        layer: the layer, built.
+
+    Returns:
+        The net, a `layer` or a `bidirectional` one, and its parameters.
+
+    Raises:
+        ValueError: if the layer is of another kind or not built, or has an option that nothing here is like: outputs in
+            reverse order (`go_backwards`), two separate outputs (`merge_mode=None`), channels before spatial axes.
+    """
+    if _class_of(layer) == "Bidirectional":
+        if layer.merge_mode not in _MERGES:
+            raise ValueError(
+                f"from_keras: `merge_mode` must be one of {listing(_MERGES)}; got {layer.merge_mode!r}. Convert "
+                "layer.forward_layer and layer.backward_layer by themselves."
+            )
+        if layer.forward_layer.go_backwards:
+            raise ValueError("from_keras: the forward layer must have go_backwards=False; got True.")
+        parts = [_read_layer(layer.forward_layer), _read_layer(layer.backward_layer)]
+        return make_net([parts], merge=_MERGES[layer.merge_mode])
+    part = _read_layer(layer)
+    if layer.go_backwards:
+        raise ValueError(
+            "from_keras: `go_backwards` must be False, because Keras then returns the last step's output first, as no "
+            "net here does; got True. For a net in reverse, whose outputs are in the order of the inputs: "
+            "from_keras_weights(layer.get_weights(), ..., reverse=True)."
+        )
+    return make_net([[part]])
+
+
+def from_keras_weights(
+    weights: Sequence[Any], kind: str = "LSTM", *, merge: str | None = None, reverse: bool = False, **options: Any
+) -> tuple[Any, Any]:
+    """Make a net of what `get_weights()` of a Keras layer returns.
+
+    Args:
+        weights: kernel, recurrent kernel, and the bias if there is one; of a `Bidirectional` those of the forward
+            layer, then those of the backward one.
+        kind: the layer's class, "SimpleRNN", "LSTM", "GRU" or "ConvLSTM1D" to "ConvLSTM3D".
+        merge: of a `Bidirectional`, its `merge_mode`.
+        reverse: whether the net runs in reverse, as a layer with `go_backwards`, whose outputs are those of the net
+            from the last to the first.
+        options: of rnnscan's cell: `activation`, `gate_activation`, `reset_after` of a GRU without biases, and
+            `padding`, `strides` and `dilation` of a ConvLSTM.
+
+    Returns:
+        The net, and its parameters.
+
+    Raises:
+        ValueError: if there are not as many tensors as there must be, or one is of another shape.
+        TypeError: if one is no tensor of a floating dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> from rnnscan.interop import from_keras_weights
+        >>> weights = [np.ones(shape, np.float32) for shape in ((3, 12), (4, 12), (2, 12))]
+        >>> net, params = from_keras_weights(weights, kind="GRU")
+        >>> net, params["recurrent_bias"].shape
+        (Layer(cell=GRU(hidden_size=4), reverse=False), (4,))
+    """
+    if kind not in _KINDS:
+        raise ValueError(
+            f"from_keras_weights: `kind` must be one of {listing(_KINDS)}; got {kind!r}.{nearest(kind, _KINDS)}"
+        )
+    read = partial(_read_weights, "from_keras_weights", kind)
+    if merge is None:
+        part = read(weights, options)
+        return make_layer(part.cell, reverse=reverse), part.params
+    if merge not in _MERGES:
+        raise ValueError(f"from_keras_weights: `merge` must be one of {listing(_MERGES)}; got {merge!r}.")
+    if len(weights) % 2:
+        raise ValueError(f"from_keras_weights: two layers must have as many weights each; got {len(weights)} in all.")
+    half = len(weights) // 2
+    return make_net([[read(weights[:half], options), read(weights[half:], options)]], merge=_MERGES[merge])
+
+
+def to_keras(net: Any, params: Any) -> list[np.ndarray]:
+    """The weights of a net as what `set_weights` of a Keras layer takes.
+
+    Of the two biases of a GRU with `reset_after` the first is rnnscan's and the second is zero, apart from the
+    candidate's. So rnnscan's parameters come back exactly by `from_keras`, and Keras' own biases come back as their
+    sums. The activations are not among the weights: the layer's must be those of the net.
+
+    Args:
+        net: a layer of `RNN`, `LSTM`, `GRU` or `ConvLSTM`, or a bidirectional net.
+        params: its parameters.
+
+    Returns:
+        Arrays of numpy: kernel, recurrent kernel, and the bias if there is one; of a bidirectional net those of the
+        forward layer, then those of the backward one.
+
+    Raises:
+        TypeError: if the net is of another form.
+        ValueError: if Keras has no such net, or the parameters are not those of the net.
+
+    Example:
+        >>> import jax
+        >>> import rnnscan as rs
+        >>> from rnnscan.interop import to_keras
+        >>> net = rs.layer(rs.cells.GRU(4))
+        >>> [array.shape for array in to_keras(net, net.init(jax.random.key(0), input_size=3))]
+        [(3, 12), (4, 12), (2, 12)]
+    """
+    layers = parts_of("to_keras", "Keras", net, params, merges=tuple(_MERGES.values()), reverse=True)
+    return [array for part in one_layer("to_keras", "Keras", layers) for array in _write_weights(part)]
+
+
+def _class_of(layer: Any) -> str | None:
+    """Which of the known classes a layer is of, or is a subclass of."""
+    names = (parent.__name__ for parent in type(layer).__mro__)
+    return next((name for name in names if name in _KINDS or name == "Bidirectional"), None)
+
+
+def _read_layer(layer: Any) -> Part:
+    kind = _class_of(layer)
+    if kind not in _KINDS:
+        raise ValueError(
+            f"from_keras: the layer must be one of {listing([*_KINDS, 'Bidirectional'])}; got {type(layer).__name__}."
+        )
+    if not layer.built:
+        raise ValueError(f"from_keras: the layer must be built; got {layer.name!r}. Call layer.build((N, T, D)).")
+    options = {"activation": _read_activation(layer.activation)}
+    if hasattr(layer, "recurrent_activation"):
+        options["gate_activation"] = _read_activation(layer.recurrent_activation)
+    if kind == "GRU":
+        options["reset_after"] = layer.reset_after
+    if _KINDS[kind] == "ConvLSTM":
+        if layer.data_format != "channels_last":
+            raise ValueError(f"from_keras: `data_format` must be 'channels_last'; got {layer.data_format!r}.")
+        options |= {"padding": layer.padding, "strides": layer.strides, "dilation": layer.dilation_rate}
+    return _read_weights("from_keras", kind, [variable.value for variable in layer.weights], options)
+
+
+def _read_activation(activation: Any) -> Any:
+    """Keras' own functions by name; any other one is itself what the net shall compute."""
+    if getattr(activation, "__module__", "").partition(".")[0] != "keras":
+        return activation
+    hint = " Convert the weights alone, with functions of JAX: from_keras_weights(..., activation=..., ...)."
+    return find_activation("from_keras", "Keras", activation.__name__, _ACTIVATIONS, hint)
+
+
+def _read_weights(function: str, name: str, weights: Sequence[Any], options: dict[str, Any]) -> Part:
+    kind = _KINDS[name]
+    layout = find_layout(function, "Keras", kind)
+    if len(weights) not in (2, 3):
+        raise ValueError(
+            f"{function}: the weights of a {name} must be 'kernel', 'recurrent_kernel' and, with a bias, 'bias'; got "
+            f"{len(weights)} tensors."
+        )
+    arrays = {
+        tensor: as_array(function, repr(tensor), array)
+        for tensor, array in zip(("kernel", "recurrent_kernel", "bias"), weights, strict=False)
+    }
+    biases = []
+    resets_product = False
+    if "bias" in arrays:
+        biases = list(arrays["bias"]) if arrays["bias"].ndim == 2 else [arrays["bias"]]
+    if kind == "GRU":
+        resets_product = arrays["bias"].ndim == 2 if "bias" in arrays else options.get("reset_after", True)
+        options = options | {"reset_after": resets_product}
+    spatial = int(name[-2]) if kind == "ConvLSTM" else 0
+    _check_shapes(function, layout, arrays, spatial, two_biases=kind == "GRU" and resets_product)
+    if spatial:
+        options = options | {"kernel_size": arrays["kernel"].shape[:-2]}
+    read = read_weights(layout, arrays["kernel"], arrays["recurrent_kernel"], biases, resets_product=resets_product)
+    return make_part(kind, read, **options)
+
+
+def _check_shapes(
+    function: str, layout: Layout, arrays: dict[str, np.ndarray], spatial: int, *, two_biases: bool
+) -> None:
+    fused, window = f"{len(layout.gates)}H", tuple("XYZ"[:spatial])
+    shapes = {
+        "recurrent_kernel": (*window, "H", fused),
+        "kernel": (*window, "D", fused),
+        "bias": ("2", fused) if two_biases else (fused,),
+    }
+    check_shape(
+        function, "Keras", "recurrent_kernel", arrays["recurrent_kernel"], shapes["recurrent_kernel"], {}, layout
+    )
+    *sizes, units, _ = arrays["recurrent_kernel"].shape
+    known = dict(zip("XYZ", sizes, strict=False)) | {"H": units}
+    # The one that the sizes are of comes first, so that an error names it where it is at fault.
+    for name, shape in shapes.items():
+        if name in arrays:
+            check_shape(function, "Keras", name, arrays[name], shape, known, layout)
+
+
+def _write_weights(part: Part) -> list[np.ndarray]:
+    layout, weights = find_layout("to_keras", "Keras", part.kind), part.weights
+    biases = weights.biases(layout)
+    if part.kind == "GRU" and biases:
+        biases = [np.stack(biases)] if part.cell.reset_after else biases[:1]
+    return [layout.fuse(weights.kernel), layout.fuse(weights.recurrent_kernel), *biases]

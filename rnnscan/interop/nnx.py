@@ -1,0 +1,135 @@
+"""Weights from and to the cells of `flax.nnx`."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+from rnnscan.interop.flax import KINDS, find_kind, flatten, make_dense_net, nest, read_dense, write_dense
+from rnnscan.interop.gates import find_layout, read_weights
+from rnnscan.interop.nets import Part, activation_name, one_layer, parts_of
+from rnnscan.interop.tensors import check_names, check_shape
+from rnnscan.messages import listing
+
+
+_DEFAULTS = {"LSTM": "LSTMCell", "GRU": "GRUCell", "RNN": "SimpleCell"}
+
+# The cells with one dense layer for all gates of the input, and one for those of the hidden state; here are the biases.
+_FUSED = {"OptimizedLSTMCell": "dense_h/bias", "GRUCell": "dense_i/bias", "SimpleCell": "dense_i/bias"}
+
+
+def from_nnx(cell: Any) -> tuple[Any, Any]:
+    """Make a net of a cell of `flax.nnx`.
+
+    Flax's LSTM cells have the carry `(c, h)`, and rnnscan's `(h, c)`. A `GRUCell` of `flax.nnx` has no bias of the
+    candidate's recurrent product, which is zero here.
+
+    Args:
+        cell: an `LSTMCell`, `OptimizedLSTMCell`, `GRUCell` or `SimpleCell`, whose activations become the net's.
+
+    Returns:
+        The net, a `layer`, and its parameters.
+
+    Raises:
+        ValueError: if it is a cell of another kind, or a `SimpleCell` with `residual=True`.
+        ImportError: if Flax is not installed.
+    """
+    nnx = _import_nnx()
+    name = type(cell).__name__
+    find_kind("from_nnx", name, ["LSTMCell", *_FUSED])
+    if getattr(cell, "residual", False):
+        raise ValueError(
+            "from_nnx: a SimpleCell must have residual=False; got residual=True. The like of it is a cell without, "
+            "whose recurrent kernel has the identity added."
+        )
+    tensors = flatten("from_nnx", nnx.to_pure_dict(nnx.state(cell, nnx.Param)))
+    activations = {"activation": activation_name(cell.activation_fn)}
+    if hasattr(cell, "gate_fn"):
+        activations["gate_activation"] = activation_name(cell.gate_fn)
+    if name in _FUSED:
+        return _read_fused(name, tensors, activations)
+    # "if" is a word of Python's, so that the attribute of flax.nnx has an underscore.
+    renamed = {tensor.replace("if_/", "if/"): array for tensor, array in tensors.items()}
+    return read_dense("from_nnx", KINDS[name], renamed, **activations)
+
+
+def to_nnx(net: Any, params: Any, kind: str | None = None) -> dict[str, dict[str, Array]]:
+    """The weights of a net as the state of a cell of `flax.nnx`, which `nnx.update(cell, state)` puts into a cell.
+
+    They come back exactly by `from_nnx`. Flax's biases are zero where rnnscan has none. The activations are not among
+    the weights: the cell's must be those of the net.
+
+    Args:
+        net: a layer of `LSTM`, `GRU` or `RNN`.
+        params: its parameters.
+        kind: of the cell: "LSTMCell", "OptimizedLSTMCell", "GRUCell" or "SimpleCell"; None: the one of the net's cell,
+            of the LSTM cells "LSTMCell".
+
+    Returns:
+        A dictionary as `nnx.to_pure_dict(nnx.state(cell, nnx.Param))` has it.
+
+    Raises:
+        TypeError: if the net is of another form.
+        ValueError: if Flax has no such net, as of a GRU whose `"recurrent_bias"` is not zero.
+
+    Example:
+        >>> import jax
+        >>> import rnnscan as rs
+        >>> from rnnscan.interop import to_nnx
+        >>> net = rs.layer(rs.cells.LSTM(4))
+        >>> state = to_nnx(net, net.init(jax.random.key(0), input_size=3), "OptimizedLSTMCell")
+        >>> jax.tree.map(lambda leaf: leaf.shape, state)
+        {'dense_h': {'bias': (16,), 'kernel': (4, 16)}, 'dense_i': {'kernel': (3, 16)}}
+    """
+    (part,) = one_layer("to_nnx", "Flax", parts_of("to_nnx", "Flax", net, params, merges=()))
+    if part.kind not in _DEFAULTS:
+        raise ValueError(f"to_nnx: flax.nnx has cells of the kinds {listing(_DEFAULTS)}; got {part.cell!r}.")
+    kind = _DEFAULTS[part.kind] if kind is None else kind
+    find_kind("to_nnx", kind, [name for name, of_name in KINDS.items() if of_name == part.kind])
+    if kind in _FUSED:
+        return nest(_write_fused(kind, part))
+    return nest({tensor.replace("if/", "if_/"): array for tensor, array in write_dense(part).items()})
+
+
+def _import_nnx() -> Any:
+    try:
+        return importlib.import_module("flax.nnx")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"from_nnx: the extra 'flax' must be installed; got no module {error.name!r}. Install it with the extra: "
+            'pip install "rnnscan[flax]".'
+        ) from error
+
+
+def _read_fused(name: str, tensors: Mapping[str, np.ndarray], activations: dict[str, Any]) -> tuple[Any, Any]:
+    kind, bias = KINDS[name], _FUSED[name]
+    layout = find_layout("from_nnx", "Flax", kind)
+    fused = f"{len(layout.gates)}H"
+    shapes = {"dense_h/kernel": ("H", fused), "dense_i/kernel": ("D", fused), bias: (fused,)}
+    check_names("from_nnx", f"flax.nnx's {name}", tensors, shapes)
+    sizes: dict[str, int] = {}
+    for tensor, shape in shapes.items():
+        check_shape("from_nnx", "flax.nnx", tensor, tensors[tensor], shape, sizes, layout)
+        sizes = sizes or {"H": tensors[tensor].shape[0]}
+    weights = read_weights(layout, tensors["dense_i/kernel"], tensors["dense_h/kernel"], [tensors[bias]])
+    if kind == "GRU":
+        weights = replace(weights, recurrent_bias=np.zeros_like(tensors[bias][: sizes["H"]]))
+    return make_dense_net(kind, weights, **activations)
+
+
+def _write_fused(name: str, part: Part) -> dict[str, np.ndarray]:
+    layout, weights = find_layout("to_nnx", "Flax", part.kind), part.weights
+    if weights.recurrent_bias is not None and weights.recurrent_bias.any():
+        raise ValueError(
+            "to_nnx: `recurrent_bias` must be zero, because flax.nnx's GRUCell has none; got others. flax.linen's has "
+            "one: to_flax."
+        )
+    (bias,) = weights.biases(layout, absent="zeros")
+    return {
+        "dense_i/kernel": layout.fuse(weights.kernel),
+        "dense_h/kernel": layout.fuse(weights.recurrent_kernel),
+        _FUSED[name]: bias,
+    }

@@ -1,0 +1,185 @@
+"""Parameters in files of safetensors."""
+
+import hashlib
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rnnscan.interop.tensors import to_jax
+from rnnscan.messages import describe, listing, nearest
+
+
+_FORMAT = "rnnscan"
+# Of the names and forms of what is written: a change of them takes another number.
+_LAYOUT = "1"
+
+
+def save(path: str | Path, net: Any, params: Any) -> None:
+    """Write parameters into a file of safetensors.
+
+    Every array goes by its place, such as `"net_0/forward/kernel"`. The metadata says what wrote it: the version of
+    rnnscan and of its layout, the net as it is shown, and a digest of the arrays.
+
+    Args:
+        path: the file.
+        net: the net, which is not written itself, only how it is shown.
+        params: its parameters: nested dictionaries of arrays.
+
+    Raises:
+        TypeError: if the parameters are no dictionaries of arrays, or of a dtype that safetensors has not.
+        ImportError: if safetensors is not installed.
+
+    Example:
+        >>> import tempfile, jax
+        >>> import rnnscan as rs
+        >>> from rnnscan.interop import safetensors
+        >>> net = rs.layer(rs.cells.GRU(4))
+        >>> params = net.init(jax.random.key(0), input_size=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     safetensors.save(f"{folder}/gru.safetensors", net, params)
+        ...     loaded = safetensors.load(f"{folder}/gru.safetensors", net)
+        >>> bool((loaded["kernel"] == params["kernel"]).all())
+        True
+    """
+    numpy_files = _import("safetensors.numpy")
+    tensors = _flatten(params)
+    metadata = {
+        "format": _FORMAT,
+        "layout": _LAYOUT,
+        "rnnscan": version("rnnscan"),
+        "net": repr(net),
+        "sha256": _digest(tensors),
+    }
+    numpy_files.save_file(tensors, str(path), metadata=metadata)
+
+
+def load(path: str | Path, net: Any = None) -> Any:
+    """Read parameters that `save` wrote.
+
+    Args:
+        path: the file.
+        net: the net that they are for; None: any. Float64 stays so where `jax_enable_x64` is on.
+
+    Returns:
+        The parameters.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is truncated, altered or another program's, or its parameters are not those of the net.
+        ImportError: if safetensors is not installed.
+    """
+    files = _import("safetensors")
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"load: there must be a file {str(path)!r}; got none.")
+    try:
+        with files.safe_open(str(path), framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except files.SafetensorError as error:
+        raise ValueError(f"load: {str(path)!r} must be a whole file of safetensors; got {error}.") from error
+    if metadata.get("format") != _FORMAT:
+        raise ValueError(
+            f"load: {str(path)!r} must be a file that rnnscan wrote; got the tensors {listing(sorted(tensors))} "
+            "without its metadata. Read it by safetensors.numpy.load_file, and convert the tensors, as by from_torch."
+        )
+    if metadata.get("layout") != _LAYOUT:
+        raise ValueError(
+            f"load: {str(path)!r} must be of layout {_LAYOUT}; got layout {metadata.get('layout')}, of rnnscan "
+            f"{metadata.get('rnnscan')}."
+        )
+    if metadata.get("sha256") != _digest(tensors):
+        raise ValueError(f"load: {str(path)!r} must hold what was written; got other tensors, by their digest.")
+    params = to_jax(_nest(tensors))
+    if net is not None:
+        _check_fit(path, net, params, metadata.get("net"))
+    return params
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"safetensors: the extra 'interop' must be installed; got no module {error.name!r}. Install it with the "
+            'extra: pip install "rnnscan[interop]".'
+        ) from error
+
+
+def _flatten(params: Any) -> dict[str, np.ndarray]:
+    tensors: dict[str, np.ndarray] = {}
+
+    def add(place: str, value: Any) -> None:
+        if isinstance(value, Mapping) and value:
+            for name, part in value.items():
+                if not isinstance(name, str) or "/" in name or not name:
+                    raise TypeError(f"save: names must be strings without '/'; got {name!r} at {place or 'the top'!r}.")
+                add(f"{place}/{name}" if place else name, part)
+        elif hasattr(value, "shape") and hasattr(value, "dtype") and place:
+            if value.dtype == np.complex128:
+                raise TypeError(f"save: safetensors has no complex128; got {describe(value)} at {place!r}.")
+            # safetensors writes the memory as it lies, so it must lie in the order of C.
+            tensors[place] = np.array(value, order="C")
+        else:
+            raise TypeError(
+                "save: the parameters must be nested dictionaries of arrays, none of them empty; got "
+                f"{describe(value)} at {place or 'the top'!r}."
+            )
+
+    add("", params)
+    return tensors
+
+
+def _nest(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for place, tensor in tensors.items():
+        *parts, name = place.split("/")
+        part = nested
+        for key in parts:
+            part = part.setdefault(key, {})
+        part[name] = tensor
+    return nested
+
+
+def _digest(tensors: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = tensors[name]
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _check_fit(path: Path, net: Any, params: Any, saved: str | None) -> None:
+    """Refuse parameters that the net has for no size of the input."""
+    given = {name: tensor.shape for name, tensor in _flatten_shapes(params).items()}
+    sizes = sorted({size for shape in given.values() for size in shape})
+    faults = [_faults(given, net, size) for size in sizes]
+    fewest = min(faults, key=len, default=["no tensors"])
+    if fewest:
+        raise ValueError(
+            f"load: the parameters in {str(path)!r} must be those of {net!r}; got those of {saved}: "
+            f"{'; '.join(fewest)}."
+        )
+
+
+def _flatten_shapes(params: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {"/".join(key.key for key in path): leaf for path, leaf in leaves}
+
+
+def _faults(given: dict[str, tuple[int, ...]], net: Any, input_size: int) -> list[str]:
+    made = jax.eval_shape(lambda: net.init(jax.random.key(0), input_size))
+    expected = {name: leaf.shape for name, leaf in _flatten_shapes(made).items()}
+    faults = [f"missing {name!r}" for name in expected if name not in given]
+    faults += [f"unknown {name!r}{nearest(name, expected)}" for name in given if name not in expected]
+    return faults + [
+        f"{name!r} must be {shape}, and is {given[name]}"
+        for name, shape in expected.items()
+        if name in given and given[name] != shape
+    ]

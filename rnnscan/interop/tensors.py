@@ -1,0 +1,115 @@
+"""Tensors from elsewhere as arrays of numpy, and the checks of their names and shapes."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rnnscan.cells.checks import describe_shape
+from rnnscan.messages import describe, listing, nearest
+
+
+# A size in a documented shape: "D", "4H", "4H+3", "2".
+_SIZE = re.compile(r"(\d*)([A-Z]?)(?:\+(\d+))?")
+
+
+def as_array(function: str, name: str, tensor: Any) -> np.ndarray:
+    """A tensor of torch, numpy, JAX or Keras as an array of numpy, of the same dtype.
+
+    Raises:
+        TypeError: if it is no tensor of a floating dtype.
+    """
+    if hasattr(tensor, "detach"):
+        tensor = tensor.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":
+            # A dtype that torch does not hand to numpy; by way of float32 it stays exact.
+            tensor = np.asarray(tensor.float()).astype(jnp.bfloat16)
+    array = np.asarray(tensor)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{function}: {name} must be a tensor of a floating dtype; got {describe(tensor)}.")
+    return array
+
+
+def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Named tensors as arrays of numpy.
+
+    Raises:
+        TypeError: if they are no dictionary, or one is no tensor of a floating dtype.
+    """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"{function}: the tensors must be a dictionary by name; got {type(tensors).__name__}.")
+    return {name: as_array(function, repr(name), tensor) for name, tensor in tensors.items()}
+
+
+def check_names(
+    function: str, library: str, given: Iterable[str], expected: Iterable[str], optional: Iterable[str] = ()
+) -> None:
+    """Refuse tensors that are missing, or that the library has not.
+
+    Raises:
+        ValueError: naming them, each unknown one with the nearest known name.
+    """
+    given, expected, optional = list(given), list(expected), list(optional)
+    missing = [name for name in expected if name not in given]
+    unknown = [name for name in given if name not in expected and name not in optional]
+    if not missing and not unknown:
+        return
+    faults = [f"missing {listing(missing)}"] if missing else []
+    if unknown:
+        faults.append(f"unknown {listing(unknown)}")
+    hints = "".join(nearest(str(name), missing or [*expected, *optional]) for name in unknown[:1])
+    also = f", and may have {listing(optional)}" if optional else ""
+    raise ValueError(
+        f"{function}: the tensors of {library} must be {listing(expected)}{also}; got {listing(given)}: "
+        f"{', and '.join(faults)}.{hints}"
+    )
+
+
+def check_shape(
+    function: str,
+    library: str,
+    name: str,
+    array: np.ndarray,
+    shape: tuple[str, ...],
+    sizes: Mapping[str, int],
+    layout: object,
+) -> None:
+    """Refuse a tensor of another shape.
+
+    Args:
+        function: that speaks.
+        library: whose tensor it is.
+        name: of the tensor.
+        array: the tensor.
+        shape: as the library documents it, such as ("4H", "D").
+        sizes: what its letters stand for. A letter that is not among them stands for any size.
+        layout: the order of gates, for the message.
+
+    Raises:
+        ValueError: naming both shapes and the layout.
+    """
+    expected = tuple(_evaluate(size, sizes) for size in shape)
+    fits = len(expected) == array.ndim and all(
+        isinstance(size, str) or size == actual for size, actual in zip(expected, array.shape, strict=True)
+    )
+    if not fits or 0 in array.shape:
+        raise ValueError(
+            f"{function}: {name!r} must be {describe_shape(expected)}, which {library} lays out as "
+            f"{describe_shape(shape)}, {layout}; got {describe_shape(array.shape)}."
+        )
+
+
+def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
+    """A documented size as a number, or as it is where its letter stands for any."""
+    match = _SIZE.fullmatch(size)
+    if match is None or (match[2] and match[2] not in sizes):
+        return size
+    return int(match[1] or 1) * (sizes[match[2]] if match[2] else 1) + int(match[3] or 0)
+
+
+def to_jax(params: Any) -> Any:
+    """Arrays of numpy as those of JAX, which are of float32 at most unless `jax_enable_x64` is on."""
+    return jax.tree.map(jnp.asarray, params)

@@ -1,0 +1,214 @@
+"""Nets of Caffe2's, DL4J's and ONNX's tensors compute what loops straight from their documentations do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rnnscan as rs
+from rnnscan import interop
+
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+TIME, BATCH, INPUT_SIZE, HIDDEN_SIZE = 5, 2, 3, 4
+H = HIDDEN_SIZE
+
+
+@pytest.fixture
+def random():
+    generator = np.random.default_rng(0)
+    return lambda *shape: 0.5 * generator.normal(size=shape)
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def hard_sigmoid(z):
+    return np.minimum(np.maximum(0.2 * z + 0.5, 0), 1)
+
+
+def run(net, params, xs, carry=None):
+    carry, ys = jax.jit(net)(params, jnp.asarray(xs), carry)
+    return carry, ys
+
+
+def caffe2_loop(values, xs, h, c, forget_bias):
+    """The LSTM of Caffe2: fused matrices of rows i, f, o, g, two biases, and the forget bias inside the unit."""
+    names = ("input_gate", "forget_gate", "output_gate", "cell")
+    fused = {
+        (source, what): np.concatenate([values[source][f"{name}_{what}"] for name in names])
+        for source in values
+        for what in "wb"
+    }
+    ys = []
+    for x in xs:
+        i2h = x @ fused["input", "w"].T + fused["input", "b"]
+        z = i2h + h @ fused["recurrent", "w"].T + fused["recurrent", "b"]
+        i, f, o, g = z[:, :H], z[:, H : 2 * H] + forget_bias, z[:, 2 * H : 3 * H], z[:, 3 * H :]
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        ys.append(h)
+    return (h, c), np.stack(ys)
+
+
+@pytest.mark.parametrize("forget_bias", [0.0, 1.5])
+def test_caffe2s_lstm(forget_bias, random, assert_trees_close):
+    values = {
+        source: {f"{name}_w": random(H, size) for name in ("input_gate", "forget_gate", "output_gate", "cell")}
+        | {f"{name}_b": random(H) for name in ("input_gate", "forget_gate", "output_gate", "cell")}
+        for source, size in (("input", INPUT_SIZE), ("recurrent", H))
+    }
+    xs, h, c = random(TIME, BATCH, INPUT_SIZE), random(BATCH, H), random(BATCH, H)
+    net, params = interop.from_caffe2(values, forget_bias=forget_bias)
+    actual = run(net, params, xs, (jnp.asarray(h), jnp.asarray(c)))
+    assert_trees_close(actual, caffe2_loop(values, xs, h, c, forget_bias), tolerance=1e-9)
+
+
+def dl4j_loop(tensors, xs, h, c, afn, ga):
+    """DL4J's LSTMHelpers: blocks a (the input), f, o, g (the input gate), peepholes in the last three columns of RW."""
+    recurrent, (wff, woo, wgg) = tensors["RW"][:, : 4 * H], (*tensors["RW"][:, 4 * H :].T,) or (0, 0, 0)
+    ys = []
+    for x in xs:
+        z = x @ tensors["W"] + h @ recurrent + tensors["b"]
+        z_a, z_f, z_o, z_g = z[:, :H], z[:, H : 2 * H], z[:, 2 * H : 3 * H], z[:, 3 * H :]
+        a = afn(z_a)
+        f = ga(z_f + wff * c)
+        g = ga(z_g + wgg * c)
+        c = f * c + g * a
+        o = ga(z_o + woo * c)
+        h = o * afn(c)
+        ys.append(h)
+    return (h, c), np.stack(ys)
+
+
+@pytest.mark.parametrize("hard", [False, True], ids=["sigmoid", "hard_sigmoid"])
+@pytest.mark.parametrize("peepholes", [0, 3], ids=["LSTM", "GravesLSTM"])
+def test_dl4js_lstms(peepholes, hard, random, assert_trees_close):
+    tensors = {"W": random(INPUT_SIZE, 4 * H), "RW": random(H, 4 * H + peepholes), "b": random(1, 4 * H)}
+    xs, h, c = random(TIME, BATCH, INPUT_SIZE), random(BATCH, H), random(BATCH, H)
+    net, params = interop.from_dl4j(tensors, gate_activation="hard_sigmoid" if hard else "sigmoid")
+    assert net.cell.peepholes == bool(peepholes)
+    actual = run(net, params, xs, (jnp.asarray(h), jnp.asarray(c)))
+    expected = dl4j_loop(tensors, xs, h, c, np.tanh, hard_sigmoid if hard else sigmoid)
+    assert_trees_close(actual, expected, tolerance=1e-9)
+
+
+ONNX_FUNCTIONS = {
+    "Sigmoid": sigmoid,
+    "Tanh": np.tanh,
+    "Relu": lambda z: np.maximum(z, 0),
+    "HardSigmoid": hard_sigmoid,
+    "Softsign": lambda z: z / (1 + abs(z)),
+}
+
+
+def onnx_lstm(tensors, xs, h, c, functions):
+    """The equations of ONNX's LSTM, for one direction: W[iofc], R[iofc], Wb[iofc], Rb[iofc], P[iof]."""
+    f, g, hh = functions
+    w_i, w_o, w_f, w_c = np.split(tensors["W"], 4)
+    r_i, r_o, r_f, r_c = np.split(tensors["R"], 4)
+    wb_i, wb_o, wb_f, wb_c, rb_i, rb_o, rb_f, rb_c = np.split(tensors.get("B", np.zeros(8 * H)), 8)
+    p_i, p_o, p_f = np.split(tensors.get("P", np.zeros(3 * H)), 3)
+    ys = []
+    for x in xs:
+        i_t = f(x @ w_i.T + h @ r_i.T + p_i * c + wb_i + rb_i)
+        f_t = f(x @ w_f.T + h @ r_f.T + p_f * c + wb_f + rb_f)
+        c_t = g(x @ w_c.T + h @ r_c.T + wb_c + rb_c)
+        c = f_t * c + i_t * c_t
+        o_t = f(x @ w_o.T + h @ r_o.T + p_o * c + wb_o + rb_o)
+        h = o_t * hh(c)
+        ys.append(h)
+    return (h, c), np.stack(ys)
+
+
+def onnx_gru(tensors, xs, h, functions, linear_before_reset):
+    """The equations of ONNX's GRU, for one direction: W[zrh], R[zrh], Wb[zrh], Rb[zrh]."""
+    f, g = functions
+    w_z, w_r, w_h = np.split(tensors["W"], 3)
+    r_z, r_r, r_h = np.split(tensors["R"], 3)
+    wb_z, wb_r, wb_h, rb_z, rb_r, rb_h = np.split(tensors.get("B", np.zeros(6 * H)), 6)
+    ys = []
+    for x in xs:
+        z_t = f(x @ w_z.T + h @ r_z.T + wb_z + rb_z)
+        r_t = f(x @ w_r.T + h @ r_r.T + wb_r + rb_r)
+        if linear_before_reset:
+            h_t = g(x @ w_h.T + r_t * (h @ r_h.T + rb_h) + wb_h)
+        else:
+            h_t = g(x @ w_h.T + (r_t * h) @ r_h.T + rb_h + wb_h)
+        h = (1 - z_t) * h_t + z_t * h
+        ys.append(h)
+    return (h,), np.stack(ys)
+
+
+def onnx_rnn(tensors, xs, h, functions):
+    """The equation of ONNX's RNN, for one direction."""
+    (f,) = functions
+    wb, rb = np.split(tensors.get("B", np.zeros(2 * H)), 2)
+    ys = []
+    for x in xs:
+        h = f(x @ tensors["W"].T + h @ tensors["R"].T + wb + rb)
+        ys.append(h)
+    return (h,), np.stack(ys)
+
+
+ONNX = {
+    "lstm": ("LSTM", {}, "BP"),
+    "lstm_reverse": ("LSTM", {"direction": "reverse"}, "B"),
+    "lstm_bidirectional": ("LSTM", {"direction": "bidirectional"}, "BP"),
+    "lstm_activations": ("LSTM", {"activations": ["HardSigmoid", "Softsign", "Softsign"]}, ""),
+    "gru": ("GRU", {}, "B"),
+    "gru_linear_before_reset": ("GRU", {"linear_before_reset": 1}, "B"),
+    "gru_bidirectional": ("GRU", {"direction": "bidirectional", "linear_before_reset": 1}, "B"),
+    "rnn": ("RNN", {}, "B"),
+    "rnn_relu_and_tanh": ("RNN", {"direction": "bidirectional", "activations": ["Relu", "Tanh"]}, ""),
+}
+DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def onnx_loop(kind, tensors, attributes, xs, states):
+    """An ONNX operator: the carries of its directions, and its outputs side by side."""
+    directions = {"forward": "f", "reverse": "b", "bidirectional": "fb"}[attributes.get("direction", "forward")]
+    names = attributes.get("activations", DEFAULTS[kind] * len(directions))
+    functions = [ONNX_FUNCTIONS[name] for name in names]
+    count = len(functions) // len(directions)
+    carries, outputs = [], []
+    for number, direction in enumerate(directions):
+        of_direction = {name: tensor[number] for name, tensor in tensors.items()}
+        loop = {"LSTM": onnx_lstm, "GRU": onnx_gru, "RNN": onnx_rnn}[kind]
+        options = [attributes.get("linear_before_reset", 0)] if kind == "GRU" else []
+        order = slice(None, None, -1 if direction == "b" else 1)
+        of_direction_functions = functions[number * count : (number + 1) * count]
+        carry, ys = loop(of_direction, xs[order], *states[number], of_direction_functions, *options)
+        carries.append(carry)
+        outputs.append(ys[order])
+    return (tuple(carries) if len(directions) == 2 else carries[0]), np.concatenate(outputs, axis=-1)
+
+
+@pytest.mark.parametrize(("kind", "attributes", "optional"), ONNX.values(), ids=ONNX)
+def test_onnxs_operators(kind, attributes, optional, random, assert_trees_close):
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    blocks = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    tensors = {"W": random(directions, blocks * H, INPUT_SIZE), "R": random(directions, blocks * H, H)}
+    if "B" in optional:
+        tensors["B"] = random(directions, 2 * blocks * H)
+    if "P" in optional:
+        tensors["P"] = random(directions, 3 * H)
+    xs = random(TIME, BATCH, INPUT_SIZE)
+    states = [tuple(random(BATCH, H) for _ in range(2 if kind == "LSTM" else 1)) for _ in range(directions)]
+    net, params = interop.from_onnx(tensors, kind, **attributes)
+    carry = jax.tree.map(jnp.asarray, tuple(states) if directions == 2 else states[0])
+    expected = onnx_loop(kind, tensors, attributes, xs, states)
+    assert_trees_close(run(net, params, xs, carry), expected, tolerance=1e-9)
+
+
+def test_onnxs_attributes_are_those_of_the_net():
+    net = rs.bidirectional(rs.cells.GRU(4, activation="relu"))
+    assert interop.onnx_attributes(net) == {
+        "direction": "bidirectional",
+        "hidden_size": 4,
+        "activations": ["Sigmoid", "Relu", "Sigmoid", "Relu"],
+        "linear_before_reset": 1,
+    }
+    assert interop.onnx_attributes(rs.layer(rs.cells.LSTM(3)))["activations"] == ["Sigmoid", "Tanh", "Tanh"]
