@@ -120,10 +120,11 @@ BACKENDS = {
     "gpu": Heuristics(
         batch="everything",
         linear="associative",
-        shortest_chunk=128,
+        # With one chunk for a whole short sequence nothing would be saved by computing again.
+        shortest_chunk=16,
         longest_chunk=128,
         chunk_bytes=1 << 30,
-        chunk_with_starts=128,
+        chunk_with_starts=16,
         chunk_bytes_with_starts=1 << 30,
     ),
 }

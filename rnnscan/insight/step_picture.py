@@ -128,7 +128,7 @@ def _place(nodes: list[_Node]) -> None:
     columns = [[node for node in nodes if node.column == column] for column in range(last + 1)]
     for column in columns:
         for row, node in enumerate(column):
-            node.row = row
+            node.row = float(row)
     for sweep in range(SWEEPS):
         for column in columns if sweep % 2 else reversed(columns):
             _order(column, to_the_left=bool(sweep % 2))

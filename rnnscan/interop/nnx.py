@@ -100,7 +100,7 @@ def _import_nnx() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"from_nnx: the extra 'flax' must be installed; got no module {error.name!r}. Install it with the extra: "
-            'pip install "rnnscan[flax]".'
+            'pip install ".[flax]" in the checkout of rnnscan.'
         ) from error
 
 

@@ -107,7 +107,7 @@ def _import(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"safetensors: the extra 'interop' must be installed; got no module {error.name!r}. Install it with the "
-            'extra: pip install "rnnscan[interop]".'
+            'extra: pip install ".[interop]" in the checkout of rnnscan.'
         ) from error
 
 

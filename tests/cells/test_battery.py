@@ -1,7 +1,8 @@
 """What holds for every cell of the library, in every one of its forms: the cells of tests/zoo.
 
 Each property is one test per cell. To compile little, each compares one or two programs; the properties of `scan`
-itself are tested with fewer cells and in more depth in test_properties.py and tests/test_scan.py.
+itself are tested with fewer cells and in more depth in test_properties.py and tests/test_scan.py. Of a cell's forms but
+its first, `make test` checks that engines and memory choices agree, and `make test-all` the rest.
 """
 
 import importlib
@@ -29,7 +30,27 @@ CASES = {
 SINGLE = 2e-5
 
 
-@pytest.fixture(params=list(CASES.values()), ids=list(CASES))
+def first_forms() -> set[str]:
+    """The first form of each type of cell."""
+    first: dict[type, str] = {}
+    for name, case in CASES.items():
+        first.setdefault(type(case.cell), name)
+    return set(first.values())
+
+
+FIRST = first_forms()
+
+
+@pytest.fixture(params=[pytest.param(case, id=name) for name, case in CASES.items()])
+def every_form(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(case, id=name, marks=[] if name in FIRST else [pytest.mark.slow]) for name, case in CASES.items()
+    ]
+)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
@@ -40,9 +61,9 @@ def gradients_of(case, arguments, **options):
 
 
 @pytest.mark.usefixtures("x64")
-def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case):
-    arguments = case.arguments(length=5)
-    plain = gradients_of(case, arguments, memory=None, engine="lax")
+def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(every_form):
+    arguments = every_form.arguments(length=5)
+    plain = gradients_of(every_form, arguments, memory=None, engine="lax")
     moved = [
         not np.array_equal(*pair)
         for pair in zip(jax.tree.leaves(plain[0][0]), jax.tree.leaves(arguments[1]), strict=True)
@@ -52,14 +73,16 @@ def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case
         {},
         {"memory": rs.Memory(recompute="all")},
         {"memory": rs.Memory(segment=2)},
-        {"memory": rs.Memory(recompute=case.cell.names[:1]), "engine": "lax"},
+        {"memory": rs.Memory(recompute=every_form.cell.names[:1]), "engine": "lax"},
     ):
-        assert_trees_close(gradients_of(case, arguments, **options), plain, tolerance=1e-11)
+        assert_trees_close(gradients_of(every_form, arguments, **options), plain, tolerance=1e-11)
 
 
-def test_auto_is_the_fission_engine_and_every_name_is_known(case):
-    params, carry, xs = case.arguments()
-    explanation = rs.explain(case.cell, params, carry, xs[0], memory=rs.Memory(recompute=tuple(case.cell.names)))
+def test_auto_is_the_fission_engine_and_every_name_is_known(every_form):
+    params, carry, xs = every_form.arguments()
+    explanation = rs.explain(
+        every_form.cell, params, carry, xs[0], memory=rs.Memory(recompute=tuple(every_form.cell.names))
+    )
     assert explanation.engine == "fission", explanation.reason
 
 
@@ -184,12 +207,12 @@ def assert_same_dtypes(one, other):
     assert [leaf.dtype for leaf in jax.tree.leaves(one)] == [leaf.dtype for leaf in jax.tree.leaves(other)]
 
 
-def test_a_cell_is_a_value_and_shows_its_configuration(case):
-    copy = pickle.loads(pickle.dumps(case.cell))
-    assert copy == case.cell
-    assert hash(copy) == hash(case.cell)
-    shown = repr(case.cell)
-    assert shown.startswith(type(case.cell).__name__)
+def test_a_cell_is_a_value_and_shows_its_configuration(every_form):
+    copy = pickle.loads(pickle.dumps(every_form.cell))
+    assert copy == every_form.cell
+    assert hash(copy) == hash(every_form.cell)
+    shown = repr(every_form.cell)
+    assert shown.startswith(type(every_form.cell).__name__)
     assert " at 0x" not in shown
 
 

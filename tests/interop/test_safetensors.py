@@ -144,7 +144,9 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatc
 
     monkeypatch.setattr(importlib, "import_module", missing)
     for call in (lambda: safetensors.save(tmp_path / "file", NET, {}), lambda: safetensors.load(tmp_path / "file")):
-        with pytest.raises(ImportError, match=r'got no module .safetensors.*pip install "rnnscan\[interop\]"'):
+        with pytest.raises(
+            ImportError, match=r'got no module .safetensors.*pip install "\.\[interop\]" in the checkout'
+        ):
             call()
-    with pytest.raises(ImportError, match=r'got no module .flax\.nnx.*pip install "rnnscan\[flax\]"'):
+    with pytest.raises(ImportError, match=r'got no module .flax\.nnx.*pip install "\.\[flax\]"'):
         rs.interop.from_nnx(None)
