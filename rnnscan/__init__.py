@@ -13,6 +13,8 @@ from rnnscan.compose import windowed as windowed
 from rnnscan.compose import with_key as with_key
 from rnnscan.compose import zoneout as zoneout
 from rnnscan.insight.explain import explain as explain
+from rnnscan.insight.memory_report import memory_report as memory_report
+from rnnscan.insight.plan import plan as plan
 from rnnscan.lengths import last_valid as last_valid
 from rnnscan.lengths import mask_from_input as mask_from_input
 from rnnscan.lengths import pack as pack

@@ -19,7 +19,8 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_the_code_blocks_of_a_page_run_one_after_the_other(page):
+def test_the_code_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # What they write goes there.
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     namespace = {}

@@ -1,0 +1,75 @@
+"""What a step costs in operations, of the forward pass and of the backward pass that computes some of it again."""
+
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Any
+
+import jax
+from jax.extend import core
+
+
+# A matrix product runs at the processor's full width, other operations at that of its memory. These weights are rough,
+# and put choices in order only: `plan(measure=True)` measures instead.
+_ELEMENTWISE = 8
+_TRANSCENDENTAL = 60
+_FUNCTIONS = frozenset(
+    {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
+)
+
+
+def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> float:
+    """The weighted operations of one step, counted in its jaxpr.
+
+    Args:
+        step: `(params, carry, x) -> (carry, y)`.
+        arguments: its arguments, as arrays or `jax.ShapeDtypeStruct`.
+
+    Returns:
+        Operations, in those of a matrix product.
+    """
+    return _jaxpr_cost(jax.make_jaxpr(step)(*arguments).jaxpr)
+
+
+def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *arguments: Any) -> float:
+    """The weighted operations of one step, of its backward pass, and of what that computes again.
+
+    Args:
+        step: `(params, carry, x) -> (carry, y)`.
+        kept: the names that are kept; all else is computed again.
+        arguments: its arguments.
+
+    Returns:
+        Operations, in those of a matrix product.
+    """
+    policy = jax.checkpoint_policies.save_only_these_names(*kept)
+
+    def loss(*arguments: Any) -> Any:
+        leaves = jax.tree.leaves(jax.checkpoint(step, policy=policy)(*arguments))
+        return sum(leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))
+
+    gradient = jax.grad(loss, argnums=tuple(range(len(arguments))), allow_int=True)
+    return _jaxpr_cost(jax.make_jaxpr(gradient)(*arguments).jaxpr)
+
+
+def _jaxpr_cost(jaxpr: Any) -> float:
+    return sum(map(_equation_cost, jaxpr.eqns))
+
+
+def _equation_cost(equation: Any) -> float:
+    inner = [
+        value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
+        for param in equation.params.values()
+        for value in (param if isinstance(param, tuple | list) else (param,))
+        if isinstance(value, core.ClosedJaxpr | core.Jaxpr)
+    ]
+    if inner:
+        return equation.params.get("length", 1) * max(map(_jaxpr_cost, inner))
+    made = sum(prod(variable.aval.shape) for variable in equation.outvars)
+    primitive = equation.primitive.name
+    if primitive == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * made * prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+    if primitive == "conv_general_dilated":
+        kernel = equation.invars[1].aval.shape
+        return 2 * made * prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
+    return made * (_TRANSCENDENTAL if primitive in _FUNCTIONS else _ELEMENTWISE)

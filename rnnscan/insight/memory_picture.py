@@ -1,0 +1,96 @@
+"""The picture of a memory report: what inference and training take, beside what XLA says, as bars."""
+
+from collections.abc import Iterable, Mapping
+
+from rnnscan.insight.memory_parts import CompiledBytes, PhaseMemory
+from rnnscan.insight.memory_report import MemoryReport
+from rnnscan.insight.tradeoff import readable_bytes
+
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+except ModuleNotFoundError as error:
+    raise ImportError(
+        f"memory_picture: the extra 'plot' must be installed; got no module {error.name!r}. "
+        'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan.'
+    ) from error
+
+
+COLOURS = {
+    "parameters": "#8c6bb1",
+    "what the cell closes over": "#bfa3d0",
+    "carry and inputs": "#6baed6",
+    "outputs": "#9ecae1",
+    "gradients": "#fdae6b",
+    "kept": "#74c476",
+    "kept in host memory": "#c7e9c0",
+    "scratch": "#d9d9d9",
+    "optimizer": "#d4b9da",
+}
+# What XLA tells apart: colours of their own, because arguments are parameters and inputs at once.
+XLA_COLOURS = {"XLA: arguments": "#636363", "XLA: results": "#969696", "XLA: temporary": "#bdbdbd"}
+
+
+def memory_figure(report: MemoryReport, title: str = "") -> Figure:
+    """Draw what `rnnscan.memory_report` found.
+
+    Args:
+        report: what it returned.
+        title: what stands above; nothing: the report's first line.
+
+    Returns:
+        A matplotlib figure: a bar for inference and one for training, predicted, each with what XLA says below it.
+    """
+    bars: dict[str, Mapping[str, int]] = {}
+    for name, phase in (("inference", report.inference), ("training", report.training)):
+        bars[f"{name}, predicted"] = _groups(phase)
+        if phase.compiled is not None:
+            without = " (no optimizer)" if any(part.role == "optimizer" for part in phase.parts) else ""
+            bars[f"{name}, by XLA{without}"] = _of_compiled(phase.compiled)
+    figure = Figure(figsize=(9, 1.6 + 0.55 * len(bars)), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for row, groups in enumerate(bars.values()):
+        _draw_bar(axes, row, groups)
+    axes.set_yticks(range(len(bars)), list(bars))
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    longest = max(sum(groups.values()) for groups in bars.values())
+    axes.xaxis.set_major_locator(MultipleLocator(2 ** max(0, (longest // 4).bit_length())))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: readable_bytes(count)))
+    axes.grid(axis="x", color="0.92")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_title(title or report.summary[0], loc="left", fontsize=9, wrap=True)
+    _add_legend(figure, [group for groups in bars.values() for group in groups])
+    return figure
+
+
+def _groups(phase: PhaseMemory) -> dict[str, int]:
+    """The bytes of a phase by what they are for, in the order of the colours."""
+    sizes = dict.fromkeys(COLOURS, 0)
+    for part in phase.parts:
+        sizes["kept in host memory" if part.offloaded else part.role] += part.bytes
+    return {group: size for group, size in sizes.items() if size}
+
+
+def _of_compiled(compiled: CompiledBytes) -> dict[str, int]:
+    return dict(zip(XLA_COLOURS, (compiled.arguments, compiled.results, compiled.temporary), strict=True))
+
+
+def _draw_bar(axes: Axes, row: int, groups: Mapping[str, int]) -> None:
+    left = 0
+    for group, size in groups.items():
+        axes.barh(row, size, left=left, height=0.62, color=(COLOURS | XLA_COLOURS)[group], edgecolor="white")
+        left += size
+    axes.annotate(readable_bytes(left), (left, row), (4, 0), textcoords="offset points", va="center", fontsize=8)
+
+
+def _add_legend(figure: Figure, drawn: Iterable[str]) -> None:
+    colours = COLOURS | XLA_COLOURS
+    present = [group for group in colours if group in set(drawn)]
+    handles = [Patch(color=colours[group], label=group) for group in present]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

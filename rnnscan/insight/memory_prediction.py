@@ -1,0 +1,291 @@
+"""The memory that a program needs, predicted from its jaxpr by live ranges, without compiling it.
+
+XLA fuses elementwise work: a value has a place in memory only where an operation that is not fused, such as a product
+or a loop, makes it or reads it, or where it is returned. It is live until the last operation has run that reads it, or
+reads what is fused with it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from rnnscan.engine.split import needed
+from rnnscan.engine.trace import Atom, Equation, Program, Value, trace, values_of
+
+
+# What only looks at the memory of its operand in another way.
+_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "optimization_barrier", "stop_gradient"})
+# What reads its operands from memory, and writes its results there.
+_NOT_FUSED = frozenset(
+    {"dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "scatter", "scatter-add", "pallas_call"}
+)
+# What is fused with what it reads, and not with what reads it.
+_WRITTEN = frozenset({"concatenate", "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "cumsum"})
+# What is computed once even where several operations read it; cheaper work is repeated in each.
+_COSTLY = frozenset({"tanh", "logistic", "exp", "log", "log1p", "erf", "pow", "sin", "cos", "rsqrt", "sqrt"})
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a program needs beside its arguments and results, at the moment when it needs the most.
+
+    Attributes:
+        nbytes: all of it.
+        fixed: that of it which depends on none of the arguments that vary with the number of examples.
+    """
+
+    nbytes: int
+    fixed: int
+
+
+def predict_temporary(function: Callable[..., Sequence[Any]], *arguments: Any, fixed: int = 0) -> Need:
+    """What a function needs in memory beside its arguments and results, by its jaxpr.
+
+    Args:
+        function: takes arrays, returns a sequence of arrays.
+        arguments: arrays or `jax.ShapeDtypeStruct`.
+        fixed: how many of the arguments, from the first on, are the same whatever the number of examples.
+
+    Returns:
+        The prediction.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> square = jnp.ones((8, 8))
+        >>> predict_temporary(lambda a, b: [jnp.tanh(a @ b) @ b], square, square)  # the first product, tanh over it
+        Need(nbytes=256, fixed=0)
+    """
+    program = _inlined(trace(function, *arguments))
+    return _need(program, [*program.inputs, *values_of(program.outputs)], varying=program.inputs[fixed:])
+
+
+def _need(program: Program, elsewhere: Iterable[Value], varying: Iterable[Value]) -> Need:
+    """The most that is live at once, of the values that have no place elsewhere."""
+    ranges = _Ranges(program)
+    held = {ranges.home(value) for value in elsewhere}
+    replaced = {index: ranges.replaced(index) for index in ranges.running}
+    for pairs in reversed(replaced.values()):
+        held.update(old for new, old in pairs.items() if new in held)
+    depending = _depending(program.equations, varying)
+    most = Need(0, 0)
+    for index, pairs in replaced.items():
+        live = ranges.live(index) - held - {*pairs.values()}
+        nbytes = sum(map(_device_bytes, live)) + _inside(program.equations[index])
+        if nbytes > most.nbytes:
+            most = Need(nbytes, sum(_device_bytes(value) for value in live if value not in depending))
+    return most
+
+
+class _Ranges:
+    """Which values of a program have a place in memory, and from which equation to which.
+
+    Attributes:
+        running: numbers of the equations that write to memory; others are fused with what reads them.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._equations = program.equations
+        self._inputs = frozenset(program.inputs)
+        self._maker = {output: equation for equation in program.equations for output in equation.outputs}
+        returned = {self.home(value) for value in values_of(program.outputs)}
+        self._placed = {*program.inputs, *returned, *self._with_places()}
+        loops = [equation for equation in program.equations if equation.primitive.name == "scan"]
+        self._stacks = {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :]}
+        self._roots: dict[Value, frozenset[Value]] = {}
+        self.running = [index for index, equation in enumerate(self._equations) if self._runs(equation)]
+        self._born = dict.fromkeys(program.inputs, 0)
+        self._last: dict[Value, int] = {}
+        for index in self.running:
+            equation = self._equations[index]
+            self._born.update(dict.fromkeys(equation.outputs, index))
+            self._last.update(dict.fromkeys([*equation.outputs, *self._roots_of(equation)], index))
+        self._last.update(dict.fromkeys(returned, len(self._equations)))
+
+    def home(self, value: Value) -> Value:
+        """The value whose memory a view looks at."""
+        while value in self._maker and _is_view(self._maker[value]):
+            (source,) = self._maker[value].inputs[:1]
+            if not isinstance(source, Value):
+                break
+            value = source
+        return value
+
+    def live(self, index: int) -> set[Value]:
+        """The values that have a place while an equation runs."""
+        return {value for value, last in self._last.items() if self._born[value] <= index <= last}
+
+    def replaced(self, index: int) -> dict[Value, Value]:
+        """Results of an equation, with the operands of the same size that they are written over.
+
+        What a loop has stacked is not written over: XLA on a CPU does not.
+        """
+        equation = self._equations[index]
+        if equation.primitive.name == "scan":
+            operands = {self.home(value) for value in values_of(_of_loop(equation, equation.inputs).carry)}
+        else:
+            operands = {*()} if _is_not_fused(equation) else {*self._roots_of(equation)}
+        kept = {*self._inputs, *self._stacks}
+        free = [value for value in self._last if value in operands - kept and self._last[value] == index]
+        pairs: dict[Value, Value] = {}
+        for output in equation.outputs:
+            old = next((value for value in free if value.nbytes == output.nbytes), None)
+            if old is not None:
+                pairs[output] = old
+                free.remove(old)
+        return pairs
+
+    def is_read_after(self, value: Value, other: Value) -> bool:
+        """Whether anything reads a value after another one is made."""
+        return self._last.get(value, 0) > self._born.get(self.home(other), 0)
+
+    def _with_places(self) -> Iterator[Value]:
+        readers: dict[Value, int] = defaultdict(int)
+        for equation in self._equations:
+            if _is_not_fused(equation) or equation.primitive.name in _WRITTEN:
+                yield from equation.outputs
+            for value in map(self.home, values_of(equation.inputs)):
+                if _is_not_fused(equation):
+                    yield value
+                readers[value] += not _is_view(equation)
+        for equation in self._equations:
+            if equation.primitive.name in _COSTLY and readers[equation.outputs[0]] > 1:
+                yield equation.outputs[0]
+
+    def _runs(self, equation: Equation) -> bool:
+        return not _is_view(equation) and any(output in self._placed for output in equation.outputs)
+
+    def _roots_of(self, equation: Equation) -> frozenset[Value]:
+        """What must lie in memory for an equation to run: its operands, or what is read by the work fused with it."""
+        return frozenset().union(*(self._roots_of_value(self.home(value)) for value in values_of(equation.inputs)))
+
+    def _roots_of_value(self, value: Value) -> frozenset[Value]:
+        if value in self._placed or value not in self._maker:
+            return frozenset({value})
+        if value not in self._roots:
+            self._roots[value] = self._roots_of(self._maker[value])
+        return self._roots[value]
+
+
+def _inside(equation: Equation) -> int:
+    """What an equation that runs programs of its own needs for one run of one of them."""
+    if equation.primitive.name == "scan":
+        return _in_loop(equation)
+    programs = [_program(body) for body in _bodies(equation)]
+    return max((_need(program, program.inputs, varying=()).nbytes for program in programs), default=0)
+
+
+def _in_loop(equation: Equation) -> int:
+    """What a trip of a loop needs: slices of its inputs where they are not fused, and a carry that is not in place."""
+    program = _program(equation.params["jaxpr"])
+    ranges = _Ranges(program)
+    given = _of_loop(equation, program.inputs)
+    carried = zip(given.carry, program.outputs, strict=False)
+    in_place = [new for old, new in carried if isinstance(new, Value) and not ranges.is_read_after(old, new)]
+    read_whole = {
+        ranges.home(value) for each in program.equations if _is_not_fused(each) for value in values_of(each.inputs)
+    }
+    fused = [value for value in given.xs if value not in read_whole]
+    return _need(program, [*given.constants, *given.carry, *in_place, *fused], varying=()).nbytes
+
+
+@dataclass(frozen=True)
+class _OfLoop:
+    constants: Sequence[Any]
+    carry: Sequence[Any]
+    xs: Sequence[Any]
+
+
+def _of_loop(equation: Equation, inputs: Sequence[Any]) -> _OfLoop:
+    """The inputs of a scan, or of its body, by what they are to it.
+
+    The parameters of the primitive that say so differ between versions of JAX. Shapes do not: what is stacked has one
+    axis more outside of the body.
+    """
+    body = equation.params["jaxpr"]
+    last = sum(atom.shape == tuple(aval.shape) for atom, aval in zip(equation.inputs, body.in_avals, strict=True))
+    first = last - _carry_size(equation)
+    return _OfLoop(inputs[:first], inputs[first:last], inputs[last:])
+
+
+def _carry_size(equation: Equation) -> int:
+    avals = equation.params["jaxpr"].out_avals
+    return sum(output.shape == tuple(aval.shape) for output, aval in zip(equation.outputs, avals, strict=True))
+
+
+def _program(body: Any) -> Program:
+    return _inlined(trace(core.jaxpr_as_fun(body), *body.in_avals))
+
+
+def _bodies(equation: Equation) -> Iterator[Any]:
+    for value in equation.params.values():
+        for body in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(body, core.ClosedJaxpr):
+                yield body
+
+
+def _inlined(program: Program) -> Program:
+    """The program as XLA sees it: calls and loops of one trip in place, and nothing that no result needs."""
+    equations: list[Equation] = []
+    now: dict[Atom, Atom] = {}
+
+    def inline(program: Program) -> None:
+        for equation in program.equations:
+            inputs = tuple(now.get(atom, atom) for atom in equation.inputs)
+            function = _in_place_of(equation)
+            if function is None:
+                equations.append(replace(equation, inputs=inputs))
+                continue
+            inner = trace(function, *(jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in inputs))
+            now.update(zip(inner.inputs, inputs, strict=True))
+            inline(inner)
+            now.update((own, now.get(made, made)) for own, made in zip(equation.outputs, inner.outputs, strict=True))
+
+    inline(program)
+    outputs = tuple(now.get(atom, atom) for atom in program.outputs)
+    return Program(program.inputs, tuple(needed(equations, outputs)), outputs, {})
+
+
+def _in_place_of(equation: Equation) -> Callable[..., Sequence[Any]] | None:
+    """What stands for an equation that is a call or a loop of one trip; None for any other."""
+    if "call_jaxpr" in equation.params:
+        return core.jaxpr_as_fun(equation.params["call_jaxpr"])
+    if equation.primitive.name != "scan" or equation.params["length"] != 1:
+        return None
+    body, carry_size = core.jaxpr_as_fun(equation.params["jaxpr"]), _carry_size(equation)
+
+    def trip(*leaves: Any) -> list[Any]:
+        given = _of_loop(equation, leaves)
+        results = body(*given.constants, *given.carry, *(leaf.reshape(leaf.shape[1:]) for leaf in given.xs))
+        return [*results[:carry_size], *(leaf.reshape(1, *leaf.shape) for leaf in results[carry_size:])]
+
+    return trip
+
+
+def _depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
+    depending = set(inputs)
+    for equation in equations:
+        if any(value in depending for value in values_of(equation.inputs)):
+            depending.update(equation.outputs)
+    return depending
+
+
+def host_is_device() -> bool:
+    """Whether the host's memory is the device's, so that what is offloaded stays where it was."""
+    return jax.default_backend() == "cpu"
+
+
+def _device_bytes(value: Value) -> int:
+    offloaded = getattr(value.aval, "memory_space", None) == jax.memory.Space.Host
+    return 0 if offloaded and not host_is_device() else value.nbytes
+
+
+def _is_view(equation: Equation) -> bool:
+    return equation.primitive.name in _VIEWS
+
+
+def _is_not_fused(equation: Equation) -> bool:
+    return equation.primitive.name in _NOT_FUSED
