@@ -1,4 +1,4 @@
-"""The command line: `rnnscan train` and `rnnscan tradeoff`."""
+"""The command line: `rnnscan train`, `tradeoff`, `explain` and `plan`."""
 
 import os
 import sys

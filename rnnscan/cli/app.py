@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from rnnscan.cli.explain import explain
+from rnnscan.cli.plan import plan
 from rnnscan.cli.tradeoff import tradeoff
 from rnnscan.cli.train import train
 
@@ -18,6 +20,8 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(tradeoff)
+app.command()(explain)
+app.command()(plan)
 
 
 def _show_version(wanted: bool) -> bool:

@@ -1,0 +1,96 @@
+"""The cells that commands take: by name, or from a module of one's own."""
+
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import typer
+
+from rnnscan import cells
+from rnnscan.compose.wrapper import check_cell
+from rnnscan.messages import listing, nearest
+
+
+AnyCell: TypeAlias = Annotated[
+    str, typer.Argument(metavar="CELL", help="A cell of the library, such as LSTM, or module:attribute.")
+]
+Hidden: TypeAlias = Annotated[int, typer.Option(help="Units of a cell of the library.", min=1)]
+Inputs: TypeAlias = Annotated[int, typer.Option(help="Features of one step's input.", min=1)]
+Batch: TypeAlias = Annotated[int, typer.Option(help="Rows side by side.", min=1)]
+Length: TypeAlias = Annotated[int, typer.Option(help="Time steps.", min=1)]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A cell and the shapes of what it is run on; nothing of it holds memory."""
+
+    cell: Any
+    params: Any
+    carry: Any
+    xs: Any
+
+
+def example_of(cell: str, *, hidden: int, inputs: int, batch: int, length: int) -> Example:
+    """A cell and shapes to run it on.
+
+    Args:
+        cell: the name of a cell of `rnnscan.cells`, or `module:attribute` of one with `init` and `initial_carry`. The
+            module is looked for in the working directory too.
+        hidden: units of a cell of the library.
+        inputs: D.
+        batch: N.
+        length: T.
+
+    Returns:
+        Them.
+
+    Raises:
+        ValueError: if there is no such cell, module or attribute, or the cell cannot take such an input.
+        TypeError: if what is there is no cell.
+
+    Example:
+        >>> example_of("GRU", hidden=8, inputs=4, batch=2, length=16).xs.shape
+        (16, 2, 4)
+    """
+    found = _from_module(cell) if ":" in cell else _of_library(cell, hidden)
+    check_cell("rnnscan", found)
+    x = jax.ShapeDtypeStruct((batch, inputs), jnp.float32)
+    return Example(
+        cell=found,
+        params=jax.eval_shape(lambda: found.init(jax.random.key(0), inputs)),
+        carry=jax.eval_shape(found.initial_carry, x),
+        xs=jax.ShapeDtypeStruct((length, *x.shape), x.dtype),
+    )
+
+
+def _of_library(cell: str, hidden: int) -> Any:
+    known = {name: value for name, value in vars(cells).items() if isinstance(value, type)}
+    names = {name.lower(): value for name, value in known.items()}
+    if cell.lower() not in names:
+        raise ValueError(
+            f"rnnscan: CELL must be one of {listing(known)}, or module:attribute; got {cell!r}.{nearest(cell, known)}"
+        )
+    return names[cell.lower()](hidden)
+
+
+def _from_module(cell: str) -> Any:
+    module, _, attribute = cell.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"rnnscan: CELL must be module:attribute of a module that can be imported; got {cell!r}, and no module "
+            f"{error.name!r}. Run the command where the module is."
+        ) from error
+    if not hasattr(found, attribute):
+        known = [name for name in vars(found) if not name.startswith("_")]
+        raise ValueError(
+            f"rnnscan: CELL must be module:attribute; got {cell!r}, and {module} has no {attribute!r}."
+            f"{nearest(attribute, known)}"
+        )
+    return getattr(found, attribute)
