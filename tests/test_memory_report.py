@@ -142,7 +142,7 @@ def with_effect(params, carry, x):
     return jnp.sin(rs.name(carry * params, "product")), x
 
 
-@pytest.mark.parametrize("cell", [branching, with_effect, rs.cells.LSTM(4)], ids=str)
+@pytest.mark.parametrize("cell", [branching, with_effect, rs.cells.LSTM(4)], ids=["branching", "with_effect", "LSTM"])
 def test_what_jax_decides_is_counted_and_called_so(cell):
     arguments = arguments_of(cell) if isinstance(cell, rs.cells.LSTM) else (shapes(4), shapes(8, 4), shapes(10, 8, 4))
     memory = None if isinstance(cell, rs.cells.LSTM) else rs.Memory()

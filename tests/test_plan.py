@@ -118,7 +118,7 @@ def test_a_cell_without_names():
 def test_budgets_in_units():
     assert budget_bytes("512MiB") == 512 * 2**20
     assert budget_bytes("0.5 gb") == 500_000_000
-    assert budget_bytes(np.int64(7)) == 7
+    assert budget_bytes(7) == 7
 
 
 @pytest.mark.bad_input

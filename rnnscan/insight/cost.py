@@ -17,7 +17,7 @@ _FUNCTIONS = frozenset(
 )
 
 
-def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> float:
+def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> int | float:
     """The weighted operations of one step, counted in its jaxpr.
 
     Args:
@@ -30,7 +30,7 @@ def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> float
     return _jaxpr_cost(jax.make_jaxpr(step)(*arguments).jaxpr)
 
 
-def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *arguments: Any) -> float:
+def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *arguments: Any) -> int | float:
     """The weighted operations of one step, of its backward pass, and of what that computes again.
 
     Args:
@@ -51,11 +51,11 @@ def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *ar
     return _jaxpr_cost(jax.make_jaxpr(gradient)(*arguments).jaxpr)
 
 
-def _jaxpr_cost(jaxpr: Any) -> float:
+def _jaxpr_cost(jaxpr: Any) -> int | float:
     return sum(map(_equation_cost, jaxpr.eqns))
 
 
-def _equation_cost(equation: Any) -> float:
+def _equation_cost(equation: Any) -> int | float:
     inner = [
         value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
         for param in equation.params.values()

@@ -43,7 +43,7 @@ class PlannedMemory(Memory):
 @dataclass(frozen=True)
 class _Candidate:
     memory: Memory
-    cost: float
+    cost: int | float
 
 
 def plan(

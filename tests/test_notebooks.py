@@ -1,0 +1,115 @@
+"""The notebooks run from a clean kernel, and their outputs are committed.
+
+`python tests/test_notebooks.py` runs them and writes their outputs.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+PLACES = re.compile(r"/(home|tmp|root|work|Users|usr|opt|var|private)/|[A-Z]:\\\\|site-packages|ipykernel_\d")
+LARGEST_PICTURE = 100_000  # characters in base 64
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def run(path: Path, folder: Path) -> Any:
+    """Execute a notebook from a clean kernel in an empty folder.
+
+    Without what the tests set for quick compilation, which makes what is compiled slow.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_REMAT3")}
+    client = NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        coalesce_streams=True,
+        resources={"metadata": {"path": folder}},
+    )
+    client.execute(env=environment)
+    return notebook
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kinds(cell: Any) -> list[Any]:
+    """What a cell shows: text printed, or the types of a value or picture."""
+    return [sorted(output.get("data", {})) or output.get("name", output.output_type) for output in cell.outputs]
+
+
+def text_of(cell: Any) -> str:
+    """All that a cell shows but pictures."""
+    texts = [output.get("text", "") for output in cell.outputs]
+    return "\n".join([*texts, *(value for output in cell.outputs for value in as_text(output.get("data", {})))])
+
+
+def as_text(data: Any) -> list[str]:
+    return [value for kind, value in data.items() if not kind.startswith("image/")]
+
+
+def test_there_are_notebooks():
+    assert len(NOTEBOOKS) >= 4
+
+
+@pytest.mark.filterwarnings("ignore")  # those of Jupyter's own packages
+@every_notebook
+def test_a_notebook_runs_from_a_clean_kernel_and_shows_what_is_committed(path, tmp_path):
+    committed = nbformat.read(path, as_version=4)
+    fresh = run(path, tmp_path)
+    for number, (cell, again) in enumerate(zip(code_cells(committed), code_cells(fresh), strict=True)):
+        assert kinds(again) == kinds(cell), f"code cell {number}: {text_of(again)}"
+
+
+@every_notebook
+def test_what_is_committed_is_complete_and_clean(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for number, cell in enumerate(notebook.cells):
+        assert cell.source.strip(), f"cell {number} is empty"
+        assert cell.id == f"cell-{number}"
+        assert not cell.metadata, f"cell {number} has metadata"
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run once, from top to bottom"
+    assert sum(bool(cell.outputs) for cell in cells) >= len(cells) / 2
+    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
+    for number, cell in enumerate(cells):
+        assert not PLACES.search(text_of(cell) + cell.source), f"code cell {number}: a place on a machine"
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr", f"code cell {number}: {output.get('text')}"
+            assert len(output.get("data", {}).get("image/png", "")) < LARGEST_PICTURE
+
+
+def write(path: Path, folder: Path) -> None:
+    """Execute a notebook and write its outputs, without what differs from machine to machine."""
+    notebook = run(path, folder)
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    for number, cell in enumerate(notebook.cells):
+        cell.id, cell.metadata = f"cell-{number}", {}
+    nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    from tempfile import TemporaryDirectory
+
+    for path in NOTEBOOKS:
+        if not sys.argv[1:] or path.name in sys.argv[1:]:
+            with TemporaryDirectory() as folder:
+                write(path, Path(folder))
