@@ -63,6 +63,7 @@ def plan(
     passes, and what either pass makes for itself. Choices of names, of segments nested up to three deep and of chunks
     are put in order of their cost, which is counted in operations, and compiled in that order until one fits by XLA's
     memory analysis. The order does not depend on the budget, so a larger one never gives a plan of a higher cost.
+    Offloading is not among the choices.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`.
