@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
-from rnnscan.memory import Memory, is_count
-from rnnscan.messages import describe, is_key, leaves_with_places
+from rnnscan.memory import Memory
+from rnnscan.messages import describe, is_count, is_key, leaves_with_places
 from rnnscan.naming import Overview
 from rnnscan.sequence import Length, Padding, valid_steps
 

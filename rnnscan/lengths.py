@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Integer, Shaped
 
-from rnnscan.memory import is_count
-from rnnscan.messages import describe, leaves_with_places
+from rnnscan.messages import describe, is_count, leaves_with_places
 from rnnscan.sequence import valid_steps
 
 

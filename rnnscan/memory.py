@@ -14,10 +14,10 @@ from math import isqrt
 from typing import Any, Literal
 
 import jax
-import numpy as np
 
-from rnnscan.messages import listing, nearest
+from rnnscan.messages import is_count, listing, nearest
 from rnnscan.naming import Names
+from rnnscan.schedules import NestedScan, Part
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Memory:
             gradients are then taken forward over reverse: JAX cannot take reverse over reverse of what it offloads.
         segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
             backward pass; what is named is then kept for one segment at a time only. A tuple nests, from the longest
-            to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of the length, rounded up.
+            to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of the length, rounded up. A schedule of
+            `rnnscan.schedules.nested` takes several scans in a row, and so fewer evaluations for the same memory.
         chunk: steps that parallel work is done for at once; None: chosen. Only for an engine that batches over time.
 
     Raises:
@@ -44,8 +45,10 @@ class Memory:
         >>> import rnnscan as rs
         >>> rs.Memory(recompute=("gates",), segment="sqrt")
         Memory(recompute=('gates',), offload=(), segment='sqrt', chunk=None)
-        >>> rs.Memory(segment="sqrt").segments(1000)
-        (32,)
+        >>> rs.Memory(segment="sqrt").parts(1000)
+        (Part(steps=1000, segment=(32,)),)
+        >>> rs.Memory(segment=rs.schedules.nested(1000, slots=50)).parts(1000)[0]
+        Part(steps=400, segment=(40,))
 
     Source: recompute of chosen blobs is Caffe2's `recurrent_net(recompute_blobs_on_backward=...)`; segments of the
     square root of the length are Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
@@ -53,7 +56,7 @@ class Memory:
 
     recompute: tuple[str, ...] | Literal["all"] = ()
     offload: tuple[str, ...] = ()
-    segment: int | Literal["sqrt"] | tuple[int, ...] | None = None
+    segment: int | Literal["sqrt"] | tuple[int, ...] | NestedScan | None = None
     chunk: int | None = None
 
     def __post_init__(self) -> None:
@@ -85,18 +88,36 @@ class Memory:
                 f"and recompute={self.recompute!r}. Take it out of one of the two."
             )
 
-    def segments(self, length: Any) -> tuple[int, ...]:
-        """The lengths of the nested segments for a sequence of `length` steps, the longest first."""
+    def parts(self, length: Any) -> tuple[Part, ...]:
+        """The scans that a sequence of `length` steps is run as, one after the other, and the segments of each.
+
+        Args:
+            length: T.
+
+        Returns:
+            At least one part; only a schedule has more.
+
+        Raises:
+            ValueError: if there is a segment and the length is not known when the program is traced, or a schedule is
+                made for another length.
+        """
         if self.segment is None:
-            return ()
+            return (Part(length, None),)
         if not is_count(length, least=0):
             raise ValueError(
                 f"scan: with `segment`, the number of steps must be known when the program is traced; got {length} "
                 f"and segment={self.segment!r}. Leave segment=None where time is a symbolic dimension of jax.export."
             )
+        if isinstance(self.segment, NestedScan):
+            if self.segment.steps != length:
+                raise ValueError(
+                    f"scan: a schedule in `segment` must be of as many steps as the sequence has; got one of "
+                    f"{self.segment.steps} steps, and T = {length}. Take rnnscan.schedules.nested({length}, ...)."
+                )
+            return self.segment.parts or (Part(0, None),)
         if self.segment == "sqrt":
-            return (max(1, isqrt(max(length - 1, 0)) + 1),)
-        return self.segment if isinstance(self.segment, tuple) else (self.segment,)
+            return (Part(length, (max(1, isqrt(max(length - 1, 0)) + 1),)),)
+        return (Part(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
 
 
 def check_names(memory: Memory, names: Names) -> None:
@@ -146,18 +167,13 @@ def _names(field: str, value: Any, otherwise: str = "") -> tuple[str, ...]:
     return tuple(value)
 
 
-def is_count(value: Any, least: int = 1) -> bool:
-    """Whether a value is an integer of at least `least`; numpy's are, bools are not."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
-
-
 def _check_segment(segment: Any) -> None:
-    if segment is None or segment == "sqrt" or is_count(segment):
+    if segment is None or segment == "sqrt" or is_count(segment) or isinstance(segment, NestedScan):
         return
     if not isinstance(segment, tuple) or not segment or not all(map(is_count, segment)):
         raise ValueError(
             "Memory: `segment` must be a number of steps of at least 1, a tuple of such numbers, "
-            f'"sqrt" or None; got {segment!r}.'
+            f'"sqrt", a schedule of rnnscan.schedules.nested or None; got {segment!r}.'
         )
     if any(inner >= outer for outer, inner in pairwise(segment)):
         raise ValueError(

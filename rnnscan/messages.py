@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import keystr
 
 
@@ -50,3 +51,8 @@ def is_weak(leaf: Any) -> bool:
 def is_array_like(value: Any) -> bool:
     """Whether a value is an array or a number."""
     return hasattr(value, "shape") or isinstance(value, bool | int | float | complex)
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether a value is an integer of at least `least`; numpy's are, bools are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import checks
 from rnnscan.engine import fission as fission_engine
 from rnnscan.engine import lax as lax_engine
-from rnnscan.memory import Memory, check_names, is_count
-from rnnscan.messages import is_weak
+from rnnscan.memory import Memory, check_names
+from rnnscan.messages import is_count, is_weak
 from rnnscan.naming import Overview, look_over
 from rnnscan.sequence import (
     Padding,

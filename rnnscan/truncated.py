@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import checks
-from rnnscan.memory import Memory, is_count
+from rnnscan.memory import Memory
+from rnnscan.messages import is_count
 from rnnscan.scan import scan
 
 

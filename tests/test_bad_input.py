@@ -83,6 +83,11 @@ CASES = {
     "names that are numbers": (lambda: rs.Memory(recompute=(1,)), TypeError, ["tuple of names", "(1,)"]),
     "segment of zero": (lambda: rs.Memory(segment=0), ValueError, ["`segment`", "at least 1", "got 0"]),
     "segment of a wrong word": (lambda: rs.Memory(segment="root"), ValueError, ['"sqrt"', "got 'root'"]),
+    "a schedule for another length": (
+        scan(memory=rs.Memory(segment=rs.schedules.nested(7, slots=7))),
+        ValueError,
+        ["a schedule in `segment`", "got one of 7 steps, and T = 5", "nested(5, ...)"],
+    ),
     "empty segments": (lambda: rs.Memory(segment=()), ValueError, ["`segment`", "got ()"]),
     "segments that grow": (lambda: rs.Memory(segment=(10, 20)), ValueError, ["shorter from left to right", "(10, 20)"]),
     "chunk of zero": (lambda: rs.Memory(chunk=0), ValueError, ["`chunk`", "at least 1", "got 0"]),

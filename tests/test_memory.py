@@ -8,6 +8,7 @@ from jax import lax
 import rnnscan as rs
 from rnnscan import cells, checks
 from rnnscan.insight import kept_bytes, temporary_bytes
+from rnnscan.schedules import Part
 
 
 FLOAT = 4
@@ -251,7 +252,16 @@ def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device
     ("length", "segments"), [(0, (1,)), (1, (1,)), (2, (2,)), (16, (4,)), (17, (5,)), (1000, (32,))]
 )
 def test_the_square_root_is_rounded_up(length, segments):
-    assert rs.Memory(segment="sqrt").segments(length) == segments
+    assert rs.Memory(segment="sqrt").parts(length) == (Part(length, segments),)
+
+
+def test_the_parts_of_a_schedule():
+    schedule = rs.schedules.nested(100, slots=30)
+    assert rs.Memory(segment=schedule).parts(100) == schedule.parts
+    assert len(schedule.parts) > 1
+    assert rs.Memory(segment=rs.schedules.nested(0, slots=30)).parts(0) == (Part(0, None),)
+    assert rs.Memory(segment=(30, 5)).parts(100) == (Part(100, (30, 5)),)
+    assert rs.Memory().parts(100) == (Part(100, None),)
 
 
 def test_a_memory_choice_is_a_value():

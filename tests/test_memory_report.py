@@ -30,6 +30,7 @@ CASES = {
     for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
 }
 FIRST = {type(case.cell): name for name, case in reversed(CASES.items())}.values()
+SCHEDULE = rs.schedules.nested(19, slots=8)
 FLOAT, LENGTH, BATCH, FEATURES, HIDDEN = 4, 48, 8, 16, 32
 
 
@@ -60,7 +61,7 @@ def assert_exact(report):
     [
         pytest.param(case, choices, id=f"{name}, {choices}", marks=[] if few or name in FIRST else [pytest.mark.slow])
         for name, case in CASES.items()
-        for choices, few in (("auto", True), ("segments", False), ("lax", False))
+        for choices, few in (("auto", True), ("segments", False), ("schedules", False), ("lax", False))
     ],
 )
 def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
@@ -69,6 +70,11 @@ def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
     for memory, engine in {
         "auto": [(rs.Memory(), "auto"), (rs.Memory(recompute=names, chunk=4), "auto")],
         "segments": [(rs.Memory(segment=(9, 2)), "auto"), (rs.Memory(segment=4), "lax")],
+        "schedules": [
+            (rs.Memory(segment=SCHEDULE, recompute="all"), "auto"),
+            (rs.Memory(segment=SCHEDULE), "auto"),
+            (rs.Memory(segment=SCHEDULE), "lax"),
+        ],
         "lax": [(rs.Memory(recompute=names), "lax"), (rs.Memory(recompute="all"), "lax"), (rs.Memory(), "lax")],
     }[choices]:
         predicted = predict_kept(case.cell, arguments, 19, memory, engine)

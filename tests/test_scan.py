@@ -13,6 +13,7 @@ from slow_reference import arguments, assert_close, cell, loop, loss
 
 import rnnscan as rs
 from rnnscan.insight import kept_bytes
+from rnnscan.schedules import NestedScan, Part
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -62,6 +63,15 @@ def reference(length, **options):
 def test_equals_the_loop_under_every_memory_choice(choice, length):
     run = functools.partial(rs.scan, cell, memory=MEMORIES[choice])
     assert_close(value_and_gradients(run, *arguments(0, length, 3)), reference(length))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("recompute", [(), "all"])
+def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
+    parts = (Part(3, (2,)), Part(2, None), Part(2, (1,)))
+    memory = rs.Memory(recompute=recompute, segment=NestedScan(parts))
+    run = functools.partial(rs.scan, cell, memory=memory, reverse=reverse)
+    assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=reverse))
 
 
 @pytest.mark.parametrize("choice", MEMORIES)

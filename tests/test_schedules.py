@@ -206,13 +206,9 @@ def test_nothing_to_schedule():
     assert schedules.binomial(0, 2) == schedules.hidden_states(0, 2) == schedules.mixed_states(0, 2, 5) == 0
 
 
-def scan_parts(cell, params, carry, xs, parts, engine, **memory):
-    start, total = 0, 0.0
-    for part in parts:
-        chosen = rs.Memory(segment=part.segment, **memory)
-        carry, ys = rs.scan(cell, params, carry, xs[start : start + part.steps], memory=chosen, engine=engine)
-        start, total = start + part.steps, total + jnp.sum(ys)
-    return total
+def total(cell, params, carry, xs, plan, engine, recompute):
+    memory = rs.Memory(recompute=recompute, segment=plan)
+    return jnp.sum(rs.scan(cell, params, carry, xs, memory=memory, engine=engine)[1])
 
 
 def counted_evaluations(plan, engine="lax"):
@@ -236,7 +232,7 @@ def counted_evaluations(plan, engine="lax"):
         return hidden, hidden
 
     recompute = "all" if plan.internal_size is None else ()
-    loss = lambda *arguments: scan_parts(cell, *arguments, plan.parts, engine, recompute=recompute)  # noqa: E731
+    loss = lambda *arguments: total(cell, *arguments, plan, engine, recompute)  # noqa: E731
     arguments = (0.3, jnp.full(2, 0.1), jnp.full((plan.steps, 2), 0.2))
     jax.block_until_ready(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))(*arguments))
     return evaluations
@@ -292,7 +288,7 @@ def test_the_model_counts_the_carries_that_xla_allocates(plan):
         return hidden, hidden[0]
 
     def loss(weight, carry, xs):
-        return scan_parts(cell, weight, carry, xs, plan.parts, "lax", recompute="all")
+        return total(cell, weight, carry, xs, plan, "lax", "all")
 
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (size,), (plan.steps,))]
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*shapes).compile()

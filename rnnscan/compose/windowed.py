@@ -9,8 +9,7 @@ from jaxtyping import Array
 
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell
-from rnnscan.memory import is_count
-from rnnscan.messages import describe
+from rnnscan.messages import describe, is_count
 
 
 @dataclass(frozen=True)

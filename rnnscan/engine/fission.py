@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from rnnscan.engine import lax as lax_engine
 from rnnscan.engine.backward import Backward
 from rnnscan.engine.forward import Plan, run_and_save, run_forward
-from rnnscan.engine.segments import run_segments
+from rnnscan.engine.segments import run_parts
 from rnnscan.engine.step import FlatStep, flatten_step, one_step
-from rnnscan.memory import Memory, is_count, kept_names
+from rnnscan.memory import Memory, kept_names
+from rnnscan.messages import is_count
 from rnnscan.naming import Names
 from rnnscan.sequence import Length, Step
 
@@ -60,7 +61,7 @@ def run(
             final, ys = _differentiable(plan)(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
         return jax.tree.unflatten(jax.tree.structure(carry), final), jax.tree.unflatten(flat.y_structure, ys)
 
-    return run_segments(run_steps, carry, xs, length=length, segments=memory.segments(length), reverse=reverse)
+    return run_parts(run_steps, carry, xs, parts=memory.parts(length), reverse=reverse)
 
 
 def why_not(flat: FlatStep, memory: Memory) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan.engine.segments import run_segments
+from rnnscan.engine.segments import run_parts
 from rnnscan.memory import Memory, checkpoint_policy, kept_names
 from rnnscan.naming import Names, emitting
 from rnnscan.sequence import Length, Step
@@ -56,4 +56,4 @@ def run(
         return run_steps(carry, xs, length)
     # Inside a loop nothing can be merged across its border, so the barriers against it are not needed.
     body = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, names), prevent_cse=False)
-    return run_segments(run_steps, carry, xs, length=length, segments=memory.segments(length), reverse=reverse)
+    return run_parts(run_steps, carry, xs, parts=memory.parts(length), reverse=reverse)

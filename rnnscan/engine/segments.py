@@ -1,6 +1,6 @@
 """Segments: only the carry between them is kept, and each runs again when its gradient is due."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -8,11 +8,39 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.schedules import Part
 from rnnscan.sequence import Length
 
 
 # (carry, xs, length) -> (carry, ys)
 Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
+
+
+def run_parts(run: Run, carry: Any, xs: Any, *, parts: Sequence[Part], reverse: bool) -> tuple[Any, Any]:
+    """Run a sequence as scans one after the other, each over segments of its own.
+
+    Args:
+        run: runs one segment of the innermost kind.
+        carry: the initial carry.
+        xs: a pytree of leaves `(T, ...)`, or None.
+        parts: the scans, in the order of the steps.
+        reverse: from the last step to the first; `run` has to know of it too.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    if len(parts) == 1:
+        (part,) = parts
+        return run_segments(run, carry, xs, length=part.steps, segments=part.segment or (), reverse=reverse)
+    total, done = sum(part.steps for part in parts), 0
+    stacks = []
+    for part in parts:
+        start = total - done - part.steps if reverse else done
+        cut = jax.tree.map(lambda leaf, start=start, steps=part.steps: leaf[start : start + steps], xs)
+        carry, ys = run_segments(run, carry, cut, length=part.steps, segments=part.segment or (), reverse=reverse)
+        stacks.append(ys)
+        done += part.steps
+    return carry, _joined(stacks, reverse=reverse)
 
 
 def run_segments(
@@ -53,7 +81,11 @@ def run_segments(
     if rest or not count:
         carry, ys = run_segment(carry, jax.tree.map(lambda leaf: leaf[shorter], xs), rest)
         parts.append(ys)
-    if len(parts) == 1:
-        return carry, parts[0]
-    ordered = reversed(parts) if reverse else parts
-    return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *ordered)
+    return carry, _joined(parts, reverse=reverse)
+
+
+def _joined(stacks: Sequence[Any], *, reverse: bool) -> Any:
+    """Stacks of y, of consecutive steps in the order in which they ran, as one in the order of time."""
+    if len(stacks) == 1:
+        return stacks[0]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(reversed(stacks) if reverse else stacks))

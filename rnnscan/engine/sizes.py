@@ -63,18 +63,35 @@ def kept_sizes(
     """
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
     flat, constants = flatten_step(step, carry, x, kept=kept_names(memory, names), names=names)
-    segments = memory.segments(length)
-    if engine != "lax" and length and not why_not(flat, memory):
-        if flat.unchanged:
-            return _with_unchanged(step, carry, xs, flat.unchanged, length=length, memory=memory, names=names)
-        if segments:
-            return tuple(_by_segments(flat, constants, _Read.everything(flat), length, segments[0]))
-        plan = Plan(flat, length, reverse=False, unroll=1, chosen_chunk=memory.chunk)
-        return tuple(_by_fission(plan, constants))
-    if segments:
-        flat, constants = flatten_step(step, carry, x, kept=frozenset(), names=names)
-        return tuple(_by_segments(flat, constants, _read_in_segment(flat), length, segments[0]))
-    return tuple(_by_lax(flat, constants, length)) if flat.keeps_all else None
+    fission = engine != "lax" and bool(length) and not why_not(flat, memory)
+    if fission and flat.unchanged:
+        return _with_unchanged(step, carry, xs, flat.unchanged, length=length, memory=memory, names=names)
+    segmented = flat
+    if memory.segment is not None and not fission:
+        segmented, constants = flatten_step(step, carry, x, kept=frozenset(), names=names)
+    found: list[Kept] = []
+    for number, part in enumerate(memory.parts(length)):
+        if part.segment:
+            read = _Read.everything(flat) if fission else _read_in_segment(segmented)
+            kept = _by_segments(segmented, constants, read, part.steps, part.segment[0])
+        elif fission:
+            plan = Plan(flat, part.steps, reverse=False, unroll=1, chosen_chunk=memory.chunk)
+            kept = _by_fission(plan, constants)
+        elif flat.keeps_all:
+            kept = _by_lax(flat, constants, part.steps)
+        else:
+            return None
+        found += kept if not number else _of_later_part(kept)
+    return tuple(found)
+
+
+def _of_later_part(kept: Iterable[Kept]) -> Iterator[Kept]:
+    """What a scan keeps that goes on where another has ended: its constants are those of the first."""
+    for one in kept:
+        if one.source == "initial carry":
+            yield replace(one, source="carry")
+        elif one.source != "constant":
+            yield one
 
 
 def _with_unchanged(

@@ -11,7 +11,8 @@ from rnnscan import checks
 from rnnscan.engine.fission import why_not
 from rnnscan.engine.kinds import CarryFound, EquationFound, find
 from rnnscan.engine.step import flatten_step
-from rnnscan.memory import Memory, check_names, is_count, kept_names
+from rnnscan.memory import Memory, check_names, kept_names
+from rnnscan.messages import is_count
 from rnnscan.naming import look_over
 
 

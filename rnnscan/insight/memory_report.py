@@ -10,7 +10,8 @@ from rnnscan import checks
 from rnnscan.insight.bytes import kept_bytes
 from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept, inference, predict_kept, training
 from rnnscan.insight.tradeoff import readable_bytes
-from rnnscan.memory import Memory, is_count
+from rnnscan.memory import Memory
+from rnnscan.messages import is_count
 from rnnscan.scan import scan
 
 

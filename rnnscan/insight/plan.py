@@ -15,8 +15,8 @@ from rnnscan import checks
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
 from rnnscan.insight.cost import forward_cost, training_cost
 from rnnscan.insight.tradeoff import measure_tradeoff, readable_bytes
-from rnnscan.memory import Memory, is_count
-from rnnscan.messages import listing
+from rnnscan.memory import Memory
+from rnnscan.messages import is_count, listing
 from rnnscan.naming import look_over
 from rnnscan.scan import scan
 

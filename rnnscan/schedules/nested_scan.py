@@ -61,13 +61,11 @@ class NestedScan:
         >>> plan.parts
         (Part(steps=52, segment=(26,)), Part(steps=48, segment=None))
         >>> cell, xs = cells.GRU(4), jnp.ones((100, 2, 3))
-        >>> params, carry, start = cell.init(jax.random.key(0), input_size=3), cell.initial_carry(xs[0]), 0
-        >>> for part in plan.parts:
-        ...     memory = rs.Memory(recompute="all", segment=part.segment)
-        ...     carry, ys = rs.scan(cell, params, carry, xs[start : start + part.steps], memory=memory)
-        ...     start += part.steps
-        >>> start
-        100
+        >>> params = cell.init(jax.random.key(0), input_size=3)
+        >>> memory = rs.Memory(recompute="all", segment=plan)
+        >>> carry, ys = rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)
+        >>> ys.shape
+        (100, 2, 4)
     """
 
     parts: tuple[Part, ...]
@@ -151,14 +149,13 @@ def nested(steps: int, slots: int, *, parts: int = 4, internal_size: int | None 
     Args:
         steps: the length of the sequence.
         slots: the most memory, in carries.
-        parts: the most scans one after the other. Each is compiled on its own. With 1, the plan is a value of
-            `Memory.segment`: `plan.parts[0].segment`.
+        parts: the most scans one after the other. Each is compiled on its own.
         internal_size: what a step of the innermost segment takes, in carries, where all that is named is kept
             (`Memory()`; the carry is part of it), to compare with `mixed_states`; None: only carries are kept
             (`Memory(recompute="all")`), to compare with `hidden_states`.
 
     Returns:
-        The schedule, with its exact `evaluations` and the `slots` that it needs.
+        The schedule, with its exact `evaluations` and the `slots` that it needs; a value of `Memory.segment`.
 
     Raises:
         ValueError: if `steps` is negative, another number is not at least 1, or so few slots are not enough.
