@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import jax
 
+from rnnscan.budget import budget_bytes
 from rnnscan.messages import is_count, listing, nearest
 from rnnscan.naming import Names
 from rnnscan.schedules import NestedScan, Part
@@ -73,6 +74,31 @@ class Memory:
             )
         self._check_offload()
 
+    @staticmethod
+    def fit(budget: int | str, *, last_only: bool = False) -> "MemoryBudget":
+        """A budget in place of a choice: `scan` plans the choice where it is traced, as `rnnscan.plan` does.
+
+        The budget is for what the scan and its gradient, in parameters, carry and inputs, need at once beside arguments
+        and results. Planning compiles some choices, each time that the scan is traced: to do it once and see what is
+        chosen, call `rnnscan.plan`. Under `vmap` the budget is for one of what is mapped over.
+
+        Args:
+            budget: a number of bytes, or a string such as "512MiB" or "2GB".
+            last_only: whether the loss depends on the last carry alone, so that outputs need not be kept.
+
+        Returns:
+            A value for `memory` of `scan`, `recurrent_net` and nets.
+
+        Raises:
+            ValueError: if the budget is no size. `scan` raises it if nothing fits.
+
+        Example:
+            >>> import rnnscan as rs
+            >>> rs.Memory.fit("1MiB").budget
+            1048576
+        """
+        return MemoryBudget(budget=budget_bytes(budget, "Memory.fit"), last_only=last_only)
+
     def _check_offload(self) -> None:
         if not self.offload:
             return
@@ -120,11 +146,29 @@ class Memory:
         return (Part(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
 
 
+@dataclass(frozen=True)
+class MemoryBudget(Memory):
+    """A budget, for which `scan` plans a memory choice where it is traced; made by `Memory.fit`.
+
+    Attributes:
+        budget: in bytes.
+        last_only: whether the loss depends on the last carry alone.
+    """
+
+    budget: int = 0
+    last_only: bool = False
+
+
 def check_names(memory: Memory, names: Names) -> None:
-    """Refuse a memory choice that speaks of a name which the cell does not have.
+    """Refuse a memory choice that speaks of a name which the cell does not have, or that is none yet.
 
     JAX would not notice: under its policies a misspelt name silently recomputes, or keeps, everything.
     """
+    if isinstance(memory, MemoryBudget):
+        raise ValueError(
+            f"explain: `memory` must be a choice; got a budget, {memory!r}. Make the choice for these shapes by "
+            "rnnscan.plan."
+        )
     chosen = {"recompute": () if memory.recompute == "all" else memory.recompute, "offload": memory.offload}
     for field, wanted in chosen.items():
         for name in wanted:

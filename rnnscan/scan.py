@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import checks
 from rnnscan.engine import fission as fission_engine
 from rnnscan.engine import lax as lax_engine
-from rnnscan.memory import Memory, check_names
+from rnnscan.memory import Memory, MemoryBudget, check_names
 from rnnscan.messages import is_count, is_weak
 from rnnscan.naming import Overview, look_over
 from rnnscan.sequence import (
@@ -66,7 +66,8 @@ def scan(
         length: T, where there is no `xs`; otherwise it must agree with `xs`.
         reverse: run from the last step to the first; `ys` stays in the order of `xs`.
         unroll: steps a trip of the loop, as in `lax.scan`. 2 to 4 can pay on a CPU; compile time grows with it.
-        memory: what to keep between the forward and the backward pass (`Memory`); None: plain autodiff of `lax.scan`.
+        memory: what to keep between the forward and the backward pass (`Memory`), or a budget for it (`Memory.fit`);
+            None: plain autodiff of `lax.scan`.
         seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. 0 and above T are allowed.
         mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
         reset: `(T, N)` booleans: where true, the row's carry goes back to the given initial carry before the step
@@ -109,6 +110,22 @@ def scan(
         >>> hidden.shape, state.shape, ys.shape
         ((2, 8), (2, 8), (5, 2, 8))
     """
+    if isinstance(memory, MemoryBudget):
+        # Imported here, because planning runs this function under each choice.
+        from rnnscan.insight.plan import fit
+
+        options = {
+            "length": length,
+            "reverse": reverse,
+            "unroll": unroll,
+            "seq_lengths": seq_lengths,
+            "mask": mask,
+            "reset": reset,
+            "padding": padding,
+            "truncate": truncate,
+            "engine": engine,
+        }
+        memory = fit(memory, cell, params, carry, xs, options)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
     xs = checks.as_arrays(xs, "xs")
     carry = checks.as_arrays(carry, "carry")

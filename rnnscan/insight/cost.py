@@ -12,6 +12,8 @@ from jax.extend import core
 # and put choices in order only: `plan(measure=True)` measures instead.
 _ELEMENTWISE = 8
 _TRANSCENDENTAL = 60
+# A link to the host moves some 50 GB a second where a GPU multiplies at some 50 TFLOP/s; by data sheets, not measured.
+_MOVED_BYTE = 1000
 _FUNCTIONS = frozenset(
     {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
 )
@@ -51,17 +53,37 @@ def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *ar
     return _jaxpr_cost(jax.make_jaxpr(gradient)(*arguments).jaxpr)
 
 
+def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str], *arguments: Any) -> int:
+    """What moving named values of one step to the host's memory and back costs.
+
+    Args:
+        step: `(params, carry, x) -> (carry, y)`.
+        offloaded: the names.
+        arguments: its arguments.
+
+    Returns:
+        Operations, in those of a matrix product.
+    """
+    sizes: dict[str, int] = dict.fromkeys(offloaded, 0)
+
+    def note(jaxpr: Any) -> None:
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "name" and equation.params["name"] in sizes:
+                aval = equation.outvars[0].aval
+                sizes[equation.params["name"]] += prod(aval.shape) * aval.dtype.itemsize
+            for inner in _inner_jaxprs(equation):
+                note(inner)
+
+    note(jax.make_jaxpr(step)(*arguments).jaxpr)
+    return 2 * _MOVED_BYTE * sum(sizes.values())
+
+
 def _jaxpr_cost(jaxpr: Any) -> int | float:
     return sum(map(_equation_cost, jaxpr.eqns))
 
 
 def _equation_cost(equation: Any) -> int | float:
-    inner = [
-        value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
-        for param in equation.params.values()
-        for value in (param if isinstance(param, tuple | list) else (param,))
-        if isinstance(value, core.ClosedJaxpr | core.Jaxpr)
-    ]
+    inner = _inner_jaxprs(equation)
     if inner:
         return equation.params.get("length", 1) * max(map(_jaxpr_cost, inner))
     made = sum(prod(variable.aval.shape) for variable in equation.outvars)
@@ -73,3 +95,12 @@ def _equation_cost(equation: Any) -> int | float:
         kernel = equation.invars[1].aval.shape
         return 2 * made * prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
     return made * (_TRANSCENDENTAL if primitive in _FUNCTIONS else _ELEMENTWISE)
+
+
+def _inner_jaxprs(equation: Any) -> list[Any]:
+    return [
+        value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
+        for param in equation.params.values()
+        for value in (param if isinstance(param, tuple | list) else (param,))
+        if isinstance(value, core.ClosedJaxpr | core.Jaxpr)
+    ]

@@ -156,7 +156,9 @@ class _Places:
                 part = replace(part, bytes=part.bytes + parts[part.name].bytes)
             parts[part.name] = part
         staying = frozenset() if memory.segment else kept_names(memory, names)
-        again = [f'"{name}", computed again' for name in names.known if name not in staying]
+        again = [
+            f'"{name}", computed again' for name in names.known if name not in staying and f'"{name}"' not in parts
+        ]
         return KeptParts(arguments, [*parts.values(), *(_kept(name, 0) for name in again)])
 
     def _argument(self, kept: Kept) -> str | None:

@@ -9,8 +9,9 @@ import jax
 from rnnscan import checks
 from rnnscan.insight.bytes import kept_bytes
 from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept, inference, predict_kept, training
+from rnnscan.insight.plan import fit
 from rnnscan.insight.tradeoff import readable_bytes
-from rnnscan.memory import Memory
+from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.messages import is_count
 from rnnscan.scan import scan
 
@@ -182,6 +183,8 @@ def memory_report(
         )
     if batch is not None and not is_count(batch):
         raise ValueError(f"memory_report: `batch` must be a number of examples of at least 1; got {batch!r}.")
+    if isinstance(memory, MemoryBudget):
+        memory = fit(memory, cell, params, carry, xs, {"length": length, "engine": engine})
 
     def run(params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
         return scan(cell, params, carry, xs, length=length, memory=memory, engine=engine)

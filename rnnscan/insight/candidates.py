@@ -1,0 +1,127 @@
+"""The memory choices that planning looks at, in the order of what they cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Any
+
+import jax
+
+from rnnscan.insight.cost import forward_cost, offload_cost, training_cost
+from rnnscan.memory import Memory
+from rnnscan.naming import look_over
+from rnnscan.schedules import NestedScan, nested
+
+
+# With more names than this, they are dropped one after the other, the first ones first.
+_MOST_NAMES = 4
+# Schedules of more slots gain little over segments of one length, and take seconds to find.
+_MOST_SLOTS = 512
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A memory choice, and the operations of one step under it."""
+
+    memory: Memory
+    cost: int | float
+
+
+def candidates(
+    cell: Any, params: Any, carry: Any, x: Any, length: int, *, engine: str = "auto", can_offload: bool = False
+) -> list[Candidate]:
+    """Memory choices in the order of their cost; among those of one cost the ones that keep more come first.
+
+    Args:
+        cell: `cell(params, carry, x) -> (carry, y)`.
+        params: its parameters, as arrays or `jax.ShapeDtypeStruct`.
+        carry: a carry, of the same.
+        x: one step's input, of the same.
+        length: T.
+        engine: as in `scan`; the lax engine has no chunks.
+        can_offload: whether the device's memory is another than the host's.
+
+    Returns:
+        Choices of names that are computed again, of names that are offloaded, of chunks, and of segments: of one
+        length, nested, and schedules of several scans.
+    """
+    names = _names(cell, params, carry, x)
+    forward = forward_cost(cell, params, carry, x)
+
+    def candidate(memory: Memory, *, again: float = 0.0, offloaded: int | float = 0) -> Candidate:
+        kept = [] if memory.recompute == "all" else [name for name in names if name not in memory.recompute]
+        return Candidate(memory, training_cost(cell, kept, params, carry, x) + again * forward + offloaded)
+
+    found = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
+    found.append(candidate(Memory(recompute="all")))
+    if length >= 8 and engine != "lax":
+        found += [candidate(Memory(chunk=4)), candidate(Memory(recompute="all", chunk=4))]
+    if can_offload:
+        for chosen in _dropped(names):
+            offload = tuple(name for name in names if name not in chosen)
+            if offload:
+                price = offload_cost(cell, offload, params, carry, x)
+                found.append(candidate(Memory(recompute=chosen, offload=offload), offloaded=price))
+    for segment, again in _segments(length):
+        found.append(candidate(Memory(recompute="all", segment=segment), again=again))
+        if names:
+            found.append(candidate(Memory(segment=segment), again=again))
+    return sorted(found, key=lambda one: one.cost)
+
+
+def _dropped(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Which names are computed again, all of them excepted: that is another choice."""
+    if len(names) > _MOST_NAMES:
+        yield from (tuple(names[:count]) for count in range(len(names)))
+    else:
+        yield ()
+        for count in range(1, len(names)):
+            yield from combinations(names, count)
+
+
+def _names(cell: Any, params: Any, carry: Any, x: Any) -> tuple[str, ...]:
+    found: list[tuple[str, ...]] = []
+
+    def look(params: Any, carry: Any, x: Any) -> None:
+        found.append(look_over(lambda carry, x: cell(params, carry, x), carry, x).names.known)
+
+    jax.eval_shape(look, params, carry, x)
+    return found[0]
+
+
+def _segments(length: int) -> Iterator[tuple[Any, float]]:
+    """Values of `Memory.segment`, and how often each makes a step run again."""
+    size = 2 ** max(0, (length - 1).bit_length() - 1)
+    while size >= 4 and size < length:
+        yield _near_divisor(length, size), 1.0
+        size //= 2
+    slots = min(_MOST_SLOTS, length // 2)
+    while slots >= 4:
+        schedule = _schedule(length, slots)
+        if schedule is not None:
+            # One evaluation is the forward pass, and one is counted by the cost of a step without names.
+            yield schedule, schedule.evaluations / length - 2
+        slots //= 2
+    for levels in (2, 3):
+        root = round(length ** (1 / (levels + 1)))
+        for inner in (2 * root, root):
+            sizes, outer = [], length
+            for level in range(levels, 0, -1):
+                outer = _near_divisor(outer, inner**level)
+                sizes.append(outer)
+            if inner >= 2 and length > sizes[0] and all(a > b for a, b in pairwise(sizes)):
+                yield tuple(sizes), float(levels)
+
+
+def _near_divisor(length: int, size: int) -> int:
+    """A divisor of the length about as large as a size, or the size: what does not divide is cut out and copied."""
+    divisors = [one for one in range(max(2, size // 2), 2 * size) if length % one == 0]
+    return min(divisors, key=lambda one: abs(one - size), default=size)
+
+
+def _schedule(length: int, slots: int) -> NestedScan | None:
+    try:
+        found = nested(length, slots)
+    except ValueError:  # So few slots are not enough at any depth.
+        return None
+    return found if any(part.segment for part in found.parts) else None

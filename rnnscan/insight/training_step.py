@@ -1,0 +1,121 @@
+"""The step that planning is for: a scan and its gradient, under any memory choice, compiled or run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from rnnscan.insight.bytes import kept_bytes, temporary_bytes
+from rnnscan.insight.memory_prediction import predict_temporary
+from rnnscan.insight.tradeoff import measure_tradeoff
+from rnnscan.memory import Memory
+from rnnscan.scan import scan
+
+
+class TrainingStep:
+    """The gradient, in parameters, carry and inputs, of a loss that weighs every output of a scan.
+
+    A loss such as the sum of the outputs would let XLA leave their cotangents out, so the weights are arguments.
+
+    Args:
+        cell: `cell(params, carry, x) -> (carry, y)`. What it closes over may be traced.
+        params: its parameters; leaves that are no arrays are closed over.
+        carry: the initial carry: arrays, or `jax.ShapeDtypeStruct`.
+        xs: the inputs, of the same.
+        options: other arguments of `scan`; arrays, or the same, among them.
+        last_only: whether the loss depends on the last carry alone.
+    """
+
+    def __init__(
+        self, cell: Any, params: Any, carry: Any, xs: Any, *, options: Mapping[str, Any], last_only: bool
+    ) -> None:
+        self._cell = cell
+        self._last_only = last_only
+        leaves, self._structure = jax.tree.flatten(
+            (params, carry, xs, dict(options)), is_leaf=lambda leaf: leaf is None
+        )
+        self._fixed = {place: leaf for place, leaf in enumerate(leaves) if not _is_array(leaf)}
+        self._arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        self._shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._arrays]
+        first = sum(map(_is_array, jax.tree.leaves((params, carry, xs))))
+        self._differentiated = [place for place in range(first) if _is_float(self._shapes[place])]
+        self._weights = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
+        self.given_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in self._shapes)
+        self.kept_bytes = cache(self._kept_bytes)
+        self.predicted_bytes = cache(self._predicted_bytes)
+        self.temporary_bytes = cache(self._temporary_bytes)
+
+    def _kept_bytes(self, memory: Memory) -> int:
+        """What stays between the passes, arguments among it."""
+        return kept_bytes(partial(self._run, memory), *self._shapes)
+
+    def _predicted_bytes(self, memory: Memory) -> int:
+        """What the step needs beside arguments and results, predicted without compiling."""
+        return predict_temporary(self._gradient(memory), *self._weights, *self._shapes).nbytes
+
+    def _temporary_bytes(self, memory: Memory) -> int | None:
+        """The same by XLA's memory analysis of the compiled step; None where the backend has none."""
+        traced = jax.make_jaxpr(self._gradient(memory))(*self._weights, *self._shapes)
+        # What the cell closes over may be traced by a jit around; as an argument only its shape is needed.
+        constants = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in traced.consts]
+
+        def step(constants: Sequence[Any], *leaves: Any) -> Any:
+            return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, constants))(*leaves)
+
+        return temporary_bytes(jax.jit(step).lower(constants, *self._weights, *self._shapes).compile())
+
+    def fastest(self, choices: Sequence[Memory]) -> int:
+        """The number of the choice that takes the least time; it needs arrays."""
+        random = np.random.default_rng(0)
+        weights = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._weights]
+
+        def build(memory: Memory | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+            some = tuple(self._arrays[place] for place in self._differentiated)
+            return lambda *given: self._loss(memory, weights, self._with(given, self._arrays)), some
+
+        rows = measure_tradeoff(build, {str(number): memory for number, memory in enumerate(choices)})
+        return int(np.argmin([row.relative_time for row in rows]))
+
+    def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:
+        def gradient(*leaves: Any) -> Sequence[Any]:
+            weights, arrays = leaves[: len(self._weights)], leaves[len(self._weights) :]
+
+            def loss(*differentiated: Any) -> Any:
+                return self._loss(memory, weights, self._with(differentiated, arrays))
+
+            some = tuple(arrays[place] for place in self._differentiated)
+            return jax.grad(loss, argnums=tuple(range(len(some))))(*some) if some else ()
+
+        return gradient
+
+    def _loss(self, memory: Memory | None, weights: Sequence[Any], arrays: Sequence[Any]) -> Any:
+        outputs = self._run(memory, *arrays)
+        return sum(jnp.vdot(weight, leaf).real for weight, leaf in zip(weights, outputs, strict=True))
+
+    def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
+        given = iter(arrays)
+        leaves = [self._fixed[place] if place in self._fixed else next(given) for place in range(self._leaf_count)]
+        params, carry, xs, options = jax.tree.unflatten(self._structure, leaves)
+        carry, ys = scan(self._cell, params, carry, xs, memory=memory, **options)
+        return [leaf for leaf in jax.tree.leaves(carry if self._last_only else (carry, ys)) if _is_float(leaf)]
+
+    @property
+    def _leaf_count(self) -> int:
+        return len(self._fixed) + len(self._arrays)
+
+    def _with(self, differentiated: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+        """The arrays, with those in their places that are differentiated."""
+        changed = dict(zip(self._differentiated, differentiated, strict=True))
+        return [changed.get(place, leaf) for place, leaf in enumerate(arrays)]
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _is_float(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
