@@ -60,6 +60,7 @@ def test_random_cells_shapes_and_budgets(seed):
     random = np.random.default_rng(seed)
     cell = RANDOM_CELLS[random.integers(len(RANDOM_CELLS))](int(random.integers(2, 24)))
     length, batch, size = (int(random.integers(1, most)) for most in (200, 9, 17))
+    size = getattr(cell, "hidden_size", size) if isinstance(cell, cells.RGLRU) else size
     given = arguments(cell, length=length, batch=batch, size=size)
     budget = int(needed(cell, rs.Memory(), *given) * 2 ** -random.uniform(-0.5, 3)) + 1
     try:

@@ -25,12 +25,18 @@ Length: TypeAlias = Annotated[int, typer.Option(help="Time steps.", min=1)]
 
 @dataclass(frozen=True)
 class Example:
-    """A cell and the shapes of what it is run on; nothing of it holds memory."""
+    """A cell and what it is run on; as `example_of` makes it, the shapes alone."""
 
     cell: Any
     params: Any
     carry: Any
     xs: Any
+
+    def with_arrays(self) -> "Example":
+        """The same with random parameters and inputs."""
+        xs = jax.random.normal(jax.random.key(1), self.xs.shape, self.xs.dtype)
+        params = self.cell.init(jax.random.key(0), self.xs.shape[-1])
+        return Example(self.cell, params, self.cell.initial_carry(xs[0]), xs)
 
 
 def example_of(cell: str, *, hidden: int, inputs: int, batch: int, length: int) -> Example:

@@ -6,9 +6,11 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
+from rnnscan.budget import budget_bytes
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
 from rnnscan.cli.options import readable_errors
-from rnnscan.insight.tradeoff import readable_bytes
+from rnnscan.cli.tradeoff import LastOnly, Picture, Rounds, draw, measure
+from rnnscan.insight.tradeoff import choice_name, readable_bytes
 
 
 def plan(
@@ -18,19 +20,32 @@ def plan(
     inputs: Inputs = 128,
     batch: Batch = 32,
     length: Length = 1024,
-    last_only: Annotated[bool, typer.Option("--last-only", help="The loss reads the last carry alone.")] = False,
+    last_only: LastOnly = False,
+    rounds: Rounds = 5,
+    plot: Picture = None,
 ) -> None:
-    """Find the memory choice of the least cost that fits a budget, and show where its bytes go."""
+    """Find the memory choice of the least cost that fits a budget, and show where its bytes go.
+
+    --plot measures it beside other choices, and draws time against memory.
+    """
     console = Console(highlight=False)
     with readable_errors(), console.status("compiling"):
+        if plot is not None:
+            from rnnscan.insight.picture import check_picture_file
+
+            check_picture_file(plot)
         given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
         arguments = (given.cell, given.params, given.carry, given.xs)
         memory = rs.plan(*arguments, budget=budget, last_only=last_only)
-        chosen = rs.Memory(memory.recompute, memory.offload, memory.segment, memory.chunk)
-        report = rs.memory_report(*arguments, memory=chosen, compile=False)
-    console.print(f"{chosen!r}", markup=False)
+        report = rs.memory_report(*arguments, memory=memory.choice, compile=False)
+    console.print(f"{memory.choice!r}", markup=False)
     console.print(
         f"needs {readable_bytes(memory.temporary_bytes)} of {budget}, at {memory.relative_cost:.2f} of the operations "
         "of keeping every name."
     )
     console.print(report)
+    if plot is not None:
+        rows = measure(given, [memory.choice], last_only=last_only, rounds=rounds, console=console)
+        chosen = next(row.choice for row in rows if row.memory == memory.choice)
+        title = f"{given.cell!r}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
+        draw(rows, title, plot, chosen=chosen, console=console, budget=budget_bytes(budget))

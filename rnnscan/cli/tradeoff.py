@@ -1,130 +1,130 @@
-"""`rnnscan tradeoff`: what memory choices cost, measured side by side on this machine."""
+"""`rnnscan tradeoff`: what memory choices cost a cell, measured side by side on this machine."""
 
-from collections.abc import Callable
-from math import ceil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
-import jax
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
-from rnnscan.cli.options import (
-    Batch,
-    Cell,
-    Embedding,
-    Hidden,
-    Layers,
-    Recompute,
-    Seed,
-    Segment,
-    Window,
-    config_of,
-    count_kept_bytes,
-    memory_flags,
-    parse_recompute,
-    parse_segment,
-    readable_errors,
-)
-from rnnscan.insight.tradeoff import Tradeoff, measure_tradeoff, readable_bytes
-from rnnscan.train import TrainConfig, window_loss
+from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
+from rnnscan.cli.options import Recompute, Segment, parse_recompute, parse_segment, readable_errors
+from rnnscan.insight.tradeoff import Tradeoff, choice_name, measure_tradeoff, memory_choices, readable_bytes
+from rnnscan.insight.training_step import TrainingStep
+
+
+Rounds: TypeAlias = Annotated[int, typer.Option(help="How often each choice is run.", min=1)]
+Picture: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a picture into this file.")]
+LastOnly: TypeAlias = Annotated[bool, typer.Option("--last-only", help="The loss reads the last carry alone.")]
 
 
 def tradeoff(
-    cell: Cell = None,
-    hidden: Hidden = None,
-    layers: Layers = None,
-    embedding: Embedding = None,
-    batch: Batch = None,
-    window: Window = None,
-    seed: Seed = None,
+    cell: AnyCell = "LSTM",
+    hidden: Hidden = 256,
+    inputs: Inputs = 128,
+    batch: Batch = 32,
+    length: Length = 128,
     recompute: Recompute = None,
     segment: Segment = None,
-    rounds: Annotated[int, typer.Option(help="How often each choice is run.", min=1)] = 10,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a picture into this file.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Add the choice that is planned for so much: 64MiB.")] = None,
+    last_only: LastOnly = False,
+    rounds: Rounds = 10,
+    plot: Picture = None,
 ) -> None:
-    """Compute the gradient of an update of `rnnscan train` under several memory choices, and see what each costs.
+    """Compute the gradient of a scan of a cell under several memory choices, and see what each costs.
 
     --recompute and --segment add a choice of your own.
     """
-    with readable_errors():
-        config = config_of(
-            {
-                "cell": None if cell is None else cell.value,
-                "hidden": hidden,
-                "layers": layers,
-                "embedding": embedding,
-                "batch": batch,
-                "window": window,
-                "seed": seed,
-                "recompute": parse_recompute(recompute) if recompute else None,
-                "segment": None if segment is None else parse_segment(segment),
-            }
-        )
-        count_kept_bytes(
-            config, config.memory
-        )  # It traces the model, and so refuses names that the cell does not have.
+    console = Console(highlight=False)
+    with readable_errors(), console.status("tracing"):
+        given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
+        own: list[rs.Memory] = []
+        chosen = None
+        if recompute or segment is not None:
+            names = parse_recompute(recompute or [])
+            own.append(rs.Memory(recompute=names, segment=None if segment is None else parse_segment(segment)))
+            # It traces the cell, and so refuses names that the cell does not have.
+            TrainingStep(given.cell, given.params, given.carry, given.xs, options={}, last_only=last_only).kept_bytes(
+                own[0]
+            )
         if plot is not None:
-            from rnnscan.insight.picture import check_picture_file, save_tradeoff_figure
+            from rnnscan.insight.picture import check_picture_file
 
             check_picture_file(plot)
-    console = Console(highlight=False)
-    with console.status("measuring") as status:
-        rows = _measure(config, rounds, status.update)
-    shape = f"{config.cell}, {config.layers} x {config.hidden} units, {config.batch} streams x {config.window} steps"
-    console.print(_table(rows, shape))
+        if budget is not None:
+            planned = rs.plan(given.cell, given.params, given.carry, given.xs, budget=budget, last_only=last_only)
+            own.append(planned.choice)
+            chosen = choice_name(planned.choice)
+    rows = measure(given, own, last_only=last_only, rounds=rounds, console=console)
+    shape = f"{given.cell!r}, {batch} rows x {length} steps of {inputs} features"
+    console.print(table_of(rows, shape))
     if plot is not None:
-        save_tradeoff_figure(rows, f"What a memory choice costs: {shape}", plot)
-        console.print(f"Picture in {plot}.")
+        draw(rows, f"What a memory choice costs: {shape}", plot, chosen=chosen, console=console)
 
 
-def memory_choices(names: tuple[str, ...], window: int) -> dict[str, rs.Memory | None]:
-    """The choices that are compared, by the names that the table gives them.
+def measure(given: Example, own: list[rs.Memory], *, last_only: bool, rounds: int, console: Console) -> list[Tradeoff]:
+    """Measure the usual memory choices, and those of one's own.
 
     Args:
-        names: the names that the cell gives to intermediates.
-        window: the number of steps.
+        given: the cell and the shapes.
+        own: further choices.
+        last_only: whether the loss depends on the last carry alone.
+        rounds: how often each is run.
+        console: where to show what is done.
 
     Returns:
-        Plain autodiff first; nested segments last, where the window is long enough to nest.
-
-    Example:
-        >>> list(memory_choices(("gates",), window=64))
-        ['plain autodiff', 'every name kept', 'recompute gates', 'segment sqrt', 'segment 16,4']
+        A row for each choice.
     """
-    choices: dict[str, rs.Memory | None] = {
-        "plain autodiff": None,
-        "every name kept": rs.Memory(),
-        f"recompute {','.join(names)}": rs.Memory(recompute=names),
-        "segment sqrt": rs.Memory(segment="sqrt"),
-    }
-    inner = ceil(round(window ** (1 / 3), 6))
-    outer = inner**2
-    if 1 < inner < outer < window:
-        choices[f"segment {outer},{inner}"] = rs.Memory(segment=(outer, inner))
-    return choices
+    arrays = given.with_arrays()
+    choices = memory_choices(getattr(given.cell, "names", ()), given.xs.shape[0])
+    choices |= {choice_name(memory): memory for memory in own if memory not in choices.values()}
+    step = TrainingStep(arrays.cell, arrays.params, arrays.carry, arrays.xs, options={}, last_only=last_only)
+    with console.status("measuring") as status:
+        return measure_tradeoff(step.build, choices, rounds=rounds, report=status.update)
 
 
-def _measure(config: TrainConfig, rounds: int, report: Callable[[str], None]) -> list[Tradeoff]:
-    params = jax.jit(config.model.init)(jax.random.key(config.seed))
-    streams = np.random.default_rng(config.seed).integers(0, 256, (config.window + 1, config.batch), np.int32)
-    choices = memory_choices(config.model.cells.names, config.window)
-    if flags := memory_flags(config):
-        choices[flags] = config.memory
-    return measure_tradeoff(
-        lambda memory: (window_loss(config, memory, streams), (params,)), choices, rounds=rounds, report=report
-    )
+def draw(
+    rows: list[Tradeoff],
+    title: str,
+    file: Path,
+    *,
+    chosen: str | None,
+    console: Console,
+    budget: int | None = None,
+) -> None:
+    """Draw measured choices into a file.
+
+    Args:
+        rows: the choices.
+        title: of the picture.
+        file: where to.
+        chosen: the choice to mark.
+        console: where to say so.
+        budget: bytes of both passes to mark; then these are drawn, instead of what is kept.
+    """
+    from rnnscan.insight.picture import save_tradeoff_figure
+
+    axis = "kept" if budget is None else "temporary"
+    save_tradeoff_figure(rows, title, file, axis=axis, chosen=chosen, budget=budget)
+    console.print(f"Picture in {file}.")
 
 
-def _table(rows: list[Tradeoff], shape: str) -> Table:
+def table_of(rows: list[Tradeoff], shape: str) -> Table:
+    """The measured choices as a table.
+
+    Args:
+        rows: the choices.
+        shape: what was measured, in words.
+
+    Returns:
+        The table.
+    """
     first = rows[0]
     table = Table(
         title=f"What a memory choice costs: {shape}",
         title_justify="left",
-        caption="kept: between the forward and the backward pass of an update.\n"
+        caption="kept: between the forward and the backward pass.\n"
         "temporary: XLA's peak of temporary memory over both passes.\n"
         "time of plain: compared within each round; the median over the rounds.",
         caption_justify="left",

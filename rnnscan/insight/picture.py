@@ -1,9 +1,10 @@
-"""The picture of a trade-off: time against kept bytes."""
+"""The picture of a trade-off: time against bytes."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from rnnscan.insight.tradeoff import Tradeoff, readable_bytes
+from rnnscan.insight.tradeoff import Tradeoff, pareto_front, readable_bytes
 
 
 try:
@@ -17,6 +18,11 @@ except ModuleNotFoundError as error:
         'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan.'
     ) from error
 
+Axis: TypeAlias = Literal["kept", "temporary"]
+_AXES: dict[Axis, str] = {
+    "kept": "kept between the forward and the backward pass",
+    "temporary": "needed by both passes beside arguments and results",
+}
 BETTER = "lower left is better"
 # Where a label may stand beside its point, in points of print: the nearest places first.
 LABEL_PLACES = [
@@ -26,50 +32,79 @@ LABEL_PLACES = [
 ]
 
 
-def tradeoff_figure(rows: Sequence[Tradeoff], title: str) -> Figure:
-    """Draw what memory choices cost.
+def tradeoff_figure(
+    rows: Sequence[Tradeoff],
+    title: str,
+    *,
+    axis: Axis = "kept",
+    chosen: str | None = None,
+    budget: int | None = None,
+) -> Figure:
+    """Draw what memory choices cost, and the front of those that no other choice beats in both.
 
     Args:
         rows: the choices, at least one.
         title: what was measured.
+        axis: which bytes are drawn: "kept" between the passes, or the "temporary" ones of both.
+        chosen: the name of the choice to mark.
+        budget: bytes to mark on the axis.
 
     Returns:
-        A matplotlib figure: kept bytes on the x axis, logarithmic; time relative to the first choice on the y axis.
+        A matplotlib figure: bytes on the x axis, logarithmic; time relative to the first choice on the y axis.
     """
     figure = Figure(figsize=(8, 5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    kept = [row.kept_bytes for row in rows]
-    times = [row.relative_time for row in rows]
-    axes.scatter(kept, times, s=60, zorder=3)
+    points = [_point(row, axis) for row in rows]
+    front = [points[number] for number in pareto_front(points)]
+    axes.plot(*zip(*front, strict=True), color="C0", linewidth=1, drawstyle="steps-post", zorder=2)
+    sizes, times = zip(*points, strict=True)
+    axes.scatter(sizes, times, s=60, zorder=3)
     axes.axhline(times[0], color="0.6", linewidth=1, linestyle="--")
+    if budget is not None:
+        axes.axvline(budget, color="C3", linewidth=1)
+    for row, point in zip(rows, points, strict=True):
+        if row.choice == chosen:
+            axes.scatter(point[0], point[1], s=260, facecolors="none", edgecolors="C3", linewidths=1.5, zorder=4)
+    bounds = [*sizes] if budget is None else [*sizes, budget]
     axes.set_xscale("log", base=2)
-    axes.set_xlim(min(kept) / 2, max(kept) * 2)
+    axes.set_xlim(min(bounds) / 2, max(bounds) * 2)
     axes.set_ylim(min(0.9, *times) - 0.15, max(1.1, *times) + 0.15)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: readable_bytes(count)))
-    axes.set_xlabel("kept between the forward and the backward pass")
+    axes.set_xlabel(_AXES[axis] + ("" if budget is None else f"; the budget, {readable_bytes(budget)}, in red"))
     axes.set_ylabel(f"time, relative to {rows[0].choice}")
     axes.set_title(title, loc="left")
     axes.grid(which="major", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     axes.text(0.01, 0.015, BETTER, transform=axes.transAxes, fontsize=8, color="0.4", style="italic")
-    _label_points(figure, axes, rows)
+    _label_points(figure, axes, [(row.choice, point) for row, point in zip(rows, points, strict=True)])
     return figure
 
 
-def save_tradeoff_figure(rows: Sequence[Tradeoff], title: str, path: Path) -> None:
+def save_tradeoff_figure(rows: Sequence[Tradeoff], title: str, path: Path, **options: Any) -> None:
     """Draw what memory choices cost, into a file.
 
     Args:
         rows: the choices, at least one.
         title: what was measured.
         path: a file whose ending matplotlib knows, such as .png, .svg or .pdf. Missing directories are made.
+        options: as in `tradeoff_figure`.
 
     Raises:
         ValueError: if the ending is none that matplotlib can write.
     """
     check_picture_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    tradeoff_figure(rows, title).savefig(path)
+    tradeoff_figure(rows, title, **options).savefig(path)
+
+
+def _point(row: Tradeoff, axis: Axis) -> tuple[float, float]:
+    nbytes = row.kept_bytes if axis == "kept" else row.temporary_bytes
+    if nbytes is None:
+        raise ValueError(
+            f"picture: with axis={axis!r} every choice must have temporary bytes; got none of {row.choice!r}, because "
+            "this backend has no memory analysis. Draw axis='kept'."
+        )
+    return max(nbytes, 1), row.relative_time
 
 
 def check_picture_file(path: Path) -> None:
@@ -89,17 +124,17 @@ def check_picture_file(path: Path) -> None:
         )
 
 
-def _label_points(figure: Figure, axes: Axes, rows: Sequence[Tradeoff]) -> None:
+def _label_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[float, float]]]) -> None:
     """Write each choice beside its point, where neither a label nor a point is yet."""
     figure.canvas.draw()  # Places are known only once the layout is.
     taken = [text.get_window_extent().extents for text in axes.texts]
-    for row in rows:
-        x, y = axes.transData.transform((row.kept_bytes, row.relative_time))
+    for _, point in points:
+        x, y = axes.transData.transform(point)
         taken.append((x - 12, y - 12, x + 12, y + 12))
     frame = axes.get_window_extent()
-    for row in rows:
+    for choice, point in points:
         for place in LABEL_PLACES:
-            label = _write_label(axes, row, place)
+            label = _write_label(axes, choice, point, place)
             box = label.get_window_extent()
             inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
             free = all(box.x1 < x0 or x1 < box.x0 or box.y1 < y0 or y1 < box.y0 for x0, y0, x1, y1 in taken)
@@ -108,14 +143,14 @@ def _label_points(figure: Figure, axes: Axes, rows: Sequence[Tradeoff]) -> None:
             label.remove()
         taken.append((box.x0, box.y0, box.x1, box.y1))
         if place not in LABEL_PLACES[:4]:
-            _draw_line(axes, row, place)
+            _draw_line(axes, point, place)
 
 
-def _write_label(axes: Axes, row: Tradeoff, place: tuple[int, int]) -> Annotation:
+def _write_label(axes: Axes, choice: str, point: tuple[float, float], place: tuple[int, int]) -> Annotation:
     dx, dy = place
     return axes.annotate(
-        row.choice,
-        xy=(row.kept_bytes, row.relative_time),
+        choice,
+        xy=point,
         xytext=place,
         textcoords="offset points",
         horizontalalignment="center" if dx == 0 else ("left" if dx > 0 else "right"),
@@ -125,10 +160,10 @@ def _write_label(axes: Axes, row: Tradeoff, place: tuple[int, int]) -> Annotatio
     )
 
 
-def _draw_line(axes: Axes, row: Tradeoff, place: tuple[int, int]) -> None:
+def _draw_line(axes: Axes, point: tuple[float, float], place: tuple[int, int]) -> None:
     axes.annotate(
         "",
-        xy=(row.kept_bytes, row.relative_time),
+        xy=point,
         xytext=place,
         textcoords="offset points",
         arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.7},

@@ -17,11 +17,6 @@ from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.messages import is_array_like, is_count
 
 
-# The prediction of what a step needs is mostly within a tenth of XLA's analysis, and was 1.5 times it at worst
-# (docs/decisions.md, "Planning"): what is predicted to need more than this is not compiled.
-_SURELY_MORE = 2.0
-
-
 @dataclass(frozen=True)
 class PlannedMemory(Memory):
     """A memory choice that `plan` made, with what it expects of it.
@@ -131,19 +126,32 @@ def _choices(cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, 
 
 
 def _fits(step: TrainingStep, memory: Memory, allowed: int) -> bool:
-    """Whether a step fits; it is compiled unless it surely does not."""
-    if step.kept_bytes(memory) - step.given_bytes > allowed or step.predicted_bytes(memory) > _SURELY_MORE * allowed:
+    """Whether a step fits; it is compiled unless it surely does not.
+
+    A prediction of the peak is no bound: with segments it was 3.4 times XLA's, which does not make what it need not.
+    """
+    if step.kept_bytes(memory) - step.given_bytes > allowed:
         return False
     needed = step.temporary_bytes(memory)
     return needed is not None and needed <= allowed
 
 
 def _nothing_fits(step: TrainingStep, choices: Sequence[Candidate], budget: Any, allowed: int) -> str:
-    smallest = sorted((choice.memory for choice in choices), key=step.predicted_bytes)[:3]
-    least, memory = min(((step.temporary_bytes(memory) or 0), repr(memory)) for memory in smallest)
+    """The message, with the least that any choice needs: none needs less than it keeps."""
+    least, memory = None, None
+    for memory_choice in sorted((choice.memory for choice in choices), key=step.kept_bytes):
+        if least is not None and step.kept_bytes(memory_choice) - step.given_bytes >= least:
+            break
+        needed = step.temporary_bytes(memory_choice)
+        if needed is not None and (least is None or needed < least):
+            least, memory = needed, memory_choice
+    if least is None:
+        return (
+            "plan: XLA must have an analysis of memory to plan by; this backend has none. Choose a `Memory` yourself."
+        )
     return (
         f"plan: nothing fits {budget!r}, {readable_bytes(allowed)}; the least that a choice needs is "
-        f"{readable_bytes(least)}, {least} bytes, by {memory}. Give that, or run fewer rows or steps at once."
+        f"{readable_bytes(least)}, {least} bytes, by {memory!r}. Give that, or run fewer rows or steps at once."
     )
 
 

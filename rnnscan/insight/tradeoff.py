@@ -1,8 +1,9 @@
 """What memory choices cost: kept bytes, peak temporary bytes and time of the same function, side by side."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
 from rnnscan.memory import Memory
+from rnnscan.schedules import NestedScan
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,86 @@ def measure_tradeoff(
         )
         for index, ((choice, memory), (loss, arguments)) in enumerate(zip(choices.items(), built, strict=True))
     ]
+
+
+def memory_choices(names: Sequence[str], length: int) -> dict[str, Memory | None]:
+    """Memory choices to compare, by their names.
+
+    Args:
+        names: the names that the cell gives to intermediates.
+        length: the number of steps.
+
+    Returns:
+        Plain autodiff first; nested segments last, where the sequence is long enough to nest.
+
+    Example:
+        >>> list(memory_choices(("gates",), length=64))
+        ['plain autodiff', 'every name kept', 'recompute all', 'segment sqrt', 'segment 16,4']
+    """
+    kept: dict[str, Memory | None] = {"every name kept": Memory()} if names else {}
+    choices: dict[str, Memory | None] = {
+        "plain autodiff": None,
+        **kept,
+        "recompute all": Memory(recompute="all"),
+        "segment sqrt": Memory(segment="sqrt"),
+    }
+    inner = ceil(round(length ** (1 / 3), 6))
+    outer = inner**2
+    if 1 < inner < outer < length:
+        choices[f"segment {outer},{inner}"] = Memory(segment=(outer, inner))
+    return choices
+
+
+def choice_name(memory: Memory) -> str:
+    """A memory choice in a few words.
+
+    Args:
+        memory: the choice.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> choice_name(Memory(recompute=("gates",), segment=(64, 8))), choice_name(Memory())
+        ('recompute gates, segment 64,8', 'every name kept')
+    """
+    words = []
+    if memory.recompute:
+        words.append(
+            f"recompute {memory.recompute if isinstance(memory.recompute, str) else ','.join(memory.recompute)}"
+        )
+    if memory.offload:
+        words.append(f"offload {','.join(memory.offload)}")
+    if isinstance(memory.segment, NestedScan):
+        words.append(f"schedule of {memory.segment.slots} slots")
+    elif memory.segment is not None:
+        sizes = memory.segment if isinstance(memory.segment, tuple) else (memory.segment,)
+        words.append(f"segment {','.join(map(str, sizes))}")
+    if memory.chunk is not None:
+        words.append(f"chunk {memory.chunk}")
+    return ", ".join(words) or "every name kept"
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The points that no other one beats in one coordinate without losing in the other.
+
+    Args:
+        points: for each choice its bytes and its time, of which less is better.
+
+    Returns:
+        Their numbers, in the order of the first coordinate.
+
+    Example:
+        >>> pareto_front([(4, 1.0), (2, 1.5), (3, 1.6), (1, 2.0), (4, 1.0)])
+        [3, 1, 0]
+    """
+    front: list[int] = []
+    least = float("inf")
+    for number in sorted(range(len(points)), key=lambda number: points[number]):
+        if points[number][1] < least:
+            least = points[number][1]
+            front.append(number)
+    return front
 
 
 def readable_bytes(count: int | float) -> str:

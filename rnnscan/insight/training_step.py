@@ -10,7 +10,6 @@ import numpy as np
 from jax.extend import core
 
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
-from rnnscan.insight.memory_prediction import predict_temporary
 from rnnscan.insight.tradeoff import measure_tradeoff
 from rnnscan.memory import Memory
 from rnnscan.scan import scan
@@ -46,19 +45,14 @@ class TrainingStep:
         self._weights = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
         self.given_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
-        self.predicted_bytes = cache(self._predicted_bytes)
         self.temporary_bytes = cache(self._temporary_bytes)
 
     def _kept_bytes(self, memory: Memory) -> int:
         """What stays between the passes, arguments among it."""
         return kept_bytes(partial(self._run, memory), *self._shapes)
 
-    def _predicted_bytes(self, memory: Memory) -> int:
-        """What the step needs beside arguments and results, predicted without compiling."""
-        return predict_temporary(self._gradient(memory), *self._weights, *self._shapes).nbytes
-
     def _temporary_bytes(self, memory: Memory) -> int | None:
-        """The same by XLA's memory analysis of the compiled step; None where the backend has none."""
+        """What it needs beside arguments and results, by XLA's memory analysis; None where the backend has none."""
         traced = jax.make_jaxpr(self._gradient(memory))(*self._weights, *self._shapes)
         # What the cell closes over may be traced by a jit around; as an argument only its shape is needed.
         constants = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in traced.consts]
@@ -68,16 +62,16 @@ class TrainingStep:
 
         return temporary_bytes(jax.jit(step).lower(constants, *self._weights, *self._shapes).compile())
 
-    def fastest(self, choices: Sequence[Memory]) -> int:
-        """The number of the choice that takes the least time; it needs arrays."""
+    def build(self, memory: Memory | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The loss under a memory choice and its arguments, for `measure_tradeoff`; it needs arrays."""
         random = np.random.default_rng(0)
         weights = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._weights]
+        some = tuple(self._arrays[place] for place in self._differentiated)
+        return lambda *given: self._loss(memory, weights, self._with(given, self._arrays)), some
 
-        def build(memory: Memory | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-            some = tuple(self._arrays[place] for place in self._differentiated)
-            return lambda *given: self._loss(memory, weights, self._with(given, self._arrays)), some
-
-        rows = measure_tradeoff(build, {str(number): memory for number, memory in enumerate(choices)})
+    def fastest(self, choices: Sequence[Memory]) -> int:
+        """The number of the choice that takes the least time; it needs arrays."""
+        rows = measure_tradeoff(self.build, {str(number): memory for number, memory in enumerate(choices)})
         return int(np.argmin([row.relative_time for row in rows]))
 
     def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:

@@ -29,6 +29,14 @@ def test_plan_finds_a_choice_and_shows_where_its_bytes_go(rnnscan: Command) -> N
     assert "recurrent_kernel" in result.stdout
 
 
+def test_plan_draws_its_choice_among_others(rnnscan: Command, tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "plan.svg"
+    result = rnnscan("plan", "GRU", "--budget", "30KiB", *SMALL, "--rounds", "1", "--plot", picture)
+    assert result.exit_code == 0, result.output
+    assert picture.read_text().startswith("<?xml")
+    assert rnnscan("plan", "GRU", "--budget", "30KiB", *SMALL, "--plot", tmp_path / "plan.xyz").exit_code == 2
+
+
 def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_cells.py").write_text("import rnnscan as rs\ntwo = rs.stack(rs.cells.GRU(3), rs.cells.GRU(3))\n")
     monkeypatch.chdir(tmp_path)

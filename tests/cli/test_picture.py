@@ -42,6 +42,23 @@ def test_labels_are_in_the_picture_and_overlap_neither_each_other_nor_a_point(po
         assert not any(box.contains(*axes.transData.transform(point)) for point in points)
 
 
+def test_the_front_the_choice_and_the_budget_are_drawn() -> None:
+    rows = [
+        Tradeoff(str(number), None, 1, temporary, time, time)
+        for number, (temporary, time) in enumerate([(4000, 1.0), (2000, 1.5), (3000, 1.6), (1000, 2.0)])
+    ]
+    (axes,) = tradeoff_figure(rows, "a title", axis="temporary", chosen="1", budget=2500).axes
+    front, _, budget = axes.lines
+    assert front.get_xydata().tolist() == [[1000, 2.0], [2000, 1.5], [4000, 1.0]]
+    assert list(budget.get_xdata()) == [2500, 2500]
+    points, ring = axes.collections
+    assert points.get_offsets().tolist() == [[4000, 1.0], [2000, 1.5], [3000, 1.6], [1000, 2.0]]
+    assert ring.get_offsets().tolist() == [[2000, 1.5]]
+    assert "the budget, 2.44 KiB, in red" in axes.get_xlabel()
+    with pytest.raises(ValueError, match=r"axis='temporary' every choice must have .* got none of 'choice number 0'"):
+        tradeoff_figure(choices((1000, 1.0)), "a title", axis="temporary")
+
+
 def test_points_are_where_the_rows_are() -> None:
     rows = choices((28_000, 1.0), (16_000, 0.9))
     (axes,) = tradeoff_figure(rows, "a title").axes

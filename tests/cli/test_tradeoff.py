@@ -10,13 +10,12 @@ from typer.testing import CliRunner, Result
 import rnnscan as rs
 from rnnscan.cli.app import app
 from rnnscan.cli.options import parse_recompute, parse_segment
-from rnnscan.cli.tradeoff import memory_choices
-from rnnscan.insight.tradeoff import measure_tradeoff
+from rnnscan.insight.tradeoff import measure_tradeoff, memory_choices
 
 
 Command = Callable[..., Result]
 
-SMALL = ["tradeoff", "--hidden", "32", "--embedding", "8", "--batch", "4", "--window", "27", "--rounds", "2"]
+SMALL = ["tradeoff", "--hidden", "32", "--inputs", "8", "--batch", "4", "--length", "27", "--rounds", "2"]
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
 
 
@@ -39,7 +38,7 @@ def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: C
     assert [row[0] for row in rows] == [
         "plain autodiff",
         "every name kept",
-        "recompute gates",
+        "recompute all",
         "segment sqrt",
         "segment 9,3",
     ]
@@ -53,24 +52,24 @@ def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: C
         assert re.fullmatch(r"\d+\.\d ms", row[4])
         assert float(row[5]) > 0
     assert rows[0][5] == "1.00"
-    assert "lstm, 1 x 32 units, 4 streams x 27 steps" in result.stdout
+    assert "LSTM(hidden_size=32), 4 rows x 27 steps of 8 features" in " ".join(result.stdout.split())
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-@pytest.mark.parametrize("cell", ["lstm", "rnn"])
-def test_a_choice_of_your_own_is_a_row_and_the_table_fits_80_columns(cell: str) -> None:
-    (name,) = {"lstm": ("gates",), "rnn": ("preactivation",)}[cell]
-    own = ["--cell", cell, "--recompute", name, "--segment", "7"]
+def test_a_choice_of_your_own_and_a_planned_one_are_rows_and_the_table_fits_80_columns() -> None:
+    own = ["RNN", "--recompute", "preactivation", "--segment", "7", "--budget", "1MiB", "--last-only"]
 
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*SMALL, *own])
 
     assert result.exit_code == 0, result.output
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
     rows = table_rows(result.stdout)
-    assert "--segment 7" in " ".join(row[0] for row in rows)
-    own_row = next(row for row in rows if row[0].startswith("--recompute"))
+    own_row = next(row for row in rows if row[0].startswith("recompute"))
+    assert "segment 7" in " ".join(row[0] for row in rows)
     assert 0 < to_bytes(own_row[1]) < to_bytes(rows[0][1])
     assert re.fullmatch(r"\d+\.\d ms", own_row[4])
+    # What is planned for a budget that is no limit keeps every name, which is a row anyway.
+    assert [row[0] for row in rows[:2]] == ["plain autodiff", "every name kept"]
     assert "median over the rounds" in " ".join(result.stdout.split())
 
 
@@ -96,14 +95,14 @@ def test_a_picture_that_cannot_be_written_is_refused_before_measuring(
     assert 'pip install ".[plot]" in the checkout of rnnscan.' in result.stderr
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 7, 8, 9, 27, 64, 1000])
-def test_every_choice_fits_the_window(window: int) -> None:
-    choices = memory_choices(("gates",), window)
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 9, 27, 64, 1000])
+def test_every_choice_fits_the_length(length: int) -> None:
+    choices = memory_choices(("gates",), length)
     assert next(iter(choices.values())) is None
     for choice, memory in choices.items():
         if choice.startswith("segment ") and "," in choice:
-            outer, inner = memory.segments(window)
-            assert 1 < inner < outer < window
+            outer, inner = memory.segment
+            assert 1 < inner < outer < length
 
 
 @pytest.mark.parametrize(
