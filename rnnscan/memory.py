@@ -35,7 +35,8 @@ class Memory:
         segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
             backward pass; what is named is then kept for one segment at a time only. A tuple nests, from the longest
             to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of the length, rounded up. A schedule of
-            `rnnscan.schedules.nested` takes several scans in a row, and so fewer evaluations for the same memory.
+            `rnnscan.schedules.nested` takes several scans in a row, and so fewer evaluations for the same carries.
+            Segments that divide the length are the best: what they do not divide is cut out and copied.
         chunk: steps that parallel work is done for at once; None: chosen. Only for an engine that batches over time.
 
     Raises:
