@@ -56,7 +56,9 @@ def main(
     results = _run_all([name for name in WORKLOADS if name in names], options, console)
     console.print(rich_table("What was aimed at", BAR_HEADINGS, bar_rows(bars(results))))
     if write is not None:
-        command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+        # Where the page is written says nothing of how it was made.
+        arguments = [one for one in sys.argv[1:] if one not in ("--write", str(write), f"--write={write}")]
+        command = shlex.join(["python", "-m", "benchmarks", *arguments])
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(make_page(results, machine=machine, command=command, descriptions=DESCRIPTIONS))
         console.print(f"written to {write}")

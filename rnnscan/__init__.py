@@ -1,5 +1,8 @@
 """rnnscan: recurrent networks in JAX that keep in memory what you say, and compute the rest again."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from rnnscan import attention as attention
 from rnnscan import cells as cells
 from rnnscan import interop as interop
@@ -27,3 +30,16 @@ from rnnscan.nets import bidirectional as bidirectional
 from rnnscan.nets import chain as chain
 from rnnscan.nets import layer as layer
 from rnnscan.scan import scan as scan
+
+
+if TYPE_CHECKING:
+    from rnnscan import linen as linen
+    from rnnscan import nnx as nnx
+    from rnnscan import train as train
+
+
+def __getattr__(name: str) -> Any:
+    # What needs an extra is imported where it is used.
+    if name in ("linen", "nnx", "train"):
+        return import_module(f"rnnscan.{name}")
+    raise AttributeError(f"module 'rnnscan' has no attribute {name!r}")

@@ -100,6 +100,15 @@ def print_error(error: Exception) -> None:
     Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
 
 
+def print_warning(warning: Warning | str) -> None:
+    """Show a warning as one paragraph.
+
+    Args:
+        warning: what it says.
+    """
+    Console(stderr=True).print(f"Warning: {warning}", markup=False, highlight=False)
+
+
 def count_kept_bytes(config: TrainConfig, memory: rs.Memory | None) -> int:
     """What a window's loss keeps between the forward and the backward pass.
 

@@ -76,8 +76,8 @@ def print_sample(console: Console, sample: bytes) -> None:
     console.rule()
 
 
-def print_interrupted(run: RunDirectory) -> None:
-    """Say how to go on with a run that Ctrl-C stopped.
+def print_stopped(run: RunDirectory) -> None:
+    """Say how to go on with a run that Ctrl-C or SIGTERM stopped.
 
     Args:
         run: where it is written.

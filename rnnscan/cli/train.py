@@ -1,5 +1,6 @@
 """`rnnscan train`: train a byte-level language model on text, and see what it learnt."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,13 +27,23 @@ from rnnscan.cli.options import (
     parse_recompute,
     parse_segment,
     print_error,
+    print_warning,
     readable_errors,
 )
-from rnnscan.cli.report import print_beginning, print_held_out, print_interrupted, print_sample
-from rnnscan.train import RunDirectory, Text, TrainConfig, TrainState, initial_state, read_text
-from rnnscan.train import evaluate as evaluate_model
-from rnnscan.train import train as train_model
+from rnnscan.cli.report import print_beginning, print_held_out, print_sample, print_stopped
+from rnnscan.train import (
+    RunDirectory,
+    Stopped,
+    Text,
+    TrainConfig,
+    TrainState,
+    begin_language_model,
+    bits_per_byte,
+    read_text,
+    train_language_model,
+)
 from rnnscan.train.text import check_enough
+from rnnscan.train.text_run import begin_run, check_free, config_file, read_run
 
 
 def train(
@@ -61,6 +72,9 @@ def train(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run is written.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too, in --out.")
+    ] = False,
     sample: Annotated[int, typer.Option(metavar="N", help="Bytes of text to draw at the end.", min=0)] = 400,
     temperature: Annotated[float, typer.Option(help="Of the drawn text; below 1: likelier text.")] = 0.7,
 ) -> None:
@@ -85,22 +99,22 @@ def train(
             "segment": None if segment is None else parse_segment(segment),
             "checkpoint_every": checkpoint_every,
         }
-        run = RunDirectory(out)
+        run = RunDirectory(out, tensorboard=tensorboard)
         config, text, state = (
             _resume(run, options, files or []) if resume else _prepare(run, options, files or [], overwrite=overwrite)
         )
         # It traces the model, and so refuses names that the cell does not have.
         kept, kept_by_autodiff = (count_kept_bytes(config, memory) for memory in (config.memory, None))
         if not resume:
-            run.begin(config, files=_resolved(files or []), sha256=text.sha256)
+            begin_run(run, config, files=_resolved(files or []), sha256=text.sha256)
     console = Console(highlight=False)
     print_beginning(console, config, text, kept=kept, kept_by_autodiff=kept_by_autodiff)
     with _stopping_early(run):
         if state is not None and int(state.step) == config.steps:
             console.print(f"Already finished at step {config.steps}; evaluating.")
         else:
-            state = train_model(config, text, state=state, run=run)
-        bits = evaluate_model(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
+            state = train_language_model(config, text, state=state, run=run)
+        bits = bits_per_byte(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
         print_held_out(console, config, text, bits)
         if sample:
             key = jax.random.fold_in(jax.random.key(config.seed), config.steps)
@@ -110,12 +124,15 @@ def train(
 
 @contextmanager
 def _stopping_early(run: RunDirectory) -> Iterator[None]:
-    """After Ctrl-C, say how to go on; of a loss that is not finite, show the error alone."""
+    """After Ctrl-C or SIGTERM, say how to go on; of losses that are not finite, show the error alone."""
     try:
         yield
     except KeyboardInterrupt:
-        print_interrupted(run)
+        print_stopped(run)
         raise typer.Exit(INTERRUPTED) from None
+    except Stopped:
+        print_stopped(run)
+        raise
     except FloatingPointError as error:
         print_error(error)
         raise typer.Exit(1) from error
@@ -135,7 +152,7 @@ def _prepare(
 ) -> tuple[TrainConfig, Text, None]:
     """The options and text to begin with, if the run may be written."""
     config = config_of(options)
-    run.check_free(overwrite=overwrite)
+    check_free(run, overwrite=overwrite)
     text = read_text(files)
     check_enough(text, batch=config.batch, window=config.window)
     return config, text, None
@@ -145,7 +162,7 @@ def _resume(
     run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path]
 ) -> tuple[TrainConfig, Text, TrainState]:
     """The options, text and state to go on from, if nothing on the command line contradicts them."""
-    config, saved_files, sha256 = run.read_config()
+    config, saved_files, sha256 = read_run(run)
     for field, value in options.items():
         if value is not None:
             _check_same(run, f"--{field.replace('_', '-')}", value, getattr(config, field))
@@ -159,7 +176,11 @@ def _resume(
             "Restore it (the standard library is another one in each version of Python), or start another run with "
             "--out."
         )
-    return config, text, run.restore(initial_state(config))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        state = run.restore(begin_language_model(config))
+    for warning in caught:
+        print_warning(warning.message)
+    return config, text, state
 
 
 def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:
@@ -167,7 +188,7 @@ def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:
         why = " The learning rate's decay follows from --steps." if option == "--steps" else ""
         raise ValueError(
             f"train: with --resume, {option} must be as the run began; got {given} on the command line and {saved} in "
-            f"{run.config_file}.{why} Leave it out, or start another run with --out."
+            f"{config_file(run)}.{why} Leave it out, or start another run with --out."
         )
 
 

@@ -1,14 +1,42 @@
-"""The small training loop that users, notebooks and the command line share: a byte-level language model."""
+"""The small training loop that users, notebooks and the command line share, and the command line's language model.
+
+    >>> import tempfile
+    >>> import jax, jax.numpy as jnp, numpy as np, optax
+    >>> import rnnscan as rs
+    >>> from rnnscan import cells, train
+    >>> cell, optimizer = cells.GRU(8), optax.adam(1e-2)
+    >>> def batch_at(step):  # 4 rows of 16 steps, which go on from batch to batch
+    ...     times = 16 * step + np.arange(17)[:, None, None]
+    ...     return np.sin(times / 5 + np.arange(4)[:, None]).astype(np.float32)
+    >>> def loss(params, carry, batch, key):
+    ...     carry, outputs = rs.scan(cell, params, carry, batch[:-1])
+    ...     return jnp.mean((outputs.mean(axis=-1, keepdims=True) - batch[1:]) ** 2), carry
+
+    >>> run = train.RunDirectory(tempfile.mkdtemp())  # of your own: train.RunDirectory("runs/mine")
+    >>> state = train.begin(cell.init(jax.random.key(0), 1), optimizer, carry=cell.initial_carry(jnp.zeros((4, 1))))
+    >>> step = train.make_step(loss, optimizer, clip_norm=1.0)
+    >>> state = train.fit(step, run.restore(state), batch_at, steps=50, run=run, checkpoint_every=20)
+    >>> losses = [line["loss"] for line in run.read_metrics()]
+    >>> len(losses), losses[-1] < losses[0] / 2
+    (50, True)
+
+Run again after a kill, this goes on from the last checkpoint and ends with the same parameters, bit for bit. The loss
+may be made of any model that is a function of its parameters: plain arrays, Flax's `module.apply`, `nnx.merge`.
+"""
 
 try:
-    from rnnscan.train.checkpoint import RunDirectory as RunDirectory
     from rnnscan.train.config import TrainConfig as TrainConfig
     from rnnscan.train.language_model import LanguageModel as LanguageModel
-    from rnnscan.train.loop import TrainState as TrainState
-    from rnnscan.train.loop import evaluate as evaluate
-    from rnnscan.train.loop import initial_state as initial_state
-    from rnnscan.train.loop import train as train
-    from rnnscan.train.loop import window_loss as window_loss
+    from rnnscan.train.language_training import begin_language_model as begin_language_model
+    from rnnscan.train.language_training import bits_per_byte as bits_per_byte
+    from rnnscan.train.language_training import train_language_model as train_language_model
+    from rnnscan.train.language_training import window_loss as window_loss
+    from rnnscan.train.loop import Stopped as Stopped
+    from rnnscan.train.loop import fit as fit
+    from rnnscan.train.run_directory import RunDirectory as RunDirectory
+    from rnnscan.train.state import TrainState as TrainState
+    from rnnscan.train.state import begin as begin
+    from rnnscan.train.step import make_step as make_step
     from rnnscan.train.text import Text as Text
     from rnnscan.train.text import read_text as read_text
 except ModuleNotFoundError as error:

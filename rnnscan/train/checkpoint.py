@@ -1,198 +1,200 @@
-"""A run's directory: its options, the losses of its steps, and checkpoints to go on from."""
+"""Checkpoints that are there as a whole or not at all, and that are read only where they are as they were written."""
 
+import hashlib
 import json
-import os
 import shutil
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from math import log
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from jaxtyping import Array
 
-from rnnscan.train.config import TrainConfig
+from rnnscan.train.signals import interrupts_later
+
+
+# Names that no step has, for what is being written or removed, and for what was refused.
+UNFINISHED, REMOVED, REFUSED = ".unfinished", ".removed", ".refused"
 
 
 @dataclass(frozen=True)
-class RunDirectory:
-    """Where a run is written: `config.json`, `metrics.jsonl`, and `checkpoints/` by orbax.
+class Checkpoints:
+    """Checkpoints in a directory: `<step>/state`, by orbax, and `<step>/manifest.json`.
 
-    A run that is killed at any moment can be gone on with from its last checkpoint, to exactly the losses that it
-    would have had: a checkpoint is there as a whole or not at all, and holds all that the steps after it follow from.
+    The manifest holds the SHA-256 of every file and the shape and type of every array. Both are written under another
+    name, which is changed to the step's at the end: a process that is killed leaves no half of a checkpoint. One
+    process writes.
 
     Args:
-        path: the directory.
+        folder: the directory. It is made when it is needed.
+        keep: how many checkpoints are kept.
     """
 
-    path: Path
+    folder: Path
+    keep: int
 
-    @property
-    def config_file(self) -> Path:
-        """The run's options and its text's files and fingerprint, as JSON."""
-        return self.path / "config.json"
+    def steps(self) -> list[int]:
+        """The steps that there are checkpoints of, in order."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
-    @property
-    def metrics_file(self) -> Path:
-        """A line of JSON for each step, in order: `{"step": 1, "loss": nats, "bits_per_byte": bits}`."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Orbax's directory; the latest checkpoint is kept."""
-        return self.path / "checkpoints"
-
-    def check_free(self, *, overwrite: bool) -> None:
-        """Refuse a directory that holds something.
+    def save(self, step: int, state: Any) -> None:
+        """Write a checkpoint; once it is there, remove what is not to be kept. Ctrl-C waits until then.
 
         Args:
-            overwrite: whether that may be replaced.
-
-        Raises:
-            FileExistsError: if there is something that may not.
-            NotADirectoryError: if the path is a file.
+            step: its number. A checkpoint of the same step is replaced.
+            state: a pytree of arrays.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(f"train: --out must be a directory; got {self.path}, which is a file.")
-        if not overwrite and self.path.exists() and any(self.path.iterdir()):
-            raise FileExistsError(
-                f"train: --out must be a new or an empty directory; got {self.path}, which holds files. Go on with the "
-                "run in it by --resume, replace that run by --overwrite, or give another --out."
-            )
+        with interrupts_later():
+            unfinished = self.folder / f"{step}{UNFINISHED}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            with _checkpointer() as checkpointer:
+                checkpointer.save((unfinished / "state").resolve(), args=ocp.args.StandardSave(state))
+            manifest = _dump(step, _describe_arrays(state), _describe_files(unfinished))
+            (unfinished / "manifest.json").write_text(manifest)
+            self._remove(step)
+            unfinished.rename(self.folder / str(step))
+            for old in self.steps()[: -self.keep]:
+                self._remove(old)
+            for pattern in (UNFINISHED, REMOVED):  # what a kill has left
+                for path in self.folder.glob(f"*{pattern}"):
+                    shutil.rmtree(path, ignore_errors=True)
 
-    def begin(self, config: TrainConfig, *, files: list[str], sha256: str) -> None:
-        """Start a run here in place of any run that was here. Files that no run writes stay.
+    def restore(self, like: Any) -> tuple[int, Any]:
+        """Read the latest checkpoint that is as it was written.
+
+        One that is not gets `.refused` behind its name, and a warning says what is wrong with it.
 
         Args:
-            config: the run's options.
-            files: the paths of the text's files; empty for the standard library.
-            sha256: the text's fingerprint.
-
-        Raises:
-            OSError: if nothing can be written here.
-        """
-        saved = json.dumps(asdict(config) | {"files": files, "sha256": sha256}, indent=2) + "\n"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
-            self.metrics_file.write_text("")
-            self.config_file.write_text(saved)
-        except OSError as error:
-            raise type(error)(
-                f"train: --out must be a directory that can be written; got {self.path}: {error.strerror}. "
-                "Give another --out."
-            ) from error
-
-    def read_config(self) -> tuple[TrainConfig, list[str], str]:
-        """Read what `begin` wrote.
+            like: a pytree of arrays like those that were saved.
 
         Returns:
-            The run's options, the paths of its files, and its text's fingerprint.
+            The checkpoint's step and the state; 0 and `like` where there is no checkpoint.
 
         Raises:
-            FileNotFoundError: if there is no run.
-            ValueError: if its config.json is not one of this version of rnnscan.
+            ValueError: if there are checkpoints and none is as it was written, or if the latest one that is has other
+                arrays than `like`.
         """
-        if not self.config_file.is_file():
-            raise FileNotFoundError(
-                f"train: with --resume there must be a run to go on with; got no {self.config_file}. "
-                "Check --out, or leave --resume out to start a run."
+        refused: dict[int, str] = {}
+        for step in reversed(self.steps()):
+            try:
+                manifest = self._verify(step)
+            except _DamagedError as error:
+                refused[step] = str(error)
+                continue
+            self._check_arrays(step, manifest["arrays"], _describe_arrays(like))
+            for bad, reason in refused.items():
+                self._set_aside(bad)
+                warnings.warn(
+                    f"the checkpoint {self.folder / str(bad)} is refused: {reason}. Going on from the one before it, "
+                    f"{self.folder / str(step)}.",
+                    stacklevel=3,
+                )
+            with _checkpointer() as checkpointer:
+                path = (self.folder / str(step) / "state").resolve()
+                state = checkpointer.restore(path, args=ocp.args.StandardRestore(like))
+            return step, jax.tree.map(_commit_as, state, like)
+        if refused:
+            reasons = "; ".join(f"{self.folder / str(step)} is refused: {why}" for step, why in refused.items())
+            raise ValueError(
+                f"restore: a checkpoint must be as it was written; got none that is: {reasons}. Put their files back, "
+                "or start the run anew."
             )
+        return 0, like
+
+    def _verify(self, step: int) -> dict[str, Any]:
+        """The manifest of a checkpoint whose files are all as they were written."""
+        folder = self.folder / str(step)
         try:
-            saved = json.loads(self.config_file.read_text())
-            files, sha256 = saved.pop("files"), saved.pop("sha256")
-            options: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()
-            }
-            return TrainConfig(**options), files, sha256
+            text = (folder / "manifest.json").read_text()
+            manifest: dict[str, Any] = json.loads(text)
+            whole = _dump(manifest["step"], manifest["arrays"], manifest["files"]) == text
+        except FileNotFoundError as error:
+            raise _DamagedError("its manifest.json is missing") from error
         except (KeyError, TypeError, ValueError) as error:
+            raise _DamagedError(f"its manifest.json cannot be read ({error!r})") from error
+        if not whole:
+            raise _DamagedError("its manifest.json is not as it was written")
+        if manifest["step"] != step:
+            raise _DamagedError(f"its manifest.json is that of step {manifest['step']}")
+        for name, written in manifest["files"].items():
+            file = folder / name
+            if not file.is_file():
+                raise _DamagedError(f"its file {name} is missing")
+            if file.stat().st_size != written["bytes"]:
+                raise _DamagedError(f"its file {name} has {file.stat().st_size} bytes of {written['bytes']}")
+            if _sha256(file) != written["sha256"]:
+                raise _DamagedError(f"its file {name} has another content than was written (SHA-256)")
+        return manifest
+
+    def _check_arrays(self, step: int, saved: dict[str, str], wanted: dict[str, str]) -> None:
+        differing = [name for name in {**wanted, **saved} if saved.get(name) != wanted.get(name)]
+        if differing:
+            name = differing[0]
             raise ValueError(
-                f"train: {self.config_file} must hold the options of a run of this version of rnnscan; got {error}. "
-                "Start anew with --overwrite."
-            ) from error
+                f"restore: the state given must have the arrays of the one that was saved; got {name} "
+                f"{wanted.get(name, 'missing')} for {saved.get(name, 'missing')} in {self.folder / str(step)}, and "
+                f"{len(differing) - 1} other differences. Give the model, optimizer and carry that the run began with, "
+                "or begin another run in another directory."
+            )
 
-    def log(self, step: int, loss: float) -> None:
-        """Write one step's loss.
+    def _set_aside(self, step: int) -> None:
+        refused = self.folder / f"{step}{REFUSED}"
+        shutil.rmtree(refused, ignore_errors=True)
+        (self.folder / str(step)).rename(refused)
 
-        Args:
-            step: the step's number, from 1.
-            loss: in nats a byte.
-        """
-        with self.metrics_file.open("a") as file:
-            file.write(json.dumps({"step": step, "loss": loss, "bits_per_byte": loss / log(2)}) + "\n")
-
-    def save(self, state: Any) -> None:
-        """Write a checkpoint, and remove the one before it once the new one is there. Ctrl-C waits until then.
-
-        Args:
-            state: a `TrainState`.
-        """
-        with _interrupts_later(), self._manager() as manager:
-            manager.save(int(state.step), args=ocp.args.StandardSave(state))
-
-    def restore(self, initial: Any) -> Any:
-        """Read the latest checkpoint, and cut the metrics back to its step.
-
-        Args:
-            initial: the `TrainState` that the run began with.
-
-        Returns:
-            The `TrainState` of the checkpoint; the initial one where there is no checkpoint yet.
-
-        Raises:
-            ValueError: if the checkpoint cannot be read.
-        """
-        step, state = self.latest_step(), initial
-        if step:
-            state = self._read_checkpoint(step, initial)
-        # One line a step, in order; the last one may have been cut by the kill.
-        lines = self.metrics_file.read_text().splitlines(keepends=True)
-        shortened = self.metrics_file.with_suffix(".new")
-        shortened.write_text("".join(lines[:step]))
-        os.replace(shortened, self.metrics_file)
-        return state
-
-    def latest_step(self) -> int:
-        """The step of the latest checkpoint; 0 where there is none."""
-        if not self.checkpoints.is_dir():
-            return 0
-        with self._manager() as manager:
-            return manager.latest_step() or 0
-
-    def logged_step(self) -> int:
-        """The latest step whose loss is written."""
-        return self.metrics_file.read_text().count("\n")
-
-    def _read_checkpoint(self, step: int, like: Any) -> Any:
-        try:
-            with self._manager() as manager:
-                return manager.restore(step, args=ocp.args.StandardRestore(like))
-        except (KeyError, OSError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"train: with --resume the checkpoint must be as it was written; got {self.checkpoints / str(step)}, "
-                f"which cannot be read ({error}). Start anew with --overwrite."
-            ) from error
-
-    def _manager(self) -> ocp.CheckpointManager:
-        # Not in the background: a step's losses are then logged before the checkpoint that follows them is there.
-        options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
-        return ocp.CheckpointManager(self.checkpoints.resolve(), options=options)
+    def _remove(self, step: int) -> None:
+        """Remove a checkpoint, if it is there, so that a kill meanwhile leaves all of it or nothing of that name."""
+        if (self.folder / str(step)).exists():
+            removed = self.folder / f"{step}{REMOVED}"
+            shutil.rmtree(removed, ignore_errors=True)
+            (self.folder / str(step)).rename(removed)
+            shutil.rmtree(removed)
 
 
-@contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Let a Ctrl-C wait until the end, so that what is written meanwhile is there as a whole."""
-    if threading.current_thread() is not threading.main_thread():  # Ctrl-C interrupts the main thread alone.
-        yield
-        return
-    interrupts: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    if interrupts:
-        signal.raise_signal(signal.SIGINT)
+class _DamagedError(Exception):
+    """What is not as it was written."""
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    # Not in the background: a step's metrics are then written before the checkpoint that follows them is there.
+    return ocp.Checkpointer(ocp.StandardCheckpointHandler())
+
+
+def _commit_as(leaf: Array, like: Array) -> Array:
+    """Give an array the freedom to be moved to other devices that the one before it had. Orbax commits all."""
+    if like.committed:
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_commit_as(jax.random.key_data(leaf), like), impl=jax.random.key_impl(leaf))
+    return jnp.asarray(np.asarray(leaf))
+
+
+def _describe_arrays(state: Any) -> dict[str, str]:
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+
+
+def _describe_files(folder: Path) -> dict[str, dict[str, int | str]]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    }
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _dump(step: int, arrays: dict[str, str], files: dict[str, Any]) -> str:
+    """A manifest, with the SHA-256 of all else that is in it."""
+    manifest = {"step": step, "arrays": arrays, "files": files}
+    fingerprint = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+    return json.dumps(manifest | {"sha256": fingerprint}, indent=1) + "\n"

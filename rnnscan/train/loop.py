@@ -1,214 +1,200 @@
-"""The training loop: truncated backpropagation through time over contiguous streams, and the held-out evaluation."""
+"""The training loop: steps with batches, metrics, evaluations, checkpoints, and a clean end."""
 
-from collections.abc import Callable
-from functools import partial
-from math import isfinite, log
-from typing import Any, NamedTuple
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Int, UInt8
 from tqdm import tqdm
 
-import rnnscan as rs
-from rnnscan.train.checkpoint import RunDirectory
-from rnnscan.train.config import TrainConfig
-from rnnscan.train.language_model import LanguageModel
-from rnnscan.train.text import Text, check_enough, contiguous_streams
+from rnnscan.train.batches import Batches, batches_from
+from rnnscan.train.metrics import Metrics
+from rnnscan.train.run_directory import RunDirectory
+from rnnscan.train.signals import noted
+from rnnscan.train.state import TrainState
+from rnnscan.train.step import Step
 
 
-NATS_PER_BIT = log(2)
 # Within 80 columns. What a narrower terminal cuts off is at the end.
 PROGRESS = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}]"
 
 
-class TrainState(NamedTuple):
-    """All that the rest of a training run follows from, beside its options and its text.
+class Stopped(SystemExit):
+    """Training was stopped by SIGTERM, and the state was saved first. Uncaught it ends the process with code 143.
 
     Attributes:
-        params: the model's parameters.
-        optimizer_state: optax's state.
-        carry: the state of the recurrent cells after the last window.
-        step: the number of windows trained on. The place in the text follows from it.
+        state: the state after the last step.
     """
 
-    params: Any
-    optimizer_state: Any
-    carry: Any
-    step: Int[Array, ""]
+    def __init__(self, state: TrainState) -> None:
+        super().__init__(128 + signal.SIGTERM)
+        self.state = state
 
 
-@partial(jax.jit, static_argnames="config")
-def initial_state(config: TrainConfig) -> TrainState:
-    """The state before the first step.
-
-    Args:
-        config: the run's options.
-
-    Returns:
-        Fresh parameters, from the run's seed, and a carry of zeros.
-    """
-    params = config.model.init(jax.random.key(config.seed))
-    return TrainState(params, optimizer(config).init(params), config.model.initial_carry(config.batch), jnp.array(0))
-
-
-def optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """AdamW on gradients of a norm of at most 1; the learning rate warms up for a twentieth of the run, then falls."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=config.learning_rate,
-        warmup_steps=config.steps // 20,
-        decay_steps=config.steps,
-    )
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
-
-
-def window_loss(
-    config: TrainConfig, memory: rs.Memory | None, streams: Int[np.ndarray, "window_plus_1 batch"]
-) -> Callable[[Any], Float[Array, ""]]:
-    """One window's loss as a function of the parameters alone, for counting bytes and measuring time.
-
-    Args:
-        config: the run's options; what they say of memory is not read.
-        memory: what to keep between the forward and the backward pass.
-        streams: the window's bytes and the one after it, of each stream.
-
-    Returns:
-        The function.
-    """
-    carry = config.model.initial_carry(config.batch)
-    inputs, targets = jnp.asarray(streams[:-1]), jnp.asarray(streams[1:])
-    return lambda params: config.model.loss(params, carry, inputs, targets, memory=memory)[0]
-
-
-@partial(jax.jit, static_argnames="config")
-def train_step(
-    state: TrainState, inputs: Int[Array, "window batch"], targets: Int[Array, "window batch"], *, config: TrainConfig
-) -> tuple[TrainState, Float[Array, ""]]:
-    """Train on one window.
-
-    Args:
-        state: the state before it.
-        inputs: the window's bytes, of each stream.
-        targets: the bytes that follow them.
-        config: the run's options.
-
-    Returns:
-        The state after it, and the window's loss before the update, in nats a byte.
-    """
-    loss_and_gradient = jax.value_and_grad(partial(config.model.loss, memory=config.memory), has_aux=True)
-    (loss, carry), gradient = loss_and_gradient(state.params, state.carry, inputs, targets)
-    updates, optimizer_state = optimizer(config).update(gradient, state.optimizer_state, state.params)
-    return TrainState(optax.apply_updates(state.params, updates), optimizer_state, carry, state.step + 1), loss
-
-
-def train(
-    config: TrainConfig, text: Text, *, state: TrainState | None = None, run: RunDirectory | None = None
+def fit(
+    step: Step,
+    state: TrainState,
+    batches: Batches,
+    *,
+    steps: int,
+    carry_at: Callable[[int, Any], Any] | None = None,
+    evaluate: Callable[[TrainState], Mapping[str, Any]] | None = None,
+    evaluate_every: int | None = None,
+    run: RunDirectory | None = None,
+    checkpoint_every: int | None = None,
+    most_skipped: int = 5,
+    progress: bool = True,
+    describe: Callable[[Metrics, float], str] | None = None,
 ) -> TrainState:
-    """Train to the end of the run, with a progress bar.
+    """Train until a number of steps has been made, with a progress bar.
+
+    Started again with `run.restore(state)` for the state, after a kill at any moment, it ends with the same parameters,
+    bit for bit: the batch of a step and its key follow from the step's number, and all else is in the checkpoint.
 
     Args:
-        config: the run's options.
-        text: what to train on.
-        state: where to go on from; None: from the beginning.
-        run: where to write the losses of all steps and the checkpoints; None: nowhere.
+        step: what `make_step` has made, or another function `step(state, batch) -> (state, metrics)`, where the metrics
+            are scalars by their names, with a `"loss"`.
+        state: where to begin or to go on. It stays as it is.
+        batches: a function `batch_at(step)`, what can be indexed, or an iterable; see `batches_from`. A batch is any
+            pytree of arrays. Steps are counted from 0 here and in `carry_at`.
+        steps: the number of steps made in all, those before `state` among them.
+        carry_at: `carry_at(step, carry)` gives the carry that a step begins with, of that which the step before it
+            left. None: that one. To begin each epoch anew:
+            `lambda step, carry: initial if step % steps_an_epoch == 0 else carry`.
+        evaluate: `evaluate(state)` gives numbers by their names, which are written beside the step's metrics. The next
+            step uses the state up, so copy what is to stay.
+        evaluate_every: steps between two evaluations; the last step is always evaluated.
+        run: where metrics and checkpoints are written; None: nowhere. With one, SIGTERM lets the running step end,
+            saves, and raises `Stopped`. (In the main thread; other threads get no signals.)
+        checkpoint_every: steps between two checkpoints; the last step is always saved.
+        most_skipped: how many steps in a row may be skipped because something was not finite.
+        progress: whether there is a progress bar.
+        describe: `describe(metrics, steps_per_second)` gives the words in the progress bar; None: the loss.
 
     Returns:
         The state after the last step.
 
     Raises:
-        FloatingPointError: if a loss is infinite or not a number. It is not written.
-        ValueError: if the text is too short for one window.
+        FloatingPointError: if more than `most_skipped` steps in a row were skipped.
+        Stopped: after SIGTERM.
+        TypeError: if `batches` is nothing to take batches from.
+        ValueError: if a number of steps is below 1, the run's directory is ahead of the state, or there is no batch.
 
     Example:
-        >>> import numpy as np
-        >>> bytes = np.arange(100, dtype=np.uint8)
-        >>> text = Text(bytes, bytes, train_files=1, held_out_files=1)
-        >>> config = TrainConfig(hidden=4, embedding=2, batch=2, window=8, steps=3)
-        >>> int(train(config, text).step)
-        3
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> from rnnscan.train import begin, make_step
+        >>> def loss(params, carry, batch, key):
+        ...     return jnp.sum((params["w"] - batch) ** 2), carry
+        >>> optimizer = optax.adam(0.1)
+        >>> state = begin({"w": jnp.zeros(2)}, optimizer)
+        >>> batches = lambda step: jnp.array([1.0, 2.0])
+        >>> state = fit(make_step(loss, optimizer, clip_norm=1.0), state, batches, steps=200, progress=False)
+        >>> state.params["w"].round(2).tolist()
+        [1.0, 2.0]
     """
-    check_enough(text, batch=config.batch, window=config.window)
-    streams = contiguous_streams(text.train, config.batch)
-    windows = (len(streams) - 1) // config.window
-    state = initial_state(config) if state is None else state
+    _check_counts(steps, evaluate_every, checkpoint_every, run, most_skipped)
     first = int(state.step)
-    with tqdm(total=config.steps, initial=first, unit="step", bar_format=PROGRESS, dynamic_ncols=True) as progress:
-        for step in range(first, config.steps):
-            start = step % windows * config.window
-            if start == 0:
-                state = state._replace(carry=config.model.initial_carry(config.batch))
-            window = streams[start : start + config.window + 1]
-            state, loss = train_step(state, window[:-1], window[1:], config=config)
-            nats = float(loss)
-            if not isfinite(nats):
-                raise FloatingPointError(
-                    f"train: the loss must be finite; got {nats} at step {step + 1}, with the learning rate "
-                    f"{config.learning_rate}. Start again with a lower learning rate."
-                )
-            progress.set_postfix_str(_status(progress, nats, tokens=config.batch * config.window), refresh=False)
-            progress.update()
-            if run is not None:
-                run.log(step + 1, nats)
-                if (step + 1) % config.checkpoint_every == 0 or step + 1 == config.steps:
-                    run.save(state)
+    if run is not None:
+        run.check_not_ahead(first)
+    if first >= steps:
+        return state
+    # A step uses its state up. The one given stays the caller's.
+    state = jax.tree.map(jnp.copy, state)
+    with (
+        tqdm(
+            total=steps, initial=first, unit="step", bar_format=PROGRESS, dynamic_ncols=True, disable=not progress
+        ) as bar,
+        nullcontext(_log_nothing) if run is None else run.logging() as log,
+        nullcontext(_never) if run is None else noted(signal.SIGTERM) as stopped,
+    ):
+        for number, batch in zip(range(first, steps), batches_from(batches, first), strict=False):
+            if carry_at is not None:
+                state = state._replace(carry=carry_at(number, state.carry))
+            state, arrays = step(state, batch)
+            done = number + 1
+            metrics = _numbers(arrays)
+            if evaluate is not None and _is_due(done, evaluate_every, steps):
+                metrics = _join(metrics, _numbers(evaluate(state)))
+            log(done, metrics)
+            _check_skipped(state, metrics, most_skipped)
+            if progress:
+                words = (describe or _loss)(metrics, _speed(bar.format_dict))
+                bar.set_postfix_str(words + _skipped(state), refresh=False)
+            bar.update()
+            stop = stopped()
+            if run is not None and (stop or _is_due(done, checkpoint_every, steps)):
+                run.save(state)
+            if stop:
+                raise Stopped(state)
     return state
 
 
-def _status(progress: Any, nats: float, *, tokens: int) -> str:
-    """A step's loss and how fast the steps are, for the progress bar before it counts the step."""
-    now = progress.format_dict
+def _is_due(done: int, every: int | None, steps: int) -> bool:
+    return done == steps or (every is not None and done % every == 0)
+
+
+def _numbers(values: Mapping[str, Any]) -> Metrics:
+    """Scalars as Python's own numbers, which JSON knows."""
+    return {name: np.asarray(value).item() for name, value in values.items()}
+
+
+def _join(metrics: Metrics, evaluation: Metrics) -> Metrics:
+    """A step's metrics and its evaluation's."""
+    if both := metrics.keys() & evaluation.keys():
+        raise ValueError(
+            f"fit: what `evaluate` gives must have names other than the step's metrics; got {min(both)!r}. Rename it."
+        )
+    return {**metrics, **evaluation}
+
+
+def _check_skipped(state: TrainState, metrics: Metrics, most: int) -> None:
+    in_a_row = int(state.skipped_in_a_row)
+    if in_a_row > most:
+        raise FloatingPointError(
+            f"fit: no more than {most} steps in a row may be skipped because the loss, its gradient, the update or the "
+            f"carry is not finite; got {in_a_row}, the last of them step {int(state.step)} with the loss "
+            f"{metrics['loss']} and the gradient's norm {metrics.get('gradient_norm')}. Lower the learning rate, clip "
+            "the gradient, or look at the batches of these steps."
+        )
+
+
+def _check_counts(
+    steps: int, evaluate_every: int | None, checkpoint_every: int | None, run: RunDirectory | None, most_skipped: int
+) -> None:
+    for name, value in (("steps", steps), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
+        if value is not None and value < 1:
+            raise ValueError(f"fit: `{name}` must be at least 1; got {value}.")
+    if most_skipped < 0:
+        raise ValueError(f"fit: `most_skipped` must be at least 0; got {most_skipped}.")
+    if checkpoint_every is not None and run is None:
+        raise ValueError(
+            "fit: with `checkpoint_every` there must be a directory for the checkpoints; got no `run`. Give "
+            'run=RunDirectory("runs/mine").'
+        )
+
+
+def _loss(metrics: Metrics, steps_per_second: float) -> str:
+    return f"loss {metrics['loss']:#.4g}"
+
+
+def _skipped(state: TrainState) -> str:
+    return f", {int(state.skipped)} skipped" if int(state.skipped) else ""
+
+
+def _speed(now: Mapping[str, Any]) -> float:
+    """Steps per second, for the progress bar before it counts the step."""
     # Before its first averages, tqdm knows no rate.
-    steps_per_second = now["rate"] or (now["n"] + 1 - now["initial"]) / max(now["elapsed"], 1e-9)
-    speed = tqdm.format_sizeof(tokens * steps_per_second)
-    return f"loss {nats:#.3g}, {nats / NATS_PER_BIT:#.3g} bits/byte, {speed} tokens/s"
+    speed: float = now["rate"] or (now["n"] + 1 - now["initial"]) / max(now["elapsed"], 1e-9)
+    return speed
 
 
-def evaluate(
-    model: LanguageModel, params: dict[str, Any], text: UInt8[np.ndarray, " bytes"], *, rows: int, window: int
-) -> float:
-    """The bits a byte that a model needs for a text.
-
-    Args:
-        model: the model.
-        params: its parameters.
-        text: at least two bytes. The first, and less than `rows` at the end, are not predicted.
-        rows: the most contiguous streams that are read side by side. There are fewer of a short text, so that each
-            is longer than the memory of what came before it takes to build up.
-        window: steps that are computed at once. It does not change the result.
-
-    Returns:
-        The mean of -log2 p over the bytes.
-
-    Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> import numpy as np
-        >>> model = LanguageModel(hidden=4, embedding=2)
-        >>> params = jax.tree.map(jnp.zeros_like, model.init(jax.random.key(0)))
-        >>> text = np.arange(100, dtype=np.uint8)
-        >>> round(evaluate(model, params, text, rows=1, window=8), 3)  # all 256 bytes are as likely
-        8.0
-    """
-    streams = contiguous_streams(text, max(1, min(rows, text.size // (8 * window))))
-    carry = model.initial_carry(streams.shape[1])
-    nats = 0.0
-    for start in range(0, len(streams) - 1, window):
-        part = streams[start : start + window + 1]
-        loss, carry = _loss(params, carry, part[:-1], part[1:], model=model)
-        nats += float(loss) * (len(part) - 1)
-    return nats / (len(streams) - 1) / NATS_PER_BIT
+def _log_nothing(step: int, metrics: Metrics) -> None:
+    """The log of a run that is written nowhere."""
 
 
-@partial(jax.jit, static_argnames="model")
-def _loss(
-    params: dict[str, Any],
-    carry: Any,
-    inputs: Int[Array, "window rows"],
-    targets: Int[Array, "window rows"],
-    *,
-    model: LanguageModel,
-) -> tuple[Float[Array, ""], Any]:
-    return model.loss(params, carry, inputs, targets)
+def _never() -> bool:
+    return False

@@ -8,11 +8,16 @@ import zlib
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from typer.testing import Result
 
-from rnnscan.train import RunDirectory
+from rnnscan.train import LanguageModel, RunDirectory
+from rnnscan.train.metrics import Metrics
+from rnnscan.train.text import contiguous_streams
 
 
 Command = Callable[..., Result]
@@ -84,8 +89,8 @@ from rnnscan.train import RunDirectory
 
 log = RunDirectory.log
 
-def log_and_die(run, step, loss):
-    log(run, step, loss)
+def log_and_die(run, step, metrics):
+    log(run, step, metrics)
     if step == 9:
         with run.metrics_file.open("a") as file:
             file.write('{"step": 10, "lo')
@@ -117,8 +122,8 @@ from rnnscan.train import RunDirectory
 
 log = RunDirectory.log
 
-def log_and_interrupt(run, step, loss):
-    log(run, step, loss)
+def log_and_interrupt(run, step, metrics):
+    log(run, step, metrics)
     if step == 9:
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -143,8 +148,8 @@ def test_a_run_that_stopped_before_its_first_checkpoint_is_resumed_from_its_begi
 ) -> None:
     log, stopped, whole = RunDirectory.log, tmp_path / "stopped", tmp_path / "whole"
 
-    def log_and_interrupt(run: RunDirectory, step: int, loss: float) -> None:
-        log(run, step, loss)
+    def log_and_interrupt(run: RunDirectory, step: int, metrics: Metrics) -> None:
+        log(run, step, metrics)
         if step == 3:
             raise KeyboardInterrupt
 
@@ -162,22 +167,104 @@ def test_a_run_that_stopped_before_its_first_checkpoint_is_resumed_from_its_begi
     assert losses(stopped) == losses(whole)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(
+def with_losses_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
+    """Make the losses of these steps, from 1, infinite, by streams of text in which the steps are marked."""
+    loss = LanguageModel.loss
+
+    def broken(model: LanguageModel, params: Any, carry: Any, inputs: Any, targets: Any, **options: Any) -> Any:
+        value, carry = loss(model, params, carry, jnp.abs(inputs), targets, **options)
+        return value * jnp.where(inputs[0, 0] < 0, jnp.inf, 1.0), carry
+
+    def marked(text: np.ndarray, rows: int) -> np.ndarray:
+        streams = contiguous_streams(text, rows)
+        for step in steps:
+            streams[(step - 1) % 10 * 32] *= -1
+        return streams
+
+    monkeypatch.setattr(LanguageModel, "loss", broken)
+    monkeypatch.setattr("rnnscan.train.language_training.contiguous_streams", marked)
+
+
+def test_losses_that_are_not_finite_stop_the_run_where_they_persist(
     rnnscan: Command, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = iter(range(1, 13))
-    monkeypatch.setattr(
-        "rnnscan.train.loop.train_step", lambda state, *_, config: (state, 2.0 if next(steps) < 3 else float("inf"))
-    )
+    with_losses_that_are_not_finite(monkeypatch, set(range(3, 11)))
 
-    result = rnnscan("train", text_file, *SMALL, "--out", tmp_path / "run")
+    result = rnnscan("train", text_file, *SMALL, "--seed", "7", "--out", tmp_path / "run")
 
     assert result.exit_code == 1
-    assert result.stderr.endswith(
-        "Error: train: the loss must be finite; got inf at step 3, with the learning rate 0.008. "
-        "Start again with a lower learning rate.\n"
+    assert "Traceback" not in result.output
+    assert result.stderr.splitlines()[-1].startswith("Error: fit: no more than 5 steps in a row may be skipped ")
+    assert "got 6, the last of them step 8 with the loss inf" in result.stderr
+    assert "Lower the learning rate" in result.stderr
+    values = losses(tmp_path / "run")
+    assert None not in values[:2]
+    assert values[2:] == [None] * 6
+
+
+def test_a_single_loss_that_is_not_finite_is_skipped_and_counted(
+    rnnscan: Command, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_losses_that_are_not_finite(monkeypatch, {4})
+
+    result = rnnscan("train", text_file, *SMALL, "--seed", "8", "--out", tmp_path / "run")
+
+    assert result.exit_code == 0, result.output
+    values = losses(tmp_path / "run")
+    assert [step for step, value in enumerate(values, 1) if value is None] == [4]
+    assert ", 1 skipped [" in result.stderr
+
+
+def test_sigterm_saves_and_says_how_to_go_on(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "stopped", tmp_path / "whole"
+    script = """
+import os, signal
+from rnnscan.cli import main
+from rnnscan.train import RunDirectory
+
+log = RunDirectory.log
+
+def log_and_terminate(run, step, metrics):
+    log(run, step, metrics)
+    if step == 9:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+RunDirectory.log = log_and_terminate
+main()
+"""
+    arguments = ["train", str(text_file), *SMALL, "--out", str(out)]
+    process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+
+    assert process.returncode == 143, process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1] == (
+        f"Stopped at step 9. Go on with: rnnscan train --resume --out {out} (from step 9)."
     )
-    assert losses(tmp_path / "run") == [2.0, 2.0]
+    assert rnnscan("train", "--resume", "--out", out).exit_code == 0
+    assert rnnscan("train", text_file, *SMALL, "--out", whole).exit_code == 0
+    assert losses(out) == losses(whole)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    rnnscan: Command, run: Path, text_file: Path
+) -> None:
+    whole = losses(run)
+    largest = max((run / "checkpoints" / "12").rglob("d/*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+
+    result = rnnscan("train", "--resume", "--out", run, "--sample", "0")
+
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith(f"Warning: the checkpoint {run / 'checkpoints' / '12'} is refused: its file state/")
+    assert f"Going on from the one before it, {run / 'checkpoints' / '10'}." in result.stderr.splitlines()[0]
+    assert losses(run) == whole
+
+
+def test_metrics_for_tensorboard_are_written_where_asked_for(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    result = rnnscan("train", text_file, *SMALL, "--out", tmp_path / "run", "--tensorboard")
+    assert result.exit_code == 0, result.output
+    assert [path.name.split(".")[0] for path in (tmp_path / "run" / "tensorboard").iterdir()] == ["events"]
 
 
 def test_a_finished_run_can_be_resumed_to_see_its_results_again(

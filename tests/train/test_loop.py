@@ -1,164 +1,270 @@
 import json
-from dataclasses import replace
-from math import log
+import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from tqdm import tqdm
 
-import rnnscan as rs
-from rnnscan.insight import kept_bytes
-from rnnscan.train import LanguageModel, RunDirectory, Text, TrainConfig, evaluate, initial_state, train
-from rnnscan.train import window_loss as build_window_loss
-from rnnscan.train.loop import PROGRESS, _status
-from rnnscan.train.text import contiguous_streams
+from rnnscan.train import RunDirectory, Stopped, TrainState, begin, fit, make_step
+from rnnscan.train.metrics import Metrics
 
 
-SMALL = TrainConfig(hidden=16, embedding=8, batch=4, window=16, steps=12, checkpoint_every=5)
+OPTIMIZER = optax.adam(0.05)
 
 
-def losses(run: RunDirectory) -> list[float]:
-    lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
-    return [line["loss"] for line in lines]
+def loss(params: Any, carry: Any, batch: Any, key: Any) -> Any:
+    """It depends on all that a step is given."""
+    noise = 0.1 * jax.random.normal(key, carry.shape)
+    carry = jnp.tanh(carry @ params["u"] + batch @ params["w"] + noise)
+    return jnp.mean((carry - 0.5) ** 2), carry
 
 
-def begin(path: Path, config: TrainConfig, text: Text) -> RunDirectory:
-    run = RunDirectory(path)
-    run.begin(config, files=[], sha256=text.sha256)
-    return run
+STEP = make_step(loss, OPTIMIZER, clip_norm=1.0)
 
 
-def test_training_reads_one_window_after_the_other_with_the_state_carried_over(tmp_path: Path, text: Text) -> None:
-    # The parameters stay what they were, so each loss is that of the initial model on its window.
-    config = replace(SMALL, learning_rate=1e-12, steps=36)
-    run = begin(tmp_path, config, text)
-    train(config, text, run=run)
-
-    model, params = config.model, initial_state(config).params
-    streams = contiguous_streams(text.train, config.batch)
-    windows = (len(streams) - 1) // config.window
-    assert windows == 15
-    expected, window_loss = [], jax.jit(model.loss)
-    for step in range(config.steps):
-        start = step % windows * config.window
-        if start == 0:
-            carry = model.initial_carry(config.batch)
-        inputs, targets = streams[start : start + 16], streams[start + 1 : start + 17]
-        loss, carry = window_loss(params, carry, inputs, targets)
-        expected.append(float(loss))
-    np.testing.assert_allclose(losses(run), expected, rtol=1e-5)
-    assert len(set(expected[:windows])) > 1
+def batch_at(step: int) -> np.ndarray:
+    return np.random.default_rng(step).normal(size=(3, 2)).astype(np.float32)
 
 
-def test_training_learns(tmp_path: Path, text: Text) -> None:
-    config = replace(SMALL, steps=150, learning_rate=2e-2, checkpoint_every=1000)
-    run = begin(tmp_path, config, text)
-
-    state = train(config, text, run=run)
-
-    bits = [loss / log(2) for loss in losses(run)]
-    assert bits[0] > 7
-    assert bits[-1] < 0.5
-    assert evaluate(config.model, state.params, text.held_out, rows=2, window=16) < 1.5
+def initial() -> TrainState:
+    keys = jax.random.split(jax.random.key(3), 2)
+    params = {"w": jax.random.normal(keys[0], (2, 4)), "u": jax.random.normal(keys[1], (4, 4))}
+    return begin(params, OPTIMIZER, carry=jnp.zeros((3, 4)), seed=5)
 
 
-def test_another_memory_choice_trains_to_the_same_losses(tmp_path: Path, text: Text) -> None:
-    results = []
-    for config in (SMALL, replace(SMALL, recompute=("gates",), segment=(8, 3))):
-        run = begin(tmp_path / str(config.segment), config, text)
-        train(config, text, run=run)
-        results.append(losses(run))
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-4)
+def train(state: TrainState, steps: int, *, batches: Any = batch_at, **options: Any) -> TrainState:
+    return fit(STEP, state, batches, steps=steps, progress=False, **options)
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_losses(tmp_path: Path, text: Text) -> None:
-    whole = begin(tmp_path / "whole", SMALL, text)
-    train(SMALL, text, run=whole)
-    parts = begin(tmp_path / "parts", SMALL, text)
+def assert_same(actual: Any, expected: Any) -> None:
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = jax.random.key_data(one), jax.random.key_data(other)
+        np.testing.assert_array_equal(one, other)
 
-    class StopError(Exception):
-        pass
 
-    class Stopping(RunDirectory):
-        def log(self, step: int, loss: float) -> None:
-            super().log(step, loss)
-            if step == 8:
-                raise StopError
+class Interrupted(RunDirectory):
+    """A run that ends abruptly while the metrics of step 8 are written."""
 
-    with pytest.raises(StopError):
-        train(SMALL, text, run=Stopping(parts.path))
-    assert len(losses(parts)) == 8
-    state = parts.restore(initial_state(SMALL))
-    assert int(state.step) == 5
-    assert len(losses(parts)) == 5
-    train(SMALL, text, state=state, run=parts)
+    def log(self, step: int, metrics: Metrics) -> None:
+        super().log(step, metrics)
+        if step == 8:
+            raise InterruptedError
 
-    assert losses(parts) == losses(whole)
-    assert parts.latest_step() == whole.latest_step() == 12
+
+def restart_every(steps: int) -> Callable[[int, Any], Any]:
+    return lambda step, carry: jnp.zeros((3, 4)) if step % steps == 0 else carry
 
 
 @pytest.mark.parametrize(
-    ("columns", "line"),
+    "batches",
+    [batch_at, [batch_at(step) for step in range(7)], lambda: (batch_at(step) for step in range(12))],
+    ids=["function", "list", "iterable"],
+)
+def test_a_run_that_goes_on_ends_as_an_undisturbed_one_bit_for_bit(tmp_path: Path, batches: Any) -> None:
+    def given() -> Any:
+        return batches() if batches is not batch_at and callable(batches) else batches
+
+    options = {"carry_at": restart_every(6), "checkpoint_every": 3}
+    whole = RunDirectory(tmp_path / "whole")
+    expected = train(initial(), 12, batches=given(), run=whole, **options)
+
+    with pytest.raises(InterruptedError):
+        train(initial(), 12, batches=given(), run=Interrupted(tmp_path / "parts"), **options)
+    parts = RunDirectory(tmp_path / "parts")
+    assert parts.logged_step() == 8
+    state = parts.restore(initial())
+    assert int(state.step) == 6
+    assert_same(train(state, 12, batches=given(), run=parts, **options), expected)
+
+    assert parts.metrics_file.read_text() == whole.metrics_file.read_text()
+    assert whole.logged_step() == whole.latest_step() == 12
+    assert sorted(int(path.name) for path in whole.checkpoints.iterdir()) == [9, 12]
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_ended() -> None:
+    assert_same(train(train(initial(), 5), 9), train(initial(), 9))
+    done = train(initial(), 5)
+    assert train(done, 5) is done
+
+
+def test_the_state_that_is_given_stays_as_it_is() -> None:
+    state = initial()
+    first = train(state, 4)
+    assert_same(state, initial())
+    assert_same(train(state, 4), first)
+
+
+def test_the_carry_goes_from_step_to_step_and_begins_anew_where_asked_for() -> None:
+    """With parameters that stay, so that each carry follows from the batches alone."""
+    optimizer = optax.sgd(0.0)
+    state = initial()
+    state = state._replace(optimizer_state=optimizer.init(state.params))
+    step = make_step(lambda params, carry, batch, key: (jnp.sum(params["w"]), carry + batch.sum()), optimizer)
+    seen: list[tuple[int, float]] = []
+
+    def carry_at(number: int, carry: Any) -> Any:
+        seen.append((number, float(carry[0, 0])))
+        return jnp.zeros((3, 4)) if number % 3 == 0 else carry
+
+    given: dict[str, Any] = {"steps": 7, "progress": False}
+    reset = fit(step, state, batch_at, carry_at=carry_at, **given)
+    carried = fit(step, state, batch_at, **given)
+
+    sums = [float(batch_at(number).sum()) for number in range(7)]
+    np.testing.assert_allclose(carried.carry, sum(sums), rtol=1e-5)
+    np.testing.assert_allclose(reset.carry, sums[6], rtol=1e-5)
+    assert [number for number, _ in seen] == list(range(7))
+    np.testing.assert_allclose([value for _, value in seen[3:]], [sum(sums[:3]), *np.cumsum(sums[3:6])], rtol=1e-5)
+
+
+def test_a_step_skipped_where_the_carry_begins_anew_leaves_it_new() -> None:
+    bad = [batch_at(0), np.full((3, 2), np.nan, np.float32)]
+    state = train(initial(), 2, batches=bad, carry_at=restart_every(1))
+    np.testing.assert_array_equal(state.carry, 0)
+    assert int(state.skipped) == 1
+
+
+def test_metrics_are_a_line_of_json_for_each_step(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "deep" / "run")
+    bad = [batch_at(0), np.full((3, 2), np.inf, np.float32), batch_at(2)]
+    train(initial(), 3, batches=bad, run=run)
+
+    def no_constant(name: str) -> None:
+        raise AssertionError(name)
+
+    lines = [json.loads(line, parse_constant=no_constant) for line in run.metrics_file.read_text().splitlines()]
+    assert lines == run.read_metrics()
+    assert all(list(line) == ["step", "loss", "gradient_norm", "skipped"] for line in lines)
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert [line["skipped"] for line in lines] == [0, 1, 1]
+    assert lines[1]["loss"] is lines[1]["gradient_norm"] is None or lines[1]["gradient_norm"] is None
+    assert lines[0]["loss"] > 0
+    assert lines[0]["gradient_norm"] > 0
+
+
+def test_evaluations_are_written_beside_the_metrics_of_their_step(tmp_path: Path) -> None:
+    run, seen = RunDirectory(tmp_path), []
+
+    def evaluate(state: TrainState) -> dict[str, Any]:
+        seen.append(int(state.step))
+        return {"held_out": jnp.sum(state.params["w"]), "rows": 3}
+
+    final = train(initial(), 7, run=run, evaluate=evaluate, evaluate_every=3)
+
+    assert seen == [3, 6, 7]
+    lines = run.read_metrics()
+    assert [line["step"] for line in lines if "held_out" in line] == seen
+    assert lines[-1]["held_out"] == float(jnp.sum(final.params["w"]))
+    assert lines[-1]["rows"] == 3
+    assert_same(final, train(initial(), 7))
+
+    train(initial(), 2, evaluate=evaluate)
+    assert seen[3:] == [2]
+    with pytest.raises(ValueError, match=r"names other than the step's metrics; got 'loss'\. Rename it"):
+        train(initial(), 1, evaluate=lambda state: {"loss": 0.0})
+
+
+def test_steps_that_are_not_finite_in_a_row_end_the_training_at_last(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    bad = [batch_at(0), *[np.full((3, 2), np.nan, np.float32)] * 4]
+    assert int(train(initial(), 10, batches=bad, most_skipped=4).skipped) == 8
+    with pytest.raises(
+        FloatingPointError,
+        match=r"no more than 3 steps in a row may be skipped .*; got 4, the last of them step 5 with the loss nan and ",
+    ):
+        train(initial(), 10, batches=bad, most_skipped=3, run=run, checkpoint_every=2)
+    assert [line["loss"] is None for line in run.read_metrics()] == [False, True, True, True, True]
+    # Those before a kill are counted.
+    with pytest.raises(FloatingPointError, match=r"got 4, the last of them step 5"):
+        train(run.restore(initial()), 10, batches=bad, most_skipped=3, run=run)
+
+
+def send_at(number: int, sent: signal.Signals) -> Callable[[int], np.ndarray]:
+    """Batches, and a signal when that of a step is asked for."""
+
+    def batch(step: int) -> np.ndarray:
+        if step == number:
+            os.kill(os.getpid(), sent)
+        return batch_at(step)
+
+    return batch
+
+
+def test_sigterm_ends_after_the_step_and_saves_first(tmp_path: Path) -> None:
+    run, handler = RunDirectory(tmp_path), signal.getsignal(signal.SIGTERM)
+
+    with pytest.raises(Stopped) as stopped:
+        train(initial(), 9, batches=send_at(4, signal.SIGTERM), run=run, checkpoint_every=3)
+
+    assert stopped.value.code == 143
+    assert int(stopped.value.state.step) == run.latest_step() == run.logged_step() == 5
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert_same(run.restore(initial()), stopped.value.state)
+    assert_same(train(run.restore(initial()), 9, run=run), train(initial(), 9))
+
+
+def test_without_a_directory_sigterm_is_left_as_it_was() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        train(initial(), 3, batches=send_at(1, signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [signal.SIGTERM]
+
+
+def test_training_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
+    states: list[TrainState] = []
+    handler = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=lambda: states.append(train(initial(), 3, run=RunDirectory(tmp_path))))
+    thread.start()
+    thread.join()
+    assert_same(states[0], train(initial(), 3))
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_directory_that_is_ahead_of_the_state_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    train(initial(), 4, run=run)
+    with pytest.raises(ValueError, match=r"got a state after 0 steps, and 4 steps there\. .* `state = run\.restore\("):
+        train(initial(), 6, run=run)
+    run.clear()
+    train(initial(), 2, run=run)
+    assert run.logged_step() == 2
+
+
+def test_the_progress_shows_the_loss_and_what_was_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = [batch_at(0), np.full((3, 2), np.nan, np.float32), batch_at(2)]
+    state = fit(STEP, initial(), bad, steps=3)
+    error = capsys.readouterr().err
+    assert "100%|" in error
+    assert "3/3, loss 1.005, 1 skipped [" in error
+
+    fit(STEP, state, batch_at, steps=4, describe=lambda metrics, speed: f"{metrics['loss']:.1f} {speed > 0}")
+    assert "4/4, 0.9 True, 1 skipped [" in capsys.readouterr().err
+    train(state, 4)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
     [
-        (80, " 45%|####     | 315/700, loss 1.54, 2.22 bits/byte, 23.8k tokens/s [00:27<00:33]"),
-        (60, " 45%|4| 315/700, loss 1.54, 2.22 bits/byte, 23.8k tokens/s ["),
+        ({"steps": 0}, r"fit: `steps` must be at least 1; got 0\."),
+        ({"evaluate_every": 0}, r"fit: `evaluate_every` must be at least 1; got 0\."),
+        ({"checkpoint_every": 0}, r"fit: `checkpoint_every` must be at least 1; got 0\."),
+        ({"most_skipped": -1}, r"fit: `most_skipped` must be at least 0; got -1\."),
+        ({"checkpoint_every": 2}, r"fit: with `checkpoint_every` there must be a directory .*; got no `run`\."),
     ],
 )
-def test_the_progress_fits_the_terminal(columns: int, line: str) -> None:
-    meter = tqdm.format_meter(
-        315,
-        700,
-        elapsed=27,
-        ncols=columns,
-        ascii=True,
-        bar_format=PROGRESS,
-        postfix=_status(SimpleNamespace(format_dict={"rate": 23_800 / 2048}), 1.5412, tokens=2048),
-    )
-    assert len(meter) <= columns
-    assert meter == line
-
-
-@pytest.mark.parametrize("window", [1, 7, 16, 1000])
-def test_the_evaluation_does_not_depend_on_its_window(window: int, random: np.random.Generator) -> None:
-    model = LanguageModel(hidden=8, embedding=4)
-    params = model.init(jax.random.key(0))
-    held_out = random.integers(0, 256, 101).astype(np.uint8)
-    streams = contiguous_streams(held_out, 1)
-    loss, _ = model.loss(params, model.initial_carry(1), streams[:-1], streams[1:])
-
-    bits_per_byte = evaluate(model, params, held_out, rows=1, window=window)
-
-    np.testing.assert_allclose(bits_per_byte, float(loss) / log(2), rtol=1e-6)
-
-
-def test_the_evaluation_reads_a_short_text_as_one_stream(random: np.random.Generator) -> None:
-    model = LanguageModel(hidden=8, embedding=4)
-    params = model.init(jax.random.key(0))
-    held_out = random.integers(0, 256, 100).astype(np.uint8)
-
-    one_row, many_rows = (evaluate(model, params, held_out, rows=rows, window=16) for rows in (1, 32))
-
-    assert one_row == many_rows
-
-
-def test_a_window_keeps_less_the_less_is_asked_for() -> None:
-    config = TrainConfig(hidden=64, embedding=16, batch=8, window=64)
-    params = jax.eval_shape(config.model.init, jax.random.key(0))
-    streams = np.zeros((65, 8), np.int32)
-    choices = [None, rs.Memory(), rs.Memory(recompute=("gates",)), rs.Memory(segment="sqrt")]
-
-    kept = [kept_bytes(build_window_loss(config, memory, streams), params) for memory in choices]
-
-    assert kept[:3] == sorted(kept[:3], reverse=True)
-    assert kept[1] < 0.65 * kept[0]
-    assert kept[2] < 0.35 * kept[0]
-    assert kept[3] < 0.25 * kept[0]
-
-
-def test_a_text_that_is_too_short_is_refused_before_training(text: Text) -> None:
-    with pytest.raises(ValueError, match=r"= 4 \* 1000 \+ 1 = 4001, .*; got 1000\."):
-        train(replace(SMALL, window=1000), text)
+def test_numbers_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(STEP, initial(), batch_at, **{"steps": 3, "progress": False, **options})

@@ -1,0 +1,192 @@
+"""Training the byte-level language model: one use of the loop, over contiguous streams of text."""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from math import log
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, UInt8
+from tqdm import tqdm
+
+import rnnscan as rs
+from rnnscan.train.config import TrainConfig
+from rnnscan.train.language_model import LanguageModel
+from rnnscan.train.loop import fit
+from rnnscan.train.metrics import Metrics
+from rnnscan.train.run_directory import RunDirectory
+from rnnscan.train.state import TrainState, begin
+from rnnscan.train.step import Step, make_step
+from rnnscan.train.text import Text, check_enough, contiguous_streams
+
+
+NATS_PER_BIT = log(2)
+
+
+@partial(jax.jit, static_argnames="config")
+def begin_language_model(config: TrainConfig) -> TrainState:
+    """The state before the first step.
+
+    Args:
+        config: the run's options.
+
+    Returns:
+        Fresh parameters, from the run's seed, and a carry of zeros.
+    """
+    params = config.model.init(jax.random.key(config.seed))
+    return begin(params, optimizer(config), carry=config.model.initial_carry(config.batch), seed=config.seed)
+
+
+def optimizer(config: TrainConfig) -> optax.GradientTransformation:
+    """AdamW, whose learning rate warms up for a twentieth of the run, then falls."""
+    schedule = optax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=config.learning_rate,
+        warmup_steps=config.steps // 20,
+        decay_steps=config.steps,
+    )
+    return optax.adamw(schedule)
+
+
+# So that a step is compiled once for runs with the same options.
+@lru_cache(maxsize=8)
+def language_model_step(config: TrainConfig) -> Step:
+    """The function that trains on one window of text, with gradients of a norm of at most 1.
+
+    Args:
+        config: the run's options.
+
+    Returns:
+        A step as `make_step` makes it. Its batch is `(window + 1, batch)` bytes: the window's, and the one after it.
+    """
+
+    def loss(
+        params: dict[str, Any], carry: Any, streams: Int[Array, "window_plus_1 batch"], key: Array
+    ) -> tuple[Float[Array, ""], Any, dict[str, Array]]:
+        nats, carry = config.model.loss(params, carry, streams[:-1], streams[1:], memory=config.memory)
+        return nats, carry, {"bits_per_byte": nats / NATS_PER_BIT}
+
+    return make_step(loss, optimizer(config), clip_norm=1.0)
+
+
+def window_loss(
+    config: TrainConfig, memory: rs.Memory | None, streams: Int[np.ndarray, "window_plus_1 batch"]
+) -> Callable[[Any], Float[Array, ""]]:
+    """One window's loss as a function of the parameters alone, for counting bytes and measuring time.
+
+    Args:
+        config: the run's options; what they say of memory is not read.
+        memory: what to keep between the forward and the backward pass.
+        streams: the window's bytes and the one after it, of each stream.
+
+    Returns:
+        The function.
+    """
+    carry = config.model.initial_carry(config.batch)
+    inputs, targets = jnp.asarray(streams[:-1]), jnp.asarray(streams[1:])
+    return lambda params: config.model.loss(params, carry, inputs, targets, memory=memory)[0]
+
+
+def train_language_model(
+    config: TrainConfig, text: Text, *, state: TrainState | None = None, run: RunDirectory | None = None
+) -> TrainState:
+    """Train to the end of the run: window after window, with the carry of the one before, each epoch begun anew.
+
+    Args:
+        config: the run's options.
+        text: what to train on.
+        state: where to go on from; None: from the beginning.
+        run: where to write the losses of all steps and the checkpoints; None: nowhere.
+
+    Returns:
+        The state after the last step.
+
+    Raises:
+        FloatingPointError: if the loss of several steps in a row is infinite or not a number; see `fit`.
+        Stopped: after SIGTERM, if there is a run.
+        ValueError: if the text is too short for one window.
+
+    Example:
+        >>> import numpy as np
+        >>> bytes = np.arange(100, dtype=np.uint8)
+        >>> text = Text(bytes, bytes, train_files=1, held_out_files=1)
+        >>> config = TrainConfig(hidden=4, embedding=2, batch=2, window=8, steps=3)
+        >>> int(train_language_model(config, text).step)
+        3
+    """
+    check_enough(text, batch=config.batch, window=config.window)
+    streams = contiguous_streams(text.train, config.batch)
+    windows = (len(streams) - 1) // config.window
+    initial_carry = config.model.initial_carry(config.batch)
+
+    def batch_at(step: int) -> Int[np.ndarray, "window_plus_1 batch"]:
+        start = step % windows * config.window
+        return streams[start : start + config.window + 1]
+
+    return fit(
+        language_model_step(config),
+        begin_language_model(config) if state is None else state,
+        batch_at,
+        steps=config.steps,
+        carry_at=lambda step, carry: initial_carry if step % windows == 0 else carry,
+        run=run,
+        checkpoint_every=None if run is None else config.checkpoint_every,
+        describe=partial(_describe, tokens=config.batch * config.window),
+    )
+
+
+def _describe(metrics: Metrics, steps_per_second: float, *, tokens: int) -> str:
+    """A step's loss and how fast the steps are, for the progress bar."""
+    speed = tqdm.format_sizeof(tokens * steps_per_second)
+    return f"loss {metrics['loss']:#.3g}, {metrics['bits_per_byte']:#.3g} bits/byte, {speed} tokens/s"
+
+
+def bits_per_byte(
+    model: LanguageModel, params: dict[str, Any], text: UInt8[np.ndarray, " bytes"], *, rows: int, window: int
+) -> float:
+    """The bits a byte that a model needs for a text.
+
+    Args:
+        model: the model.
+        params: its parameters.
+        text: at least two bytes. The first, and less than `rows` at the end, are not predicted.
+        rows: the most contiguous streams that are read side by side. There are fewer of a short text, so that each
+            is longer than the memory of what came before it takes to build up.
+        window: steps that are computed at once. It does not change the result.
+
+    Returns:
+        The mean of -log2 p over the bytes.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> model = LanguageModel(hidden=4, embedding=2)
+        >>> params = jax.tree.map(jnp.zeros_like, model.init(jax.random.key(0)))
+        >>> text = np.arange(100, dtype=np.uint8)
+        >>> round(bits_per_byte(model, params, text, rows=1, window=8), 3)  # all 256 bytes are as likely
+        8.0
+    """
+    streams = contiguous_streams(text, max(1, min(rows, text.size // (8 * window))))
+    carry = model.initial_carry(streams.shape[1])
+    nats = 0.0
+    for start in range(0, len(streams) - 1, window):
+        part = streams[start : start + window + 1]
+        loss, carry = _loss(params, carry, part[:-1], part[1:], model=model)
+        nats += float(loss) * (len(part) - 1)
+    return nats / (len(streams) - 1) / NATS_PER_BIT
+
+
+@partial(jax.jit, static_argnames="model")
+def _loss(
+    params: dict[str, Any],
+    carry: Any,
+    inputs: Int[Array, "window rows"],
+    targets: Int[Array, "window rows"],
+    *,
+    model: LanguageModel,
+) -> tuple[Float[Array, ""], Any]:
+    return model.loss(params, carry, inputs, targets)

@@ -1,0 +1,138 @@
+"""One step of training: the gradient, its clipping, the update, and what is done where something is not finite."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool
+
+from rnnscan.train.state import TrainState
+
+
+Step: TypeAlias = Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]]
+OWN_METRICS = ("step", "loss", "gradient_norm", "skipped")
+
+
+def make_step(
+    loss: Callable[..., tuple[Any, ...]], optimizer: optax.GradientTransformation, *, clip_norm: float | None = None
+) -> Step:
+    """Make the function that trains on one batch: `state, metrics = step(state, batch)`, compiled.
+
+    A step whose loss, gradient or update is infinite or not a number, or whose new carry is not a number, is skipped:
+    parameters, optimizer state and carry stay as they were. `optax.apply_if_finite` does this for the parameters and
+    its optimizer's state alone, and in the end lets such an update through.
+
+    Args:
+        loss: `loss(params, carry, batch, key) -> (loss, carry)`, or `(loss, carry, metrics)` with a dictionary of
+            scalars to write down beside the loss. The carry is any pytree whose shapes and types stay the same; no
+            gradient goes from a step to the one before (truncated backpropagation through time). The key is another
+            one in each step.
+        optimizer: any of optax.
+        clip_norm: the largest norm of the gradient as the optimizer gets it; None: as it is.
+
+    Returns:
+        The step. The metrics are `"loss"`, `"gradient_norm"` before it is clipped, `"skipped"`, the number of steps
+        skipped so far, and those of `loss`. It is compiled for each shape of batch, so make it once. The parameters
+        and the optimizer state that it is given are used up: their memory is given to the new ones.
+
+    Raises:
+        ValueError: if `clip_norm` is not above 0; while tracing, if a metric of `loss` has a name of the step's own.
+        TypeError: while tracing, if the carry that comes out has not the shapes and types of the one that goes in.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> from rnnscan.train import begin
+        >>> def loss(params, carry, batch, key):
+        ...     return jnp.sum((params["w"] - batch) ** 2), carry
+        >>> optimizer = optax.sgd(0.25)
+        >>> state, metrics = make_step(loss, optimizer)(begin({"w": jnp.zeros(2)}, optimizer), jnp.array([2.0, 4.0]))
+        >>> state.params["w"].tolist(), float(metrics["loss"])
+        ([1.0, 2.0], 20.0)
+    """
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Give None to clip nothing.")
+    update = optax.with_extra_args_support(optimizer).update
+
+    @partial(jax.jit, donate_argnames=("params", "optimizer_state"))
+    def compiled(
+        params: Any, optimizer_state: Any, rest: TrainState, batch: Any
+    ) -> tuple[TrainState, dict[str, Array]]:
+        key = jax.random.fold_in(rest.key, rest.step)
+
+        def loss_of(params: Any) -> tuple[Array, tuple[Any, dict[str, Any]]]:
+            # The carry is put together anew, because a variable of nnx can be changed only where it was made.
+            value, carry, *more = loss(params, jax.tree.map(lambda leaf: leaf, rest.carry), batch, key)
+            return value, (carry, dict(more[0]) if more else {})
+
+        (value, (carry, more)), gradient = jax.value_and_grad(loss_of, has_aux=True)(params)
+        _check_names(more)
+        _check_carry(rest.carry, carry)
+        gradient, norm = _clip(gradient, clip_norm)
+        updates, new_optimizer_state = update(
+            gradient, optimizer_state, params, value=value, grad=gradient, value_fn=lambda params: loss_of(params)[0]
+        )
+        finite = _all(jnp.isfinite, (value, norm, updates)) & _all(lambda leaf: ~jnp.isnan(leaf), carry)
+        new = (optax.apply_updates(params, updates), new_optimizer_state, carry)
+        old = (params, optimizer_state, rest.carry)
+        new_params, new_optimizer_state, carry = jax.tree.map(partial(jnp.where, finite), new, old)
+        skipped = rest.skipped + ~finite
+        in_a_row = jnp.where(finite, 0, rest.skipped_in_a_row + 1)
+        state = TrainState(new_params, new_optimizer_state, carry, rest.key, rest.step + 1, skipped, in_a_row)
+        return state, {"loss": value, **more, "gradient_norm": norm, "skipped": skipped}
+
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Array]]:
+        rest = state._replace(params=None, optimizer_state=None)
+        state, metrics = compiled(state.params, state.optimizer_state, rest, batch)
+        return state, {"loss": metrics.pop("loss"), **metrics}  # what is compiled sorts by name
+
+    return step
+
+
+def _clip(gradient: Any, clip_norm: float | None) -> tuple[Any, Array]:
+    """The gradient of at most a norm, and its norm before."""
+    # In float16 the square of 256 is infinite.
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradient)
+    norm = optax.tree.norm(wide)
+    if clip_norm is None:
+        return gradient, norm
+    clipped, _ = optax.clip_by_global_norm(clip_norm).update(wide, optax.EmptyState())
+    return jax.tree.map(lambda leaf, original: leaf.astype(original.dtype), clipped, gradient), norm
+
+
+def _all(check: Callable[[Array], Array], tree: Any) -> Bool[Array, ""]:
+    """Whether all floating-point numbers in a tree pass a check."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.all(jnp.array([check(leaf).all() for leaf in leaves], bool))
+
+
+def _check_names(metrics: Mapping[str, Any]) -> None:
+    for name in metrics:
+        if name in OWN_METRICS:
+            raise ValueError(
+                f"make_step: the metrics of `loss` must have names other than {', '.join(OWN_METRICS)}; got {name!r}. "
+                "Rename it."
+            )
+
+
+def _check_carry(given: Any, returned: Any) -> None:
+    """Refuse a carry that the next step could not be given, or only after it is compiled anew."""
+    expected: Any = jax.tree.structure(given)
+    actual: Any = jax.tree.structure(returned)
+    if actual != expected:
+        raise TypeError(
+            "make_step: the carry that `loss` returns must have the structure of the one it is given; got "
+            f"{actual} for {expected}. Return `(loss, carry)`, and give `begin` a carry to begin with."
+        )
+    for (path, before), after in zip(
+        jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(returned), strict=True
+    ):
+        if (before.shape, before.dtype) != (after.shape, after.dtype):
+            raise TypeError(
+                "make_step: the carry that `loss` returns must have the shapes and types of the one it is given; got "
+                f"{jax.typeof(after)} for {jax.typeof(before)} at carry{jax.tree_util.keystr(path)}. Cast it, or give "
+                "`begin` a carry of that type."
+            )
