@@ -1,18 +1,24 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
-# make test: all checks that every commit must pass. make test-all: the long ones too, with every Python that is there.
+# make docs: the documentation site, into site/.
+# make test: all checks that every commit must pass. make test-all: the long ones too, with the oldest jax, and with every
+# newer Python that is there.
 
+SHELL := bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-# Newer interpreters, each of which gets the newest jax that it can have.
-PYTHONS ?= python3.12 python3.13
+# Newer interpreters, each with the jax that it is tested with.
+PYTHONS ?= python3.12,jax~=0.11.0 python3.13,jax~=0.12.0
+# What pip is told of jax beside what pyproject.toml says; empty for the newest that there is for the Python.
+JAX ?=
+OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
 # The run-time type checks; tests that give wrong types on purpose run without them.
 TYPED := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
-.PHONY: demo bench test test-all lint clean
+.PHONY: demo bench docs test test-all lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -20,6 +26,10 @@ demo: $(VENV)/.installed-train
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
+	$(BIN)/python docs/make_benchmark_picture.py
+
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 test: $(VENV)/.installed-dev lint
 	$(PYTEST) $(TYPED) -m "not slow and not bad_input"
@@ -29,8 +39,12 @@ test-all: $(VENV)/.installed-dev lint
 	$(PYTEST) $(TYPED) -m "not bad_input"
 	$(PYTEST) -m bad_input
 	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow"
-	for python in $(PYTHONS); do \
-	    if $$python -c "" 2>/dev/null; then $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) || exit 1; fi; \
+	$(MAKE) test VENV=.venv-oldest JAX="$(OLDEST_JAX)"
+	for pair in $(PYTHONS); do \
+	    python=$${pair%,*}; jax=$${pair#*,}; \
+	    if $$python -c "" 2>/dev/null; then \
+	        $(MAKE) test PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}" || exit 1; \
+	    fi; \
 	done
 
 lint: $(VENV)/.installed-dev
@@ -48,9 +62,14 @@ $(VENV)/.installed-bench: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
 	touch $@
 
+$(VENV)/.installed-docs: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch $@
+
 $(VENV)/.installed-dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]" $(JAX)
 	touch $@
 
 clean:

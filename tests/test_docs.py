@@ -1,10 +1,15 @@
-"""The code blocks of the README and of docs/ run, and its table of bytes is what is counted."""
+"""The code blocks of the README and of docs/ run, and the README's table of bytes is what is counted.
 
+What other claims of the pages rest on is checked in tests/docs/.
+"""
+
+import os
 import re
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rnnscan as rs
@@ -12,20 +17,45 @@ from rnnscan import cells
 from rnnscan.insight import kept_bytes
 
 
+# Keras reads its backend once, where it is imported.
+os.environ["KERAS_BACKEND"] = "jax"
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if "```python" in path.read_text()
 ]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def recorded_from_torch():
+    """What the blocks of the torch page that do not run here made: tests/goldens/make_interop_goldens.py ran them."""
+    with np.load(ROOT / "tests" / "goldens" / "torch_interop.npz") as file:
+        recorded = {key.split("/", 1)[1]: file[key] for key in file.files if key.startswith("lstm_bidirectional_2/")}
+    single = {key: value.astype(np.float32) for key, value in recorded.items()}
+    weights = {key.removeprefix("weights/"): value for key, value in single.items() if key.startswith("weights/")}
+    given = {"xs": "inputs/x", "h_0": "inputs/h", "c_0": "inputs/c"}
+    returned = {"torch_ys": "outputs/y", "torch_h": "outputs/h", "torch_c": "outputs/c"}
+    return {"state_dict": weights} | {name: single[key] for name, key in (given | returned).items()}
+
+
+# Of Keras' own get_weights, with a numpy that is newer than it.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+@every_page
 def test_the_code_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # What they write goes there.
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    namespace = {}
+    namespace = recorded_from_torch() if page.stem == "torch" else {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)
+
+
+@every_page
+def test_blocks_that_do_not_run_here_are_of_libraries_that_the_tests_do_not_have(page):
+    blocks = re.findall(r"^```([^\n]*python[^\n]*)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for kind, block in blocks:
+        compile(block, page.name, "exec")
+        assert kind == "python" or (kind == "{.python .not-run}" and page.stem in ("torch", "caffe2"))
 
 
 def test_the_table_of_kept_bytes_is_what_is_counted():

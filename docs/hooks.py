@@ -1,0 +1,65 @@
+"""What mkdocs does beside its plugins: the notebooks become pages, and no page may need another server."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+
+# What a page loads by itself; a link that a reader follows may go anywhere.
+LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the notebooks, which lie beside docs/, as pages; their pictures become files."""
+    for path in sorted((Path(config.config_file_path).parent / "notebooks").glob("*.ipynb")):
+        text, pictures = page_of(json.loads(path.read_text(encoding="utf-8")), path.stem)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
+    return files
+
+
+def page_of(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, with the outputs that are in it, and its pictures by name."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(fenced(source, "python"))
+        for kind, content in outputs_of(cell):
+            if kind == "image/png":
+                name = f"{stem}_{len(pictures)}.png"
+                pictures[name] = base64.b64decode(content)
+                parts.append(f"![What the code above draws]({name})")
+            else:
+                parts.append(content if kind == "text/html" else fenced(content, "text"))
+    return "\n\n".join(parts), pictures
+
+
+def outputs_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a cell shows, each in the richest form that it has."""
+    for output in cell["outputs"]:
+        data = output.get("data", {"text/plain": output.get("text", "")})
+        kind = next(kind for kind in ("image/png", "text/html", "text/plain") if kind in data)
+        yield kind, "".join(data[kind])
+
+
+def fenced(text: str, language: str) -> str:
+    """A block of code, or of what it printed."""
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def on_post_build(*, config: Any) -> None:
+    """Refuse a page that loads something from another server."""
+    for page in sorted(Path(config.site_dir).rglob("*.html")):
+        if found := LOADED.search(page.read_text(encoding="utf-8")):
+            raise PluginError(f"{page.name} loads something from another server: {found[0]}")

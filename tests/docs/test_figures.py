@@ -1,0 +1,99 @@
+"""The figures that the pages state are counted again."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from docs.pages import DOCS, code, number, table
+
+import rnnscan as rs
+from rnnscan import attention, cells, schedules
+from rnnscan.insight import kept_bytes
+
+
+NAMES = {"Memory": rs.Memory, "stack": rs.stack, **vars(cells)}
+
+
+def array(*shape, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def kept(cell, memory, steps=128, rows=32, features=128, lengths=False):
+    """Bytes that are kept of a scan over a cell."""
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), features))
+    carry = jax.eval_shape(cell.initial_carry, array(rows, features))
+    given = (array(rows, dtype=jnp.int32),) if lengths else ()
+
+    def run(params, carry, xs, seq_lengths=None):
+        return rs.scan(cell, params, carry, xs, memory=memory, seq_lengths=seq_lengths)
+
+    return kept_bytes(run, params, carry, array(steps, rows, features), *given)
+
+
+def kept_by_decoder(memory, steps=48, rows=16, size=128, positions=200):
+    decoder = attention.decoder(cells.LSTM(size), attention.Additive(size, size))
+    params = jax.eval_shape(lambda: decoder.init(jax.random.key(0), size))
+
+    def run(params, encoder_outputs, xs):
+        cell = decoder.over(params, encoder_outputs)
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)
+
+    return kept_bytes(run, params, array(positions, rows, size), array(steps, rows, size))
+
+
+TABLES = {
+    "LSTM": ("memory.md", "memory choice of an LSTM", partial(kept, cells.LSTM(256)), 5),
+    "long LSTM": (
+        "memory.md",
+        "memory choice of an LSTM, T = 4096, N = 2, D = 8, H = 32",
+        partial(kept, cells.LSTM(32), steps=4096, rows=2, features=8),
+        5,
+    ),
+    "attention": ("attention.md", "memory choice", kept_by_decoder, 4),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_memory_choices_is_what_is_counted(name):
+    page, header, count, rows = TABLES[name]
+    found = table(page, header)
+    assert len(found) == rows
+    plain = number(found[0][1])
+    for choice, stated, *share in found:
+        assert number(stated) == count(eval(code(choice), NAMES)), choice
+        assert share in ([], [f"{number(stated) / plain:.2f}"]), choice
+
+
+def test_the_table_of_cells_is_what_is_counted():
+    rows = table("memory.md", "cell")
+    assert len(rows) == 5
+    for cell, *stated in rows:
+        choices = (None, rs.Memory(), rs.Memory(recompute="all"))
+        assert [number(cell) for cell in stated] == [kept(eval(code(cell), NAMES), choice) for choice in choices], cell
+
+
+def test_the_table_of_lengths_is_what_is_counted():
+    rows = table("lengths.md", "memory choice")
+    assert len(rows) == 3
+    for choice, without, with_lengths in rows:
+        count = partial(kept, cells.LSTM(256), eval(code(choice), NAMES))
+        assert (number(without), number(with_lengths)) == (count(), count(lengths=True)), choice
+
+
+def test_the_table_of_schedules_is_what_they_say():
+    rows = table("planning.md", "steps")
+    assert len(rows) == 4
+    for steps, slots, optimum, nested, ratio in rows:
+        least = schedules.binomial(int(steps), int(slots))
+        found = schedules.nested(int(steps), slots=int(slots)).evaluations
+        assert (int(optimum), int(nested), ratio) == (least, found, f"{found / least:.3f}")
+
+
+def test_the_bytes_that_the_text_states():
+    text = (DOCS / "memory.md").read_text()
+    kernels, inputs = 4 * 4 * 256 * (128 + 256), 4 * 128 * 32 * 128
+    assert f"Inputs and parameters are {(kernels + inputs) / 1e6:.1f} MB of each row." in text
+    assert f"inputs, which are {4 * 4096 * 2 * 8:,} bytes" in text
+    assert "D + 12H numbers a row" in text
+    assert kept(cells.LSTM(256), None) == 4 * 128 * 32 * (128 + 12 * 256) + kernels

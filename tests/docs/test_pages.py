@@ -1,0 +1,41 @@
+"""What the pages say of extras, packages and files is so, and they show no place on a machine."""
+
+import re
+import tomllib
+
+import pytest
+from docs.pages import DOCS, ROOT, table
+
+import rnnscan as rs
+
+
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+def test_the_extras_of_the_quick_start_are_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {cell.strip("`") for cell, _ in table("quickstart.md", "extra")}
+    text = "\n".join(page.read_text() for page in PAGES)
+    extras |= set(re.findall(r"\(?extra `(\w+)`\)?", text))
+    assert extras <= set(project["optional-dependencies"])
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in text
+
+
+def test_the_files_of_the_engine_are_there():
+    for files, _ in table("engine.md", "file"):
+        for file in re.findall(r"`([\w/]+\.py)`", files):
+            assert (ROOT / "rnnscan" / "engine" / file).is_file(), file
+
+
+def test_the_converters_of_the_table_are_there_and_no_others():
+    stated = {name for row in table("weights.md", "library") for name in re.findall(r"`(\w+)`", " ".join(row[1:]))}
+    there = {name for name in vars(rs.interop) if re.match(r"(from|to)_|onnx_", name)}
+    assert stated == there
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_a_page_begins_with_its_title_and_shows_no_place_on_a_machine(page):
+    text = re.sub(r"\A---\n.*?\n---\n\n", "", page.read_text(), flags=re.DOTALL)
+    assert text.startswith("# ")
+    if page.name != "benchmarks.md":  # It says by which command it was made.
+        assert not re.search(r"(?<![\w.])/(home|tmp|root|work|Users|usr)/", text)

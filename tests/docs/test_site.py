@@ -1,0 +1,55 @@
+"""The site builds without warnings and without a network."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from docs.pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+def test_every_page_is_built(site):
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file()
+
+
+def test_no_page_loads_anything_from_another_server(site):
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        assert not re.search(r'<(script|img|link|iframe)\b[^>]*(src|href)="(https?:)?//', page.read_text()), page.name
+
+
+def test_every_notebook_is_a_page_with_its_outputs(site):
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        outputs = [output for cell in json.loads(path.read_text())["cells"] for output in cell.get("outputs", [])]
+        pictures = sum("image/png" in output.get("data", {}) for output in outputs)
+        text = (site / "notebooks" / f"{path.stem}.html").read_text()
+        assert len(re.findall(rf'src="{path.stem}_\d+\.png"', text)) == pictures > 0
+        assert len(list((site / "notebooks").glob(f"{path.stem}_*.png"))) == pictures
+
+
+def test_the_reference_shows_signatures_arguments_and_examples(site):
+    text = re.sub(r"<[^>]+>", "", (site / "reference" / "scan.html").read_text())
+    assert 'padding: Padding = "zero"' in text.replace("&#34;", '"')
+    assert "the carry before the first step." in text
+    assert "rnnscan as rs" in text
+    assert "Example:" not in text
