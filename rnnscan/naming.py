@@ -217,6 +217,25 @@ def reading(reader: Reader) -> Iterator[None]:
         reader.forget()
 
 
+class _Ignorer:
+    """Takes no notice of names."""
+
+    depth = 0
+
+    def read(self, leaf: Any, label: str) -> Any:
+        return leaf
+
+    def forget(self) -> None:
+        pass
+
+
+@contextmanager
+def unnamed() -> Iterator[None]:
+    """Trace something inside this context, and its names mean nothing to the step around it."""
+    with reading(_Ignorer()):
+        yield
+
+
 @contextmanager
 def emitting(kept: frozenset[str], names: Names) -> Iterator[None]:
     """Trace a step inside this context to emit the labels in `kept`, and only those."""

@@ -88,7 +88,8 @@ def scan(
     A cell with side effects, such as `jax.experimental.io_callback`, does them once a step: nothing of it is computed
     again, and to ask for that is an error. What `jax.debug` prints is printed again where a step is.
 
-    Outside `jax.jit` each call traces and compiles anew: put the training step under `jax.jit`.
+    Outside `jax.jit` each call traces and compiles anew: put the training step under `jax.jit`, and `jax.shard_map` as
+    well, which outside of it cannot differentiate the fission engine.
 
     Returns:
         The carry after the last step, and the y of all steps, stacked: leaves `(T, ...)`.

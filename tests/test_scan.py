@@ -485,6 +485,46 @@ def test_shard_map_over_the_batch(padding):
     assert_close(gradient(sharded), gradient(run))
 
 
+@pytest.mark.parametrize("wanted", [0, 1], ids=["carry", "outputs"])
+def test_shard_map_where_the_loss_reads_the_carry_or_the_outputs_alone(wanted):
+    """In several chunks, with what the cell closes over sharded too."""
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(AxisType.Auto,))
+    rows, steps = PartitionSpec("batch"), PartitionSpec(None, "batch")
+    params, carry, xs = jnp.full((3, 3), 0.3), jnp.full((4, 3), 0.1), jnp.linspace(0.0, 1.0, 6 * 4 * 3).reshape(6, 4, 3)
+
+    def run(params, scale, carry, xs):
+        def cell(params, carry, x):
+            hidden = jnp.tanh((carry * scale) @ params + x)
+            return hidden, hidden * scale
+
+        return rs.scan(cell, params, carry, xs, memory=rs.Memory(recompute="all", segment=4))[wanted]
+
+    out = (rows, steps)[wanted]
+    sharded = jax.shard_map(run, mesh=mesh, in_specs=(PartitionSpec(), rows, rows, steps), out_specs=out)
+    gradient = lambda run: jax.jit(jax.grad(lambda *given: (run(*given) ** 2).sum(), argnums=(0, 1, 2, 3)))  # noqa: E731
+    given = (params, jnp.full((4, 1), 0.7), carry, xs)
+    assert_close(gradient(sharded)(*given), gradient(run)(*given))
+
+
+@pytest.mark.parametrize("from_carry", [False, True])
+def test_keys_whose_draws_differ_under_vmap_are_drawn_step_by_step(from_carry):
+    """What is computed again for a chunk of steps must be what the forward pass drew."""
+    weight, start = jnp.linspace(-1.0, 1.0, 16).reshape(4, 4), jnp.ones((3, 4))
+    key = jax.random.key(0, impl="rbg")
+
+    def cell(weight, carry, key_of_step):
+        hidden, count = carry
+        drawn_from = jax.random.fold_in(key, count) if from_carry else key_of_step
+        kept = jax.random.bernoulli(drawn_from, 0.5, hidden.shape)
+        hidden = jnp.tanh(jnp.where(kept, hidden, 0) @ weight + 1)
+        return (hidden, count + 1), hidden
+
+    def total(weight, memory=rs.Memory(recompute="all")):
+        return (rs.scan(cell, weight, (start, 0), jax.random.split(key, 6), memory=memory)[1] ** 2).sum()
+
+    assert_close(jax.grad(total)(weight), jax.grad(total)(weight, None))
+
+
 def test_a_buffer_that_is_donated_gives_the_same():
     params, carry, xs = arguments(0, 5, 2)
     run = lambda params, carry: rs.scan(cell, params, carry, xs)[0]  # noqa: E731

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from rnnscan.compose.random import RandomStep, drop, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
 from rnnscan.messages import listing, nearest
+from rnnscan.naming import unnamed
 
 
 Site = Literal["output", "input", "recurrent"]
@@ -62,7 +63,11 @@ class Dropout(Wrapper):
         if self.on == "input":
             return x.shape
         carry = jax.eval_shape(self.cell.initial_carry, x)
-        return carry[0].shape if self.on == "recurrent" else jax.eval_shape(self.cell, params, carry, x)[1].shape
+        if self.on == "recurrent":
+            return carry[0].shape
+        # Where this is asked for within a step, what is traced for its shape alone has no names for it.
+        with unnamed():
+            return jax.eval_shape(self.cell, params, carry, x)[1].shape
 
 
 def dropout(cell: Any, rate: float, *, on: Site = "output", each: Draw = "step") -> Dropout:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rnnscan.engine.chunks import before_each
 from rnnscan.engine.deferral import place_sums
@@ -41,13 +42,13 @@ class Backward:
             Cotangents of constants, initial carry and xs; None for those that are not wanted.
         """
         pull = _PullBack(self.plan, saved, differentiated, ys)
-        ct_carry = [_instantiated(final[index]) for index in pull.float_carry]
+        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull.float_carry]
         steps = _Steps.of(pull, saved, pull.nonzero_ys(ys), ct_carry)
         known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *pull.nonzero_ys(ys)]
         before_chunks = [self._before_chunks(saved, index) for index in self.plan.flat.repeats]
         starts = [*before_chunks, *saved.starts.values()]
         first_starts = [saved.initial[index] for index in [*self.plan.flat.repeats, *saved.starts]]
-        state = (ct_carry, steps.zero_sums())
+        state = (ct_carry, [_zero_sum(saved.constants[index]) for index in pull.wanted_constants])
         (ct_carry, sums), ct_xs, _ = self.plan.chunks.run(
             steps.pull_chunk, state, known, starts, first_starts, back=True
         )
@@ -150,10 +151,6 @@ class _Steps:
             pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll),
         )
 
-    def zero_sums(self) -> list[Any]:
-        summed = self.pull.split.roles.summed
-        return [jnp.zeros(atom.shape, jnp.promote_types(atom.dtype, jnp.float32)) for atom in summed]
-
     def pull_chunk(
         self, state: Any, known: list[Any], starts: list[Any], steps: int
     ) -> tuple[Any, list[Any], list[Any]]:
@@ -206,7 +203,15 @@ def _is_zero(leaf: Any) -> bool:
     return isinstance(leaf, jax.custom_derivatives.SymbolicZero) or leaf.dtype == jax.dtypes.float0
 
 
-def _instantiated(leaf: Any) -> Any:
-    if isinstance(leaf, jax.custom_derivatives.SymbolicZero):
-        return jnp.zeros(leaf.shape, leaf.dtype)
-    return leaf
+# Zeros are made from what they are the cotangents of, and not by jnp.zeros: under shard_map they must vary over the
+# mesh as it does.
+
+
+def _instantiated(leaf: Any, like: Any) -> Any:
+    return lax.full_like(like, 0) if isinstance(leaf, jax.custom_derivatives.SymbolicZero) else leaf
+
+
+def _zero_sum(constant: Any) -> Any:
+    """What the cotangents of a constant are added to over the steps, in at least float32."""
+    dtype = jnp.result_type(constant)
+    return lax.full_like(constant, 0, dtype=jnp.promote_types(dtype, jnp.float32))

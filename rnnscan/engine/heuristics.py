@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, Literal, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan.engine.trace import Equation, Value, values_of
 
@@ -146,8 +148,22 @@ def heuristics() -> Heuristics:
 
 
 def stays_whole(equation: Equation) -> bool:
-    """Whether an equation must run step by step, because batching it changes what it costs."""
-    return equation.primitive.name in _WHOLE
+    """Whether an equation must run step by step, because batching it changes what it costs, or what it draws."""
+    return equation.primitive.name in _WHOLE or _draws_otherwise_at_once(equation)
+
+
+def _draws_otherwise_at_once(equation: Equation) -> bool:
+    """Whether it draws from keys of an implementation such as "rbg", which under vmap draws other bits than alone."""
+    dtypes = [atom.dtype for atom in equation.inputs]
+    return equation.primitive.name == "rng_bit_generator" or any(
+        jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes
+    )
+
+
+@cache
+def _threefry() -> Any:
+    """The dtype of keys whose draws are the same alone and under vmap."""
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
 def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:

@@ -231,3 +231,20 @@ def test_drop_weights_of_a_name_that_is_not_there():
     params = cells.LSTM(4).init(jax.random.key(0), 3)
     with pytest.raises(ValueError, match=r"got 'recurent_kernel', .* Did you mean 'recurrent_kernel'\?"):
         rs.drop_weights(params, KEY, 0.5, names=["recurent_kernel"])
+
+
+def test_a_key_may_be_given_within_a_step_and_the_engine_still_takes_the_step_apart():
+    cell = rs.dropout(rs.cells.LSTM(8), 0.5)
+    xs = jnp.linspace(-1.0, 1.0, 16 * 2 * 4).reshape(16, 2, 4)
+    params, key, steps = cell.init(jax.random.key(0), 4), jax.random.key(1), jnp.arange(16)
+
+    def keyed(params, carry, x):
+        return rs.with_key(cell, key, params, x[0])(params, carry, x)
+
+    carry = cell.initial_carry(xs[0])
+    explanation = rs.explain(keyed, params, carry, (xs[0], steps[0]))
+    assert (explanation.engine, explanation.reason) == ("fission", "")
+    outside = rs.with_key(cell, key, params, xs[0])
+    for step in (keyed, outside):
+        ys = rs.scan(step, params, carry, (xs, steps))[1]
+    np.testing.assert_array_equal(ys, rs.scan(keyed, params, carry, (xs, steps))[1])

@@ -1,0 +1,131 @@
+"""A cell of rnnscan as a module of `flax.nnx`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array
+
+from rnnscan.cells.checks import check_size
+from rnnscan.compose import with_key
+from rnnscan.messages import describe, listing
+
+
+class Cell(nnx.RNNCellBase):
+    """A cell of rnnscan as a cell of `flax.nnx`: one of `rnnscan.cells`, a stack, one of your own.
+
+    It owns its parameters as `nnx.Param`s, and nothing else. It goes into the RNNs of this package, and into those of
+    `flax.nnx`. Its carry is the cell's: for an `LSTM` the tuple `(h, c)`, where Flax's is `(c, h)`.
+
+    Args:
+        cell: the cell: `init(key, input_size)`, `initial_carry(x)`, and `cell(params, carry, x) -> (carry, y)`.
+        in_features: D, the size of the input's last axis.
+        rngs: the stream "params" gives the key for the parameters.
+
+    Attributes:
+        params: the parameters as `cell.init` makes them, each in an `nnx.Param`.
+
+    Raises:
+        TypeError: if it is no cell of rnnscan.
+        ValueError: if `in_features` is not at least 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> from flax import nnx
+        >>> from rnnscan.nnx import Cell
+        >>> cell = Cell(rs.cells.LSTM(4), in_features=3, rngs=nnx.Rngs(0))
+        >>> (hidden, state), y = cell(cell.initialize_carry((2, 3)), jnp.ones((2, 3)))
+        >>> y.shape, cell.params["kernel"].shape
+        ((2, 4), (3, 16))
+    """
+
+    def __init__(self, cell: Any, in_features: int, *, rngs: nnx.Rngs) -> None:
+        _check_cell(cell)
+        check_size("Cell", "in_features", in_features)
+        self.cell = cell
+        self.in_features = in_features
+        self.params = nnx.data(jax.tree.map(nnx.Param, cell.init(rngs.params(), in_features)))
+
+    def __call__(self, carry: Any, inputs: Any) -> tuple[Any, Any]:
+        """One step: `(carry, x) -> (carry, y)`, without random choices such as dropout's."""
+        return self.cell(self._values(), carry, inputs)
+
+    def with_key(self, key: Array, x: Any) -> Any:
+        """The step that makes its random choices, `rnnscan.with_key`.
+
+        Args:
+            key: a PRNG key.
+            x: one step's input, of which only the shape matters.
+
+        Returns:
+            A function `(module, carry, (x, step)) -> (carry, y)`, where `step` is the number of the step.
+        """
+        step = with_key(self.cell, key, self._values(), x)
+        return lambda module, carry, scanned: step(module._values(), carry, scanned)
+
+    def initial_carry(self, x: Any) -> Any:
+        """The carry of zeros, typed like one step's input."""
+        return self.cell.initial_carry(x)
+
+    def initialize_carry(
+        self, input_shape: tuple[int, ...], rngs: nnx.Rngs | nnx.RngStream | None = None, carry_init: Any = None
+    ) -> Any:
+        """The carry to start from, as the cells of `flax.nnx` make it: from a shape.
+
+        Args:
+            input_shape: the shape of one step's input; its dtype is taken to be that of the parameters.
+            rngs: where `carry_init` gets its keys from; for zeros there need be none.
+            carry_init: an initializer `(key, shape, dtype) -> array`; None: zeros.
+
+        Returns:
+            The cell's carry.
+
+        Raises:
+            ValueError: if there is an initializer and no key for it.
+        """
+        dtype = jnp.result_type(float, *jax.tree.leaves(self._values()))
+        carry = self.cell.initial_carry(jnp.zeros(input_shape, dtype))
+        if carry_init is None:
+            return carry
+        stream = rngs.carry if isinstance(rngs, nnx.Rngs) else rngs
+        if stream is None:
+            raise ValueError(
+                "Cell: with `carry_init` there must be keys for it; got rngs=None. Write rngs=nnx.Rngs(0), say."
+            )
+        return jax.tree.map(lambda leaf: carry_init(stream(), leaf.shape, leaf.dtype), carry)
+
+    @property
+    def num_feature_axes(self) -> int:
+        """How many axes one row of a step's input has: its features, and spatial ones where the cell has them."""
+        return 1 + len(_input_axes(self.cell))
+
+    def _values(self) -> Any:
+        """The parameters as arrays."""
+        return jax.tree.map(lambda param: param[...], self.params, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def _check_cell(cell: Any) -> None:
+    lacking = [part for part in ("init", "initial_carry") if not hasattr(cell, part)]
+    if lacking or not callable(cell):
+        fix = "A cell of `flax.nnx` goes into RNN as it is." if isinstance(cell, nnx.Module) else ""
+        raise TypeError(
+            f"Cell: a cell of rnnscan must be callable and have `init` and `initial_carry`; got {describe(cell)}, "
+            f"without {listing(lacking)}. {fix}".rstrip()
+        )
+    if jax.tree.leaves(cell, is_leaf=lambda leaf: leaf is None) != [cell]:
+        raise TypeError(
+            f"Cell: the cell must be configuration only; got {describe(cell)}, a pytree, which holds arrays. Make it "
+            "in the call of a module of your own, and run it there by rnnscan.scan."
+        )
+
+
+def _input_axes(cell: Any) -> tuple[Any, ...]:
+    """The spatial axes of the input: those of the cell that a composed cell gives it to."""
+    while not hasattr(cell, "input_axes"):
+        inner = getattr(cell, "cells", None) or (getattr(cell, "cell", None),)
+        cell = inner[0]
+        if cell is None:
+            return ()
+    return cell.input_axes

@@ -1,0 +1,166 @@
+"""Bad input of linen's modules: what must hold, what was got, and what to do."""
+
+import importlib
+import re
+import sys
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from rnnscan import linen
+
+
+pytestmark = pytest.mark.bad_input
+
+INPUTS = jnp.ones((2, 5, 3))
+LSTM = rs.cells.LSTM(4)
+
+
+class Growing(nn.RNNCellBase):
+    """A cell with a variable that depends on its carry, and without an initial carry."""
+
+    @nn.compact
+    def __call__(self, carry, inputs):
+        count = self.variable("count", "steps", jnp.zeros, (2, 4))
+        count.value = count.value + carry
+        return carry, carry
+
+    @property
+    def num_feature_axes(self):
+        return 1
+
+
+class WithTuple:
+    """A cell whose parameters have no names."""
+
+    def init(self, key, input_size):
+        return (jnp.ones((input_size, 4)),)
+
+    def initial_carry(self, x):
+        return jnp.zeros((*x.shape[:-1], 4))
+
+    def __call__(self, params, carry, x):
+        return carry, x @ params[0]
+
+
+def init(model, inputs=INPUTS, **call):
+    return lambda: jax.eval_shape(lambda: model().init(jax.random.key(0), inputs, **call))
+
+
+def rnn(cell=LSTM, **options):
+    return lambda: linen.RNN(cell, **options)
+
+
+def growing(**options):
+    call = {"initial_carry": jnp.ones((2, 4))}
+    return init(lambda: linen.RNN(Growing(), **options), **call)
+
+
+CASES = {
+    # name: (call, exception, parts of the message)
+    "a number as a cell": (
+        rnn(3),
+        TypeError,
+        ["flax.linen.RNNCellBase or a cell of rnnscan", "got int, without 'init'"],
+    ),
+    "the class of a cell": (rnn(rs.cells.GRU), TypeError, ["got the class GRU", "GRU(256)"]),
+    "a function": (rnn(lambda params, carry, x: (carry, x)), TypeError, ["got function", "'initial_carry'"]),
+    "a net": (rnn(rs.layer(LSTM)), TypeError, ["got the net Layer(", "whole sequences", "the cell that is in it"]),
+    "a module that is no cell": (rnn(nn.Dense(4)), TypeError, ["the module Dense", "RNNCellBase"]),
+    "a module in Cell": (lambda: linen.Cell(nn.LSTMCell(4)), TypeError, ["a cell of rnnscan", "the module LSTMCell"]),
+    "a net in Cell": (lambda: linen.Cell(rs.layer(LSTM)), TypeError, ["a cell of rnnscan", "the net Layer("]),
+    "no initial carry": (
+        init(lambda: linen.RNN(Growing())),
+        TypeError,
+        ["no `initial_carry`", "Growing has no `initialize_carry`", "Give one of the two"],
+    ),
+    "parameters without names": (
+        init(rnn(WithTuple())),
+        TypeError,
+        ["must be a dictionary", "got tuple", "WithTuple", "a name for each array"],
+    ),
+    "inputs without time": (init(rnn(), jnp.ones(3)), ValueError, ["an axis of time and 1 of features", "float32[3]"]),
+    "inputs that are no array": (init(rnn(), [1, 2]), ValueError, ["`inputs`", "got list"]),
+    "lengths of another shape": (
+        init(rnn(), seq_lengths=jnp.array([5])),
+        ValueError,
+        ["`seq_lengths`", "the batch's shape (2,)", "int32[1]"],
+    ),
+    "lengths of floats": (init(rnn(), seq_lengths=jnp.ones(2)), ValueError, ["integers", "float32[2]", ".astype(int)"]),
+    "lengths in a list": (init(rnn(), seq_lengths=[5, 3]), ValueError, ["`seq_lengths`", "got list"]),
+    "reset with time first": (
+        init(rnn(), reset=jnp.zeros((5, 2), bool)),
+        ValueError,
+        ["`reset` must be bool[2,5]", "time_major=False", "got bool[5,2]"],
+    ),
+    "reset with time last": (
+        init(rnn(time_major=True), jnp.ones((5, 2, 3)), reset=jnp.zeros((2, 5), bool)),
+        ValueError,
+        ["`reset` must be bool[5,2]", "time_major=True", "got bool[2,5]"],
+    ),
+    "reset of numbers": (
+        init(rnn(), reset=jnp.zeros((2, 5))),
+        ValueError,
+        ["`reset`", "got float32[2,5]", "Write reset != 0"],
+    ),
+    "a carry of other rows, with lengths": (
+        init(rnn(return_carry=True), initial_carry=(jnp.ones((3, 4)),) * 2, seq_lengths=jnp.array([5, 3])),
+        ValueError,
+        ["speak of rows (2,)", "`carry[0]`", "float32[3,4]", "`initial_carry`"],
+    ),
+    "a carry of one row for all, with resets": (
+        init(rnn(nn.GRUCell(4)), initial_carry=jnp.ones(4), reset=jnp.zeros((2, 5), bool)),
+        ValueError,
+        ["speak of rows (2,)", "`carry`", "float32[4]"],
+    ),
+    "a name that the cell does not have": (
+        init(rnn(memory=rs.Memory(recompute=("gate",)))),
+        ValueError,
+        ["`recompute`", "'gate'", "Did you mean 'gates'?"],
+    ),
+    "a name where the cell has none": (
+        init(rnn(nn.LSTMCell(4), memory=rs.Memory(recompute=("gates",)))),
+        ValueError,
+        ["`recompute`", "'gates'", "the cell names none"],
+    ),
+    "a memory choice that is none": (init(rnn(memory="all")), TypeError, ["must be an rnnscan.Memory", "'all'"]),
+    "an unknown engine": (init(rnn(engine="fast")), ValueError, ["`engine`", "'fast'"]),
+    "truncate of zero": (init(rnn(truncate=0)), ValueError, ["`truncate`", "at least 1", "got 0"]),
+    "a carry of another type than the cell's": (
+        init(rnn(nn.SimpleCell(4, dtype=jnp.bfloat16))),
+        TypeError,
+        ["float32[2,4] and came out as bfloat16[2,4]"],
+    ),
+    "a broadcast variable that depends on the carry": (
+        growing(variable_broadcast=["params", "count"]),
+        ValueError,
+        ["the same at every step", "`variable_carry` or `variable_axes`"],
+    ),
+    "a carried variable that is made in the loop": (
+        growing(variable_carry="count"),
+        ValueError,
+        ["there before the first step", "'count'", "`variable_broadcast`"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "exception", "parts"), CASES.values(), ids=CASES)
+def test_bad_input(call, exception, parts):
+    with pytest.raises(exception) as caught:
+        call()
+    message = str(caught.value)
+    for part in parts:
+        assert part in message, message
+    assert re.search(r"got|went in as", message), message
+    assert "\n" not in message
+
+
+def test_a_missing_flax_names_the_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("rnnscan.linen")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flax", None)
+    with pytest.raises(ImportError, match="the extra 'flax' must be installed; got no module 'flax'"):
+        importlib.import_module("rnnscan.linen")
