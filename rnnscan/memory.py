@@ -125,16 +125,15 @@ class Memory:
             At least one part; only a schedule has more.
 
         Raises:
-            ValueError: if there is a segment and the length is not known when the program is traced, or a schedule is
-                made for another length.
+            ValueError: if the length is not known when the program is traced, or a schedule is made for another one.
         """
-        if self.segment is None:
-            return (Part(length, None),)
         if not is_count(length, least=0):
             raise ValueError(
                 f"scan: with `segment`, the number of steps must be known when the program is traced; got {length} "
                 f"and segment={self.segment!r}. Leave segment=None where time is a symbolic dimension of jax.export."
             )
+        if self.segment is None:
+            return (Part(length, None),)
         if isinstance(self.segment, NestedScan):
             if self.segment.steps != length:
                 raise ValueError(

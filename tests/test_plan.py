@@ -54,7 +54,7 @@ RANDOM_CELLS = (
 )
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 220))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 220))])
 def test_random_cells_shapes_and_budgets(seed):
     """Of 220 random cases more than 200 can be planned; in the others the budget is below the least that would do."""
     random = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ def test_random_cells_shapes_and_budgets(seed):
     ids=repr,
 )
 def test_a_plan_fits_and_a_larger_budget_is_never_slower(cell):
-    given = arguments(cell)
+    given = arguments(cell, length=24)
     largest = rs.plan(cell, *given, budget="1GiB")
     assert largest == rs.plan(cell, *given, budget=largest.temporary_bytes)
     costs = []
@@ -113,6 +113,7 @@ def test_a_plan_is_a_memory_choice_with_the_gradients_of_all():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), gradient(small), gradient(rs.Memory()))
 
 
+@pytest.mark.slow
 def test_a_loss_on_the_last_carry_needs_less():
     cell = cells.GRU(16)
     given = arguments(cell, length=256)
@@ -123,7 +124,7 @@ def test_a_loss_on_the_last_carry_needs_less():
 
 def test_nothing_fits_and_the_error_says_what_would():
     cell = cells.LSTM(16)
-    given = arguments(cell)
+    given = arguments(cell, length=10)
     with pytest.raises(
         ValueError, match=r"^plan: nothing fits '1KiB', 1 KiB; the least that a choice needs is"
     ) as error:
@@ -132,6 +133,7 @@ def test_nothing_fits_and_the_error_says_what_would():
     assert rs.plan(cell, *given, budget=least).temporary_bytes <= least
 
 
+@pytest.mark.slow
 def test_measured_it_takes_one_that_fits():
     cell = cells.GRU(16)
     given = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), arguments(cell, length=16))
@@ -180,8 +182,9 @@ def test_an_objective_that_is_not_there():
 def test_a_budget_in_place_of_a_choice():
     """In a jit, with a cell that closes over a traced array, with lengths: the same plan as by plan()."""
     cell = cells.GRU(16)
-    params, carry, xs = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), arguments(cell))
-    seq_lengths = jnp.array([48, 3, 0, 20])
+    given = arguments(cell, length=16)
+    params, carry, xs = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), given)
+    seq_lengths = jnp.array([16, 3, 0, 9])
     chosen = []
 
     def run(memory, params, scale):
@@ -194,7 +197,7 @@ def test_a_budget_in_place_of_a_choice():
         return jnp.sin(scan(memory=memory)[1]).sum()
 
     gradient = jax.jit(jax.grad(run, argnums=(1, 2)), static_argnums=0)
-    for budget in (10**9, 40_000):
+    for budget in (10**9, 30_000):
         planned = gradient(budget, params, 1.5)
         expected = gradient(chosen[-1], params, 1.5)
         jax.tree.map(np.testing.assert_array_equal, planned, expected)
@@ -210,7 +213,7 @@ def test_a_budget_for_a_net_over_named_values():
         return rs.recurrent_net(
             cell_net,
             {"kernel": jnp.ones((8, 16))},
-            inputs={"input_t": jnp.ones((32, 4, 8))},
+            inputs={"input_t": jnp.ones((6, 4, 8))},
             initial_cell_inputs={"hidden_t_prev": jnp.zeros(16)},
             links={"hidden_t_prev": "hidden_t"},
             memory=memory,

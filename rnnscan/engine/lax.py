@@ -56,4 +56,6 @@ def run(
         return run_steps(carry, xs, length)
     # Inside a loop nothing can be merged across its border, so the barriers against it are not needed.
     body = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, names), prevent_cse=False)
+    if memory.segment is None:  # Then the length may be a symbolic dimension.
+        return run_steps(carry, xs, length)
     return run_parts(run_steps, carry, xs, parts=memory.parts(length), reverse=reverse)

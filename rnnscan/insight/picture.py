@@ -97,7 +97,7 @@ def save_tradeoff_figure(rows: Sequence[Tradeoff], title: str, path: Path, **opt
     tradeoff_figure(rows, title, **options).savefig(path)
 
 
-def _point(row: Tradeoff, axis: Axis) -> tuple[float, float]:
+def _point(row: Tradeoff, axis: Axis) -> tuple[int | float, int | float]:
     nbytes = row.kept_bytes if axis == "kept" else row.temporary_bytes
     if nbytes is None:
         raise ValueError(
@@ -124,7 +124,7 @@ def check_picture_file(path: Path) -> None:
         )
 
 
-def _label_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[float, float]]]) -> None:
+def _label_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[int | float, int | float]]]) -> None:
     """Write each choice beside its point, where neither a label nor a point is yet."""
     figure.canvas.draw()  # Places are known only once the layout is.
     taken = [text.get_window_extent().extents for text in axes.texts]
@@ -146,7 +146,7 @@ def _label_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[
             _draw_line(axes, point, place)
 
 
-def _write_label(axes: Axes, choice: str, point: tuple[float, float], place: tuple[int, int]) -> Annotation:
+def _write_label(axes: Axes, choice: str, point: tuple[int | float, int | float], place: tuple[int, int]) -> Annotation:
     dx, dy = place
     return axes.annotate(
         choice,
@@ -160,7 +160,7 @@ def _write_label(axes: Axes, choice: str, point: tuple[float, float], place: tup
     )
 
 
-def _draw_line(axes: Axes, point: tuple[float, float], place: tuple[int, int]) -> None:
+def _draw_line(axes: Axes, point: tuple[int | float, int | float], place: tuple[int, int]) -> None:
     axes.annotate(
         "",
         xy=point,

@@ -161,7 +161,7 @@ def choice_name(memory: Memory) -> str:
     return ", ".join(words) or "every name kept"
 
 
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+def pareto_front(points: Sequence[tuple[int | float, int | float]]) -> list[int]:
     """The points that no other one beats in one coordinate without losing in the other.
 
     Args:

@@ -6,7 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.decoding import DECODER_LENGTHS, DECODERS, ENCODER_LENGTHS, arguments, gradients, gradients_of, loop
+from attention.decoding import (
+    DECODER_LENGTHS,
+    DECODERS,
+    ENCODER_LENGTHS,
+    KINDS,
+    arguments,
+    gradients,
+    gradients_of,
+    loop,
+)
 
 from rnnscan.attention.mechanism import masked_softmax
 from zoo.case import assert_trees_close
@@ -15,7 +24,9 @@ from zoo.case import assert_trees_close
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in DECODERS]
+)
 def test_values_and_gradients_are_those_of_the_equations(name):
     """A row whose encoder is padded is a row whose encoder is shorter, and one whose inputs are padded stops."""
     decoder = DECODERS[name]

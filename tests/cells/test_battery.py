@@ -41,16 +41,15 @@ def first_forms() -> set[str]:
 FIRST = first_forms()
 
 
+EVERY = [pytest.param(case, id=name, marks=[] if name in FIRST else [pytest.mark.slow]) for name, case in CASES.items()]
+
+
 @pytest.fixture(params=[pytest.param(case, id=name) for name, case in CASES.items()])
 def every_form(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(case, id=name, marks=[] if name in FIRST else [pytest.mark.slow]) for name, case in CASES.items()
-    ]
-)
+@pytest.fixture(params=EVERY)
 def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
@@ -61,9 +60,9 @@ def gradients_of(case, arguments, **options):
 
 
 @pytest.mark.usefixtures("x64")
-def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(every_form):
-    arguments = every_form.arguments(length=5)
-    plain = gradients_of(every_form, arguments, memory=None, engine="lax")
+def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case):
+    arguments = case.arguments(length=5)
+    plain = gradients_of(case, arguments, memory=None, engine="lax")
     moved = [
         not np.array_equal(*pair)
         for pair in zip(jax.tree.leaves(plain[0][0]), jax.tree.leaves(arguments[1]), strict=True)
@@ -73,9 +72,16 @@ def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(ever
         {},
         {"memory": rs.Memory(recompute="all")},
         {"memory": rs.Memory(segment=2)},
-        {"memory": rs.Memory(recompute=every_form.cell.names[:1]), "engine": "lax"},
+        {"memory": rs.Memory(recompute=case.cell.names[:1]), "engine": "lax"},
     ):
-        assert_trees_close(gradients_of(every_form, arguments, **options), plain, tolerance=1e-11)
+        assert_trees_close(gradients_of(case, arguments, **options), plain, tolerance=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_default_choice_gives_the_gradients_of_a_plain_scan(every_form):
+    arguments = every_form.arguments(length=5)
+    plain = gradients_of(every_form, arguments, memory=None, engine="lax")
+    assert_trees_close(gradients_of(every_form, arguments), plain, tolerance=1e-11)
 
 
 def test_auto_is_the_fission_engine_and_every_name_is_known(every_form):

@@ -88,7 +88,13 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param(name, marks=[] if name in ("lax keep", "keep", "recompute") else [pytest.mark.slow])
+        for name in CHOICES
+    ],
+)
 def test_gradients_of_both_orders_are_finite_differences(case, choice):
     # Two whole segments: a remainder would double what is compiled, and has its test in test_properties.py.
     arguments = case.arguments(length=4, batch=2)

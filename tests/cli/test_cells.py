@@ -61,6 +61,7 @@ def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_what_cannot_be_is_said_in_one_paragraph(rnnscan: Command, arguments: list[str], message: str) -> None:
-    result = rnnscan(*arguments, *SMALL)
+    command, *options = arguments
+    result = rnnscan(command, *SMALL, "--length", "6", *options)
     assert result.exit_code == 2
     assert message in result.output
