@@ -64,6 +64,17 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
 
 
+def note_call(error: Exception, carry: Any, x: Any, xs: Any) -> None:
+    """Say with an error that came out of a cell what the cell was called with: its own words seldom do."""
+    begins = "scan: the cell was called as"
+    if not any(note.startswith(begins) for note in getattr(error, "__notes__", ())):
+        described = [jax.tree.map(describe, tree) for tree in (carry, x, xs)]
+        error.add_note(
+            f"{begins} cell(params, carry, x), with carry = {described[0]} and x = {described[1]}, the first step of "
+            f"xs = {described[2]}. xs is time-major, (T, N, ...), and a cell returns (carry, y)."
+        )
+
+
 def _has_early_remat3() -> bool:
     # Found with jax 0.10.2: differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." where a
     # cotangent of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.

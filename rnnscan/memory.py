@@ -8,7 +8,7 @@ unnamed producer of a value and all that follows it, or everything, silently (`d
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import isqrt
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from rnnscan.naming import Names
 from rnnscan.schedules import NestedScan, Part
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Memory:
     """What to keep in memory between the forward and the backward pass.
 
@@ -46,7 +46,7 @@ class Memory:
     Example:
         >>> import rnnscan as rs
         >>> rs.Memory(recompute=("gates",), segment="sqrt")
-        Memory(recompute=('gates',), offload=(), segment='sqrt', chunk=None)
+        Memory(recompute=('gates',), segment='sqrt')
         >>> rs.Memory(segment="sqrt").parts(1000)
         (Part(steps=1000, segment=(32,)),)
         >>> rs.Memory(segment=rs.schedules.nested(1000, slots=50)).parts(1000)[0]
@@ -74,6 +74,13 @@ class Memory:
                 f"got {self.chunk!r}."
             )
         self._check_offload()
+
+    def __repr__(self) -> str:
+        """The choice, as far as it differs from the default."""
+        chosen = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        defaults = {field.name: field.default for field in fields(self)}
+        shown = ", ".join(f"{name}={value!r}" for name, value in chosen if value != defaults[name])
+        return f"{type(self).__name__}({shown})"
 
     @staticmethod
     def fit(budget: int | str, *, last_only: bool = False) -> "MemoryBudget":
@@ -146,7 +153,7 @@ class Memory:
         return (Part(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryBudget(Memory):
     """A budget, for which `scan` plans a memory choice where it is traced; made by `Memory.fit`.
 

@@ -178,7 +178,11 @@ def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]:
     """
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
     while True:
-        overview = look_over(step, carry, x)
+        try:
+            overview = look_over(step, carry, x)
+        except Exception as error:
+            checks.note_call(error, carry, x, xs)
+            raise
         checks.check_structure(carry, overview.carry)
         settled = jax.tree.map(_settled, carry, overview.carry)
         if all(a is b for a, b in zip(jax.tree.leaves(settled), jax.tree.leaves(carry), strict=True)):

@@ -441,3 +441,38 @@ def test_segments_of_a_symbolic_time():
     run = lambda xs: rs.scan(lambda p, c, x: (c + x, None), None, jnp.ones(3), xs, memory=rs.Memory(segment=2))  # noqa: E731
     with pytest.raises(ValueError, match="must be known when the program is traced"):
         jax.export.export(jax.jit(run))(shape)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda params, carry, x: (carry + x, carry),  # with a batch that differs
+        lambda carry, x: (carry, x),
+    ],
+)
+def test_what_a_cell_raises_is_given_what_it_was_called_with(broken):
+    with pytest.raises((TypeError, ValueError)) as error:
+        rs.scan(broken, jnp.ones(2), jnp.ones((4, 3)), jnp.ones((4, 7, 3)))
+    (note,) = [note for note in error.value.__notes__ if note.startswith("scan:")]
+    assert "carry = float32[4,3] and x = float32[7,3], the first step of xs = float32[4,7,3]" in note
+    assert "xs is time-major" in note
+
+
+def test_explain_is_given_one_step():
+    cell = lambda params, carry, x: (carry + x, carry)  # noqa: E731
+    message = r"^explain: the carry .* got float32\[5,4,3\] for float32\[4,3\] at `carry`.*xs\[0\]"
+    with pytest.raises(ValueError, match=message):
+        rs.explain(cell, None, jnp.ones((4, 3)), jnp.ones((5, 4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (rs.cells.LSTM, "It is a class: give an object of it, LSTM(...)."),
+        (lambda params, carry, x: (carry, x), "A plain function goes into scan"),
+        ([], "Cells are given one by one"),
+    ],
+)
+def test_what_is_no_cell_for_a_net(given, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        rs.layer(given)

@@ -264,6 +264,13 @@ def test_the_parts_of_a_schedule():
     assert rs.Memory().parts(100) == (Part(100, None),)
 
 
+def test_a_memory_choice_shows_what_is_not_the_default():
+    assert repr(rs.Memory()) == "Memory()"
+    assert repr(rs.Memory(recompute=("gates",), chunk=4)) == "Memory(recompute=('gates',), chunk=4)"
+    assert repr(rs.Memory.fit("1KiB")) == "MemoryBudget(budget=1024)"
+    assert eval(repr(rs.Memory(segment=(8, 2))), {"Memory": rs.Memory}) == rs.Memory(segment=(8, 2))
+
+
 def test_a_memory_choice_is_a_value():
     assert rs.Memory(recompute=("gates",), segment=(8, 2)) == rs.Memory(recompute=("gates",), segment=(8, 2))
     assert len({rs.Memory(), rs.Memory(recompute=()), rs.Memory(segment=8)}) == 2

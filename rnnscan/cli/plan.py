@@ -40,8 +40,8 @@ def plan(
         report = rs.memory_report(*arguments, memory=memory.choice, compile=False)
     console.print(f"{memory.choice!r}", markup=False)
     console.print(
-        f"needs {readable_bytes(memory.temporary_bytes)} of {budget}, at {memory.relative_cost:.2f} of the operations "
-        "of keeping every name."
+        f"A training step needs {readable_bytes(memory.temporary_bytes)} of {budget} beside its arguments and results, "
+        f"at {memory.relative_cost:.2f} of the operations of keeping every name. Below is all of it."
     )
     console.print(report)
     if plot is not None:

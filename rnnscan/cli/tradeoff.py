@@ -124,7 +124,7 @@ def table_of(rows: list[Tradeoff], shape: str) -> Table:
     table = Table(
         title=f"What a memory choice costs: {shape}",
         title_justify="left",
-        caption="kept: between the forward and the backward pass.\n"
+        caption="kept: between the forward and the backward pass, what the loss keeps among it.\n"
         "temporary: XLA's peak of temporary memory over both passes.\n"
         "time of plain: compared within each round; the median over the rounds.",
         caption_justify="left",

@@ -45,11 +45,22 @@ def check_cell(function: str, cell: Any) -> None:
         TypeError: if it lacks what a composition asks of it.
     """
     lacking = [part for part in ("init", "initial_carry", "names", "output_size") if not hasattr(cell, part)]
-    if lacking or not callable(cell):
+    if lacking or not callable(cell) or isinstance(cell, type):
         raise TypeError(
             f"{function}: every cell must have `init`, `initial_carry`, `names` and `output_size`; got "
-            f"{type(cell).__name__}, without {listing(lacking)}. Cells are given one by one: stack(lower, upper)."
+            f"{type(cell).__name__}, without {listing(lacking)}. {_likely_cause(cell)}"
         )
+
+
+def _likely_cause(cell: Any) -> str:
+    if isinstance(cell, type):
+        return f"It is a class: give an object of it, {cell.__name__}(...)."
+    if callable(cell):
+        return (
+            "A plain function goes into scan, explain, memory_report and plan; what makes parameters and carries by "
+            "itself needs an object with these four."
+        )
+    return "Cells are given one by one: stack(lower, upper)."
 
 
 def check_rate(function: str, argument: str, rate: Any) -> None:

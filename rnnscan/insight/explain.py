@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan import checks
 from rnnscan.engine.fission import why_not
 from rnnscan.engine.kinds import CarryFound, EquationFound, find
 from rnnscan.engine.step import flatten_step
 from rnnscan.memory import Memory, check_names, kept_names
-from rnnscan.messages import is_count
+from rnnscan.messages import describe, is_count, leaves_with_places
 from rnnscan.naming import look_over
 
 
@@ -23,6 +24,7 @@ class Explanation:
     Attributes:
         cell: the cell, in words.
         memory: the memory choice.
+        length: steps of the sequence that it is explained for.
         engine: the engine that `engine="auto"` picks for the cell.
         reason: why, if that is not the fission engine.
         equations: what was found of each operation of the step.
@@ -32,6 +34,7 @@ class Explanation:
 
     cell: str
     memory: Memory
+    length: int
     engine: str
     reason: str
     equations: tuple[EquationFound, ...]
@@ -78,7 +81,8 @@ class Explanation:
             f"carry{place}: {leaf.type}, loop {leaf.loop}, {leaf.kind}; kept {leaf.kept}"
             for place, leaf in self.carry.items()
         ]
-        return [f"{self.cell} under {self.memory}", f"engine: {self.engine}{reason}", f"equations: {counts}", *carry]
+        title = f"{self.cell} under {self.memory}, for {self.length} steps"
+        return [title, f"engine: {self.engine}{reason}", f"equations: {counts}", *carry]
 
 
 def explain(
@@ -141,6 +145,7 @@ def explain(
 
         overview = look_over(step, carry, x)
         checks.check_structure(carry, overview.carry)
+        _check_shapes(carry, overview.carry, x)
         check_names(memory, overview.names)
         flat, _ = flatten_step(step, carry, x, kept=frozenset(overview.names.known), names=overview.names)
         kept = kept_names(memory, overview.names)
@@ -155,12 +160,23 @@ def explain(
     return Explanation(
         cell=getattr(cell, "__name__", repr(cell)),
         memory=memory,
+        length=length,
         engine="lax" if found["reason"] else "fission",
         reason=found["reason"],
         equations=found["equations"],
         carry=found["carry"],
         y=found["y"],
     )
+
+
+def _check_shapes(carry: Any, new_carry: Any, x: Any) -> None:
+    for (where, leaf), new_leaf in zip(leaves_with_places(carry, "carry"), jax.tree.leaves(new_carry), strict=True):
+        if jnp.shape(leaf) != new_leaf.shape:
+            raise ValueError(
+                f"explain: the carry that the cell returns must have the shapes of the one it is given; got "
+                f"{describe(new_leaf)} for {describe(leaf)} at {where}, with x = {jax.tree.map(describe, x)}. Give one "
+                "step's input, such as xs[0]."
+            )
 
 
 _HEADER = ("operation", "result", "name", "kind", "forward", "again")

@@ -17,7 +17,7 @@ from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.messages import is_array_like, is_count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlannedMemory(Memory):
     """A memory choice that `plan` made, with what it expects of it.
 

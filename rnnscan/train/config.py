@@ -31,7 +31,7 @@ class TrainConfig:
 
     Example:
         >>> TrainConfig(cell="gru", recompute=("gates",)).memory
-        Memory(recompute=('gates',), offload=(), segment=None, chunk=None)
+        Memory(recompute=('gates',))
     """
 
     cell: Literal["lstm", "gru", "rnn"] = "lstm"

@@ -1,6 +1,7 @@
 """The training loop: steps with batches, metrics, evaluations, checkpoints, and a clean end."""
 
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -96,6 +97,7 @@ def fit(
         >>> state.params["w"].round(2).tolist()
         [1.0, 2.0]
     """
+    _check_run(run)
     _check_counts(steps, evaluate_every, checkpoint_every, run, most_skipped)
     first = int(state.step)
     if run is not None:
@@ -106,7 +108,13 @@ def fit(
     state = jax.tree.map(jnp.copy, state)
     with (
         tqdm(
-            total=steps, initial=first, unit="step", bar_format=PROGRESS, dynamic_ncols=True, disable=not progress
+            total=steps,
+            initial=first,
+            unit="step",
+            bar_format=PROGRESS,
+            dynamic_ncols=True,
+            disable=not progress,
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; a file gets each update as another line
         ) as bar,
         nullcontext(_log_nothing) if run is None else run.logging() as log,
         nullcontext(_never) if run is None else noted(signal.SIGTERM) as stopped,
@@ -160,6 +168,12 @@ def _check_skipped(state: TrainState, metrics: Metrics, most: int) -> None:
             f"{metrics['loss']} and the gradient's norm {metrics.get('gradient_norm')}. Lower the learning rate, clip "
             "the gradient, or look at the batches of these steps."
         )
+
+
+def _check_run(run: Any) -> None:
+    if run is not None and not isinstance(run, RunDirectory):
+        fix = f"Write run=RunDirectory({str(run)!r})."
+        raise TypeError(f"fit: `run` must be a RunDirectory, or None; got {run!r}. {fix}")
 
 
 def _check_counts(

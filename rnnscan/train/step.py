@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
+from rnnscan.messages import describe
 from rnnscan.train.state import TrainState
 
 
@@ -53,6 +54,11 @@ def make_step(
         >>> state.params["w"].tolist(), float(metrics["loss"])
         ([1.0, 2.0], 20.0)
     """
+    if not callable(loss) or not hasattr(optimizer, "update"):
+        raise TypeError(
+            "make_step: it takes a function `loss(params, carry, batch, key)` and an optimizer of optax; got "
+            f"{loss!r} and {optimizer!r}. Write make_step(loss, optax.adam(1e-3)), say."
+        )
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Give None to clip nothing.")
     update = optax.with_extra_args_support(optimizer).update
@@ -65,7 +71,9 @@ def make_step(
 
         def loss_of(params: Any) -> tuple[Array, tuple[Any, dict[str, Any]]]:
             # The carry is put together anew, because a variable of nnx can be changed only where it was made.
-            value, carry, *more = loss(params, jax.tree.map(lambda leaf: leaf, rest.carry), batch, key)
+            result = loss(params, jax.tree.map(lambda leaf: leaf, rest.carry), batch, key)
+            _check_result(result)
+            value, carry, *more = result
             return value, (carry, dict(more[0]) if more else {})
 
         (value, (carry, more)), gradient = jax.value_and_grad(loss_of, has_aux=True)(params)
@@ -107,6 +115,14 @@ def _all(check: Callable[[Array], Array], tree: Any) -> Bool[Array, ""]:
     """Whether all floating-point numbers in a tree pass a check."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.all(jnp.array([check(leaf).all() for leaf in leaves], bool))
+
+
+def _check_result(result: Any) -> None:
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        raise TypeError(
+            "make_step: `loss(params, carry, batch, key)` must return (loss, carry) or (loss, carry, metrics); got "
+            f"{jax.tree.map(describe, result)}. A model without a carry returns the one it was given."
+        )
 
 
 def _check_names(metrics: Mapping[str, Any]) -> None:

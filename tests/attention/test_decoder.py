@@ -38,7 +38,12 @@ AROUND = {
 }
 
 
-@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
+@pytest.fixture(
+    params=[
+        pytest.param(kind, id=name, marks=[pytest.mark.slow] if name in ("recurrent", "coverage") else [])
+        for name, kind in KINDS.items()
+    ]
+)
 def decoder(request):
     return request.param
 

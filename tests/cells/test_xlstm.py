@@ -92,7 +92,7 @@ CASES = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("start", ["zero", "given"])
+@pytest.mark.parametrize("start", [pytest.param("zero", marks=pytest.mark.slow), "given"])
 @pytest.mark.parametrize(("case", "paper"), CASES.values(), ids=CASES)
 def test_values_and_gradients_are_those_of_the_equations_without_a_stabilizer(case, paper, start):
     params, carry, xs = case.arguments(length=5)

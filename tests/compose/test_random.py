@@ -27,7 +27,14 @@ RANDOM = {
 }
 
 
-@pytest.fixture(params=list(RANDOM.values()), ids=list(RANDOM))
+FEW = ("output", "recurrent variational", "zoneout", "stack")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(cell, id=name, marks=[] if name in FEW else [pytest.mark.slow]) for name, cell in RANDOM.items()
+    ]
+)
 def cell(request):
     return request.param
 

@@ -268,3 +268,11 @@ def test_the_progress_shows_the_loss_and_what_was_skipped(capsys: pytest.Capture
 def test_numbers_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fit(STEP, initial(), batch_at, **{"steps": 3, "progress": False, **options})
+
+
+@pytest.mark.bad_input
+def test_a_path_is_no_run() -> None:
+    with pytest.raises(
+        TypeError, match=r"^fit: `run` must be a RunDirectory, .* Write run=RunDirectory\('runs/mine'\)"
+    ):
+        train(initial(), 1, run="runs/mine")

@@ -243,3 +243,16 @@ def test_a_carry_that_the_next_step_cannot_be_given_is_refused(returned: Any, me
 def test_a_norm_that_is_not_above_zero_is_refused(clip_norm: float) -> None:
     with pytest.raises(ValueError, match=r"make_step: `clip_norm` must be above 0; got "):
         make_step(loss, optax.sgd(0.1), clip_norm=clip_norm)
+
+
+def test_a_loss_that_returns_its_value_alone_is_refused() -> None:
+    optimizer = optax.sgd(0.1)
+    step = make_step(lambda params, carry, batch, key: jnp.sum(params["w"]), optimizer)
+    with pytest.raises(TypeError, match=r"must return \(loss, carry\) or \(loss, carry, metrics\); got float32\[\]"):
+        step(initial(optimizer), batch_at(0))
+
+
+@pytest.mark.bad_input
+def test_an_optimizer_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^make_step: .* and 'adam'\. Write make_step\(loss, optax\.adam"):
+        make_step(loss, "adam")
