@@ -17,7 +17,7 @@ from rich.table import Table
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.insight import kept_bytes, measure_tradeoff
+from rnnscan.insight import kept_bytes, measure_tradeoff, temporary_bytes
 from rnnscan.insight.candidates import candidates
 from rnnscan.insight.tradeoff import choice_name, readable_bytes
 from rnnscan.insight.training_step import TrainingStep
@@ -29,7 +29,6 @@ SMALL = [
     (cells.GRU(48), 96, 8, 24),
     (cells.LayerNormLSTM(32), 64, 4, 16),
     (cells.MinGRU(64), 128, 4, 32),
-    (rs.stack(cells.GRU(32), cells.LSTM(32)), 64, 4, 16),
 ]
 SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15)
 ROUNDS = 40
@@ -39,8 +38,8 @@ def every_choice(names: tuple[str, ...], length: int) -> Iterator[rs.Memory]:
     """Names x segment x chunk."""
     subsets = [subset for count in range(len(names)) for subset in combinations(names, count)]
     for recompute in [*subsets, "all"]:
-        yield from (rs.Memory(recompute=recompute, chunk=chunk) for chunk in (None, 2, 4, 8, 16, 32))
-        sizes = [size for size in range(2, length) if length % size == 0]
+        yield from (rs.Memory(recompute=recompute, chunk=chunk) for chunk in (None, 4, 16))
+        sizes = [size for size in range(4, length) if length % size == 0]
         yield from (rs.Memory(recompute=recompute, segment=size) for size in sizes)
         yield rs.Memory(recompute=recompute, segment=(length // 2, length // 8))
 
@@ -64,13 +63,13 @@ def compare_with_every_choice(cell: Any, length: int, batch: int, features: int,
     step = TrainingStep(cell, params, carry, xs, options={}, last_only=False)
     planned = [one.memory for one in candidates(cell, params, carry, xs[0], length)]
     choices = list(dict.fromkeys([*every_choice(cell.names, length), *planned]))
-    runs = []
+    runs, needs = [], {}
     for memory in choices:
         loss, given = step.build(memory)
         gradient = jax.jit(jax.grad(loss, argnums=tuple(range(len(given))))).lower(*given).compile()
         runs.append(lambda gradient=gradient, given=given: jax.block_until_ready(gradient(*given)))
+        needs[memory] = temporary_bytes(gradient) or 0
     seconds = dict(zip(choices, timed(runs), strict=True))
-    needs = {memory: step.temporary_bytes(memory) for memory in choices}
     for share in SHARES:
         budget = share * max(needs.values())
         fitting = [memory for memory in choices if needs[memory] <= budget]
@@ -113,7 +112,7 @@ def main() -> None:
     every = Table("cell", "budget", "planned", "fastest that fits", "time, planned / fastest")
     for case in SMALL:
         compare_with_every_choice(*case, every)
-    console.print(every)
+        console.print(every)
 
 
 if __name__ == "__main__":

@@ -253,3 +253,14 @@ def test_the_lax_engine_has_no_chunks():
     memory = rs.plan(cell, *arguments(cell), budget=40_000, engine="lax")
     assert memory.chunk is None
     assert needed(cell, memory, *arguments(cell), engine="lax") <= 40_000
+
+
+def test_no_choice_is_said_to_cost_less_than_keeping_every_name():
+    cell = cells.GRU(48)
+    params, carry, xs = arguments(cell, length=96)
+    found = candidates(cell, params, carry, jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype), 96)
+    assert found[0].memory == rs.Memory()
+    cost = {one.memory: one.cost for one in found}
+    for one in found:
+        if one.memory.segment is not None:
+            assert one.cost >= cost[rs.Memory(recompute=one.memory.recompute)]

@@ -62,10 +62,10 @@ def candidates(
             if offload:
                 price = offload_cost(cell, offload, params, carry, x)
                 found.append(candidate(Memory(recompute=chosen, offload=offload), offloaded=price))
-    for segment, again in _segments(length):
+    for segment, again, again_of_names in _segments(length):
         found.append(candidate(Memory(recompute="all", segment=segment), again=again))
         if names:
-            found.append(candidate(Memory(segment=segment), again=again))
+            found.append(candidate(Memory(segment=segment), again=again_of_names))
     return sorted(found, key=lambda one: one.cost)
 
 
@@ -89,18 +89,22 @@ def _names(cell: Any, params: Any, carry: Any, x: Any) -> tuple[str, ...]:
     return found[0]
 
 
-def _segments(length: int) -> Iterator[tuple[Any, float]]:
-    """Values of `Memory.segment`, and how often each makes a step run again."""
+def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
+    """Values of `Memory.segment`, and how often each makes a step run again beside what it does without segments.
+
+    The second figure is that for a segment whose names are kept while it runs.
+    """
     size = 2 ** max(0, (length - 1).bit_length() - 1)
     while size >= 4 and size < length:
-        yield _near_divisor(length, size), 1.0
+        yield _near_divisor(length, size), 1.0, 1.0
         size //= 2
     slots = min(_MOST_SLOTS, length // 2)
     while slots >= 4:
         schedule = _schedule(length, slots)
         if schedule is not None:
             # One evaluation is the forward pass, and one is counted by the cost of a step without names.
-            yield schedule, schedule.evaluations / length - 2
+            with_names = NestedScan(schedule.parts, internal_size=1)
+            yield schedule, schedule.evaluations / length - 2, with_names.evaluations / length - 1
         slots //= 2
     for levels in (2, 3):
         root = round(length ** (1 / (levels + 1)))
@@ -110,7 +114,7 @@ def _segments(length: int) -> Iterator[tuple[Any, float]]:
                 outer = _near_divisor(outer, inner**level)
                 sizes.append(outer)
             if inner >= 2 and length > sizes[0] and all(a > b for a, b in pairwise(sizes)):
-                yield tuple(sizes), float(levels)
+                yield tuple(sizes), float(levels), float(levels)
 
 
 def _near_divisor(length: int, size: int) -> int:
