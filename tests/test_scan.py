@@ -128,7 +128,7 @@ def random_options(seed):
     return length, batch, options, valid, reset
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)
     given = arguments(seed, length, batch)

@@ -53,7 +53,7 @@ def jitted(decoder, given, **options):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ["additive", "stack", "dot, projected", "multi-head"])
+@pytest.mark.parametrize("name", ["additive", "stack", *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS)])
 def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(name):
     decoder = STACK if name == "stack" else KINDS[name]
     given = arguments(decoder, length=5)
