@@ -56,15 +56,17 @@ def assert_exact(report):
     assert report.training.kept_bytes == report.training.counted_bytes
 
 
+def is_few(name, choices):
+    """Whether `make test` has it: a form of each cell, all choices where there is an LSTM. `make test-all` has all."""
+    return name in FIRST and (choices in ("auto", "lax") or "LSTM" in name)
+
+
 @pytest.mark.parametrize(
     ("case", "choices"),
     [
-        pytest.param(
-            case, choices, id=f"{name}, {choices}", marks=[] if name in FIRST and choices in few else [pytest.mark.slow]
-        )
+        pytest.param(case, choices, id=f"{name}, {choices}", marks=[] if is_few(name, choices) else [pytest.mark.slow])
         for name, case in CASES.items()
         for choices in ("auto", "segments", "schedules", "lax")
-        for few in (("auto", "lax") if "LSTM" not in name else ("auto", "segments", "schedules", "lax"),)
     ],
 )
 def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
