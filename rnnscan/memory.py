@@ -167,15 +167,10 @@ class MemoryBudget(Memory):
 
 
 def check_names(memory: Memory, names: Names) -> None:
-    """Refuse a memory choice that speaks of a name which the cell does not have, or that is none yet.
+    """Refuse a memory choice that speaks of a name which the cell does not have.
 
     JAX would not notice: under its policies a misspelt name silently recomputes, or keeps, everything.
     """
-    if isinstance(memory, MemoryBudget):
-        raise ValueError(
-            f"explain: `memory` must be a choice; got a budget, {memory!r}. Make the choice for these shapes by "
-            "rnnscan.plan."
-        )
     chosen = {"recompute": () if memory.recompute == "all" else memory.recompute, "offload": memory.offload}
     for field, wanted in chosen.items():
         for name in wanted:

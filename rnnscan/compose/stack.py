@@ -31,6 +31,11 @@ class Stack:
         """The size of y's last axis: the uppermost cell's."""
         return self.cells[-1].output_size
 
+    @property
+    def input_axes(self) -> tuple[Any, ...]:
+        """The spatial axes of the input: the lowest cell's."""
+        return getattr(self.cells[0], "input_axes", ())
+
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the lowest layer first."""
         params = {}

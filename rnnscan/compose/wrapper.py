@@ -25,6 +25,11 @@ class Wrapper:
         return self.cell.output_size
 
     @property
+    def input_axes(self) -> tuple[Any, ...]:
+        """The spatial axes of the input: the inner cell's."""
+        return getattr(self.cell, "input_axes", ())
+
+    @property
     def output_part(self) -> int | None:
         """The part of the new carry that y is, or None where y is something else."""
         return getattr(self.cell, "output_part", None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -48,9 +49,13 @@ def candidates(
     names = _names(cell, params, carry, x)
     forward = forward_cost(cell, params, carry, x)
 
+    @cache  # Most candidates keep the same names, and the cost is a trace of the gradient.
+    def cost_of(kept: tuple[str, ...]) -> int | float:
+        return training_cost(cell, kept, params, carry, x)
+
     def candidate(memory: Memory, *, again: float = 0.0, offloaded: int | float = 0) -> Candidate:
-        kept = [] if memory.recompute == "all" else [name for name in names if name not in memory.recompute]
-        return Candidate(memory, training_cost(cell, kept, params, carry, x) + again * forward + offloaded)
+        kept = () if memory.recompute == "all" else tuple(name for name in names if name not in memory.recompute)
+        return Candidate(memory, cost_of(kept) + again * forward + offloaded)
 
     found = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
     found.append(candidate(Memory(recompute="all")))

@@ -12,7 +12,7 @@ from rnnscan import checks
 from rnnscan.engine.fission import why_not
 from rnnscan.engine.kinds import CarryFound, EquationFound, find
 from rnnscan.engine.step import flatten_step
-from rnnscan.memory import Memory, check_names, kept_names
+from rnnscan.memory import Memory, MemoryBudget, check_names, kept_names
 from rnnscan.messages import describe, is_count, leaves_with_places
 from rnnscan.naming import look_over
 
@@ -134,6 +134,11 @@ def explain(
     if not isinstance(memory, Memory):
         raise TypeError(
             f"explain: `memory` must be a Memory; got {memory!r}. memory=None is plain autodiff, which splits nothing."
+        )
+    if isinstance(memory, MemoryBudget):
+        raise ValueError(
+            f"explain: `memory` must be a choice; got a budget, {memory!r}. Make the choice for these shapes by "
+            "rnnscan.plan."
         )
     if not is_count(length):
         raise ValueError(f"explain: `length` must be an int of at least 1; got {length!r}.")

@@ -84,7 +84,7 @@ class Cell(nn.RNNCellBase):
     @property
     def num_feature_axes(self) -> int:
         """How many axes of an input are not the batch's: the features, and the spatial ones of a convolution."""
-        return 1 + len(_spatial_axes(self.cell))
+        return 1 + len(getattr(self.cell, "input_axes", ()))
 
     def _params(self, input_size: int) -> dict[str, Any]:
         shapes = jax.eval_shape(lambda: self.cell.init(jax.random.key(0), input_size))
@@ -137,12 +137,3 @@ def what_it_lacks(cell: Any) -> str:
         return f"the module {type(cell).__name__}. Derive it from flax.linen.RNNCellBase."
     lacking = [part for part in ("init", "initial_carry", "__call__") if not hasattr(cell, part)]
     return f"{type(cell).__name__}, without {listing(lacking)}. Write cells.LSTM(256), say."
-
-
-def _spatial_axes(cell: Any) -> tuple[str, ...]:
-    """The spatial axes of a cell's input, also where the cell is within others."""
-    if hasattr(cell, "input_axes"):
-        return cell.input_axes
-    if hasattr(cell, "cells"):
-        return _spatial_axes(cell.cells[0])
-    return _spatial_axes(cell.cell) if hasattr(cell, "cell") else ()

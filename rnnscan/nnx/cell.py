@@ -99,7 +99,7 @@ class Cell(nnx.RNNCellBase):
     @property
     def num_feature_axes(self) -> int:
         """How many axes one row of a step's input has: its features, and spatial ones where the cell has them."""
-        return 1 + len(_input_axes(self.cell))
+        return 1 + len(getattr(self.cell, "input_axes", ()))
 
     def _values(self) -> Any:
         """The parameters as arrays."""
@@ -119,13 +119,3 @@ def _check_cell(cell: Any) -> None:
             f"Cell: the cell must be configuration only; got {describe(cell)}, a pytree, which holds arrays. Make it "
             "in the call of a module of your own, and run it there by rnnscan.scan."
         )
-
-
-def _input_axes(cell: Any) -> tuple[Any, ...]:
-    """The spatial axes of the input: those of the cell that a composed cell gives it to."""
-    while not hasattr(cell, "input_axes"):
-        inner = getattr(cell, "cells", None) or (getattr(cell, "cell", None),)
-        cell = inner[0]
-        if cell is None:
-            return ()
-    return cell.input_axes

@@ -252,6 +252,5 @@ def test_a_key_may_be_given_within_a_step_and_the_engine_still_takes_the_step_ap
     explanation = rs.explain(keyed, params, carry, (xs[0], steps[0]))
     assert (explanation.engine, explanation.reason) == ("fission", "")
     outside = rs.with_key(cell, key, params, xs[0])
-    for step in (keyed, outside):
-        ys = rs.scan(step, params, carry, (xs, steps))[1]
-    np.testing.assert_array_equal(ys, rs.scan(keyed, params, carry, (xs, steps))[1])
+    within, without = (rs.scan(step, params, carry, (xs, steps))[1] for step in (keyed, outside))
+    np.testing.assert_array_equal(within, without)
