@@ -25,19 +25,20 @@ Length: TypeAlias = Any
 Padding: TypeAlias = Literal["zero", "hold", "drop"]
 
 
-def valid_steps(seq_lengths: Integer[Array, " batch"], length: Length) -> Bool[Array, "time batch"]:
+def valid_steps(seq_lengths: Integer[Array, "*batch"], length: Length) -> Bool[Array, " time *batch"]:
     """Which steps are valid: step t of row n is, where t < seq_lengths[n]. A length may be 0 or above `length`."""
     steps = jnp.arange(length)
     # A length that the index's dtype cannot hold would come out negative.
     most = min(jnp.iinfo(seq_lengths.dtype).max, jnp.iinfo(steps.dtype).max)
-    return steps[:, None] < jnp.minimum(seq_lengths, most).astype(steps.dtype)[None, :]
+    steps = jnp.expand_dims(steps, range(1, 1 + seq_lengths.ndim))
+    return steps < jnp.minimum(seq_lengths, most).astype(steps.dtype)
 
 
-def select_rows(condition: Bool[Array, " batch"], on_true: Any, on_false: Any) -> Any:
-    """Take each row of a pytree's leaves `(N, ...)` from one of two pytrees of the same types."""
+def select_rows(condition: Bool[Array, "*batch"], on_true: Any, on_false: Any) -> Any:
+    """Take each row of a pytree's leaves `(*batch, ...)` from one of two pytrees of the same types."""
 
     def select(true_leaf: Any, false_leaf: Any) -> Any:
-        rows = condition.reshape(condition.shape + (1,) * (jnp.ndim(true_leaf) - 1))
+        rows = condition.reshape(condition.shape + (1,) * (jnp.ndim(true_leaf) - condition.ndim))
         return jnp.where(rows, true_leaf, false_leaf)
 
     return jax.tree.map(select, on_true, on_false)

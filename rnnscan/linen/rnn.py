@@ -18,6 +18,7 @@ from rnnscan.linen.functional import lifted_scan
 from rnnscan.memory import Memory
 from rnnscan.messages import describe, leaves_with_places
 from rnnscan.scan import scan
+from rnnscan.sequence import select_rows, valid_steps
 
 
 class _Steps(NamedTuple):
@@ -156,7 +157,9 @@ class RNN(nn.RNN):
         flips, runs_back = reverse and seq_lengths is not None, reverse and seq_lengths is None
         if flips:
             xs, reset = jax.tree.map(flip, (xs, reset))
-        steps = _Steps(xs, jnp.arange(length), valid=_valid(seq_lengths, length) if return_carry else None, reset=reset)
+        holds = return_carry and seq_lengths is not None
+        valid = valid_steps(jnp.asarray(seq_lengths), length) if holds else None
+        steps = _Steps(xs, jnp.arange(length), valid=valid, reset=reset)
         carry = self._initial_carry(init_key, xs) if initial_carry is None else initial_carry
         carry, outputs = self._run(carry, steps, runs_back)
         if flips and keep_order:
@@ -206,30 +209,14 @@ def _step_from(initial_carry: Any) -> Callable[[nn.Module, Any, _Steps], tuple[A
     def step(cell: nn.Module, carries: Any, given: _Steps) -> tuple[Any, Any]:
         carry, last_valid = carries
         if given.reset is not None:
-            carry = _select(given.reset, initial_carry, carry)
+            carry = select_rows(given.reset, initial_carry, carry)
         numbered: Mapping[str, Any] = {"step": given.number} if isinstance(cell, Cell) else {}
         carry, y = cell(carry, given.x, **numbered)
         if given.valid is not None:
-            last_valid = _select(given.valid, carry, last_valid)
+            last_valid = select_rows(given.valid, carry, last_valid)
         return (carry, last_valid), y
 
     return step
-
-
-def _select(rows: Array, on_true: Any, on_false: Any) -> Any:
-    """Each row, `(*batch)`, of a pytree of leaves `(*batch, ...)` from one of two."""
-
-    def select(true_leaf: Any, false_leaf: Any) -> Any:
-        return jnp.where(rows.reshape(rows.shape + (1,) * (jnp.ndim(true_leaf) - rows.ndim)), true_leaf, false_leaf)
-
-    return jax.tree.map(select, on_true, on_false)
-
-
-def _valid(seq_lengths: Any, length: int) -> Any:
-    """Which rows each step is valid in, `(T, *batch)`, or None where there are no lengths."""
-    if seq_lengths is None:
-        return None
-    return jnp.arange(length).reshape(length, *[1] * jnp.ndim(seq_lengths)) < seq_lengths
 
 
 def _check_inputs(inputs: Any, feature_axes: int) -> None:

@@ -15,7 +15,8 @@ from rnnscan.nnx import checks
 from rnnscan.nnx.cell import Cell
 from rnnscan.nnx.functional import Call, scan_module
 from rnnscan.nnx.initial_carry import make_carry
-from rnnscan.nnx.sequence import flip, flip_reset, holding_last_valid, resetting, valid_steps
+from rnnscan.nnx.sequence import flip, flip_reset, holding_last_valid, resetting
+from rnnscan.sequence import valid_steps
 
 
 class RNN(nnx.RNN):

@@ -13,11 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan.nnx.functional import Call
-
-
-def valid_steps(seq_lengths: Integer[Array, "*batch"], length: int) -> Bool[Array, "*steps"]:
-    """Which steps are valid."""
-    return jnp.arange(length).reshape(-1, *[1] * seq_lengths.ndim) < seq_lengths
+from rnnscan.sequence import select_rows
 
 
 def flip(tree: Any, seq_lengths: Integer[Array, "*batch"] | None) -> Any:
@@ -52,7 +48,7 @@ def resetting(call: Call, start: Any) -> Call:
 
     def step(module: Any, carry: Any, scanned: Any) -> tuple[Any, Any]:
         x, reset = scanned
-        return call(module, _select(reset, start, carry), x)
+        return call(module, select_rows(reset, start, carry), x)
 
     return step
 
@@ -63,14 +59,9 @@ def holding_last_valid(call: Call) -> Call:
     def step(module: Any, carries: Any, scanned: Any) -> tuple[Any, Any]:
         (carry, last), (x, valid) = carries, scanned
         carry, y = call(module, carry, x)
-        return (carry, _select(valid, carry, last)), y
+        return (carry, select_rows(valid, carry, last)), y
 
     return step
-
-
-def _select(rows: Bool[Array, "*batch"], on_true: Any, on_false: Any) -> Any:
-    """Each row of a pytree's leaves `(*batch, ...)` from one of two pytrees."""
-    return jax.tree.map(lambda one, other: jnp.where(_trailing(rows, one), one, other), on_true, on_false)
 
 
 def _trailing(array: Array, leaf: Array) -> Array:
