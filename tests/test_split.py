@@ -6,10 +6,8 @@ import pytest
 
 from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import BACKENDS, PRODUCTS, stays_whole
-from rnnscan.engine.layout import merge_products, store_transposed
 from rnnscan.engine.linear import follows_linearly, is_linear
-from rnnscan.engine.run import evaluate
-from rnnscan.engine.split import Roles, needed, split
+from rnnscan.engine.split import Roles, split
 from rnnscan.engine.trace import trace
 
 
@@ -101,46 +99,3 @@ def test_the_state_of_an_lstm_follows_from_its_output_and_not_the_other_way_roun
     assert follows_linearly(program.equations, leaves, new_carry, candidates=[1]) == [1]
     assert follows_linearly(program.equations, leaves, new_carry, candidates=[0]) == []
     assert follows_linearly(program.equations, leaves, new_carry, candidates=[0, 1]) == [1]
-
-
-def test_a_sum_of_two_products_of_known_values_is_one_and_equal():
-    def step(matrix, carry, x):
-        return [jnp.tanh(x @ matrix + carry[0] @ (2 * matrix)), (x @ matrix.T) @ matrix]
-
-    program, matrix, leaves, x, _ = program_of(step, 1)
-    merged = merge_products(program, matrix, [*leaves, *x])
-    assert products(needed(merged.equations, merged.outputs)) == products(program.equations) - 1
-    assert products(needed(merge_products(program, matrix, x).equations, merged.outputs)) == 4, "the carry is not known"
-    keys = jax.random.split(jax.random.key(0), 3)
-    given = [jax.random.normal(key, value.shape) for key, value in zip(keys, program.inputs, strict=True)]
-    expected = step(given[0], given[1:2], given[2])
-    for rewritten in (merged, store_transposed(program, matrix)):
-        values = dict(zip(program.inputs, given, strict=True))
-        evaluate(rewritten.equations, values)
-        for output, value in zip(program.outputs, expected, strict=True):
-            assert jnp.allclose(values[output], value, rtol=1e-4, atol=1e-4)
-
-
-def test_a_product_that_large_values_feed_is_not_merged():
-    def step(matrix, carry, x):
-        pooled = jnp.tanh(x[:, None, :] * jnp.arange(100.0)[:, None]).sum(1)
-        return [pooled @ matrix + carry[0] @ matrix]
-
-    program, matrix, leaves, x, _ = program_of(step, 1)
-    merged = merge_products(program, matrix, [*leaves, *x])
-    assert products(needed(merged.equations, merged.outputs)) == 2
-
-
-def test_a_weight_that_is_read_by_columns_is_transposed_once():
-    def step(matrix, carry, x):
-        pull = jax.vjp(lambda x: jnp.tanh(jnp.tanh(x @ matrix) @ matrix), x)[1]
-        return pull(carry[0])
-
-    program, matrix, *_ = program_of(step, 1)
-    stored = store_transposed(program, matrix)
-    names = [equation.primitive.name for equation in stored.equations]
-    assert names.count("transpose") == 1
-    contracted = [
-        equation.params["dimension_numbers"][0] for equation in stored.equations if equation.primitive.name in PRODUCTS
-    ]
-    assert set(contracted) == {((1,), (0,))}

@@ -16,11 +16,12 @@ from rnnscan.engine.chunks import before_each
 from rnnscan.engine.deferral import place_sums
 from rnnscan.engine.forward import Plan, Saved
 from rnnscan.engine.heuristics import heuristics, stays_whole
-from rnnscan.engine.layout import merge_products, store_transposed
+from rnnscan.engine.products import join_products, store_transposed
 from rnnscan.engine.run import Runner, invariant_values
 from rnnscan.engine.split import Roles, Split, split
 from rnnscan.engine.step import one_step
-from rnnscan.engine.trace import Program, Value, trace
+from rnnscan.engine.sums import concatenate_pads, merge_products
+from rnnscan.engine.trace import Program, Value, trace, without_repeats
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class _PullBack:
     def program(self, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]) -> Program:
         """`(constants, carry, x, kept, cotangents of y and of the carry)` to what follows, and cotangents."""
         steps = map(one_step, [*saved.xs, *saved.kept, *ct_ys])
-        return trace(self._pull_back(saved), *saved.constants, *saved.initial, *steps, *ct_carry)
+        return without_repeats(trace(self._pull_back(saved), *saved.constants, *saved.initial, *steps, *ct_carry))
 
     def _pull_back(self, saved: Saved) -> Any:
         sizes = [len(saved.constants), len(saved.initial), len(saved.xs), len(saved.kept), len(self.nonzero)]
@@ -135,10 +136,11 @@ class _Steps:
         new_following, summed, new_ct, stacked = _cut(
             program.outputs, [len(pull.following), len(pull.wanted_constants), len(pull.float_carry)]
         )
-        program = store_transposed(program, constants)
+        program = store_transposed(concatenate_pads(program), constants)
         following = [carry[index] for index in pull.following]
         others = [leaf for index, leaf in enumerate(carry) if index not in pull.following]
         program = merge_products(program, constants, [*others, *given])
+        program = join_products(program, constants, ct_carry_inputs, new_ct)
         again = Roles(constants, [*others, *given], following, new_following, stacked=following)
         back = Roles(constants, [*carry, *given, *ct_y], ct_carry_inputs, new_ct, summed, stacked)
         splits = [_split(program, again), _split(program, back)]

@@ -1,19 +1,33 @@
 """The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from rnnscan.engine.heuristics import heuristics
 from rnnscan.engine.split import needed
 from rnnscan.engine.trace import Atom, Constant, Equation, Value
 
 
-# Of one operand, and linear in it: the sum over steps of the result is the result of the sum.
-LINEAR = frozenset({"neg", "transpose", "reshape", "reduce_sum", "broadcast_in_dim", "squeeze", "copy"})
-ADDITIVE = frozenset({"add", "add_any", "sub"})
+# Linear in all operands together.
+_LINEAR = frozenset(
+    {"neg", "transpose", "reshape", "reduce_sum", "broadcast_in_dim", "squeeze", "copy", "slice", "split", "unstack"}
+    | {"add", "add_any", "sub", "concatenate", "stack", "pad"}
+)
+
+
+def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
+    """Whether the sum over steps of a result is the result of the sums of what varies among the operands."""
+    primitive, operands = equation.primitive.name, [varies(atom) for atom in equation.inputs]
+    if primitive == "convert_element_type":  # Of mixed precision: a sum is rounded once where each term was.
+        return all(jnp.issubdtype(atom.dtype, jnp.inexact) for atom in [*equation.inputs, *equation.outputs])
+    if primitive == "div":
+        return operands == [True, False]
+    return primitive in _LINEAR or (primitive in ("mul", "dot_general") and operands.count(True) == 1)
 
 
 class Chunk:
@@ -73,28 +87,28 @@ class Chunk:
 
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        primitive = equation.primitive.name if equation is not None else ""
-        if equation is None:
-            pass
-        elif primitive in LINEAR:
-            return equation.evaluate(self.sum(equation.inputs[0]))[0]
-        elif primitive in ADDITIVE:
-            return equation.evaluate(*map(self.sum, equation.inputs))[0]
-        elif primitive == "dot_general":
+        if equation is not None and passes_sums(equation, self.varies):
+            is_linear = equation.primitive.name in _LINEAR
+            operands = (self.sum(own) if is_linear or self.varies(own) else self.read(own) for own in equation.inputs)
+            self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
+            return self._sums[atom]
+        if equation is not None and equation.primitive.name == "dot_general":
             return self._sum_of_product(equation)
         return jnp.sum(self.read(atom), axis=0)
 
     def _sum_of_product(self, equation: Equation) -> Any:
-        left, right = equation.inputs
-        if not self.varies(left):
-            return equation.evaluate(self.read(left), self.sum(right))[0]
-        if not self.varies(right):
-            return equation.evaluate(self.sum(left), self.read(right))[0]
+        """The sum of products of two values that vary: one product that contracts over the steps too."""
         contracting, batch = equation.params["dimension_numbers"]
-        with_steps = [(0, *(axis + 1 for axis in axes)) for axes in contracting]
+        left, right = map(self.read, equation.inputs)
+        contracted = [(0, *(axis + 1 for axis in axes)) for axes in contracting]
+        if not batch[0] and all(axes == (*range(len(axes)),) for axes in contracted):
+            # As matrices: XLA for the CPU transposes the greater operand where it is contracted over several axes.
+            left, right = (value.reshape(-1, *value.shape[len(contracted[0]) :]) for value in (left, right))
+            if left.ndim == right.ndim == 2 and heuristics().transpose_rows:
+                return _columns_by_columns(equation, left, right)
+            contracted = [(0,), (0,)]
         shifted = [tuple(axis + 1 for axis in axes) for axes in batch]
-        params = {**equation.params, "dimension_numbers": (tuple(with_steps), tuple(shifted))}
-        return replace(equation, params=params).evaluate(self.read(left), self.read(right))[0]
+        return _product(equation, left, right, (tuple(contracted), tuple(shifted)))
 
     def read(self, atom: Atom) -> Any:
         """A value, with an axis of steps where it varies."""
@@ -114,3 +128,15 @@ class Chunk:
         if not any(axis == 0 for axis in axes):
             return equation.evaluate(*operands)
         return jax.vmap(equation.evaluate, in_axes=axes)(*operands)
+
+
+def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:
+    """`left.T @ right`, with the narrower of the two transposed first, which XLA would undo without the barrier."""
+    if left.shape[1] > right.shape[1]:
+        return _columns_by_columns(equation, right, left).T
+    return _product(equation, lax.optimization_barrier(left.T), right, (((1,), (0,)), ((), ())))
+
+
+def _product(equation: Equation, left: Any, right: Any, dimension_numbers: Any) -> Any:
+    params = {**equation.params, "dimension_numbers": dimension_numbers}
+    return replace(equation, params=params).evaluate(left, right)[0]

@@ -47,6 +47,11 @@ class Components:
             self._depends.get(output, 0) & group and self._feeds.get(output, 0) & group for output in equation.outputs
         )
 
+    def fed(self, equation: Equation) -> frozenset[tuple[int, ...]]:
+        """The groups that an equation feeds in the same step."""
+        bits = _union(self._feeds.get(output, 0) for output in equation.outputs)
+        return frozenset(group for group in self.members if any(bits >> position & 1 for position in group))
+
     @staticmethod
     def _strongly_connected(reaches: list[int]) -> list[tuple[int, ...]]:
         for middle in range(len(reaches)):  # Warshall's transitive closure.

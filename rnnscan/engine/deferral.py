@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from rnnscan.engine.chunk import ADDITIVE, LINEAR
+from rnnscan.engine.chunk import passes_sums
 from rnnscan.engine.heuristics import too_large_to_feed
 from rnnscan.engine.split import Roles, needed
 from rnnscan.engine.trace import Atom, Equation, Program, Value, values_of
@@ -29,17 +29,20 @@ def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
     ends = [list(_ends(atom, maker, varying)) for atom in roles.summed]
     stacked: set[Value] = set()
     in_loop = []
-    for position, (atom, its_ends) in enumerate(zip(roles.summed, ends, strict=True)):
+    for position, its_ends in enumerate(ends):
         operands = set(_operands(its_ends)) & looped
-        size = atom.nbytes if isinstance(atom, Value) else 0
-        if _is_product(its_ends) and sum(value.nbytes for value in operands) <= 2 * size:
+        made = max((end.outputs[0].nbytes for end in its_ends if isinstance(end, Equation)), default=0)
+        if _is_product(its_ends) and sum(value.nbytes for value in operands) <= 2 * made:
             stacked |= operands
         else:
             in_loop.append(position)
     accumulated = [
         position
         for position in in_loop
-        if not all(isinstance(end, Value) and (end in stacked or end not in looped) for end in ends[position])
+        if not all(
+            isinstance(end, Value) and (end in stacked or end not in looped)
+            for end in _ends(roles.summed[position], maker, varying, at_hand=stacked)
+        )
     ]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
     free = [equation for equation in program.equations if set(equation.outputs) <= varying - looped]
@@ -56,23 +59,24 @@ def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
     return [value for end in ends for value in (values_of(end.inputs) if isinstance(end, Equation) else [end])]
 
 
-def _ends(atom: Atom, maker: dict[Value, Equation], varying: Collection[Value]) -> Iterator[Equation | Value]:
-    """Where a sum over steps can be pushed down to: products of two varying values, or values to be stacked."""
+def _ends(
+    atom: Atom, maker: dict[Value, Equation], varying: Collection[Value], at_hand: Collection[Value] = ()
+) -> Iterator[Equation | Value]:
+    """Where a sum over steps can be pushed down to: products of two varying values, or values to be stacked.
+
+    Not beyond values that are at hand, stacked.
+    """
     if not isinstance(atom, Value) or atom not in varying:
         return
-    equation = maker.get(atom)
-    primitive = "" if equation is None else equation.primitive.name
-    if equation is not None and primitive in LINEAR | ADDITIVE:
-        for operand in equation.inputs:
-            yield from _ends(operand, maker, varying)
-    elif equation is not None and primitive == "dot_general":
-        operands = [value for value in values_of(equation.inputs) if value in varying]
-        if len(equation.inputs) == len(operands):
-            yield equation
-        else:
-            yield from _ends(operands[0], maker, varying)
-    else:
+    equation = None if atom in at_hand else maker.get(atom)
+    if equation is None:
         yield atom
+        return
+    if passes_sums(equation, varying.__contains__):
+        for operand in equation.inputs:
+            yield from _ends(operand, maker, varying, at_hand)
+    else:
+        yield equation if equation.primitive.name == "dot_general" else atom
 
 
 def _is_product(ends: Sequence[Equation | Value]) -> bool:

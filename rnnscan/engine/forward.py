@@ -11,10 +11,11 @@ from rnnscan.engine.chunks import Chunks
 from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import heuristics, stays_whole, too_large_to_feed
 from rnnscan.engine.linear import follows_linearly
+from rnnscan.engine.products import join_products
 from rnnscan.engine.run import Runner, invariant_values
 from rnnscan.engine.split import Roles, Split, split
 from rnnscan.engine.step import FlatStep
-from rnnscan.engine.trace import Atom, Value, values_of
+from rnnscan.engine.trace import Atom, Program, Value, values_of
 
 
 @jax.tree_util.register_dataclass
@@ -100,12 +101,19 @@ class Plan:
         return Chunks(self.length, self.chunk, from_end=self.reverse)
 
     def split(self, stacked: Sequence[Atom]) -> Split:
-        """The step, split, with these values wanted for every step."""
+        """The step as it is written, split, with these values wanted for every step."""
+        return self._split(self.flat.program, stacked)
+
+    def split_to_run(self, stacked: Sequence[Atom]) -> Split:
+        """The same with its products in the form that is quickest."""
         flat = self.flat
-        equations = flat.program.equations
+        return self._split(join_products(flat.program, flat.constants, flat.carry, flat.new_carry), stacked)
+
+    def _split(self, program: Program, stacked: Sequence[Atom]) -> Split:
+        flat, equations = self.flat, program.equations
         loops = Components(equations, flat.carry, flat.new_carry).loops(equations)
         roles = Roles(flat.constants, flat.x, flat.carry, flat.new_carry, stacked=stacked)
-        return split(flat.program, roles, pays=heuristics().pays_forward(loops), stays_whole=stays_whole)
+        return split(program, roles, pays=heuristics().pays_forward(loops), stays_whole=stays_whole)
 
 
 def run_forward(
@@ -144,7 +152,7 @@ def run_and_save(
 def _run(
     plan: Plan, constants: Any, carry: Any, xs: Any, wanted: Sequence[Atom], starting: Sequence[int]
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    parts = plan.split(wanted)
+    parts = plan.split_to_run(wanted)
     runner = Runner(parts, invariant_values([parts], constants), reverse=plan.reverse, unroll=plan.unroll)
 
     def run_chunk(carry: list[Any], xs: list[Any], _: Any, steps: int) -> tuple[list[Any], list[Any], list[Any]]:

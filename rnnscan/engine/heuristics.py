@@ -34,6 +34,8 @@ class Heuristics:
         chunk_bytes: what may be made for a chunk at once, if it is longer than the shortest.
         chunk_with_starts: steps of a chunk where something is kept at the beginning of each, so that there are fewer.
         chunk_bytes_with_starts: what may be made for such a chunk at once.
+        transpose_rows: whether a product that contracts over the rows of both matrices, `x.T @ y`, has the narrower one
+            transposed first.
     """
 
     batch: Literal["costly", "everything"]
@@ -43,6 +45,7 @@ class Heuristics:
     chunk_bytes: int
     chunk_with_starts: int
     chunk_bytes_with_starts: int
+    transpose_rows: bool
 
     def pays(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
         """Whether an equation should run for all steps of a chunk at once.
@@ -118,6 +121,7 @@ BACKENDS = {
         chunk_bytes=8 << 20,
         chunk_with_starts=16,
         chunk_bytes_with_starts=48 << 20,
+        transpose_rows=True,
     ),
     "gpu": Heuristics(
         batch="everything",
@@ -128,6 +132,7 @@ BACKENDS = {
         chunk_bytes=1 << 30,
         chunk_with_starts=16,
         chunk_bytes_with_starts=1 << 30,
+        transpose_rows=False,
     ),
 }
 

@@ -1,12 +1,13 @@
 """From a function to a program: its equations in a row, with calls inlined, in values that are this module's own."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend import core
 
 
@@ -68,10 +69,28 @@ class Equation:
     inputs: tuple[Atom, ...]
     outputs: tuple[Value, ...]
 
+    @property
+    def operation(self) -> Hashable:
+        """What it does, whatever it reads: equal where primitive and params are."""
+        operation = (self.primitive, *sorted(self.params.items()))
+        try:
+            hash(operation)
+        except TypeError:  # Some parameters are lists, or functions of lists.
+            return id(self)
+        return operation
+
     def evaluate(self, *operands: Any) -> list[Any]:
         """Compute the outputs."""
         results = self.primitive.bind(*operands, **self.primitive.get_bind_params(self.params))
         return list(results) if self.primitive.multiple_results else [results]
+
+
+def concatenated(atoms: Sequence[Atom], axis: int) -> Equation:
+    """An equation that concatenates values along an axis."""
+    types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in atoms]
+    axis %= len(types[0].shape)
+    aval = jax.eval_shape(lambda *parts: lax.concatenate(parts, axis), *types)
+    return Equation(lax.concatenate_p, {"dimension": axis}, tuple(atoms), (Value(aval),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +148,25 @@ def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
     inliner = _Inliner()
     outputs = inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], inputs)
     return Program(inputs, tuple(inliner.equations), tuple(outputs), inliner.marked)
+
+
+def without_repeats(program: Program) -> Program:
+    """The program with what it computes twice from the same values computed once.
+
+    XLA does so within a loop, but not for what a loop leaves behind for each step: that would be stacked twice.
+    """
+    first: dict[Hashable, Equation] = {}
+    same: dict[Atom, Atom] = {}
+    equations = []
+    for equation in program.equations:
+        equation = replace(equation, inputs=tuple(same.get(atom, atom) for atom in equation.inputs))
+        earlier = first.setdefault((equation.operation, equation.inputs), equation)
+        if earlier is equation:
+            equations.append(equation)
+        else:
+            same.update(zip(equation.outputs, earlier.outputs, strict=True))
+    outputs = tuple(same.get(atom, atom) for atom in program.outputs)
+    return replace(program, equations=tuple(equations), outputs=outputs)
 
 
 class _Inliner:

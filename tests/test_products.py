@@ -1,0 +1,205 @@
+"""Products in the form that is quickest are the products that were written, and fewer of them."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from rnnscan.engine import deferral
+from rnnscan.engine.heuristics import PRODUCTS
+from rnnscan.engine.products import join_products, store_transposed
+from rnnscan.engine.run import evaluate
+from rnnscan.engine.split import needed
+from rnnscan.engine.sums import concatenate_pads, merge_products
+from rnnscan.engine.trace import trace, without_repeats
+
+
+SIZE = 32
+MATRIX, ROWS = jnp.ones((SIZE, SIZE)), jnp.ones((4, SIZE))
+
+
+def program_of(step, carry):
+    """`(matrix, carry, x)` traced, with the parts of its inputs and outputs."""
+    program = trace(lambda matrix, *given: step(matrix, given[:-1], given[-1]), MATRIX, *[ROWS] * carry, ROWS)
+    return program, program.inputs[:1], program.inputs[1:-1], program.inputs[-1:], program.outputs[:carry]
+
+
+def products(program):
+    equations = needed(program.equations, program.outputs)
+    return sum(equation.primitive.name in PRODUCTS for equation in equations)
+
+
+def assert_equal(program, rewritten):
+    keys = jax.random.split(jax.random.key(0), len(program.inputs))
+    given = [jax.random.normal(key, value.shape) for key, value in zip(keys, program.inputs, strict=True)]
+    results = []
+    for one in (program, rewritten):
+        values = dict(zip(one.inputs, given, strict=True))
+        evaluate(one.equations, values)
+        results.append([values[output] for output in one.outputs])
+    for expected, result in zip(*results, strict=True):
+        assert jnp.allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_of_products_of_known_values_is_one():
+    def step(matrix, carry, x):
+        more = (x @ matrix + carry[0] @ (2 * matrix)) + (jnp.sin(x) @ matrix.T + 1.0)
+        return [jnp.tanh(more), (x @ matrix.T) @ matrix]
+
+    program, matrix, leaves, x, _ = program_of(step, 1)
+    program = store_transposed(program, matrix)
+    merged = merge_products(program, matrix, [*leaves, *x])
+    assert (products(program), products(merged)) == (5, 3)
+    assert products(merge_products(program, matrix, x)) == 4, "the carry is not known"
+    assert_equal(program, merged)
+
+
+def test_a_sum_of_products_that_wait_for_the_loop_is_one():
+    def step(matrix, carry, x):
+        return [jnp.tanh(jnp.sin(carry[0]) @ matrix + (x @ matrix + (jnp.cos(carry[0]) @ (2 * matrix) + x)))]
+
+    program, matrix, _, x, _ = program_of(step, 1)
+    merged = merge_products(program, matrix, x)
+    assert (products(program), products(merged)) == (3, 2)
+    assert_equal(program, merged)
+
+
+def test_a_product_that_something_else_reads_too_is_not_merged():
+    def step(matrix, carry, x):
+        product = x @ matrix
+        return [product + jnp.sin(x) @ matrix, product]
+
+    program, matrix, leaves, x, _ = program_of(step, 1)
+    assert products(merge_products(program, matrix, [*leaves, *x])) == 2
+
+
+def test_products_of_one_x_are_one_that_is_cut():
+    def step(matrix, carry, x):
+        gates = [carry[0] @ weight + x @ weight for weight in (matrix, jnp.sin(matrix), 3 * matrix[:, :8])]
+        return [jnp.tanh(gates[0]) * gates[1] + gates[2].sum(1, keepdims=True)]
+
+    program, matrix, leaves, _, new_carry = program_of(step, 1)
+    joined = join_products(program, matrix, leaves, new_carry)
+    assert (products(program), products(joined)) == (6, 4), "8 columns would be a ninth"
+    assert_equal(program, joined)
+
+
+def test_products_that_feed_different_loops_are_not_joined():
+    """The readout can be made at once for all steps; the other product has to wait for the step before."""
+    program, matrix, leaves, _, new_carry = program_of(
+        lambda matrix, carry, x: [jnp.tanh(carry[0] @ matrix + x), carry[0] @ jnp.sin(matrix)], 1
+    )
+    assert products(join_products(program, matrix, leaves, new_carry)) == 2
+
+
+def test_what_is_computed_twice_from_the_same_is_computed_once():
+    def step(matrix, carry, x):
+        return [jnp.concatenate([x, carry[0]]) @ matrix, jnp.concatenate([x, carry[0]]) @ matrix]
+
+    program, *_ = program_of(step, 1)
+    once = without_repeats(program)
+    assert (products(program), products(once)) == (2, 1)
+    assert once.outputs[0] is once.outputs[1]
+    assert_equal(program, once)
+
+
+@pytest.mark.parametrize(
+    ("take", "pads"),
+    [
+        (lambda z: jnp.sin(z[:, :8]) @ z[:, 24:].T @ z[:, 8:24], 0),
+        (lambda z: jnp.sin(z[:, :8]) @ z[:, 16:24].T @ z, 2),
+        (lambda z: jnp.sin(z[:, :24]) @ z[:, 8:].T, 2),
+        (lambda z: jnp.sin(z[:2]) @ z[2:].T, 0),
+        (lambda z: jnp.sin(z[:, ::2]) @ z[:, 1::2].T, 2),
+    ],
+    ids=["whole", "a gap", "overlapping", "rows", "every other"],
+)
+def test_cotangents_of_slices_are_concatenated_where_they_leave_no_gap(take, pads):
+    program = trace(lambda z: jax.vjp(lambda z: jnp.sum(take(z) ** 2), z)[1](1.0), ROWS)
+    concatenated = concatenate_pads(program)
+    assert sum(equation.primitive.name == "pad" for equation in concatenated.equations) == pads
+    assert_equal(program, concatenated)
+
+
+@pytest.fixture
+def summed_in_loops(monkeypatch):
+    """Positions of the sums over steps that the backward pass makes in its loops."""
+    in_loops = []
+
+    def place_sums(program, roles):
+        placed = deferral.place_sums(program, roles)
+        in_loops.extend(placed[0])
+        return placed
+
+    monkeypatch.setattr("rnnscan.engine.backward.place_sums", place_sums)
+    return in_loops
+
+
+def gradients(cell, pieces, engine):
+    xs = jax.random.normal(jax.random.key(1), (12, 4, SIZE))
+    return jax.grad(lambda pieces: jnp.sum(rs.scan(cell, pieces, ROWS, xs, engine=engine)[1] ** 2))(pieces)
+
+
+KERNELS = {
+    "concatenated": lambda pieces: jnp.concatenate(pieces, axis=1),
+    "stacked": lambda pieces: jnp.stack(pieces, axis=1).reshape(SIZE, -1),
+    "transposed": lambda pieces: jnp.pad(pieces[0], ((0, 0), (0, SIZE)))[:, :-SIZE].T,
+    "negative": lambda pieces: -pieces[0],
+    "scaled": lambda pieces: 0.5 * pieces[0] * jnp.sin(pieces[1]) / 3.0,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_gradient_of_a_kernel_made_within_the_step_is_summed_after_the_loop(name, summed_in_loops):
+    """As those of Flax's OptimizedLSTMCell, which concatenates its kernels at each step."""
+    kernel = KERNELS[name]
+
+    def cell(pieces, carry, x):
+        new = jnp.tanh(x @ kernel(pieces)[:, :SIZE] + carry @ kernel(pieces)[:, -SIZE:])
+        return new, new
+
+    pieces = [MATRIX / SIZE, jnp.eye(SIZE)]
+    ours, plain = (gradients(cell, pieces, engine) for engine in ("fission", "lax"))
+    assert not summed_in_loops
+    for one, other in zip(ours, plain, strict=True):
+        assert jnp.allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_parameters_in_float32_and_products_in_bfloat16_are_summed_after_the_loop(summed_in_loops):
+    def cell(params, carry, x):
+        kernel, recurrent, bias = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+        new = jnp.tanh(x.astype(jnp.bfloat16) @ kernel + carry.astype(jnp.bfloat16) @ recurrent + bias)
+        return new.astype(jnp.float32), new.astype(jnp.float32)
+
+    params = [jax.random.normal(key, (SIZE, SIZE)) / SIZE for key in jax.random.split(jax.random.key(0))]
+    params.append(jnp.linspace(-1.0, 1.0, SIZE))
+    ours, plain = (gradients(cell, params, engine) for engine in ("fission", "lax"))
+    assert not summed_in_loops
+    for one, other in zip(ours, plain, strict=True):
+        assert one.dtype == jnp.float32
+        assert jnp.linalg.norm(one - other) < 2**-7 * jnp.linalg.norm(other)
+
+
+def test_a_product_that_large_values_feed_is_not_merged():
+    def step(matrix, carry, x):
+        pooled = jnp.tanh(x[:, None, :] * jnp.arange(100.0)[:, None]).sum(1)
+        return [pooled @ matrix + carry[0] @ matrix]
+
+    program, matrix, leaves, x, _ = program_of(step, 1)
+    merged = merge_products(program, matrix, [*leaves, *x])
+    assert products(merged) == 2
+
+
+def test_a_weight_that_is_read_by_columns_is_transposed_once():
+    def step(matrix, carry, x):
+        pull = jax.vjp(lambda x: jnp.tanh(jnp.tanh(x @ matrix) @ matrix), x)[1]
+        return pull(carry[0])
+
+    program, matrix, *_ = program_of(step, 1)
+    stored = store_transposed(program, matrix)
+    names = [equation.primitive.name for equation in stored.equations]
+    assert names.count("transpose") == 1
+    contracted = [
+        equation.params["dimension_numbers"][0] for equation in stored.equations if equation.primitive.name in PRODUCTS
+    ]
+    assert set(contracted) == {((1,), (0,))}
