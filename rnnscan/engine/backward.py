@@ -136,10 +136,10 @@ class _Steps:
         new_following, summed, new_ct, stacked = _cut(
             program.outputs, [len(pull.following), len(pull.wanted_constants), len(pull.float_carry)]
         )
-        program = store_transposed(concatenate_pads(program), constants)
         following = [carry[index] for index in pull.following]
         others = [leaf for index, leaf in enumerate(carry) if index not in pull.following]
-        program = merge_products(program, constants, [*others, *given])
+        program = store_transposed(concatenate_pads(program), constants)
+        program = merge_products(program, constants, [*following, *ct_carry_inputs], [*new_following, *new_ct])
         program = join_products(program, constants, ct_carry_inputs, new_ct)
         again = Roles(constants, [*others, *given], following, new_following, stacked=following)
         back = Roles(constants, [*carry, *given, *ct_y], ct_carry_inputs, new_ct, summed, stacked)

@@ -47,9 +47,15 @@ class Components:
             self._depends.get(output, 0) & group and self._feeds.get(output, 0) & group for output in equation.outputs
         )
 
-    def fed(self, equation: Equation) -> frozenset[tuple[int, ...]]:
-        """The groups that an equation feeds in the same step."""
-        bits = _union(self._feeds.get(output, 0) for output in equation.outputs)
+    def feeding(self, value: Value) -> frozenset[tuple[int, ...]]:
+        """The groups that a value depends on in the same step."""
+        return self._groups(self._depends.get(value, 0))
+
+    def fed(self, value: Value) -> frozenset[tuple[int, ...]]:
+        """The groups that depend on a value in the same step."""
+        return self._groups(self._feeds.get(value, 0))
+
+    def _groups(self, bits: int) -> frozenset[tuple[int, ...]]:
         return frozenset(group for group in self.members if any(bits >> position & 1 for position in group))
 
     @staticmethod

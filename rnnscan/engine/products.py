@@ -66,7 +66,7 @@ def join_products(
     for equation in equations:
         if is_rows_by_matrix(equation, fixed):
             x, weight = equation.inputs
-            kind = (x, weight.dtype, equation.operation, components.fed(equation))
+            kind = (x, weight.dtype, equation.operation, components.fed(equation.outputs[0]))
             groups.setdefault(kind, []).append(equation)
     alike = filter(lambda group: len(group) > 1, map(_alike_in_width, groups.values()))
     joined = {equation: group for group in alike for equation in group}

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import jax
 
+from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import too_large_to_feed
 from rnnscan.engine.products import following, is_rows_by_matrix
 from rnnscan.engine.split import needed
@@ -71,24 +72,26 @@ class Sums:
         return inner if inner and inner.primitive is equation.primitive and self.is_read_once(atom) else None
 
 
-def merge_products(program: Program, invariant: Iterable[Value], known: Iterable[Value]) -> Program:
+def merge_products(
+    program: Program, invariant: Iterable[Value], carry: Sequence[Value], new_carry: Sequence[Atom]
+) -> Program:
     """Have sums of products, `x @ w + h @ u`, made as one product: `[x h] @ [w; u]`.
 
-    Those of which x and h are known for every step, and not made of much larger values, so that the one product is made
-    for a chunk of steps: what the products of a chunk write, and their sum reads, does not fit into a cache. And those
-    of which neither is.
+    Where x and h wait for the same loops. If for none, and they are not made of much larger values: then the product is
+    made for a chunk of steps, and what several write, and their sum reads, does not fit into a cache.
 
     Args:
         program: one step.
         invariant: inputs that are the same at every step.
-        known: inputs that are known for every step.
+        carry: inputs that are the loop's carry.
+        new_carry: outputs that are the carry of the next step to run.
 
     Returns:
         The same program with fewer products.
     """
     sums = Sums(program)
     fixed = following(sums.equations, invariant)
-    given = following(sums.equations, {*fixed, *known})
+    components = Components(sums.equations, carry, new_carry)
     concatenations: dict[tuple[Atom, ...], Equation] = {}
 
     def kind(term: Atom) -> Hashable:
@@ -97,12 +100,12 @@ def merge_products(program: Program, invariant: Iterable[Value], known: Iterable
         if product is None or not sums.is_read_once(term) or not is_rows_by_matrix(product, fixed):
             return None
         x, weight = product.inputs
-        made_of_large_values = x in given and too_large_to_feed(x, needed(sums.equations, [x]))
-        return (
-            None
-            if len(x.shape) != 2 or made_of_large_values
-            else (x in given, x.dtype, weight.dtype, product.operation)
-        )
+        if not isinstance(x, Value) or len(x.shape) != 2:
+            return None
+        loops = components.feeding(x)
+        if not loops and too_large_to_feed(x, needed(sums.equations, [x])):
+            return None
+        return loops, x.dtype, weight.dtype, product.operation
 
     def merged(products: Sequence[Equation]) -> list[Equation]:
         """Equations of which the last one makes the sum of products."""
