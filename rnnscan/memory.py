@@ -33,9 +33,10 @@ class Memory:
         offload: names that are kept in the host's memory (JAX's `pinned_host`) instead of the device's. Gradients of
             gradients are then taken forward over reverse: JAX cannot take reverse over reverse of what it offloads.
         segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
-            backward pass; what is named is then kept for one segment at a time only. A tuple nests, from the longest
-            to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of the length, rounded up. A schedule of
-            `rnnscan.schedules.nested` takes several scans in a row, and so fewer evaluations for the same carries.
+            backward pass; what is named is then kept for one segment at a time only. A sequence that is shorter is one
+            segment. A tuple nests, from the longest to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of
+            the length, rounded up. A schedule of `rnnscan.schedules.nested` takes several scans in a row, and so fewer
+            evaluations for the same carries.
             Segments that divide the length are the best: what they do not divide is cut out and copied.
         chunk: steps that parallel work is done for at once; None: chosen. Only for an engine that batches over time.
 

@@ -14,10 +14,14 @@ from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import listing, nearest
 
 
+UNITS = 256
+
 AnyCell: TypeAlias = Annotated[
     str, typer.Argument(metavar="CELL", help="A cell of the library, such as LSTM, or module:attribute.")
 ]
-Hidden: TypeAlias = Annotated[int, typer.Option(help="Units of a cell of the library.", min=1)]
+Hidden: TypeAlias = Annotated[
+    int | None, typer.Option(help="Units of a cell of the library.", show_default=str(UNITS), min=1)
+]
 Inputs: TypeAlias = Annotated[int, typer.Option(help="Features of one step's input.", min=1)]
 Batch: TypeAlias = Annotated[int, typer.Option(help="Rows side by side.", min=1)]
 Length: TypeAlias = Annotated[int, typer.Option(help="Time steps.", min=1)]
@@ -32,6 +36,12 @@ class Example:
     carry: Any
     xs: Any
 
+    @property
+    def name(self) -> str:
+        """The cell as it shows itself, or the name of its class."""
+        shows_itself = type(self.cell).__repr__ is not object.__repr__
+        return repr(self.cell) if shows_itself else type(self.cell).__name__
+
     def with_arrays(self) -> "Example":
         """The same with random parameters and inputs."""
         xs = jax.random.normal(jax.random.key(1), self.xs.shape, self.xs.dtype)
@@ -39,13 +49,13 @@ class Example:
         return Example(self.cell, params, self.cell.initial_carry(xs[0]), xs)
 
 
-def example_of(cell: str, *, hidden: int, inputs: int, batch: int, length: int) -> Example:
+def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length: int) -> Example:
     """A cell and shapes to run it on.
 
     Args:
         cell: the name of a cell of `rnnscan.cells`, or `module:attribute` of one with `init` and `initial_carry`. The
             module is looked for in the working directory too.
-        hidden: units of a cell of the library.
+        hidden: units of a cell of the library; None: 256.
         inputs: D.
         batch: N.
         length: T.
@@ -54,14 +64,20 @@ def example_of(cell: str, *, hidden: int, inputs: int, batch: int, length: int) 
         Them.
 
     Raises:
-        ValueError: if there is no such cell, module or attribute, or the cell cannot take such an input.
+        ValueError: if there is no such cell, module or attribute, or the cell cannot take such an input, or `hidden` is
+            given for one of a module.
         TypeError: if what is there is no cell.
 
     Example:
         >>> example_of("GRU", hidden=8, inputs=4, batch=2, length=16).xs.shape
         (16, 2, 4)
     """
-    found = _from_module(cell) if ":" in cell else _of_library(cell, hidden)
+    if ":" in cell and hidden is not None:
+        raise ValueError(
+            f"rnnscan: --hidden is for the cells of the library; got --hidden {hidden} and {cell!r}, which has its own "
+            "units. Leave --hidden out."
+        )
+    found = _from_module(cell) if ":" in cell else _of_library(cell, hidden or UNITS)
     check_cell("rnnscan", found)
     x = jax.ShapeDtypeStruct((batch, inputs), jnp.float32)
     return Example(

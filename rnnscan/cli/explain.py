@@ -14,7 +14,7 @@ from rnnscan.cli.options import Recompute, parse_recompute, readable_errors
 
 def explain(
     cell: AnyCell,
-    hidden: Hidden = 256,
+    hidden: Hidden = None,
     inputs: Inputs = 128,
     batch: Batch = 32,
     length: Length = 1024,

@@ -16,7 +16,7 @@ from rnnscan.insight.tradeoff import choice_name, readable_bytes
 def plan(
     cell: AnyCell,
     budget: Annotated[str, typer.Option(help="What a training step may need beside arguments and results: 512MiB.")],
-    hidden: Hidden = 256,
+    hidden: Hidden = None,
     inputs: Inputs = 128,
     batch: Batch = 32,
     length: Length = 1024,
@@ -47,5 +47,5 @@ def plan(
     if plot is not None:
         rows = measure(given, [memory.choice], last_only=last_only, rounds=rounds, console=console)
         chosen = next(row.choice for row in rows if row.memory == memory.choice)
-        title = f"{given.cell!r}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
+        title = f"{given.name}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
         draw(rows, title, plot, chosen=chosen, console=console, budget=budget_bytes(budget))

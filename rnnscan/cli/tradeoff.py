@@ -21,7 +21,7 @@ LastOnly: TypeAlias = Annotated[bool, typer.Option("--last-only", help="The loss
 
 def tradeoff(
     cell: AnyCell = "LSTM",
-    hidden: Hidden = 256,
+    hidden: Hidden = None,
     inputs: Inputs = 128,
     batch: Batch = 32,
     length: Length = 128,
@@ -57,7 +57,7 @@ def tradeoff(
             own.append(planned.choice)
             chosen = choice_name(planned.choice)
     rows = measure(given, own, last_only=last_only, rounds=rounds, console=console)
-    shape = f"{given.cell!r}, {batch} rows x {length} steps of {inputs} features"
+    shape = f"{given.name}, {batch} rows x {length} steps of {inputs} features"
     console.print(table_of(rows, shape))
     if plot is not None:
         draw(rows, f"What a memory choice costs: {shape}", plot, chosen=chosen, console=console)

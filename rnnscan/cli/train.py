@@ -113,6 +113,8 @@ def train(
         if state is not None and int(state.step) == config.steps:
             console.print(f"Already finished at step {config.steps}; evaluating.")
         else:
+            if state is not None:
+                console.print(f"Going on from step {int(state.step)} of {config.steps}.")
             state = train_language_model(config, text, state=state, run=run)
         bits = bits_per_byte(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
         print_held_out(console, config, text, bits)

@@ -122,7 +122,8 @@ class RNN(nn.RNN):
             inputs: the sequences, `(*batch, T, *features)`, or `(T, *batch, *features)` where time-major.
             initial_carry: the carry to start from; None: the cell's.
             init_key: a key for the cell's carry, which most cells do not use; None: `jax.random.key(0)`.
-            seq_lengths: `(*batch)` integers: step t of a row is valid where `t < length`.
+            seq_lengths: `(*batch)` integers: step t of a row is valid where `t < length`. One above T
+                counts as T.
             return_carry: instead of the attribute.
             time_major: instead of the attribute.
             reverse: instead of the attribute. With lengths, padding stays at the end.

@@ -55,7 +55,8 @@ class Bidirectional(nnx.Bidirectional):
             inputs: the sequences, `(*batch, T, *features)`, or `(T, *batch, *features)` where time-major.
             initial_carry: the carries to start from, (forward, backward); None: the cells'.
             rngs: in place of the module's own.
-            seq_lengths: `(*batch)` integers: step t of a row is valid where `t < length`.
+            seq_lengths: `(*batch)` integers: step t of a row is valid where `t < length`. One above T
+                counts as T.
             return_carry: instead of the attribute.
             time_major: instead of the attribute.
             reverse: not used: in Flax too it is there so that one may stand in the place of an RNN.

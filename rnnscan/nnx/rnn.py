@@ -133,7 +133,8 @@ class RNN(nnx.RNN):
         Args:
             inputs: `(*batch, T, *features)`, or `(T, *batch, *features)` if time-major.
             initial_carry: the carry to start from; None: the cell's, for most zeros.
-            seq_lengths: `(*batch)` integers: step t of a row is valid where t is below its length.
+            seq_lengths: `(*batch)` integers: step t of a row is valid where t is below its length. One above
+                T counts as T.
             return_carry: in place of the module's own; and so with `time_major`, `reverse` and `keep_order`.
             time_major: see there.
             reverse: see there.

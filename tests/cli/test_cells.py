@@ -40,11 +40,18 @@ def test_plan_draws_its_choice_among_others(rnnscan: Command, tmp_path: Path) ->
 def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_cells.py").write_text("import rnnscan as rs\ntwo = rs.stack(rs.cells.GRU(3), rs.cells.GRU(3))\n")
     monkeypatch.chdir(tmp_path)
-    result = rnnscan("explain", "my_cells:two", *SMALL)
+    shape = SMALL[2:]
+    result = rnnscan("explain", "my_cells:two", *shape)
     assert result.exit_code == 0, result.output
     assert "carry[1][0]" in result.stdout
 
-    result = rnnscan("explain", "my_cells:tow", *SMALL)
+    result = rnnscan("explain", "my_cells:two", *SMALL)
+    assert result.exit_code == 2
+    assert "--hidden is for the cells of the library; got --hidden 8 and 'my_cells:two'" in " ".join(
+        result.output.split()
+    )
+
+    result = rnnscan("explain", "my_cells:tow", *shape)
     assert result.exit_code == 2
     assert "my_cells has no 'tow'. Did you mean 'two'?" in result.output
 
@@ -62,6 +69,7 @@ def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytes
 )
 def test_what_cannot_be_is_said_in_one_paragraph(rnnscan: Command, arguments: list[str], message: str) -> None:
     command, *options = arguments
-    result = rnnscan(command, *SMALL, "--length", "6", *options)
+    shape = SMALL[2:] if ":" in options[0] else SMALL
+    result = rnnscan(command, *shape, "--length", "6", *options)
     assert result.exit_code == 2
     assert message in result.output
