@@ -39,8 +39,9 @@ class Example:
     @property
     def name(self) -> str:
         """The cell as it shows itself, or the name of its class."""
-        shows_itself = type(self.cell).__repr__ is not object.__repr__
-        return repr(self.cell) if shows_itself else type(self.cell).__name__
+        kind = type(self.cell)
+        by_default = "__repr__" not in {name for base in kind.__mro__[:-1] for name in vars(base)}
+        return kind.__name__ if by_default else repr(self.cell)
 
     def with_arrays(self) -> "Example":
         """The same with random parameters and inputs."""

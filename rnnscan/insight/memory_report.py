@@ -54,7 +54,9 @@ class MemoryReport:
         from rich.console import Group
         from rich.table import Table
 
-        table = Table(*_HEADER[:2])
+        table = Table()
+        for header in _HEADER[:2]:
+            table.add_column(header, overflow="fold")
         for header in _HEADER[2:]:
             table.add_column(header, justify="right")
         for rows in (self._part_rows(), self._category_rows()):
