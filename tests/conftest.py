@@ -26,6 +26,21 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 collect_ignore = ["goldens"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-all` all but some variants, from the first to the last, of a test that is marked `thin`."""
+    variants: dict[tuple[Any, ...], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("thin") and not item.get_closest_marker("slow"):
+            variants.setdefault((item.path, getattr(item, "cls", None), item.originalname), []).append(item)
+    for together in variants.values():
+        (count,) = together[0].get_closest_marker("thin").args
+        stay = {round(place * (len(together) - 1) / max(1, count - 1)) for place in range(count)}
+        for place, item in enumerate(together):
+            if place not in stay:
+                item.add_marker("slow")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Skip what rnnscan itself refuses under JAX_REMAT3=1 with a jax that is too old for it."""

@@ -158,6 +158,7 @@ def results_and_gradients(kind, params, carry, xs, **options):
     return result, gradients
 
 
+@pytest.mark.thin(24)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize(
@@ -281,6 +282,7 @@ def test_printing_for_debugging_goes_by_the_lax_engine(capfd):
     assert "carry 1.0" in capfd.readouterr().out
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("kind", CELLS)
 def test_batching_everything_equals_plain_autodiff_too(kind, x64):
     """As on a GPU: no work but the loops themselves is left in them."""

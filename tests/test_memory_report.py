@@ -61,6 +61,7 @@ def is_few(name, choices):
     return name in FIRST and (choices in ("auto", "lax") or "LSTM" in name)
 
 
+@pytest.mark.thin(24)
 @pytest.mark.parametrize(
     ("case", "choices"),
     [

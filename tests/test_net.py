@@ -135,6 +135,7 @@ def test_aliases_of_a_reverse_run_have_the_initial_state_at_the_end():
     assert_close(results["later"], whole[:-2])
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
 def test_aliases_over_padding_are_the_true_states(padding, reverse):

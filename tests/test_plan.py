@@ -205,6 +205,7 @@ def test_a_budget_in_place_of_a_choice():
     assert chosen[1] != rs.Memory()
 
 
+@pytest.mark.slow
 def test_a_budget_for_a_net_over_named_values():
     def cell_net(params, input_t, hidden_t_prev):
         return {"hidden_t": jnp.tanh(rs.name(input_t @ params["kernel"], "product") + hidden_t_prev)}

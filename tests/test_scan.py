@@ -65,6 +65,7 @@ def reference(length, **options):
         return value_and_gradients(functools.partial(loop, cell, **options), *arguments(0, length, 3), jit=False)
 
 
+@pytest.mark.thin(16)
 @pytest.mark.parametrize("length", [1, pytest.param(6, marks=pytest.mark.slow), 7])
 @pytest.mark.parametrize("choice", MEMORIES)
 def test_equals_the_loop_under_every_memory_choice(choice, length):
@@ -72,6 +73,7 @@ def test_equals_the_loop_under_every_memory_choice(choice, length):
     assert_close(value_and_gradients(run, *arguments(0, length, 3)), reference(length))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("recompute", [(), "all"])
 def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
@@ -81,12 +83,14 @@ def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=reverse))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("choice", FEW_MEMORIES)
 def test_reverse_equals_the_loop_under_every_memory_choice(choice):
     run = functools.partial(rs.scan, cell, memory=MEMORIES[choice], reverse=True)
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=True))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("unroll", [2, 3, True])
 def test_unrolled_equals_the_loop(unroll):
     run = functools.partial(rs.scan, cell, unroll=unroll, memory=rs.Memory(segment=5))
@@ -128,6 +132,7 @@ def random_options(seed):
     return length, batch, options, valid, reset
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)
@@ -144,6 +149,7 @@ def test_more_options_at_random_equal_the_loop(seed):
     test_options_at_random_equal_the_loop(seed)
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("choice", MEMORIES)
 def test_gradients_equal_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
@@ -168,6 +174,7 @@ def test_forward_mode_equals_finite_differences(choice, engine):
     check_grads(jax.jit(run), (params,), order=1, modes=["fwd"], rtol=1e-6)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("choice", ["plain autodiff", "recompute one", "nested segments"])
 def test_gradients_of_gradients_equal_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
@@ -292,6 +299,7 @@ def test_arrays_that_the_cell_closes_over_get_gradients(choice):
     assert_close(value_and_gradients(closed, params, carry, xs), value_and_gradients(opened, params, carry, xs))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("choice", ["plain autodiff", "keep names", "segments"])
 def test_vmap_over_everything_equals_a_loop(choice):
     several = [arguments(seed, 5, 2) for seed in range(3)]

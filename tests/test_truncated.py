@@ -36,6 +36,7 @@ def both(run, slow):
     return [jax.jit(lambda *a, run=run: CASE.gradients(run, *a))(*arguments) for run in (run, slow)]
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     ("every", "back"), [(1, 1), (1, 3), (2, 2), (2, 3), (2, 5), (3, 3), (3, 4), (2, 7), (3, 9), (7, 7), (9, 9)]
 )

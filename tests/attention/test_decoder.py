@@ -169,6 +169,7 @@ def test_rows_of_the_batch_do_not_see_each_other(decoder):
     assert np.any(ys[1][:, 1] != changed_ys[1][:, 1])
 
 
+@pytest.mark.thin(1)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ["additive", "coverage", "multi-head"])
 def test_supplied_keys_are_the_projected_ones(name):

@@ -36,6 +36,7 @@ LSTMS = {
 }
 
 
+@pytest.mark.thin(5)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("cell", "features"), LSTMS.values(), ids=LSTMS)
 def test_values_and_gradients_are_those_of_keras(cell, features):
@@ -155,6 +156,7 @@ GRUS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("cell", "features", "options"), GRUS.values(), ids=GRUS)
 def test_values_and_gradients_of_a_gru_are_those_of_its_equations(cell, features, options):

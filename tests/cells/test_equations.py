@@ -88,6 +88,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     "choice",
     [

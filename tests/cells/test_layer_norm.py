@@ -66,6 +66,7 @@ FORMS = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("cell", "step"), FORMS.values(), ids=FORMS)
 def test_values_and_gradients_are_those_of_the_equations(cell, step):

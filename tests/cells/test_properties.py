@@ -134,6 +134,7 @@ def test_one_step_is_the_cell(case, assert_trees_close):
     assert_trees_close(case.jitted(params, carry, xs), (new_carry, y[None]))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
 def test_padding_is_as_if_each_row_ran_by_itself(case, padding, assert_trees_close):
     params, carry, xs = case.arguments(length=4, batch=3)

@@ -91,6 +91,7 @@ CASES = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("start", [pytest.param("zero", marks=pytest.mark.slow), "given"])
 @pytest.mark.parametrize(("case", "paper"), CASES.values(), ids=CASES)

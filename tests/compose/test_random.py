@@ -49,6 +49,7 @@ def by_layer(cell, *arguments, **options):
     return rs.layer(cell)(*arguments, **options)
 
 
+@pytest.mark.thin(2)
 def test_what_is_computed_again_makes_the_same_choices(cell):
     arguments = Case(cell).arguments(length=LENGTH, batch=BATCH)
 

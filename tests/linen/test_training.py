@@ -67,9 +67,10 @@ def test_losses_are_the_same_for_a_hundred_steps():
 @pytest.mark.parametrize(
     ("cell", "share"),
     [
-        (nn.LSTMCell, 0.34),
+        # The eight kernels of the cell stand side by side in copies, for one product in place of eight.
+        (nn.LSTMCell, 0.42),
         pytest.param(nn.OptimizedLSTMCell, 0.4, marks=pytest.mark.slow),
-        pytest.param(nn.GRUCell, 0.4, marks=pytest.mark.slow),
+        pytest.param(nn.GRUCell, 0.45, marks=pytest.mark.slow),
     ],
 )
 def test_less_memory(cell, share):
