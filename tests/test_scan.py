@@ -65,7 +65,7 @@ def reference(length, **options):
         return value_and_gradients(functools.partial(loop, cell, **options), *arguments(0, length, 3), jit=False)
 
 
-@pytest.mark.thin(16)
+@pytest.mark.thin(12)
 @pytest.mark.parametrize("length", [1, pytest.param(6, marks=pytest.mark.slow), 7])
 @pytest.mark.parametrize("choice", MEMORIES)
 def test_equals_the_loop_under_every_memory_choice(choice, length):
@@ -477,6 +477,7 @@ def test_export_with_symbolic_time_and_batch():
     assert_close(jax.export.export(jax.jit(run))(symbolic).call(xs), run(xs))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize("padding", ["zero", "hold"])
 def test_shard_map_over_the_batch(padding):

@@ -101,6 +101,7 @@ def test_around_any_cell_it_is_that_cell_and_then_its_attention(name):
         assert np.any(leaf != 0), jax.tree_util.keystr(path)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.usefixtures("x64")
 def test_padding_of_the_decoder_holds_every_part_of_the_carry_and_hides_what_it_holds(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder, length=4)

@@ -24,6 +24,7 @@ from zoo.case import assert_trees_close
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in DECODERS]
 )
@@ -35,6 +36,7 @@ def test_values_and_gradients_are_those_of_the_equations(name):
     assert_trees_close(actual, gradients(partial(loop, decoder), *given), tolerance=1e-9)
 
 
+@pytest.mark.thin(1)
 @pytest.mark.parametrize("name", ["recurrent", "coverage", "multi-head"])
 def test_nan_in_the_padding_of_the_encoder_reaches_nothing(name):
     decoder = DECODERS[name]

@@ -64,6 +64,7 @@ def gradients_of(case, arguments, **options):
     return jax.jit(lambda *a: case.gradients(lambda *a: case.scan(*a, **options), *a))(*arguments)
 
 
+@pytest.mark.thin(14)
 @pytest.mark.usefixtures("x64")
 def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case):
     arguments = case.arguments(length=5)
@@ -99,7 +100,7 @@ def test_auto_is_the_fission_engine_and_every_name_is_known(every_form):
     assert explanation.engine == "fission", explanation.reason
 
 
-@pytest.mark.thin(12)
+@pytest.mark.thin(10)
 @pytest.mark.usefixtures("x64")
 def test_a_scan_is_a_loop_of_steps_and_the_gradient_reaches_every_parameter(case):
     arguments = case.arguments(length=3)
@@ -118,7 +119,7 @@ def test_vmap_is_a_loop_over_the_mapped(case):
     assert_trees_close(jax.jit(jax.vmap(case.scan))(*stacked), expected, tolerance=SINGLE)
 
 
-@pytest.mark.thin(10)
+@pytest.mark.thin(8)
 def test_padding_holds_the_carry_and_hides_what_it_holds(case):
     params, carry, xs = case.arguments(length=4)
     lengths = np.array([0, 2, 9])
@@ -185,7 +186,7 @@ def test_rows_of_the_batch_do_not_see_each_other(case):
     assert any(np.any(a[1] != b[1]) for a, b in zip(jax.tree.leaves(last), jax.tree.leaves(whole[0]), strict=True))
 
 
-@pytest.mark.thin(10)
+@pytest.mark.thin(8)
 def test_bfloat16_with_a_carry_of_32_bits_is_near_float32(case):
     mixed = replace_dtypes(case)
     arguments = case.arguments(length=4)
@@ -233,7 +234,7 @@ def test_a_cell_is_a_value_and_shows_its_configuration(every_form):
     assert " at 0x" not in shown
 
 
-@pytest.mark.thin(12)
+@pytest.mark.thin(8)
 def test_parameters_are_a_plain_dictionary_and_start_from_the_key(case):
     make = jax.jit(case.cell.init, static_argnums=1)
     params, again, other = (make(jax.random.key(seed), case.features[-1]) for seed in (0, 0, 1))

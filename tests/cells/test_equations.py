@@ -88,7 +88,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "choice",
     [
