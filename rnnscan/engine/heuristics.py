@@ -33,6 +33,7 @@ class Heuristics:
         longest_chunk: steps of a chunk, at most.
         chunk_bytes: what may be made for a chunk at once, if it is longer than the shortest.
         chunk_with_starts: steps of a chunk where something is kept at the beginning of each, so that there are fewer.
+        chunk_bytes_with_starts: what may be made for such a chunk at once.
         transpose_rows: whether a product that contracts over the rows of both matrices, `x.T @ y`, has the narrower one
             transposed first.
     """
@@ -43,6 +44,7 @@ class Heuristics:
     longest_chunk: int
     chunk_bytes: int
     chunk_with_starts: int
+    chunk_bytes_with_starts: int
     transpose_rows: bool
 
     def pays(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
@@ -86,7 +88,7 @@ class Heuristics:
         # A long chunk would be the better part of a short sequence, and save little of its memory.
         fitting = max(self.shortest_chunk, min(self.longest_chunk, self.chunk_bytes // per_step, length // 8))
         if keeps_starts:
-            fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes // per_step))
+            fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes_with_starts // per_step))
         most = max(1, min(fitting, length))
         # A chunk that is shorter than the others is a second copy of the loops to compile, and of ys to make.
         return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
@@ -118,6 +120,7 @@ BACKENDS = {
         longest_chunk=128,
         chunk_bytes=8 << 20,
         chunk_with_starts=16,
+        chunk_bytes_with_starts=48 << 20,
         transpose_rows=True,
     ),
     "gpu": Heuristics(
@@ -128,6 +131,7 @@ BACKENDS = {
         longest_chunk=128,
         chunk_bytes=1 << 30,
         chunk_with_starts=16,
+        chunk_bytes_with_starts=1 << 30,
         transpose_rows=False,
     ),
 }
