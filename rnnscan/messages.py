@@ -17,6 +17,15 @@ def describe(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
+def in_words(cell: Any) -> str:
+    """A cell for a title: the name of a function, what an object shows of itself, or else the name of its class."""
+    if hasattr(cell, "__name__"):
+        return str(cell.__name__)
+    kind = type(cell)
+    shows_itself = any("__repr__" in vars(base) for base in kind.__mro__[:-1])
+    return repr(cell) if shows_itself else kind.__name__
+
+
 def place(root: str, path: Any = ()) -> str:
     """Where a leaf is, written as the user would index it: `carry['hidden'][0]`."""
     return f"`{root}{keystr(path)}`"

@@ -10,6 +10,7 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan import cells
+from rnnscan.messages import in_words
 
 
 def explain(cell, hidden=4, features=3, **options):
@@ -103,3 +104,13 @@ def test_what_cannot_be_explained_is_refused():
         of_min_gru(length=0)
     with pytest.raises(ValueError, match="gate"):
         of_min_gru(memory=rs.Memory(recompute=("gates",)))
+
+
+def test_a_title_says_what_the_cell_is():
+    class Silent:
+        pass
+
+    def step(params, carry, x):
+        return carry, x
+
+    assert [in_words(cell) for cell in (step, rs.cells.GRU(3), Silent())] == ["step", "GRU(hidden_size=3)", "Silent"]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from steps import MATRIX, ROWS, SIZE, program_of
 
 import rnnscan as rs
 from rnnscan.engine import deferral
@@ -12,16 +13,6 @@ from rnnscan.engine.run import evaluate
 from rnnscan.engine.split import needed
 from rnnscan.engine.sums import concatenate_pads, merge_products
 from rnnscan.engine.trace import trace, without_repeats
-
-
-SIZE = 32
-MATRIX, ROWS = jnp.ones((SIZE, SIZE)), jnp.ones((4, SIZE))
-
-
-def program_of(step, carry):
-    """`(matrix, carry, x)` traced, with the parts of its inputs and outputs."""
-    program = trace(lambda matrix, *given: step(matrix, given[:-1], given[-1]), MATRIX, *[ROWS] * carry, ROWS)
-    return program, program.inputs[:1], program.inputs[1:-1], program.inputs[-1:], program.outputs[:carry]
 
 
 def products(program):

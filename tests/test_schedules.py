@@ -293,8 +293,8 @@ def test_the_model_counts_the_carries_that_xla_allocates(plan):
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (size,), (plan.steps,))]
     compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*shapes).compile()
     carries = temporary_bytes(compiled) / (4 * size) - plan.slots
-    # The XLA of jax 0.10.0 copies one more in two of the three, the newer ones do not.
-    copied = jax.__version__ == "0.10.0" and carries > 2.5
+    # The XLA of jax 0.10.0 copies one more in the two longer ones, the newer ones do not.
+    copied = jax.__version__ == "0.10.0" and plan.steps > 100
     assert carries == pytest.approx(3 if copied else 2, abs=0.5)
 
 

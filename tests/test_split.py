@@ -3,22 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from steps import program_of
 
 from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import BACKENDS, PRODUCTS, stays_whole
 from rnnscan.engine.linear import follows_linearly, is_linear
 from rnnscan.engine.split import Roles, split
-from rnnscan.engine.trace import trace
-
-
-SIZE = 32
-MATRIX, ROWS = jnp.ones((SIZE, SIZE)), jnp.ones((4, SIZE))
-
-
-def program_of(step, carry):
-    """`(matrix, carry, x)` traced, with the parts of its inputs and outputs."""
-    program = trace(lambda matrix, *given: step(matrix, given[:-1], given[-1]), MATRIX, *[ROWS] * carry, ROWS)
-    return program, program.inputs[:1], program.inputs[1:-1], program.inputs[-1:], program.outputs[:carry]
 
 
 def split_of(step, carry, backend="cpu"):

@@ -36,13 +36,6 @@ class Example:
     carry: Any
     xs: Any
 
-    @property
-    def name(self) -> str:
-        """The cell as it shows itself, or the name of its class."""
-        kind = type(self.cell)
-        by_default = "__repr__" not in {name for base in kind.__mro__[:-1] for name in vars(base)}
-        return kind.__name__ if by_default else repr(self.cell)
-
     def with_arrays(self) -> "Example":
         """The same with random parameters and inputs."""
         xs = jax.random.normal(jax.random.key(1), self.xs.shape, self.xs.dtype)

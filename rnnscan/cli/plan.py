@@ -11,6 +11,7 @@ from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
 from rnnscan.cli.options import readable_errors
 from rnnscan.cli.tradeoff import LastOnly, Picture, Rounds, draw, measure
 from rnnscan.insight.tradeoff import choice_name, readable_bytes
+from rnnscan.messages import in_words
 
 
 def plan(
@@ -47,5 +48,5 @@ def plan(
     if plot is not None:
         rows = measure(given, [memory.choice], last_only=last_only, rounds=rounds, console=console)
         chosen = next(row.choice for row in rows if row.memory == memory.choice)
-        title = f"{given.name}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
+        title = f"{in_words(given.cell)}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
         draw(rows, title, plot, chosen=chosen, console=console, budget=budget_bytes(budget))

@@ -12,6 +12,7 @@ from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, e
 from rnnscan.cli.options import Recompute, Segment, parse_recompute, parse_segment, readable_errors
 from rnnscan.insight.tradeoff import Tradeoff, choice_name, measure_tradeoff, memory_choices, readable_bytes
 from rnnscan.insight.training_step import TrainingStep
+from rnnscan.messages import in_words
 
 
 Rounds: TypeAlias = Annotated[int, typer.Option(help="How often each choice is run.", min=1)]
@@ -57,7 +58,7 @@ def tradeoff(
             own.append(planned.choice)
             chosen = choice_name(planned.choice)
     rows = measure(given, own, last_only=last_only, rounds=rounds, console=console)
-    shape = f"{given.name}, {batch} rows x {length} steps of {inputs} features"
+    shape = f"{in_words(given.cell)}, {batch} rows x {length} steps of {inputs} features"
     console.print(table_of(rows, shape))
     if plot is not None:
         draw(rows, f"What a memory choice costs: {shape}", plot, chosen=chosen, console=console)

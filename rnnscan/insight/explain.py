@@ -13,7 +13,7 @@ from rnnscan.engine.fission import why_not
 from rnnscan.engine.kinds import CarryFound, EquationFound, find
 from rnnscan.engine.step import flatten_step
 from rnnscan.memory import Memory, MemoryBudget, check_names, kept_names
-from rnnscan.messages import describe, is_count, leaves_with_places
+from rnnscan.messages import describe, in_words, is_count, leaves_with_places
 from rnnscan.naming import look_over
 
 
@@ -163,7 +163,7 @@ def explain(
 
     jax.eval_shape(look, params, carry, x)
     return Explanation(
-        cell=getattr(cell, "__name__", repr(cell)),
+        cell=in_words(cell),
         memory=memory,
         length=length,
         engine="lax" if found["reason"] else "fission",

@@ -12,7 +12,7 @@ from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept
 from rnnscan.insight.plan import fit
 from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.messages import is_count
+from rnnscan.messages import in_words, is_count
 from rnnscan.scan import scan
 
 
@@ -200,7 +200,7 @@ def memory_report(
     predicted = None if memory is None else predict_kept(cell, arguments, steps, memory, engine)
     kept = count_kept(run, arguments) if predicted is None else predicted
     return MemoryReport(
-        cell=getattr(cell, "__name__", repr(cell)),
+        cell=in_words(cell),
         memory=memory,
         length=steps,
         batch=batch or _batch(*arguments[1:]),

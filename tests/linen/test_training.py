@@ -65,20 +65,20 @@ def test_losses_are_the_same_for_a_hundred_steps():
 
 
 @pytest.mark.parametrize(
-    ("cell", "share"),
+    ("cell", "kept", "temporary"),
     [
-        # The eight kernels of the cell stand side by side in copies, for one product in place of eight.
-        (nn.LSTMCell, 0.42),
-        pytest.param(nn.OptimizedLSTMCell, 0.4, marks=pytest.mark.slow),
-        pytest.param(nn.GRUCell, 0.45, marks=pytest.mark.slow),
+        # More is needed than is kept: kernels stand side by side in copies, for one product in place of several.
+        (nn.LSTMCell, 0.34, 0.42),
+        pytest.param(nn.OptimizedLSTMCell, 0.4, 0.4, marks=pytest.mark.slow),
+        pytest.param(nn.GRUCell, 0.4, 0.45, marks=pytest.mark.slow),
     ],
 )
-def test_less_memory(cell, share):
+def test_less_memory(cell, kept, temporary):
     """Of what the script with Flax's RNN keeps, and of what it needs, at most so much."""
     sizes = {"hidden": 64, "batch": 8, "time": 128, "embedding": 32, "dtype": jnp.float32}
     flax, own = (script(rnn, cell=cell, **sizes)[1]() for rnn in (nn.RNN, linen.RNN))
-    assert own[0] < share * flax[0]
-    assert own[1] < share * flax[1]
+    assert own[0] < kept * flax[0]
+    assert own[1] < temporary * flax[1]
 
 
 @pytest.mark.parametrize("engine", ["fission", "lax"])
