@@ -1,6 +1,6 @@
 """The forward pass: chunk by chunk, the work that waits for no loop at once, each loop with the smallest body."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +9,7 @@ import jax
 
 from rnnscan.engine.chunks import Chunks
 from rnnscan.engine.components import Components
-from rnnscan.engine.heuristics import heuristics, stays_whole, too_large_to_feed
+from rnnscan.engine.heuristics import StepBytes, heuristics, stays_whole, too_large_to_feed
 from rnnscan.engine.linear import follows_linearly
 from rnnscan.engine.products import join_products
 from rnnscan.engine.run import Runner, invariant_values
@@ -87,13 +87,19 @@ class Plan:
         """Steps of a chunk."""
         if self.chosen_chunk is not None:
             return max(1, min(self.length, self.chosen_chunk))
-        return heuristics().chunk(self.length, self._step_bytes(), keeps_starts=bool(self.following))
+        return heuristics().chunk(self.length, self._step_bytes())
 
-    def _step_bytes(self) -> int:
-        """What a step adds to a chunk of the backward pass: what pays to batch, its cotangents, the carry, and x."""
+    def _step_bytes(self) -> StepBytes:
         flat = self.flat
-        batched = sum(output.nbytes for equation in with_known_carries(flat).batched for output in equation.outputs)
-        return 2 * batched + sum(value.nbytes for value in [*flat.carry, *flat.x])
+        batched = [output for equation in with_known_carries(flat).batched for output in equation.outputs]
+        given, starts = _bytes([*flat.carry, *flat.x]), _bytes([flat.carry[index] for index in self.following])
+        return StepBytes(
+            # What pays to batch, its cotangents, the carry, and x.
+            made=2 * _bytes(batched) + given,
+            given=given,
+            kept=given - starts + _bytes(values_of(flat.kept)),
+            starts=starts,
+        )
 
     @property
     def chunks(self) -> Chunks:
@@ -169,3 +175,7 @@ def with_known_carries(flat: FlatStep) -> Split:
     """The step, split as the backward pass computes it again: every carry is known."""
     roles = Roles(flat.constants, [*flat.carry, *flat.x], [], [], stacked=[*flat.new_carry, *flat.y])
     return split(flat.program, roles, pays=heuristics().pays, stays_whole=stays_whole)
+
+
+def _bytes(values: Iterable[Value]) -> int:
+    return sum(value.nbytes for value in values)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,22 @@ Feeding: TypeAlias = Callable[[], Sequence[Equation]]
 Pays: TypeAlias = Callable[[Equation, Feeding, Collection[Value]], bool]
 
 
+class StepBytes(NamedTuple):
+    """What a step takes in memory.
+
+    Attributes:
+        made: what a step adds to what is made for a chunk at once.
+        given: its carry and its input.
+        kept: what is kept of every step, the input with it.
+        starts: what is kept at the beginning of a chunk only.
+    """
+
+    made: int
+    given: int
+    kept: int
+    starts: int
+
+
 @dataclass(frozen=True)
 class Heuristics:
     """The engine's choices where more than one is right.
@@ -30,9 +46,10 @@ class Heuristics:
         linear: "loop": run linear recurrences step by step, fused with what they read. "associative": in a logarithmic
             number of rounds.
         shortest_chunk: steps of a chunk, at least.
+        quick_chunk: steps from which on a longer chunk is hardly quicker.
         longest_chunk: steps of a chunk, at most.
-        chunk_bytes: what may be made for a chunk at once, if it is longer than the shortest.
-        chunk_with_starts: steps of a chunk where something is kept at the beginning of each, so that there are fewer.
+        chunk_bytes: what may be made for a chunk at once, if it is longer than the quick one.
+        chunk_with_starts: steps of a chunk where much of what is kept is kept at the beginning of each.
         chunk_bytes_with_starts: what may be made for such a chunk at once.
         transpose_rows: whether a product that contracts over the rows of both matrices, `x.T @ y`, has the narrower one
             transposed first.
@@ -41,6 +58,7 @@ class Heuristics:
     batch: Literal["costly", "everything"]
     linear: Literal["loop", "associative"]
     shortest_chunk: int
+    quick_chunk: int
     longest_chunk: int
     chunk_bytes: int
     chunk_with_starts: int
@@ -76,20 +94,23 @@ class Heuristics:
             return lambda *_: False
         return self.pays
 
-    def chunk(self, length: int, step_bytes: int, *, keeps_starts: bool) -> int:
+    def chunk(self, length: int, step: StepBytes) -> int:
         """Steps of a chunk.
 
         Args:
             length: steps of the sequence.
-            step_bytes: what a step adds to what is made for a chunk at once.
-            keeps_starts: whether something is kept at the beginning of each chunk.
+            step: bytes of a step.
         """
-        per_step = max(1, step_bytes)
-        # A long chunk would be the better part of a short sequence, and save little of its memory.
-        fitting = max(self.shortest_chunk, min(self.longest_chunk, self.chunk_bytes // per_step, length // 8))
-        if keeps_starts:
-            fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes_with_starts // per_step))
-        most = max(1, min(fitting, length))
+        if length < 2 * self.quick_chunk:
+            # The stacks of two loops, one in the other, would take more memory than shorter chunks save.
+            return max(1, length)
+        made = max(1, step.made)
+        fitting = max(self.quick_chunk, min(self.longest_chunk, self.chunk_bytes // made))
+        if step.starts * _KEPT_BYTES_PER_START > step.kept * fitting:
+            fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes_with_starts // made))
+        # A longer one would be the better part of a short sequence, or take more memory than is saved.
+        worthwhile = min(-(-length // 8), int(_CHUNK_BYTES_PER_GIVEN * length * step.given / made))
+        most = max(self.shortest_chunk, min(fitting, worthwhile))
         # A chunk that is shorter than the others is a second copy of the loops to compile, and of ys to make.
         return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
 
@@ -110,15 +131,21 @@ _FEEDING_BYTES = 8
 # A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB a step, and 2 MiB a chunk of 16, which is half of a core's part
 # of the last cache; the tanh of an attention over 200 positions makes 1.6 MiB a step.
 _CACHED_BYTES = 256 << 10
+# An LSTM that keeps no gate keeps its c before every 16 steps, beside x and h, of 24 times as many bytes.
+_KEPT_BYTES_PER_START = 24
+# Of what `jax.checkpoint` on the step would keep of the sequence. For an LSTM with layer normalisation this is 4 steps
+# at T = 128, for a GRU of the same size it would be 13.
+_CHUNK_BYTES_PER_GIVEN = 3.5
 
 # The figures that set these are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {
     "cpu": Heuristics(
         batch="costly",
         linear="loop",
-        shortest_chunk=8,
+        shortest_chunk=4,
+        quick_chunk=8,
         longest_chunk=128,
-        chunk_bytes=8 << 20,
+        chunk_bytes=16 << 20,
         chunk_with_starts=16,
         chunk_bytes_with_starts=48 << 20,
         transpose_rows=True,
@@ -128,6 +155,7 @@ BACKENDS = {
         linear="associative",
         # With one chunk for a whole short sequence nothing would be saved by computing again.
         shortest_chunk=16,
+        quick_chunk=16,
         longest_chunk=128,
         chunk_bytes=1 << 30,
         chunk_with_starts=16,

@@ -1,0 +1,78 @@
+"""How many steps a chunk has, and how its sums over steps are made."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from rnnscan.engine.heuristics import BACKENDS, StepBytes
+
+
+KIB = 1 << 10
+# At 32 rows of 128 features and 256 units, in float32.
+LSTM_THAT_KEEPS_NO_GATE = StepBytes(made=1872 * KIB, given=80 * KIB, kept=48 * KIB, starts=32 * KIB)
+GRU = StepBytes(made=1648 * KIB, given=48 * KIB, kept=48 * KIB, starts=0)
+WITH_LAYER_NORMALISATION = LSTM_THAT_KEEPS_NO_GATE._replace(made=4825 * KIB)
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "chunk"),
+    [
+        pytest.param(15, GRU, 15, id="a very short sequence is one chunk"),
+        pytest.param(16, GRU, 4, id="another is four at least"),
+        pytest.param(128, GRU, 8, id="large steps are few"),
+        pytest.param(4096, GRU._replace(made=GRU.made // 4), 32, id="as many as make so many bytes"),
+        pytest.param(4096, GRU._replace(made=GRU.made // 64), 128, id="small steps are many"),
+        pytest.param(256, GRU._replace(made=GRU.made // 64), 32, id="an eighth of a sequence at most"),
+        pytest.param(127, GRU, 9, id="what nothing divides has a shorter chunk"),
+        pytest.param(140, GRU, 7, id="a divisor is better than the longest"),
+        pytest.param(128, WITH_LAYER_NORMALISATION, 4, id="no more than is saved"),
+        pytest.param(1024, WITH_LAYER_NORMALISATION, 8, id="and more is saved of a longer sequence"),
+        pytest.param(128, LSTM_THAT_KEEPS_NO_GATE, 16, id="where starts are much of what is kept"),
+        pytest.param(128, LSTM_THAT_KEEPS_NO_GATE._replace(kept=176 * KIB), 8, id="and where they are not"),
+        pytest.param(256, StepBytes(*(16 * size for size in LSTM_THAT_KEEPS_NO_GATE)), 8, id="if steps are not large"),
+    ],
+)
+def test_the_steps_of_a_chunk_on_a_cpu(length, step, chunk):
+    assert BACKENDS["cpu"].chunk(length, step) == chunk
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(1, 1), (31, 31), (64, 16), (512, 32), (8192, 128)])
+def test_the_steps_of_a_chunk_on_a_gpu(length, chunk):
+    assert BACKENDS["gpu"].chunk(length, GRU) == chunk
+
+
+def outputs_of(jaxpr, primitive=None):
+    """The avals that equations make, of one primitive or all, in inner jaxprs too."""
+    for equation in jaxpr.eqns:
+        if primitive is None or equation.primitive.name == primitive:
+            yield from (output.aval for output in equation.outvars)
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                yield from outputs_of(getattr(inner, "jaxpr", inner), primitive)
+
+
+def test_the_gradient_of_a_bias_is_not_summed_over_the_steps_first():
+    cell = rs.cells.GRU(16)
+    params = cell.init(jax.random.key(0), 8)
+    rows, xs = 5, jnp.ones((64, 5, 8))
+    gradient = jax.grad(lambda params: jnp.sum(rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]))
+    sums = [aval.shape for aval in outputs_of(jax.make_jaxpr(gradient)(params).jaxpr, "reduce_sum")]
+    assert (48,) in sums
+    assert not any(rows in shape for shape in sums)
+
+
+def test_a_sum_of_products_over_rows_makes_no_product_for_each_step():
+    steps, rows, size = 64, 4, 16
+
+    def cell(kernel, carry, x):
+        of_each_row = jnp.broadcast_to(kernel, (rows, size, size))
+        new = jnp.tanh(x + jnp.einsum("nd,ndh->nh", carry, of_each_row))
+        return new, new
+
+    xs, kernel = jnp.ones((steps, rows, size)), jnp.eye(size)
+    gradient = jax.grad(lambda kernel: jnp.sum(rs.scan(cell, kernel, xs[0], xs)[1]))
+    made = outputs_of(jax.make_jaxpr(gradient)(kernel).jaxpr)
+    assert max(aval.size for aval in made) <= max(steps * rows * size, rows * size * size)
+    plain = jax.grad(lambda kernel: jnp.sum(rs.scan(cell, kernel, xs[0], xs, memory=None)[1]))
+    assert jnp.allclose(gradient(kernel), plain(kernel), rtol=1e-5, atol=1e-5)
