@@ -11,7 +11,7 @@ from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import too_large_to_feed
 from rnnscan.engine.products import following, is_rows_by_matrix
 from rnnscan.engine.split import needed
-from rnnscan.engine.trace import Atom, Constant, Equation, Program, Value, concatenated, values_of
+from rnnscan.engine.trace import Atom, Constant, Equation, Program, Value, concatenated, values_of, without_repeats
 
 
 # From the terms of a sum to equations, and to the terms to add up after them, of which the first has the shape of the
@@ -92,7 +92,6 @@ def merge_products(
     sums = Sums(program)
     fixed = following(sums.equations, invariant)
     components = Components(sums.equations, carry, new_carry)
-    concatenations: dict[tuple[Atom, ...], Equation] = {}
 
     def kind(term: Atom) -> Hashable:
         """Equal for terms that can be merged; None for what cannot."""
@@ -110,10 +109,9 @@ def merge_products(
     def merged(products: Sequence[Equation]) -> list[Equation]:
         """Equations of which the last one makes the sum of products."""
         xs, weights = zip(*(product.inputs for product in products), strict=True)
-        made = [(xs, concatenated(xs, axis=1)), (weights, concatenated(weights, axis=0))]
-        new = [equation for atoms, equation in made if concatenations.setdefault(atoms, equation) is equation]
-        operands = (concatenations[xs].outputs[0], concatenations[weights].outputs[0])
-        return [*new, replace(products[0], inputs=operands, outputs=(Value(products[0].outputs[0].aval),))]
+        x, weight = concatenated(xs, axis=1), concatenated(weights, axis=0)
+        inputs, outputs = (x.outputs[0], weight.outputs[0]), (Value(products[0].outputs[0].aval),)
+        return [x, weight, replace(products[0], inputs=inputs, outputs=outputs)]
 
     def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
         made: list[Equation] = []
@@ -123,7 +121,8 @@ def merge_products(
             left = dict.fromkeys([*made[-1].outputs, *(term for term in left if term not in group)])
         return made, [*left]
 
-    return sums.rewritten(rewrite)
+    # Several sums of one x, or one weight, are concatenated once.
+    return without_repeats(sums.rewritten(rewrite))
 
 
 def concatenate_pads(program: Program) -> Program:
