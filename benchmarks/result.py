@@ -72,6 +72,10 @@ class Result:
         """A row's kept bytes by another's."""
         return _ratio(self.runners[row].kept, self.runners[other].kept)
 
+    def kept_beside_params_ratio(self, row: str, other: str = "plain") -> float | None:
+        """The same without parameters, which the caller holds anyway."""
+        return _ratio(self.runners[row].kept_beside_params, self.runners[other].kept_beside_params)
+
     def temporary_ratio(self, row: str, other: str = "plain") -> float | None:
         """A row's peak temporary bytes by another's."""
         return _ratio(self.runners[row].temporary, self.runners[other].temporary)
