@@ -76,3 +76,20 @@ def test_a_sum_of_products_over_rows_makes_no_product_for_each_step():
     assert max(aval.size for aval in made) <= max(steps * rows * size, rows * size * size)
     plain = jax.grad(lambda kernel: jnp.sum(rs.scan(cell, kernel, xs[0], xs, memory=None)[1]))
     assert jnp.allclose(gradient(kernel), plain(kernel), rtol=1e-5, atol=1e-5)
+
+
+def test_a_parameter_that_is_reached_on_very_many_ways_is_summed_once():
+    doublings = 50
+
+    def cell(scale, carry, x):
+        for _ in range(doublings):
+            scale = 0.5 * (scale + scale)
+        new = jnp.tanh(scale * x + carry)
+        return new, new
+
+    xs = jax.random.normal(jax.random.key(0), (32, 3, 4))
+    gradients = [
+        jax.grad(lambda scale, memory=memory: jnp.sum(rs.scan(cell, scale, xs[0], xs, memory=memory)[1]))(xs[0, 0])
+        for memory in (rs.Memory(), None)
+    ]
+    assert jnp.allclose(*gradients, rtol=1e-5)

@@ -1,6 +1,6 @@
 """The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,26 @@ def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
     if primitive == "div":
         return operands == [True, False]
     return primitive in _LINEAR or (primitive in ("mul", "dot_general") and operands.count(True) == 1)
+
+
+def ends_of_sum(
+    atom: Atom, maker: Mapping[Value, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Value] = ()
+) -> Iterator[Equation | Value]:
+    """Where a sum over steps can be pushed down to: products of two values that vary, or values to be stacked.
+
+    Not beyond values that are at hand, stacked. Each is found once, on however many ways it is reached.
+    """
+    to_see, seen = [atom], set()
+    while to_see:
+        atom = to_see.pop()
+        if not isinstance(atom, Value) or not varies(atom) or atom in seen:
+            continue
+        seen.add(atom)
+        equation = None if atom in at_hand else maker.get(atom)
+        if equation is not None and passes_sums(equation, varies):
+            to_see.extend(reversed(equation.inputs))
+        else:
+            yield equation if equation is not None and equation.primitive.name == "dot_general" else atom
 
 
 class Chunk:
@@ -100,13 +120,7 @@ class Chunk:
         return jnp.sum(self.read(atom), axis=0)
 
     def _sums_products(self, atom: Atom) -> bool:
-        """Whether the sum over the steps of a value is pushed down to some product of two values that vary."""
-        equation = self._maker.get(atom) if self.varies(atom) else None  # type: ignore[arg-type]
-        if equation is None:
-            return False
-        if passes_sums(equation, self.varies):
-            return any(map(self._sums_products, equation.inputs))
-        return equation.primitive.name == "dot_general"
+        return any(isinstance(end, Equation) for end in ends_of_sum(atom, self._maker, self.varies))
 
     def _sum_of_product(self, equation: Equation) -> Any:
         """The sum of products of two values that vary: one product that contracts over the steps too."""

@@ -1,11 +1,11 @@
 """Which sums over the steps are made in the loop, and which after it, from what the loop leaves behind."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 
-from rnnscan.engine.chunk import passes_sums
+from rnnscan.engine.chunk import ends_of_sum
 from rnnscan.engine.heuristics import too_large_to_feed
 from rnnscan.engine.split import Roles, needed
-from rnnscan.engine.trace import Atom, Equation, Program, Value, values_of
+from rnnscan.engine.trace import Equation, Program, Value, values_of
 
 
 def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
@@ -26,7 +26,7 @@ def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
     varying = _depending(program, [*roles.known, *roles.carry])
     looped = _depending(program, roles.carry)
     maker = {output: equation for equation in program.equations for output in equation.outputs}
-    ends = [list(_ends(atom, maker, varying)) for atom in roles.summed]
+    ends = [list(ends_of_sum(atom, maker, varying.__contains__)) for atom in roles.summed]
     stacked: set[Value] = set()
     in_loop = []
     for position, its_ends in enumerate(ends):
@@ -41,7 +41,7 @@ def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
         for position in in_loop
         if not all(
             isinstance(end, Value) and (end in stacked or end not in looped)
-            for end in _ends(roles.summed[position], maker, varying, at_hand=stacked)
+            for end in ends_of_sum(roles.summed[position], maker, varying.__contains__, at_hand=stacked)
         )
     ]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
@@ -57,26 +57,6 @@ def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
 def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
     """The values that vary of the products, and those that are summed as they are."""
     return [value for end in ends for value in (values_of(end.inputs) if isinstance(end, Equation) else [end])]
-
-
-def _ends(
-    atom: Atom, maker: dict[Value, Equation], varying: Collection[Value], at_hand: Collection[Value] = ()
-) -> Iterator[Equation | Value]:
-    """Where a sum over steps can be pushed down to: products of two varying values, or values to be stacked.
-
-    Not beyond values that are at hand, stacked.
-    """
-    if not isinstance(atom, Value) or atom not in varying:
-        return
-    equation = None if atom in at_hand else maker.get(atom)
-    if equation is None:
-        yield atom
-        return
-    if passes_sums(equation, varying.__contains__):
-        for operand in equation.inputs:
-            yield from _ends(operand, maker, varying, at_hand)
-    else:
-        yield equation if equation.primitive.name == "dot_general" else atom
 
 
 def _is_product(ends: Sequence[Equation | Value]) -> bool:
