@@ -172,7 +172,7 @@ def memory_report(
         >>> for part in report.training.parts:
         ...     if part.category == "cached":
         ...         print(part.name, part.bytes // 2**10, "KiB")
-        carry[1] before 8 of the steps 256 KiB
+        carry[1] before 16 of the steps 512 KiB
         ys, kept 4096 KiB
         "gates" 16384 KiB
 

@@ -1,5 +1,7 @@
 """The rule of memory for decoders, counted: what is as long as the sequence is kept as the choice says."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -52,7 +54,8 @@ def test_recomputing_attention_drops_what_is_as_large_as_the_encoder_at_every_st
     named = FLOAT * LENGTH * BATCH * STEPS * ATTENTION
     kept, dropped = (bytes_kept(ADDITIVE[name], memory, "lax") for memory in (rs.Memory(), RECOMPUTE))
     assert kept - dropped == named - FLOAT * (BATCH * STEPS * ATTENTION + ATTENTION)
-    kept, dropped = (bytes_kept(ADDITIVE[name], memory, "fission") for memory in (rs.Memory(), RECOMPUTE))
+    choices = [replace(memory, chunk=LENGTH // 2) for memory in (rs.Memory(), RECOMPUTE)]
+    kept, dropped = (bytes_kept(ADDITIVE[name], memory, "fission") for memory in choices)
     coverage = 0
     if name == "coverage":
         # It follows from what is kept while the weights do, and is kept itself, and not at the starts of two chunks,
@@ -73,9 +76,10 @@ def test_products_keep_a_score_for_each_step_of_the_encoder_and_head_or_none(nam
 def test_what_a_longer_sequence_adds_does_not_depend_on_the_length_of_the_encoder(name):
     """So encoder outputs, keys and values are kept once, and not at every step."""
     mechanism = ADDITIVE[name] if name in ADDITIVE else PRODUCTS[name][0]
+    memory = replace(RECOMPUTE, chunk=16)
     added = {
-        steps: bytes_kept(mechanism, RECOMPUTE, length=64, steps=steps)
-        - bytes_kept(mechanism, RECOMPUTE, length=32, steps=steps)
+        steps: bytes_kept(mechanism, memory, length=64, steps=steps)
+        - bytes_kept(mechanism, memory, length=32, steps=steps)
         for steps in (10, 40)
     }
     assert added[10] == added[40]
