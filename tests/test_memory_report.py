@@ -267,6 +267,7 @@ WORKLOADS = {
 }
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment="sqrt"), None], ids=str)
 def test_the_predicted_peak_is_near_that_of_xla(name, memory):

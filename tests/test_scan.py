@@ -217,6 +217,7 @@ def test_rows_do_not_mix():
     assert_close(permuted, (rows(final, 0), rows(ys, 1)))
 
 
+@pytest.mark.thin(9)
 @pytest.mark.parametrize("memory", [None, rs.Memory(), rs.Memory(segment=2)], ids=str)
 @pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
 def test_nan_in_the_padding_reaches_neither_values_nor_gradients(padding, memory):

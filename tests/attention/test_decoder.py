@@ -122,6 +122,7 @@ def test_padding_of_the_decoder_holds_every_part_of_the_carry_and_hides_what_it_
         assert not any(np.any(leaf[length:, row]) for leaf in ys)
 
 
+@pytest.mark.thin(2)
 def test_chunks_with_the_carry_passed_on_are_the_whole_and_the_past_sees_no_future(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder, length=4)
     pieces = lambda xs, carry: jitted(decoder, (params, encoder_outputs, carry, xs))  # noqa: E731
@@ -135,6 +136,7 @@ def test_chunks_with_the_carry_passed_on_are_the_whole_and_the_past_sees_no_futu
     assert np.any(changed[1][2:] != whole[1][1][2:])
 
 
+@pytest.mark.thin(2)
 def test_no_step_one_step_and_an_encoder_of_one_step_or_none(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder)
     last, (ys, weights) = jitted(decoder, (params, encoder_outputs, carry, xs[:0]))
@@ -161,6 +163,7 @@ def test_lengths_of_all_steps_or_more_are_none(decoder):
     assert_trees_close(gradients_of(decoder, given, encoder_lengths=(4, 5, 99, 4)), whole, tolerance=SINGLE)
 
 
+@pytest.mark.thin(2)
 def test_rows_of_the_batch_do_not_see_each_other(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder)
     (last, ys) = jitted(decoder, (params, encoder_outputs, carry, xs))
@@ -204,6 +207,7 @@ def test_dot_products_with_supplied_keys():
     assert_trees_close(doubled, run(twice, *given))
 
 
+@pytest.mark.thin(2)
 def test_a_bound_cell_is_a_pytree_and_goes_through_jit_and_its_arrays_get_gradients(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder)
     cell = decoder.over(params, encoder_outputs, encoder_lengths=jnp.asarray(ENCODER_LENGTHS))
@@ -215,6 +219,7 @@ def test_a_bound_cell_is_a_pytree_and_goes_through_jit_and_its_arrays_get_gradie
     assert all(np.any(leaf) for leaf in of_cell.encoded.values())
 
 
+@pytest.mark.thin(2)
 def test_vmap_is_a_loop_and_a_row_alone_is_a_row_of_the_batch(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder)
     lengths = jnp.asarray(ENCODER_LENGTHS)
@@ -274,6 +279,7 @@ def test_a_layer_is_a_net_of_a_bound_cell(decoder):
     assert jax.tree.structure(made) == jax.tree.structure(params)
 
 
+@pytest.mark.thin(2)
 def test_bfloat16_is_near_float32(decoder):
     in_bfloat16 = replace(
         decoder,

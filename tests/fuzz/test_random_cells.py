@@ -9,16 +9,9 @@ import rnnscan as rs
 
 
 CELLS, CELLS_OF_A_TEST = 300, 10
-CELLS_OF_MAKE_TEST = 150
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[] if first < CELLS_OF_MAKE_TEST else [pytest.mark.slow])
-        for first in range(0, CELLS, CELLS_OF_A_TEST)
-    ],
-)
+@pytest.mark.parametrize("first", range(0, CELLS, CELLS_OF_A_TEST))
 def test_random_cells_equal_plain_autodiff(first):
     unequal, refused = [], None
     for seed in range(first, first + CELLS_OF_A_TEST):
