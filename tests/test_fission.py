@@ -158,7 +158,7 @@ def results_and_gradients(kind, params, carry, xs, **options):
     return result, gradients
 
 
-@pytest.mark.thin(24)
+@pytest.mark.thin(12)
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def is_few(name, choices):
     return name in FIRST and (choices in ("auto", "lax") or "LSTM" in name)
 
 
-@pytest.mark.thin(24)
+@pytest.mark.thin(14)
 @pytest.mark.parametrize(
     ("case", "choices"),
     [
@@ -267,7 +267,7 @@ WORKLOADS = {
 }
 
 
-@pytest.mark.thin(10)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment="sqrt"), None], ids=str)
 def test_the_predicted_peak_is_near_that_of_xla(name, memory):

@@ -132,7 +132,7 @@ def random_options(seed):
     return length, batch, options, valid, reset
 
 
-@pytest.mark.thin(10)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)
@@ -217,7 +217,7 @@ def test_rows_do_not_mix():
     assert_close(permuted, (rows(final, 0), rows(ys, 1)))
 
 
-@pytest.mark.thin(9)
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("memory", [None, rs.Memory(), rs.Memory(segment=2)], ids=str)
 @pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
 def test_nan_in_the_padding_reaches_neither_values_nor_gradients(padding, memory):
@@ -344,6 +344,7 @@ def test_a_scan_within_a_cell():
     )
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("memory", [None, rs.Memory(), rs.Memory(segment=4)], ids=str)
 def test_keys_in_carry_inputs_and_outputs(memory):
     def noisy(params, carry, x):
@@ -427,6 +428,7 @@ def nested(kind, value):
     return inner + rs.name(value, "outer")
 
 
+@pytest.mark.thin(15)
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute=("outer",)), rs.Memory(segment=2)], ids=str)
 @pytest.mark.parametrize("kind", ["cond", "closing cond", "jit", "checkpoint", "vmap", "scan"])
 def test_names_within_transformations_in_the_cell(kind, memory):

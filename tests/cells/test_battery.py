@@ -64,7 +64,7 @@ def gradients_of(case, arguments, **options):
     return jax.jit(lambda *a: case.gradients(lambda *a: case.scan(*a, **options), *a))(*arguments)
 
 
-@pytest.mark.thin(14)
+@pytest.mark.thin(9)
 @pytest.mark.usefixtures("x64")
 def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case):
     arguments = case.arguments(length=5)
@@ -83,6 +83,7 @@ def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case
         assert_trees_close(gradients_of(case, arguments, **options), plain, tolerance=1e-11)
 
 
+@pytest.mark.thin(18)
 @pytest.mark.usefixtures("x64")
 def test_the_default_choice_gives_the_gradients_of_a_plain_scan(further_form):
     """What is the first form of its cell has the test above; `make test-all` has it for all."""
@@ -141,6 +142,7 @@ def test_padding_holds_the_carry_and_hides_what_it_holds(case):
         assert not any(np.any(leaf[length:, row]) for leaf in jax.tree.leaves(ys))
 
 
+@pytest.mark.thin(8)
 def test_no_step_one_step_and_one_row(case):
     params, carry, xs = case.arguments(length=1)
     last, ys = case.jitted(params, carry, xs[:0])

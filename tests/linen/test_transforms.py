@@ -164,6 +164,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("model_type", MODELS, ids=lambda model_type: model_type.__name__)
 def test_models(model_type):
     inputs = draw((BATCH, TIME, INPUT_SIZE))
