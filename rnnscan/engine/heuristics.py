@@ -102,8 +102,8 @@ class Heuristics:
             step: bytes of a step.
         """
         if length < 2 * self.quick_chunk:
-            # The stacks of two loops, one in the other, would take more memory than shorter chunks save.
-            return max(1, length)
+            # The stacks of more chunks would take more memory than shorter ones save.
+            return max(1, min(length, self.quick_chunk))
         made = max(1, step.made)
         fitting = max(self.quick_chunk, min(self.longest_chunk, self.chunk_bytes // made))
         if step.starts * _KEPT_BYTES_PER_START > step.kept * fitting:
