@@ -72,7 +72,7 @@ def tradeoff_figure(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: readable_bytes(count)))
     axes.set_xlabel(_AXES[axis] + ("" if budget is None else f"; the budget, {readable_bytes(budget)}, in red"))
     axes.set_ylabel(f"time, relative to {rows[0].choice}")
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", wrap=True)
     axes.grid(which="major", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     axes.text(0.01, 0.015, BETTER, transform=axes.transAxes, fontsize=8, color="0.4", style="italic")
