@@ -19,11 +19,14 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import checks
 from rnnscan.memory import Memory
 from rnnscan.messages import is_count
+from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.scan import scan
 
 
 def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
     """The pieces of sequences, for one training step each, with the carry handed on.
+
+    For cells, and for nets whose `runs_in_pieces` is True: a bidirectional net needs the whole sequence.
 
     A carry that is an argument of a training step gets no gradient from the steps after it, so this is the chunk form,
     with an update after each chunk.
@@ -79,6 +82,7 @@ def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **option
     Source: BPTT(n; n) of Williams and Peng 1990, "An Efficient Gradient-Based Algorithm for On-Line Training of
     Recurrent Network Trajectories".
     """
+    check_runs_in_pieces("by_chunk", cell)
     _check_count("by_chunk", "size", size)
     return scan(cell, params, carry, xs, truncate=size, **options)
 
@@ -133,6 +137,7 @@ def by_window(
 
     Source: BPTT(h; h') of Williams and Peng 1990, with h = k2 and h' = k1.
     """
+    check_runs_in_pieces("by_window", cell)
     _check_count("by_window", "every", every)
     _check_count("by_window", "back", back)
     if back < every:

@@ -8,6 +8,8 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
+from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_not_handed_on
+
 
 class Bidirectional(nn.Bidirectional):
     """Run two RNNs over the same inputs, one of them in reverse, and merge their outputs: Flax's `nn.Bidirectional`.
@@ -73,6 +75,7 @@ class Bidirectional(nn.Bidirectional):
         if self.forward_rnn is self.backward_rnn:
             logging.warning("forward_rnn and backward_rnn is the same object, so they will share parameters.")
         keys = (None, None) if init_key is None else jax.random.split(init_key)
+        check_not_handed_on("linen.Bidirectional", initial_carry, BOTH_DIRECTIONS)
         forward_carry, backward_carry = (None, None) if initial_carry is None else initial_carry
         # An RNN of Flax knows no resets, and need not where there are none.
         options: dict[str, Any] = {} if reset is None else {"reset": reset}

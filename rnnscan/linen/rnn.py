@@ -17,6 +17,7 @@ from rnnscan.linen.cell import Cell, as_module
 from rnnscan.linen.functional import lifted_scan
 from rnnscan.memory import Memory
 from rnnscan.messages import describe, leaves_with_places
+from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.scan import scan
 from rnnscan.sequence import select_rows, valid_steps
 
@@ -161,6 +162,8 @@ class RNN(nn.RNN):
         holds = return_carry and seq_lengths is not None
         valid = valid_steps(jnp.asarray(seq_lengths), length) if holds else None
         steps = _Steps(xs, jnp.arange(length), valid=valid, reset=reset)
+        if reverse:
+            check_not_handed_on("linen.RNN", initial_carry, REVERSED)
         carry = self._initial_carry(init_key, xs) if initial_carry is None else initial_carry
         carry, outputs = self._run(carry, steps, runs_back)
         if flips and keep_order:

@@ -19,6 +19,16 @@ class Net:
     `net(params, xs, carry=None, *, key=None, ...) -> (carry, ys)`; the options are those of `Layer`.
     """
 
+    @property
+    def needs_whole(self) -> str | None:
+        """Why the net needs the whole sequence, in one sentence; None where it runs in pieces."""
+        return None
+
+    @property
+    def runs_in_pieces(self) -> bool:
+        """Whether pieces of a sequence, with the carry handed on, equal the whole."""
+        return self.needs_whole is None
+
 
 @dataclass(frozen=True)
 class Options:

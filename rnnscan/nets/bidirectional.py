@@ -12,6 +12,7 @@ from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import listing, nearest
 from rnnscan.nets.base import Net, Options, check_parts
 from rnnscan.nets.layer import Layer
+from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
 
 
 Merge = Literal["concat", "sum", "mean", "product"] | Callable[[Array, Array], Array]
@@ -40,6 +41,11 @@ class Bidirectional(Net):
         return tuple(dict.fromkeys((*self.forward.names, *self.backward.names)))
 
     @property
+    def needs_whole(self) -> str:
+        """Why the net does not run in pieces: the backward cell starts at the end."""
+        return BOTH_DIRECTIONS
+
+    @property
     def output_size(self) -> int:
         """The size of the outputs' last axis."""
         outputs = [jax.ShapeDtypeStruct((cell.output_size,), jnp.float32) for cell in (self.forward, self.backward)]
@@ -62,6 +68,8 @@ class Bidirectional(Net):
     ) -> tuple[tuple[Any, Any], Any]:
         """Run both cells over a sequence, and merge their outputs.
 
+        The sequence must be whole: see `bidirectional`.
+
         Args:
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`.
@@ -75,9 +83,11 @@ class Bidirectional(Net):
 
         Raises:
             TypeError, ValueError: as `scan` does.
+            ValueError: if `first_step` is not 0, or the carry is the one that a training step hands on.
         """
         check_parts("bidirectional", _PARTS, params, carry)
         given = Options(**options)
+        check_start("bidirectional", self, carry, given.first_step)
         given.check_names("bidirectional", self.names)
         keys = (None, None) if key is None else jax.random.split(key)
         ran = [
@@ -105,6 +115,11 @@ class Bidirectional(Net):
 
 def bidirectional(forward: Any, backward: Any = None, *, merge: Merge = "concat") -> Bidirectional:
     """Run one cell from the first step to the last and another from the last valid step to the first.
+
+    The net takes an initial carry for both directions, as torch's does. It does not run in pieces, because the backward
+    cell starts at the end of the sequence: pieces with the carry handed on would be another function. So
+    `rnnscan.truncated`, `rnnscan.nnx.Streaming` and the training step of `rnnscan.train` refuse it, and
+    `net.runs_in_pieces` is False.
 
     Args:
         forward: a cell.

@@ -26,6 +26,11 @@ class Chain(Net):
         return tuple(dict.fromkeys(name for net in self.nets for name in net.names))
 
     @property
+    def needs_whole(self) -> str | None:
+        """Why the chain does not run in pieces: the reason of the first net that does not; None where all do."""
+        return next((net.needs_whole for net in self.nets if net.needs_whole is not None), None)
+
+    @property
     def output_size(self) -> int:
         """The size of the outputs' last axis: the last net's."""
         return self.nets[-1].output_size

@@ -10,6 +10,7 @@ from rnnscan.compose.random import with_key
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.memory import Memory
 from rnnscan.nets.base import Net, one_step
+from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.scan import scan
 from rnnscan.sequence import Padding
 
@@ -25,6 +26,11 @@ class Layer(Net):
     def names(self) -> tuple[str, ...]:
         """The names that the cell gives to intermediates."""
         return self.cell.names
+
+    @property
+    def needs_whole(self) -> str | None:
+        """Why a reversed layer does not run in pieces: it starts at the end; None for one that is not reversed."""
+        return REVERSED if self.reverse else None
 
     @property
     def output_size(self) -> int:
@@ -62,7 +68,7 @@ class Layer(Net):
             carry: the carry to start from; None: zeros.
             key: a PRNG key for dropout and other random choices: training. None: evaluation, without any.
             first_step: the number of the first step, which random choices depend on: pass the steps done before where a
-                sequence is run in pieces with one key.
+                sequence is run in pieces with one key. A net that needs the whole sequence takes 0 alone.
             seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`.
             mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
             reset: `(T, N)` booleans, true at the first step of an episode or document, in the order of time: there the
@@ -77,6 +83,7 @@ class Layer(Net):
         Raises:
             TypeError, ValueError: as `scan` does.
         """
+        check_start("layer", self, carry, first_step)
         carry = self.initial_carry(xs) if carry is None else carry
         cell: Any = self.cell
         inputs = xs
@@ -107,7 +114,7 @@ def layer(cell: Any, *, reverse: bool = False) -> Layer:
     Args:
         cell: a cell, such as those of `rnnscan.cells`, or a stack of them.
         reverse: whether it runs from the last step, or the last valid one, to the first. The outputs stay in the
-            order of the inputs.
+            order of the inputs. Such a net does not run in pieces in the order of time (`net.runs_in_pieces`).
 
     Returns:
         A net: `net.init(key, input_size)` makes parameters, `net(params, xs)` returns the last carry and the outputs.

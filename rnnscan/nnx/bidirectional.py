@@ -7,6 +7,8 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_not_handed_on
+
 
 class Bidirectional(nnx.Bidirectional):
     """Run two RNNs over the same inputs, one of them in reverse, and merge their outputs: Flax's `nnx.Bidirectional`.
@@ -75,6 +77,7 @@ class Bidirectional(nnx.Bidirectional):
         rngs = self.rngs if rngs is None else rngs
         if self.forward_rnn is self.backward_rnn:
             logging.warning("forward_rnn and backward_rnn is the same object, so they will share parameters.")
+        check_not_handed_on("nnx.Bidirectional", initial_carry, BOTH_DIRECTIONS)
         forward_carry, backward_carry = (None, None) if initial_carry is None else initial_carry
         options: dict[str, Any] = {"seq_lengths": seq_lengths, "return_carry": True, "time_major": time_major}
         # As in Flax, both draw from one stream, the forward RNN first.

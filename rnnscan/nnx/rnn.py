@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Integer
 
 from rnnscan.checks import check_options
 from rnnscan.memory import Memory
+from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.nnx import checks
 from rnnscan.nnx.cell import Cell
 from rnnscan.nnx.functional import Call, scan_module
@@ -166,6 +167,8 @@ class RNN(nnx.RNN):
         rows = inputs.shape[: inputs.ndim - features]
         batch = rows[:time_axis] + rows[time_axis + 1 :]
         xs = jnp.moveaxis(inputs, time_axis, 0)
+        if reverse:
+            check_not_handed_on("nnx.RNN", initial_carry, REVERSED)
         carry = initial_carry
         if carry is None:
             carry = make_carry(self.cell, lax.full_like(xs, 0, shape=xs.shape[1:]), self.rngs if rngs is None else rngs)

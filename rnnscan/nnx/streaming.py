@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Integer
 
 from rnnscan.cells.checks import describe_shape
 from rnnscan.messages import describe
+from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED
 from rnnscan.nnx.initial_carry import make_carry
 from rnnscan.nnx.rnn import RNN
 
@@ -54,13 +55,10 @@ class Streaming(nnx.Module):
         if not isinstance(rnn, RNN):
             raise TypeError(
                 f"nnx.Streaming: `rnn` must be a rnnscan.nnx.RNN; got {type(rnn).__name__}. Write "
-                "Streaming(RNN(cell), input_shape); one direction alone can go on where it ended."
+                f"Streaming(RNN(cell), input_shape). A bidirectional module does not stream: {BOTH_DIRECTIONS}"
             )
         if rnn.reverse:
-            raise ValueError(
-                "nnx.Streaming: the RNN must have reverse=False; got reverse=True. What runs from the last step to the "
-                "first cannot go on where it ended."
-            )
+            raise ValueError(f"nnx.Streaming: the RNN must have reverse=False; got reverse=True. {REVERSED}")
         self.rnn = rnn
         self.input_shape = tuple(input_shape)
         self.dtype = jnp.dtype(dtype)

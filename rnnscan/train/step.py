@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Bool
 
 from rnnscan.messages import describe
+from rnnscan.nets.pieces import handing_on
 from rnnscan.train.state import TrainState
 
 
@@ -29,8 +30,9 @@ def make_step(
     Args:
         loss: `loss(params, carry, batch, key) -> (loss, carry)`, or `(loss, carry, metrics)` with a dictionary of
             scalars to write down beside the loss. The carry is any pytree whose shapes and types stay the same; no
-            gradient goes from a step to the one before (truncated backpropagation through time). The key is another
-            one in each step.
+            gradient goes from a step to the one before (truncated backpropagation through time). A net that needs the
+            whole sequence, such as a bidirectional one, must not start from this carry. The key is another one in each
+            step.
         optimizer: any of optax.
         clip_norm: the largest norm of the gradient as the optimizer gets it; None: as it is.
 
@@ -40,7 +42,8 @@ def make_step(
         and the optimizer state that it is given are used up: their memory is given to the new ones.
 
     Raises:
-        ValueError: if `clip_norm` is not above 0; while tracing, if a metric of `loss` has a name of the step's own.
+        ValueError: if `clip_norm` is not above 0; while tracing, if a metric of `loss` has a name of the step's own, or
+            a net that needs the whole sequence starts from the carry.
         TypeError: while tracing, if the carry that comes out has not the shapes and types of the one that goes in.
 
     Example:
@@ -71,7 +74,9 @@ def make_step(
 
         def loss_of(params: Any) -> tuple[Array, tuple[Any, dict[str, Any]]]:
             # The carry is put together anew, because a variable of nnx can be changed only where it was made.
-            result = loss(params, jax.tree.map(lambda leaf: leaf, rest.carry), batch, key)
+            carry = jax.tree.map(lambda leaf: leaf, rest.carry)
+            with handing_on(carry):
+                result = loss(params, carry, batch, key)
             _check_result(result)
             value, carry, *more = result
             return value, (carry, dict(more[0]) if more else {})
