@@ -1,6 +1,7 @@
 """recurrent_net(): a step over named values, with links from outputs to states, translated onto scan()."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -10,8 +11,9 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import checks, wiring
 from rnnscan.memory import Memory
 from rnnscan.messages import describe
+from rnnscan.net_trace import trace_outputs
 from rnnscan.scan import scan
-from rnnscan.sequence import Padding, hold_last_valid
+from rnnscan.sequence import Padding, hold_last_valid, select_rows
 from rnnscan.wiring import Wiring
 
 
@@ -25,9 +27,9 @@ def recurrent_net(
     aliases: Mapping[str, tuple[str, int]] | None = None,
     timestep: str | None = None,
     scope: str | None = None,
-    outputs_with_grads: tuple[str, ...] | None = None,
+    outputs_with_grads: tuple[str, ...] | tuple[int, ...] | None = None,
     recompute: tuple[str, ...] | Literal["all"] = (),
-    memory: Memory | None = None,
+    memory: Memory | None = Memory(),
     forward_only: bool = False,
     seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
@@ -50,26 +52,28 @@ def recurrent_net(
             result is in the order of time: the initial state comes last.
         timestep: the name under which the cell receives the step's index, an int32 scalar from 0 to T - 1.
         scope: a prefix of the names of the results, `"scope/hidden_t_all"`, and of the operations in profiles.
-        outputs_with_grads: the results, without the scope, through which gradients flow; the others are stopped.
-            None: all of them.
+        outputs_with_grads: the results through which gradients flow; the others are stopped. Names, without the scope,
+            or positions in the order of the results, as in Caffe2. None: all of them.
         recompute: names to compute again on the backward pass; short for `memory=Memory(recompute=...)`.
-        memory: what to keep between the forward and the backward pass, instead of `recompute`. None: what `recompute`
-            says, and so every name where it says nothing; `scan` has the plain autodiff to compare with.
+        memory: what to keep between the forward and the backward pass, as in `scan`; instead of `recompute`. None:
+            plain autodiff.
         forward_only: keep nothing for a backward pass; differentiating is an error.
         seq_lengths: `(N,)` integers, as in `scan`.
         mask: `(T, N)` booleans, as in `scan`.
-        padding: what a padded step leaves behind, as in `scan`; here it holds state and output, as Caffe2 did.
+        padding: what a padded step leaves behind, as in `scan`. The default holds state and output. A linked output
+            then holds the initial state before a row's first valid step, as in Caffe2; other outputs are zero there.
         reverse: run from the last step to the first.
         engine: as in `scan`.
 
     Returns:
-        For each linked output `hidden_t`: `hidden_t_all` `(T, N, ...)` and `hidden_t_last` `(N, ...)`, the state after
-        the last step; for an output that is not linked `_all` only; and the aliases.
+        A dictionary. For each linked output `hidden_t`, in the order of `links`: `hidden_t_all` `(T, N, ...)` and
+        `hidden_t_last` `(N, ...)`, the state after the last step. Then `_all` of each output that is not linked, and
+        the aliases.
 
     Raises:
         TypeError: if `cell_net` returns no dictionary, a state and its linked output differ in dtype, or a
             `forward_only` net is differentiated.
-        ValueError: if a link is missing or a name is unknown or given twice, or shapes do not fit.
+        ValueError: if a link is missing, a name is unknown, given twice or not given, or shapes do not fit.
 
     Example:
         >>> import jax.numpy as jnp
@@ -96,24 +100,27 @@ def recurrent_net(
     memory = _memory(recompute, memory, forward_only=forward_only, outputs_with_grads=outputs_with_grads)
     inputs = checks.as_arrays(dict(inputs), "inputs")
     length, batch = wiring.length_and_batch(inputs)
+    wires.check_signature(cell_net)
     for alias, (_, offset) in wires.aliases.items():
         wiring.check_offset(alias, offset, length)
     states = {state: wiring.shared(state, value, batch) for state, value in initial_cell_inputs.items()}
     if forward_only:
         params, inputs, states = _forbid_gradient((params, inputs, states))
     steps = {} if timestep is None else {timestep: jnp.arange(length, dtype=jnp.int32)}
+    xs = {**inputs, **steps}
 
-    def cell(params: Any, states: dict[str, Any], blobs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        outputs = cell_net(params, **blobs, **states)
+    def cell(params: Any, states: dict[str, Any], x: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        outputs = cell_net(params, **x, **states)
         wires.check_outputs(outputs, states)
         return {state: outputs[output] for state, output in links.items()}, dict(outputs)
 
     with jax.named_scope(scope or "recurrent_net"):
+        order = trace_outputs(wires, cell_net, params, states, xs)
         final_states, ys = scan(
             cell,
             params,
             states,
-            {**inputs, **steps},
+            xs,
             reverse=reverse,
             memory=None if forward_only else memory,
             seq_lengths=seq_lengths,
@@ -121,39 +128,57 @@ def recurrent_net(
             padding=padding,
             engine=engine,
         )
+        valid = checks.validity(seq_lengths, mask, length)
+        if valid is not None and padding == "hold":
+            before = {output: states[state] for state, output in links.items()}
+            ys |= _hold_before_valid(before, {output: ys[output] for output in before}, valid, reverse=reverse)
         results: dict[str, Any] = {}
         for state, output in links.items():
             results |= {f"{output}_all": ys[output], f"{output}_last": final_states[state]}
-        results |= {f"{output}_all": y for output, y in ys.items()}
-        valid = checks.validity(seq_lengths, mask, length)
+        results |= {f"{output}_all": ys[output] for output in order}
         for alias, (state, offset) in wires.aliases.items():
             after = ys[links[state]]
-            if valid is not None and padding != "drop":
-                after = hold_last_valid(after, valid, before=states[state], reverse=reverse)
+            if valid is not None and padding == "zero":
+                after = hold_last_valid(after, valid, before=states[state].astype(after.dtype), reverse=reverse)
             results[alias] = _from_offset(states[state], after, offset, reverse=reverse)
 
     if outputs_with_grads is not None:
+        flowing = wires.results_with_grads(order)
         stopped = jax.lax.stop_gradient(results)
-        results = {name: (results if name in outputs_with_grads else stopped)[name] for name in results}
+        results = {name: (results if name in flowing else stopped)[name] for name in results}
     if forward_only:  # Once more, for what the cell closes over.
         results = _forbid_gradient(results)
     return {f"{scope}/{result}" if scope else result: value for result, value in results.items()}
 
 
-def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory:
-    if memory is not None and recompute != ():
+def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory | None:
+    # By identity: an explicit Memory() keeps every name, and contradicts `recompute`.
+    chosen = memory is not (recurrent_net.__kwdefaults__ or {})["memory"]
+    if chosen and recompute != ():
         raise ValueError(
-            f"recurrent_net: `recompute` is short for a `memory` of its own; got recompute={recompute!r} and "
-            f"memory={memory!r}. Put the names into Memory(recompute=...)."
+            "recurrent_net: `recompute` is short for `memory=Memory(recompute=...)`, so only one of the two may be "
+            f"given; got recompute={recompute!r} and memory={memory!r}. Put the names into Memory(recompute=...)."
         )
-    speaks_of_gradients = memory is not None or recompute != () or outputs_with_grads is not None
-    if forward_only and speaks_of_gradients:
+    if forward_only and (chosen or recompute != () or outputs_with_grads is not None):
         raise ValueError(
-            "recurrent_net: with `forward_only` there is no backward pass, so `recompute`, `memory` and "
-            f"`outputs_with_grads` have nothing to speak of; got recompute={recompute!r}, memory={memory!r}, "
+            "recurrent_net: `forward_only` has no backward pass, so `recompute`, `memory` and `outputs_with_grads` "
+            f"have no effect; got recompute={recompute!r}, memory={memory!r}, "
             f"outputs_with_grads={outputs_with_grads!r}. Leave them out, or set forward_only=False."
         )
-    return Memory(recompute=recompute) if memory is None else memory
+    return memory if recompute == () else Memory(recompute=recompute)
+
+
+def _hold_before_valid(before: Any, ys: Any, valid: Bool[Array, "time batch"], *, reverse: bool) -> Any:
+    """Put `before`, leaves `(N, ...)`, at the steps of `ys`, leaves `(T, N, ...)`, that precede a row's first valid."""
+
+    # Checkpointed, or autodiff keeps `begun` broadcast to the size of ys.
+    @partial(jax.checkpoint, prevent_cse=False)
+    def hold(before: Any, ys: Any, valid: Array) -> Any:
+        begun = jax.lax.cummax(valid.astype(jnp.int8), axis=0, reverse=reverse) > 0
+        before = jax.tree.map(lambda state, y: jnp.broadcast_to(state, y.shape).astype(y.dtype), before, ys)
+        return select_rows(begun, ys, before)
+
+    return hold(before, ys, valid)
 
 
 def _from_offset(initial: Array, after: Array, offset: int, *, reverse: bool) -> Array:

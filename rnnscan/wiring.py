@@ -1,13 +1,14 @@
 """The names of a recurrent_net: which value is an input, a state, an output, and how they are tied together."""
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan.messages import describe, is_array_like, is_key, is_weak, leaves_with_places, listing, nearest
+from rnnscan.messages import describe, is_array_like, is_count, is_key, is_weak, leaves_with_places, listing, nearest
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Wiring:
         links: state -> the output that it is at the next step.
         aliases: result -> (state, offset).
         timestep: the name under which the cell receives the step's index.
-        outputs_with_grads: the results through which gradients flow; None: all.
+        outputs_with_grads: the results through which gradients flow, by name or position; None: all.
     """
 
     inputs: Mapping[str, Any]
@@ -28,7 +29,7 @@ class Wiring:
     links: Mapping[str, str]
     aliases: Mapping[str, tuple[str, int]]
     timestep: str | None
-    outputs_with_grads: tuple[str, ...] | None
+    outputs_with_grads: tuple[str, ...] | tuple[int, ...] | None
 
     def check(self) -> None:
         """Refuse names that are missing, unknown or used twice, before the cell is traced."""
@@ -47,14 +48,28 @@ class Wiring:
                 "recurrent_net: there must be at least one input, which gives the number of steps; got none. "
                 "Use rnnscan.scan with xs=None and `length` for a net without inputs."
             )
-        if isinstance(self.outputs_with_grads, str):
-            raise TypeError(
-                "recurrent_net: `outputs_with_grads` must be a tuple of names; got the string "
-                f"{self.outputs_with_grads!r}. Write outputs_with_grads=({self.outputs_with_grads!r},)."
-            )
+        self._check_outputs_with_grads()
         self._check_unique()
         self._check_links()
         self._check_aliases()
+
+    def _check_outputs_with_grads(self) -> None:
+        chosen = self.outputs_with_grads
+        if isinstance(chosen, str) or is_count(chosen, least=0):
+            raise TypeError(
+                "recurrent_net: `outputs_with_grads` must be a tuple of names or positions; got "
+                f"{chosen!r}. Write outputs_with_grads=({chosen!r},)."
+            )
+        if chosen is None:
+            return
+        names = isinstance(chosen, tuple | list) and all(isinstance(name, str) for name in chosen)
+        positions = isinstance(chosen, tuple | list) and all(is_count(position, least=0) for position in chosen)
+        if not names and not positions:
+            linked = [f"{output}_{part}" for output in self.links.values() for part in ("all", "last")]
+            raise TypeError(
+                "recurrent_net: `outputs_with_grads` must be a tuple of names, or one of positions from 0 on; got "
+                f"{chosen!r}. The results begin with {listing(linked)}."
+            )
 
     def _check_unique(self) -> None:
         received = ["params", *self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
@@ -103,6 +118,32 @@ class Wiring:
                     f"and the states {listing(self.states)}.{nearest(state, self.states)}"
                 )
 
+    def check_signature(self, cell_net: Callable[..., Any]) -> None:
+        """Refuse a cell that does not take the inputs and states by their names."""
+        try:
+            signature = inspect.signature(cell_net)
+        except (TypeError, ValueError):  # Of a callable that Python cannot look into.
+            return
+        given = [*self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
+        try:
+            signature.bind(None, **dict.fromkeys(given))
+        except TypeError as error:
+            parameters = list(signature.parameters.values())[1:]
+            named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+            taken = [each.name for each in named]
+            missing = [each.name for each in named if each.default is each.empty and each.name not in given]
+            message = (
+                "recurrent_net: the cell must take params first, and then every input and state by its name; got a "
+                f"cell that takes {listing(taken)}, and the names {listing(given)} ({error})."
+            )
+            if "timestep" in missing and self.timestep is None:
+                message += ' Write timestep="timestep" in the call to pass it the index of the step.'
+            elif missing:
+                message += f" Add {listing(missing)} to `inputs` or `initial_cell_inputs`.{nearest(missing[0], given)}"
+            else:
+                message += " Take what the cell does not take out of `inputs` and `initial_cell_inputs`."
+            raise ValueError(message) from None
+
     def check_outputs(self, outputs: Any, states: Mapping[str, Any]) -> None:
         """Refuse what the cell returned, if a link or an alias does not fit it. Called while the cell is traced."""
         if not isinstance(outputs, Mapping):
@@ -116,19 +157,31 @@ class Wiring:
                     f"{output!r}, and the cell returned {listing(outputs)}.{nearest(output, outputs)}"
                 )
             self._check_link(state, states[state], output, outputs[output])
-        results = self._result_names(outputs)
+        results = self.result_names(outputs)
         twice = sorted({result for result in results if results.count(result) > 1})
         if twice:
             raise ValueError(
                 f"recurrent_net: every result must have a name of its own; got {listing(twice)} more than once among "
                 f"the results of the outputs and the aliases. Rename the output or the alias."
             )
-        for name in self.outputs_with_grads or ():
-            if name not in results:
+        self.results_with_grads(outputs)
+
+    def results_with_grads(self, outputs: Iterable[str]) -> list[str]:
+        """The names of the results through which gradients flow, where the cell returns these outputs."""
+        results = self.result_names(outputs)
+        chosen: list[Any] = list(results if self.outputs_with_grads is None else self.outputs_with_grads)
+        for name in chosen:
+            if not isinstance(name, str) and name >= len(results):
+                raise ValueError(
+                    f"recurrent_net: a position in `outputs_with_grads` must be one of the {len(results)} results, "
+                    f"from 0 to {len(results) - 1}; got {name}. The results are {listing(results)}, in this order."
+                )
+            if isinstance(name, str) and name not in results:
                 raise ValueError(
                     f"recurrent_net: every name in `outputs_with_grads` must be a result; got {name!r}, and the "
                     f"results are {listing(results)}.{nearest(name, results)}"
                 )
+        return [name if isinstance(name, str) else results[name] for name in chosen]
 
     def _check_link(self, state: str, given: Any, output: str, returned: Any) -> None:
         if not is_array_like(returned):
@@ -148,11 +201,11 @@ class Wiring:
                 "Check the initial state's shape and dtype, or cast the output in the cell."
             )
 
-    def _result_names(self, outputs: Iterable[str]) -> list[str]:
-        linked = set(self.links.values())
-        names = []
-        for output in outputs:
-            names += [f"{output}_all", f"{output}_last"] if output in linked else [f"{output}_all"]
+    def result_names(self, outputs: Iterable[str]) -> list[str]:
+        """The results in their order: all and last of each link, all of each other output, the aliases."""
+        linked = list(self.links.values())
+        names = [f"{output}_{part}" for output in linked for part in ("all", "last")]
+        names += [f"{output}_all" for output in outputs if output not in linked]
         return [*names, *self.aliases]
 
 

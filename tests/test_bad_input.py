@@ -336,10 +336,64 @@ CASES = {
     ),
     "unknown name in a net": (net(recompute=("produkt",)), ValueError, ["'produkt'", "Did you mean 'product'?"]),
     "recompute and memory": (net(recompute=("product",), memory=rs.Memory()), ValueError, ["Memory(recompute=...)"]),
+    "recompute and plain autodiff": (net(recompute=("product",), memory=None), ValueError, ["memory=None"]),
+    "positions and names of results with gradients": (
+        net(outputs_with_grads=(0, "hidden_t_all")),
+        TypeError,
+        ["names, or one of positions", "(0, 'hidden_t_all')", "'hidden_t_all', 'hidden_t_last', 'state_t_all'"],
+    ),
+    "a position beyond the results": (
+        net(outputs_with_grads=(0, 4)),
+        ValueError,
+        ["one of the 4 results, from 0 to 3; got 4", "'hidden_t_all', 'hidden_t_last', 'state_t_all', 'state_t_last'"],
+    ),
+    "a negative position": (net(outputs_with_grads=(-1,)), TypeError, ["positions from 0 on; got (-1,)"]),
+    "a position without a tuple": (net(outputs_with_grads=0), TypeError, ["got 0", "outputs_with_grads=(0,)"]),
+    "a step that takes timestep where none is named": (
+        net(lambda params, input_t, hidden_t_prev, state_t_prev, timestep: {}),
+        ValueError,
+        ["takes 'input_t', 'hidden_t_prev', 'state_t_prev', 'timestep'", 'Write timestep="timestep"'],
+    ),
+    "a step that takes a name that is not given": (
+        net(lambda params, input_t, hiden_t_prev, state_t_prev: {}),
+        ValueError,
+        ["'hiden_t_prev'", "the names 'input_t', 'hidden_t_prev', 'state_t_prev'", "Did you mean 'hidden_t_prev'?"],
+    ),
+    "a step that does not take its input": (
+        net(lambda params, hidden_t_prev, state_t_prev: {}),
+        ValueError,
+        ["unexpected keyword argument 'input_t'", "out of `inputs`"],
+    ),
+    "a state over whose shape the cell fails": (
+        net(initial_cell_inputs={**STATES, "hidden_t_prev": jnp.ones((BATCH, 5))}),
+        ValueError,
+        ["float32[3,5] for the state 'hidden_t_prev'", "float32[3,4] for the output 'hidden_t'", "cell itself failed"],
+    ),
+    "two states over whose shape the cell fails": (
+        net(initial_cell_inputs={"hidden_t_prev": jnp.ones(7), "state_t_prev": jnp.ones(7)}),
+        ValueError,
+        ["float32[3,7] for the state 'hidden_t_prev' and float32[3,7] for the state 'state_t_prev'", "'state_t'"],
+    ),
+    "a state over whose dtype the cell fails": (
+        net(
+            lambda params, input_t, hidden_t_prev, state_t_prev: {
+                "hidden_t": lax.add(input_t, hidden_t_prev),
+                "state_t": state_t_prev,
+            },
+            initial_cell_inputs={**STATES, "hidden_t_prev": jnp.ones((BATCH, 4), jnp.bfloat16)},
+        ),
+        ValueError,
+        ["bfloat16[3,4] for the state 'hidden_t_prev'", "float32[3,4] for the output 'hidden_t'"],
+    ),
     "forward only and recompute": (
         net(forward_only=True, recompute=("product",)),
         ValueError,
         ["no backward pass", "recompute=('product',)", "forward_only=False"],
+    ),
+    "forward only and plain autodiff": (
+        net(forward_only=True, memory=None),
+        ValueError,
+        ["no backward pass", "memory=None", "forward_only=False"],
     ),
 }
 
@@ -456,6 +510,18 @@ def test_what_a_cell_raises_is_given_what_it_was_called_with(broken):
     (note,) = [note for note in error.value.__notes__ if note.startswith("scan:")]
     assert "carry = float32[4,3] and x = float32[7,3], the first step of xs = float32[4,7,3]" in note
     assert "xs is time-major" in note
+
+
+def test_what_the_cell_of_a_net_raises_is_given_its_blobs_and_links():
+    def broken(params, input_t, hidden_t_prev, state_t_prev):
+        return {"hidden_t": input_t @ jnp.ones((5, 4)), "state_t": state_t_prev}
+
+    with pytest.raises(TypeError) as error:
+        net(broken)()
+    (note,) = [note for note in error.value.__notes__ if "cell was called" in note]
+    assert "input_t = float32[3,4]" in note
+    assert "hidden_t_prev = float32[3,4], state_t_prev = float32[3,4]" in note
+    assert "hidden_t_prev <- hidden_t, state_t_prev <- state_t" in note
 
 
 def test_explain_is_given_one_step():

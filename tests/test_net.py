@@ -81,6 +81,22 @@ def test_recompute_keeps_less():
     assert bytes_of(()) == bytes_of(("gates",)) + gates
 
 
+def test_memory_none_is_plain_autodiff():
+    given = random_arguments()
+    plain = functools.partial(net, memory=None)
+
+    def plain_scan(params, inputs, states):
+        def step(states, x):
+            outputs = cell_net(params, **x, **states)
+            return {state: outputs[output] for state, output in LINKS.items()}, outputs
+
+        return jax.lax.scan(step, states, inputs)
+
+    assert kept_bytes(plain, *given) == kept_bytes(plain_scan, *given)
+    assert kept_bytes(plain, *given) > kept_bytes(net, *given)
+    assert_close(gradients(plain, *given), gradients(net, *given))
+
+
 def test_finite_differences():
     given = random_arguments()
     run = jax.jit(lambda *given: loss(net(*given, recompute=("gates",))))
@@ -171,6 +187,64 @@ def test_lengths_hold_state_and_output():
         )
 
 
+def test_before_the_first_valid_step_all_is_the_initial_state():
+    """Caffe2's `_all` is the alias of offset 1: 6 steps of padding give the initial state 6 times, and its gradient."""
+
+    def last_and_gradient(state):
+        results = rs.recurrent_net(
+            lambda params, input_t, sum_prev: {"sum": sum_prev + input_t, "free": input_t + 1},
+            None,
+            inputs={"input_t": jnp.ones((6, 2, 1))},
+            initial_cell_inputs={"sum_prev": state},
+            links={"sum_prev": "sum"},
+            seq_lengths=jnp.array([0, 4]),
+        )
+        return results["sum_all"][:, 0].sum(), results
+
+    gradient, results = jax.grad(last_and_gradient, has_aux=True)(jnp.array([[3.0], [5.0]]))
+    np.testing.assert_array_equal(results["sum_all"][:, 0, 0], np.full(6, 3.0))
+    np.testing.assert_array_equal(results["sum_all"][:, 1, 0], [6, 7, 8, 9, 9, 9])
+    np.testing.assert_array_equal(results["free_all"][:, :, 0], [[0, 2]] * 6)  # As in scan: zero before any.
+    np.testing.assert_array_equal(gradient, [[6.0], [0.0]])
+
+
+MASK = jnp.array([[0, 0, 1], [1, 0, 0], [0, 0, 0], [1, 0, 1], [0, 0, 1]], bool)  # Gaps first, last and between.
+
+
+def looped_with_holding(params, inputs, states, reverse):
+    """What padding="hold" means: at a padded step a row's states and outputs stay as they are."""
+    outputs = None
+    results = {}
+    order = range(LENGTH)
+    for t in reversed(order) if reverse else order:
+        new = cell_net(params, **{name: value[t] for name, value in inputs.items()}, **states)
+        before = {LINKS[state]: value for state, value in states.items()} | {"readout_t": jnp.zeros((BATCH, 2))}
+        outputs = before if outputs is None else outputs
+        outputs = {name: jnp.where(MASK[t][:, None], new[name], outputs[name]) for name in new}
+        states = {state: outputs[output] for state, output in LINKS.items()}
+        results[t] = outputs
+    stacked = {f"{name}_all": jnp.stack([results[t][name] for t in order]) for name in outputs}
+    return stacked | {f"{output}_last": states[state] for state, output in LINKS.items()}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_mask_with_gaps_holds_as_a_loop_does(reverse, shared):
+    params, inputs, states = random_arguments()
+    states = {state: value[0] for state, value in states.items()} if shared else states
+
+    def expected(params, inputs, states):
+        whole = {state: jnp.broadcast_to(value, (BATCH, HIDDEN)) for state, value in states.items()}
+        return looped_with_holding(params, inputs, whole, reverse)
+
+    run = functools.partial(net, mask=MASK, reverse=reverse, aliases={"after": ("hidden_t_prev", 1)})
+    results = run(params, inputs, states)
+    assert_close(results.pop("after"), results["hidden_t_all"])
+    assert_close(results, expected(params, inputs, states))
+    run = functools.partial(net, mask=MASK, reverse=reverse)
+    assert_close(gradients(run, params, inputs, states), gradients(expected, params, inputs, states))
+
+
 def test_the_timestep_counts_from_zero():
     params, inputs, states = random_arguments()
 
@@ -201,6 +275,11 @@ def test_gradients_flow_through_the_named_results_only():
     named = ("hidden_t_last", "readout_t_all")
     assert_close(gradient(everything, outputs_with_grads=named), gradient(named))
     assert_close(gradient(everything, outputs_with_grads=()), jax.tree.map(jnp.zeros_like, params))
+    # Caffe2's positions: all and last of each link in turn, then other outputs.
+    assert list(net(params, inputs, states)) == [
+        "hidden_t_all", "hidden_t_last", "state_t_all", "state_t_last", "readout_t_all",
+    ]  # fmt: skip
+    assert_close(gradient(everything, outputs_with_grads=(1, 4)), gradient(named))
 
 
 def test_forward_only_gives_the_same_values_and_no_gradient():
