@@ -4,6 +4,8 @@ from rnnscan.interop import cudnn as cudnn
 from rnnscan.interop import safetensors as safetensors
 from rnnscan.interop.caffe2 import from_caffe2 as from_caffe2
 from rnnscan.interop.caffe2 import to_caffe2 as to_caffe2
+from rnnscan.interop.caffe2_attention import from_caffe2_attention as from_caffe2_attention
+from rnnscan.interop.caffe2_attention import to_caffe2_attention as to_caffe2_attention
 from rnnscan.interop.cudnn import from_cudnn as from_cudnn
 from rnnscan.interop.cudnn import to_cudnn as to_cudnn
 from rnnscan.interop.dl4j import from_dl4j as from_dl4j

@@ -1,40 +1,54 @@
-"""Weights from and to DL4J's `GravesLSTM`, whose gates have peepholes, and its `LSTM`, whose have none."""
+"""Weights from and to DL4J's `GravesLSTM`, whose gates have peepholes, its `LSTM`, and both directions of either."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import find_layout, read_weights
-from rnnscan.interop.nets import make_net, make_part, one_layer, parts_of
+from rnnscan.interop.nets import Part, activation_name, make_net, make_part, one_layer, parts_of
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape
+from rnnscan.messages import listing
+from rnnscan.nets import Bidirectional
 
 
 _NAMES = ("W", "RW", "b")
-_PEEPHOLES = 3
+# For each bidirectional layer its parameters' names, forward and backward.
+_DIRECTIONS = {
+    "Bidirectional": (tuple(f"f{name}" for name in _NAMES), tuple(f"b{name}" for name in _NAMES)),
+    "GravesBidirectionalLSTM": (tuple(f"{name}F" for name in _NAMES), tuple(f"{name}B" for name in _NAMES)),
+}
+# The modes of DL4J's Bidirectional, by rnnscan's names.
+_MODES = {"concat": "CONCAT", "sum": "ADD", "mean": "AVERAGE", "product": "MUL"}
 
 
 def from_dl4j(
-    tensors: Mapping[str, Any], *, activation: Activation = "tanh", gate_activation: Activation = "sigmoid"
+    tensors: Mapping[str, Any],
+    *,
+    activation: Activation = "tanh",
+    gate_activation: Activation = "sigmoid",
+    merge: Literal["concat", "sum", "mean", "product"] | None = None,
 ) -> tuple[Any, Any]:
-    """Make a net of the weights of a DL4J `GravesLSTM` or `LSTM`.
+    """Make a net of the weights of a DL4J `GravesLSTM` or `LSTM`, or of both directions of one.
 
     `RW` says which it is: `(H, 4H+3)` has the peepholes in its last three columns, of the forget, the output and the
-    input gate. A `GravesBidirectionalLSTM` is two of these: convert its tensors `WF`, `RWF`, `bF` and `WB`, `RWB`, `bB`
-    by themselves, and sum both with `bidirectional(forward.cell, backward.cell, merge="sum")`. The net is time-major,
-    `(T, N, D)`, where DL4J's data is `(N, D, T)`.
+    input gate. The net is time-major, `(T, N, D)`, where DL4J's data is `(N, D, T)`.
 
     Args:
-        tensors: `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`.
+        tensors: `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`. Both directions have six: `"fW"`, `"fRW"`,
+            `"fb"` and `"bW"`, `"bRW"`, `"bb"` of a `Bidirectional`, or `"WF"`, `"RWF"`, `"bF"` and `"WB"`, `"RWB"`,
+            `"bB"` of a `GravesBidirectionalLSTM`.
         activation: the layer's activation; "tanh" is DL4J's most frequent one.
         gate_activation: the layer's gate activation; DL4J's HARDSIGMOID is "hard_sigmoid" here.
+        merge: the mode of a `Bidirectional`, which its weights do not say: "concat" for CONCAT, its default, "sum" for
+            ADD, "mean" for AVERAGE or "product" for MUL. A `GravesBidirectionalLSTM` always sums.
 
     Returns:
-        The net, a `layer`, and its parameters.
+        The net, a `layer` or a `bidirectional` net, and its parameters.
 
     Raises:
-        ValueError: if a tensor is missing, unknown or of another shape.
+        ValueError: if a tensor is missing, unknown or of another shape, or the layer cannot merge so.
         TypeError: if one is no tensor of a floating dtype.
 
     Example:
@@ -44,40 +58,48 @@ def from_dl4j(
         >>> net, params = from_dl4j({name: np.ones(shape, np.float32) for name, shape in shapes.items()})
         >>> net
         Layer(cell=LSTM(hidden_size=4, peepholes=True), reverse=False)
+        >>> both = {f"{name}{way}": np.ones(shape, np.float32) for name, shape in shapes.items() for way in "FB"}
+        >>> from_dl4j(both)[0].merge
+        'sum'
+
+    Source: DL4J's `LSTMParamInitializer`, `GravesLSTMParamInitializer`, `GravesBidirectionalLSTMParamInitializer` and
+    `BidirectionalParamInitializer`.
     """
-    layout = find_layout("from_dl4j", "DL4J", "LSTM")
     arrays = as_arrays("from_dl4j", tensors)
-    check_names("from_dl4j", "a DL4J LSTM", arrays, _NAMES)
-    check_shape("from_dl4j", "DL4J", "RW", arrays["RW"], ("H", "4H+3"), {}, layout)
-    units = arrays["RW"].shape[0]
-    has_peepholes = arrays["RW"].shape[1] != 4 * units
-    shapes = {"W": ("D", "4H"), "RW": ("H", "4H+3" if has_peepholes else "4H"), "b": ("1", "4H")}
-    for name, shape in shapes.items():
-        check_shape("from_dl4j", "DL4J", name, arrays[name], shape, {"H": units}, layout)
-    recurrent_kernel, peepholes = np.split(arrays["RW"], [4 * units], axis=1)
-    weights = read_weights(
-        layout,
-        arrays["W"],
-        recurrent_kernel,
-        [arrays["b"][0]],
-        # One column for each gate.
-        peepholes=peepholes.T.ravel() if has_peepholes else None,
-    )
-    return make_net([[make_part("LSTM", weights, activation=activation, gate_activation=gate_activation)]])
+    options = {"activation": activation, "gate_activation": gate_activation}
+    kind = next((kind for kind, ways in _DIRECTIONS.items() if any(set(names) & set(arrays) for names in ways)), None)
+    if kind is None:
+        if merge is not None:
+            raise ValueError(
+                f"from_dl4j: `merge` is for both directions; got merge={merge!r} and one direction, {listing(arrays)}. "
+                f"Give the tensors {listing(sum(_DIRECTIONS['Bidirectional'], ()))}."
+            )
+        check_names("from_dl4j", "a DL4J LSTM", arrays, _NAMES)
+        return make_net([[_read_part(arrays, _NAMES, {}, options)]])
+    ways = _DIRECTIONS[kind]
+    check_names("from_dl4j", f"a DL4J {kind}", arrays, [name for names in ways for name in names])
+    sizes: dict[str, int] = {}
+    parts = [_read_part(arrays, names, sizes, options) for names in ways]
+    return make_net([parts], merge=_find_merge(kind, merge))
 
 
-def to_dl4j(net: Any, params: Any) -> dict[str, np.ndarray]:
-    """The weights of a net as those of a DL4J `GravesLSTM`, or `LSTM` without peepholes.
+def to_dl4j(
+    net: Any, params: Any, *, kind: Literal["Bidirectional", "GravesBidirectionalLSTM"] | None = None
+) -> dict[str, np.ndarray]:
+    """The weights of a net as those of a DL4J `GravesLSTM`, of an `LSTM` without peepholes, or of both directions.
 
-    They come back exactly by `from_dl4j`. Without a bias DL4J's is zero. The activations are not among the weights: the
-    layer's must be those of the net.
+    They come back exactly by `from_dl4j`. Without a bias DL4J's is zero. The weights say neither the activations nor
+    how directions merge: give the layer those of the net. DL4J's modes CONCAT, ADD, AVERAGE and MUL are rnnscan's
+    "concat", "sum", "mean" and "product".
 
     Args:
-        net: a layer of `LSTM`.
+        net: a layer of `LSTM`, or a bidirectional net of two.
         params: its parameters.
+        kind: the layer that a bidirectional net is for; None: "Bidirectional". A `GravesBidirectionalLSTM` has
+            peepholes, and sums.
 
     Returns:
-        `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`.
+        `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`, or six of these by the names of the `kind`.
 
     Raises:
         TypeError: if the net is of another form.
@@ -90,13 +112,88 @@ def to_dl4j(net: Any, params: Any) -> dict[str, np.ndarray]:
         >>> net = rs.layer(rs.cells.LSTM(4, peepholes=True))
         >>> {name: array.shape for name, array in to_dl4j(net, net.init(jax.random.key(0), input_size=3)).items()}
         {'W': (3, 16), 'RW': (4, 19), 'b': (1, 16)}
+        >>> net = rs.bidirectional(rs.cells.LSTM(4), merge="mean")  # for Bidirectional(Mode.AVERAGE, LSTM)
+        >>> list(to_dl4j(net, net.init(jax.random.key(0), input_size=3)))
+        ['fW', 'fRW', 'fb', 'bW', 'bRW', 'bb']
     """
+    parts = one_layer("to_dl4j", "DL4J", parts_of("to_dl4j", "DL4J", net, params, merges=tuple(_MODES)))
+    if kind is not None and kind not in _DIRECTIONS:
+        raise ValueError(f"to_dl4j: `kind` must be one of {listing(_DIRECTIONS)}; got {kind!r}.")
+    if len(parts) == 1:
+        if kind is not None:
+            raise ValueError(
+                f"to_dl4j: `kind` is for a bidirectional net; got kind={kind!r} and {net!r}. Leave it out."
+            )
+        return _write_part(parts[0], _NAMES)
+    kind = kind or "Bidirectional"
+    _check_directions(net, parts, kind)
+    forward, backward = (_write_part(part, names) for part, names in zip(parts, _DIRECTIONS[kind], strict=True))
+    return forward | backward
+
+
+def _read_part(
+    arrays: Mapping[str, np.ndarray], names: tuple[str, ...], sizes: dict[str, int], options: Mapping[str, Any]
+) -> Part:
+    """One direction. It adds its sizes to `sizes`, so that the other direction must have them too."""
+    layout = find_layout("from_dl4j", "DL4J", "LSTM")
+    kernel, recurrent, bias = names
+    check_shape("from_dl4j", "DL4J", recurrent, arrays[recurrent], ("H", "4H+3"), {}, layout)
+    sizes.setdefault("H", arrays[recurrent].shape[0])
+    units = sizes["H"]
+    has_peepholes = arrays[recurrent].shape[1] != 4 * units
+    shapes = {kernel: ("D", "4H"), recurrent: ("H", "4H+3" if has_peepholes else "4H"), bias: ("1", "4H")}
+    for name, shape in shapes.items():
+        check_shape("from_dl4j", "DL4J", name, arrays[name], shape, sizes, layout)
+    sizes["D"] = arrays[kernel].shape[0]
+    recurrent_kernel, peepholes = np.split(arrays[recurrent], [4 * units], axis=1)
+    weights = read_weights(
+        layout,
+        arrays[kernel],
+        recurrent_kernel,
+        [arrays[bias][0]],
+        # One column for each gate.
+        peepholes=peepholes.T.ravel() if has_peepholes else None,
+    )
+    return make_part("LSTM", weights, **options)
+
+
+def _write_part(part: Part, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     layout = find_layout("to_dl4j", "DL4J", "LSTM")
-    (part,) = one_layer("to_dl4j", "DL4J", parts_of("to_dl4j", "DL4J", net, params, merges=()))
     weights = part.weights
     recurrent_kernel = layout.fuse(weights.recurrent_kernel)
     if weights.peepholes is not None:
         columns = np.stack([weights.peepholes[gate] for gate in layout.peepholes], axis=1)
         recurrent_kernel = np.concatenate([recurrent_kernel, columns], axis=1)
     (bias,) = weights.biases(layout, absent="zeros")
-    return {"W": layout.fuse(weights.kernel), "RW": recurrent_kernel, "b": bias[None]}
+    return dict(zip(names, (layout.fuse(weights.kernel), recurrent_kernel, bias[None]), strict=True))
+
+
+def _find_merge(kind: str, merge: Any) -> str:
+    if merge is None:
+        return "sum" if kind == "GravesBidirectionalLSTM" else "concat"
+    if kind == "GravesBidirectionalLSTM" and merge != "sum":
+        raise ValueError(f"from_dl4j: a GravesBidirectionalLSTM adds its two directions; got merge={merge!r}.")
+    if merge not in _MODES:
+        modes = ", ".join(f"{name!r} ({mode})" for name, mode in _MODES.items())
+        raise ValueError(f"from_dl4j: `merge` must be one of {modes}; got {merge!r}.")
+    return merge
+
+
+def _check_directions(net: Bidirectional, parts: list[Part], kind: str) -> None:
+    """Refuse two directions that DL4J cannot have in one layer."""
+    forward, backward = parts
+    if _form(forward) != _form(backward):
+        raise ValueError(
+            "to_dl4j: both directions of a DL4J layer must be of one size and form; got "
+            f"{forward.cell!r} and {backward.cell!r}."
+        )
+    if kind == "GravesBidirectionalLSTM" and (net.merge != "sum" or not net.forward.peepholes):
+        raise ValueError(
+            "to_dl4j: a GravesBidirectionalLSTM has peepholes and adds its two directions; got "
+            f"merge={net.merge!r} of {net.forward!r}. Use kind='Bidirectional'."
+        )
+
+
+def _form(part: Part) -> tuple[Any, ...]:
+    activations = activation_name(part.cell.activation), activation_name(part.cell.gate_activation)
+    return part.sizes, part.cell.peepholes, activations

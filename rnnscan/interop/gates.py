@@ -59,6 +59,9 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
         "RNN": Layout("h", "columns"),
         "MGU": Layout("fn", "columns"),
         "ConvLSTM": Layout("ifgo", "columns"),
+        "LayerNormLSTM": Layout("ifgo", "columns"),
+        "MILSTM": Layout("ifgo", "columns"),
+        "LayerNormMILSTM": Layout("ifgo", "columns"),
     },
     "torch": {
         "LSTM": Layout("ifgo", "rows", biases=2, options=("proj_size",)),
@@ -80,7 +83,12 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
         "MGU": Layout("fn", "columns", options=("reset_gate", *_ACTIVATIONS)),
     },
     "cuDNN": {"LSTM": Layout("ifgo", "rows", biases=2)},
-    "Caffe2": {"LSTM": Layout("ifog", "rows", biases=2)},
+    "Caffe2": {
+        "LSTM": Layout("ifog", "rows", biases=2),
+        "LayerNormLSTM": Layout("ifog", "rows", biases=2, options=("epsilon",)),
+        "MILSTM": Layout("ifog", "rows"),
+        "LayerNormMILSTM": Layout("ifog", "rows", options=("epsilon",)),
+    },
     # DL4J calls g a ("I" in its sources), and i g.
     "DL4J": {"LSTM": Layout("gfoi", "columns", peepholes="foi", options=("peepholes", *_ACTIVATIONS))},
     # ONNX calls g c, and n h.

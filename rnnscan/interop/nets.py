@@ -22,6 +22,9 @@ CELLS: dict[str, Any] = {
     "RNN": cells.RNN,
     "MGU": cells.MGU,
     "ConvLSTM": cells.ConvLSTM,
+    "LayerNormLSTM": cells.LayerNormLSTM,
+    "MILSTM": cells.MILSTM,
+    "LayerNormMILSTM": cells.LayerNormMILSTM,
 }
 
 # What decides which function of its weights a cell is; everything else is about making parameters, or about dtypes.
@@ -34,6 +37,8 @@ _OPTIONS = (
     "reset_gate",
     "activation",
     "gate_activation",
+    "normalize",
+    "epsilon",
 )
 
 
@@ -184,8 +189,8 @@ def _parts_of_layer(
             )
         check_parts(function, ("forward", "backward"), params, None)
         return [
-            _part(function, library, net.forward, params["forward"]),
-            _part(function, library, net.backward, params["backward"]),
+            cell_part(function, library, net.forward, params["forward"]),
+            cell_part(function, library, net.backward, params["backward"]),
         ]
     if not isinstance(net, Layer):
         raise TypeError(
@@ -194,10 +199,15 @@ def _parts_of_layer(
         )
     if net.reverse and not reverse:
         raise ValueError(f"{function}: {library} has no layer that runs in reverse only; got {net!r}.")
-    return [_part(function, library, net.cell, params)]
+    return [cell_part(function, library, net.cell, params)]
 
 
-def _part(function: str, library: str, cell: Any, params: Any) -> Part:
+def cell_part(function: str, library: str, cell: Any, params: Any) -> Part:
+    """A cell that a library has as well.
+
+    Raises:
+        ValueError: if the library has no such cell, or the parameters are not those of the cell.
+    """
     known = {kind: CELLS[kind] for kind in LAYOUTS[library]}
     kind = next((kind for kind, cell_type in known.items() if type(cell) is cell_type), None)
     if kind is None:
@@ -207,11 +217,11 @@ def _part(function: str, library: str, cell: Any, params: Any) -> Part:
         value = getattr(cell, option, None)
         if option not in layout.options and activation_name(value) != getattr(default, option, None):
             raise ValueError(f"{function}: {library} has no {kind} with {option}={value!r}; got {cell!r}.")
-    _check_params(cell, params)
+    check_cell_params(cell, params)
     return Part(kind, cell, params)
 
 
-def _check_params(cell: Any, params: Any) -> None:
+def check_cell_params(cell: Any, params: Any) -> None:
     """Have the cell itself refuse parameters that are not its own, as it does in a step."""
     kernel: Any = params.get("kernel") if isinstance(params, dict) else None
     features = kernel.shape[-2] if getattr(kernel, "ndim", 0) >= 2 else 1

@@ -1,5 +1,6 @@
 """Tensors from elsewhere as arrays of numpy, and the checks of their names and shapes."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -102,8 +103,47 @@ def check_shape(
         )
 
 
+def reshape_by_size(
+    function: str,
+    library: str,
+    name: str,
+    array: np.ndarray,
+    shape: tuple[str, ...],
+    sizes: Mapping[str, int],
+    layout: object,
+) -> np.ndarray:
+    """Give a tensor of any shape its documented one, element by element in the order of rows.
+
+    Args:
+        function: that speaks.
+        library: whose tensor it is.
+        name: of the tensor.
+        array: the tensor.
+        shape: as the library documents it, such as ("4H", "D").
+        sizes: what its letters stand for. The tensor's size decides one that is not among them.
+        layout: the order of gates, for the message.
+
+    Returns:
+        The tensor in its documented shape.
+
+    Raises:
+        ValueError: if it has another number of elements, naming both shapes and the layout.
+    """
+    expected = tuple(_evaluate(size, sizes) for size in shape)
+    known = math.prod(size for size in expected if isinstance(size, int))
+    is_open = any(isinstance(size, str) for size in expected)
+    if not array.size or (array.size % known if is_open else array.size != known):
+        raise ValueError(
+            f"{function}: {name!r} must have as many elements as {describe_shape(expected)}, which {library} lays out "
+            f"as {describe_shape(shape)}, {layout}; got {describe_shape(array.shape)}."
+        )
+    return array.reshape([-1 if isinstance(size, str) else size for size in expected])
+
+
 def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
     """A documented size as a number, or as it is where its letter stands for any."""
+    if size in sizes:
+        return sizes[size]
     match = _SIZE.fullmatch(size)
     if match is None or (match[2] and match[2] not in sizes):
         return size

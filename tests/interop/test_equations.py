@@ -95,6 +95,26 @@ def test_dl4js_lstms(peepholes, hard, random, assert_trees_close):
     assert_trees_close(actual, expected, tolerance=1e-9)
 
 
+@pytest.mark.parametrize("merge", ["concat", "sum", "mean", "product", None])
+def test_dl4js_bidirectional_lstms(merge, random, assert_trees_close):
+    names = ("{}F", "{}B") if merge is None else ("f{}", "b{}")
+    shapes = {"W": (INPUT_SIZE, 4 * H), "RW": (H, 4 * H + 3), "b": (1, 4 * H)}
+    ways = [{name: random(*shape) for name, shape in shapes.items()} for _ in range(2)]
+    given = {
+        way.format(name): array for way, tensors in zip(names, ways, strict=True) for name, array in tensors.items()
+    }
+    xs, zeros = random(TIME, BATCH, INPUT_SIZE), np.zeros((BATCH, H))
+    forward = dl4j_loop(ways[0], xs, zeros, zeros, np.tanh, sigmoid)[1]
+    backward = dl4j_loop(ways[1], xs[::-1], zeros, zeros, np.tanh, sigmoid)[1][::-1]
+    expected = {
+        "concat": np.concatenate([forward, backward], -1),
+        "mean": (forward + backward) / 2,
+        "product": forward * backward,
+    }.get(merge, forward + backward)
+    net, params = interop.from_dl4j(given, merge=merge)
+    assert_trees_close(run(net, params, xs)[1], expected, tolerance=1e-9)
+
+
 ONNX_FUNCTIONS = {
     "Sigmoid": sigmoid,
     "Tanh": np.tanh,

@@ -58,9 +58,19 @@ def through_caffe2(net, params):
     return interop.from_caffe2(interop.to_caffe2(net, params))
 
 
-def through_dl4j(net, params):
-    options = {name: getattr(net.cell, name) for name in ("activation", "gate_activation")}
-    return interop.from_dl4j(interop.to_dl4j(net, params), **options)
+def through_blobs(net, params):
+    return interop.from_caffe2(interop.to_caffe2(net, params, fused=True, scope="lstm"))
+
+
+def through_caffe2_attention(decoder, params, attention_type):
+    blobs = interop.to_caffe2_attention(decoder, params, scope="decoder")
+    return interop.from_caffe2_attention(blobs, attention_type)
+
+
+def through_dl4j(net, params, merge=None, kind=None):
+    cell = getattr(net, "forward", None) or net.cell
+    options = {name: getattr(cell, name) for name in ("activation", "gate_activation")}
+    return interop.from_dl4j(interop.to_dl4j(net, params, kind=kind), merge=merge, **options)
 
 
 def through_onnx(net, params):
@@ -104,6 +114,41 @@ CASES = {
     "nnx_lstm_optimized": (rs.layer(LSTM), partial(through_nnx, kind="OptimizedLSTMCell")),
     "nnx_rnn": (rs.layer(RNN), partial(through_nnx, kind="SimpleCell")),
     "caffe2_lstm": (rs.layer(LSTM), through_caffe2),
+    "caffe2_blobs": (rs.layer(LSTM), through_blobs),
+    "caffe2_layer_norm": (rs.layer(rs.cells.LayerNormLSTM(4, epsilon=1e-4)), through_blobs),
+    "caffe2_mi": (rs.layer(rs.cells.MILSTM(4)), through_caffe2),
+    "caffe2_layer_norm_mi": (rs.layer(rs.cells.LayerNormMILSTM(4, epsilon=1e-4)), through_blobs),
+    "caffe2_regular": (
+        rs.attention.decoder(LSTM, rs.attention.Additive(6, 6)),
+        partial(through_caffe2_attention, attention_type="Regular"),
+    ),
+    "caffe2_regular_keys": (
+        rs.attention.decoder(LSTM, rs.attention.Additive(6, 6, project_keys=False)),
+        partial(through_caffe2_attention, attention_type="Regular"),
+    ),
+    "caffe2_recurrent": (
+        rs.attention.decoder(rs.cells.LayerNormLSTM(4, epsilon=1e-4), rs.attention.RecurrentAdditive(6, 6)),
+        partial(through_caffe2_attention, attention_type="Recurrent"),
+    ),
+    "caffe2_dot": (
+        rs.attention.decoder(LSTM, rs.attention.Dot(4)),
+        partial(through_caffe2_attention, attention_type="Dot"),
+    ),
+    "caffe2_dot_query": (
+        rs.attention.decoder(LSTM, rs.attention.Dot(6, project_query=True)),
+        partial(through_caffe2_attention, attention_type="Dot"),
+    ),
+    "caffe2_coverage": (
+        rs.attention.decoder(LSTM, rs.attention.Coverage(6, 6)),
+        partial(through_caffe2_attention, attention_type="SoftCoverage"),
+    ),
+    "dl4j_both": (rs.bidirectional(LSTM), through_dl4j),
+    "dl4j_both_mean": (rs.bidirectional(HARD, merge="mean"), partial(through_dl4j, merge="mean")),
+    "dl4j_both_product": (rs.bidirectional(LSTM, merge="product"), partial(through_dl4j, merge="product")),
+    "dl4j_both_graves": (
+        rs.bidirectional(PEEPHOLES, merge="sum"),
+        partial(through_dl4j, kind="GravesBidirectionalLSTM"),
+    ),
     "dl4j_lstm": (rs.layer(LSTM), through_dl4j),
     "dl4j_graves": (rs.layer(HARD), through_dl4j),
     "onnx_lstm": (rs.layer(LSTM), through_onnx),
@@ -146,7 +191,7 @@ WITHOUT_BIAS = rs.layer(no_bias(rs.cells.LSTM))
 
 
 @pytest.mark.parametrize(
-    "through", [through_cudnn, through_caffe2, through_dl4j, partial(through_flax, kind="LSTMCell")]
+    "through", [through_cudnn, through_caffe2, through_blobs, through_dl4j, partial(through_flax, kind="LSTMCell")]
 )
 def test_where_a_library_always_has_biases_they_are_zero(through, random_params, assert_equal):
     params = random_params(WITHOUT_BIAS)

@@ -1,0 +1,160 @@
+"""The blobs of Caffe2's LSTM cells, and which parameter of rnnscan's cells each of them is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rnnscan.interop.gates import LAYOUTS
+from rnnscan.interop.nets import CELLS
+from rnnscan.interop.tensors import reshape_by_size
+from rnnscan.messages import listing
+
+
+LIBRARY = "Caffe2"
+# The epsilon of `brew.layer_norm`, which the cells leave as it is.
+EPSILON = 1e-4
+
+Blobs = dict[str, tuple[str, ...]]
+
+# For each parameter the blobs whose sum it is. On the way back the first is the parameter, and the others are zero.
+_LSTM: Blobs = {"kernel": ("i2h_w",), "recurrent_kernel": ("gates_t_w",), "bias": ("i2h_b", "gates_t_b")}
+_MILSTM: Blobs = {
+    "kernel": ("i2h_w",),
+    "recurrent_kernel": ("prev_t_w",),
+    "bias": ("b",),
+    "alpha": ("alpha",),
+    "beta_1": ("beta1",),
+    "beta_2": ("beta2",),
+    "input_bias": ("i2h_b",),
+    "recurrent_bias": ("prev_t_b",),
+}
+_NORM: Blobs = {"norm_scale": ("gates_t_norm_scale",), "norm_bias": ("gates_t_norm_bias",)}
+BLOBS: dict[str, Blobs] = {
+    "LSTM": _LSTM,
+    "LayerNormLSTM": _LSTM | _NORM,
+    "MILSTM": _MILSTM,
+    "LayerNormMILSTM": _MILSTM | _NORM,
+}
+
+# The blobs of attention around a cell.
+MECHANISM_BLOBS = (
+    "weighted_decoder_hidden_state_w",
+    "weighted_decoder_hidden_state_b",
+    "weighted_encoder_outputs_w",
+    "weighted_encoder_outputs_b",
+    "weighted_prev_attention_context_w",
+    "weighted_prev_attention_context_b",
+    "coverage_weights_w",
+    "coverage_weights_b",
+    "attention_v",
+    "attention_zeros",
+)
+
+
+def shape_of(kind: str, context: str = "") -> dict[str, tuple[str, ...]]:
+    """The documented shape of each blob of a cell. `context` is what the recurrent product reads beside h: "+E"."""
+    shapes = {"kernel": ("4H", "D"), "recurrent_kernel": ("4H", f"H{context}")}
+    return {blob: shapes.get(param, ("4H",)) for param, blobs in BLOBS[kind].items() for blob in blobs}
+
+
+def strip_scopes(function: str, blobs: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
+    """Blobs by their names without scopes.
+
+    Raises:
+        ValueError: if two scopes have a blob of one name.
+    """
+    found: dict[str, str] = {}
+    for name in map(str, blobs):
+        bare = name.rpartition("/")[2]
+        if bare in found:
+            raise ValueError(
+                f"{function}: the blobs must be those of one layer; got {listing([found[bare], name])}. "
+                "Convert one layer at a time."
+            )
+        found[bare] = name
+    return dict(zip(found, blobs.values(), strict=True))
+
+
+def with_scope(scope: str | None, blobs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Blobs with a scope before their names."""
+    return blobs if scope is None else {f"{scope}/{name}": blob for name, blob in blobs.items()}
+
+
+def find_kind(blobs: Mapping[str, Any]) -> str:
+    """The cell that has a blob of such a name."""
+    norm = "LayerNorm" if any(name.startswith("gates_t_norm") for name in blobs) else ""
+    multiplicative = ("prev_t_w", "prev_t_b", "alpha", "beta1", "beta2", "b")
+    return norm + ("MILSTM" if any(name in blobs for name in multiplicative) else "LSTM")
+
+
+def read_cell(
+    function: str,
+    kind: str,
+    blobs: Mapping[str, np.ndarray],
+    sizes: dict[str, int],
+    *,
+    forget_bias: float,
+    context: str = "",
+) -> dict[str, np.ndarray]:
+    """The parameters of a cell, of those of its blobs that there are.
+
+    Args:
+        function: that speaks.
+        kind: of the cell.
+        blobs: by name.
+        sizes: H, D and other sizes where they are known. H is found by the first bias otherwise.
+        forget_bias: added to the bias that the forget gate has last.
+        context: what the recurrent product reads beside h.
+    """
+    layout, own = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
+    shapes = shape_of(kind, context)
+    first_bias = next(name for name, shape in shapes.items() if name in blobs and shape == ("4H",))
+    sizes = {"H": max(1, blobs[first_bias].size // 4)} | sizes
+    # First, because the other sizes follow from it.
+    reshape_by_size(function, LIBRARY, first_bias, blobs[first_bias], ("4H",), sizes, layout)
+    params: dict[str, np.ndarray] = {}
+    for param, names in BLOBS[kind].items():
+        arrays = [
+            reshape_by_size(function, LIBRARY, name, blobs[name], shapes[name], sizes, layout)
+            for name in names
+            if name in blobs
+        ]
+        if arrays:
+            params[param] = own.fuse(layout.split(sum(arrays[1:], start=arrays[0])))
+    last_bias = "norm_bias" if "norm_bias" in params else "bias"
+    units = sizes["H"]
+    # 0 is not added: it would turn -0.0 into 0.0.
+    if forget_bias:
+        params[last_bias] = params[last_bias].copy()
+        params[last_bias][units : 2 * units] += forget_bias
+    return params
+
+
+def find_cell(kind: str, params: Mapping[str, Any]) -> Any:
+    """The cell of parameters, of which there may be a part only."""
+    first = next(iter(params.values()))
+    norm = {"epsilon": EPSILON} if "norm_scale" in params else {}
+    return CELLS[kind](first.shape[-1] // 4, param_dtype=first.dtype, **norm)
+
+
+def cell_blobs(function: str, kind: str, cell: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The blobs of a cell's parameters.
+
+    Raises:
+        ValueError: if a layer norm has another epsilon than Caffe2's.
+    """
+    if getattr(cell, "epsilon", EPSILON) != EPSILON:
+        raise ValueError(
+            f"{function}: Caffe2's layer norm has epsilon={EPSILON}; got {cell!r} with epsilon={cell.epsilon}. "
+            f"Make the cell with epsilon={EPSILON}."
+        )
+    layout, own = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
+    zeros = np.zeros_like(np.asarray(params["kernel"])[0])
+    blobs = {}
+    for param, names in BLOBS[kind].items():
+        for name in names:
+            given = param in params and name == names[0]
+            columns = np.asarray(params[param]) if given else zeros
+            blobs[name] = layout.fuse(own.split(columns))
+    return blobs
