@@ -33,8 +33,8 @@ class Stack:
 
     @property
     def input_axes(self) -> tuple[Any, ...]:
-        """The spatial axes of the input: the lowest cell's."""
-        return getattr(self.cells[0], "input_axes", ())
+        """The spatial axes of the input: the lowest cell's. There is no such attribute where that cell has none."""
+        return self.cells[0].input_axes
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the lowest layer first."""

@@ -26,8 +26,8 @@ class Wrapper:
 
     @property
     def input_axes(self) -> tuple[Any, ...]:
-        """The spatial axes of the input: the inner cell's."""
-        return getattr(self.cell, "input_axes", ())
+        """The spatial axes of the input: the inner cell's. There is no such attribute where the inner cell has none."""
+        return self.cell.input_axes
 
     @property
     def output_part(self) -> int | None:

@@ -4,11 +4,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan.memory import Memory
 from rnnscan.messages import describe, listing, nearest
+from rnnscan.nets.axes import check_sequence, check_step
+from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.sequence import Padding
 
 
@@ -20,6 +23,11 @@ class Net:
     """
 
     @property
+    def input_axes(self) -> tuple[Any, ...] | None:
+        """The spatial axes of one step's input, besides batch and features; None where the cell does not say."""
+        return None
+
+    @property
     def needs_whole(self) -> str | None:
         """Why the net needs the whole sequence, in one sentence; None where it runs in pieces."""
         return None
@@ -28,6 +36,51 @@ class Net:
     def runs_in_pieces(self) -> bool:
         """Whether pieces of a sequence, with the carry handed on, equal the whole."""
         return self.needs_whole is None
+
+    def step(self, params: Any, x: Any, carry: Any = None, *, reset: Any = None, **options: Any) -> tuple[Any, Any]:
+        """Run one step: the net over a sequence of one.
+
+        Args:
+            params: the parameters that `init` made.
+            x: one step's input, `(N, D)`, or `(D,)` for one row.
+            carry: the carry to start from; None: zeros.
+            reset: `(N,)` booleans, true where this step is the first of an episode or document.
+            options: `key`, `first_step` (the number of this step), `reset_to`, `memory` and `engine`, as in a call.
+
+        Returns:
+            The new carry, and the output `(N, P)`.
+
+        Raises:
+            ValueError: if `x` has a time axis, or the net needs the whole sequence, as a bidirectional one does.
+            TypeError, ValueError: as a call of the net does.
+
+        Example:
+            >>> import jax
+            >>> import jax.numpy as jnp
+            >>> import rnnscan as rs
+            >>> net = rs.chain(rs.layer(rs.cells.LSTM(4)), rs.layer(rs.cells.GRU(5)))
+            >>> params = net.init(jax.random.key(0), input_size=3)
+            >>> act = jax.jit(net.step)
+            >>> carry, y = act(params, jnp.ones((2, 3)))
+            >>> carry, y = act(params, jnp.ones((2, 3)), carry)
+            >>> y.shape
+            (2, 5)
+        """
+        net: Any = self
+        check_runs_in_pieces("step", self)
+        x = jax.tree.map(jnp.asarray, x)
+        check_step(self, x, carry)
+        refused = options.keys() & {"seq_lengths", "mask", "padding"}
+        if refused:
+            raise TypeError(
+                f"step: it takes no options about padding; got {listing(sorted(refused))}. Select rows of the "
+                "carry with jnp.where."
+            )
+        xs = jax.tree.map(lambda leaf: leaf[None], x)
+        if reset is not None:
+            options["reset"] = jnp.asarray(reset)[None]
+        carry, ys = net(params, xs, net.initial_carry(xs) if carry is None else carry, **options)
+        return carry, jax.tree.map(lambda leaf: leaf[0], ys)
 
 
 @dataclass(frozen=True)
@@ -52,6 +105,10 @@ class Options:
             recompute = tuple(name for name in recompute if name in names)
         offload = tuple(name for name in memory.offload if name in names)
         return replace(self, memory=replace(memory, recompute=recompute, offload=offload))
+
+    def check_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> None:
+        """Refuse inputs without a time axis, and those that may be one step or one row."""
+        check_sequence(name, net, xs, carry, (self.seq_lengths, 0), (self.mask, 1), (self.reset, 1))
 
     def check_names(self, net: str, names: tuple[str, ...]) -> None:
         """Refuse names that none of several nets has, because each would be told of its own only."""

@@ -41,6 +41,11 @@ class Bidirectional(Net):
         return tuple(dict.fromkeys((*self.forward.names, *self.backward.names)))
 
     @property
+    def input_axes(self) -> tuple[Any, ...] | None:
+        """The spatial axes of one step's input: the forward cell's; None where it does not say."""
+        return getattr(self.forward, "input_axes", None)
+
+    @property
     def needs_whole(self) -> str:
         """Why the net does not run in pieces: the backward cell starts at the end."""
         return BOTH_DIRECTIONS
@@ -88,6 +93,7 @@ class Bidirectional(Net):
         check_parts("bidirectional", _PARTS, params, carry)
         given = Options(**options)
         check_start("bidirectional", self, carry, given.first_step)
+        given.check_sequence("bidirectional", self, xs, carry)
         given.check_names("bidirectional", self.names)
         keys = (None, None) if key is None else jax.random.split(key)
         ran = [

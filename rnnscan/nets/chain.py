@@ -26,6 +26,11 @@ class Chain(Net):
         return tuple(dict.fromkeys(name for net in self.nets for name in net.names))
 
     @property
+    def input_axes(self) -> tuple[Any, ...] | None:
+        """The spatial axes of one step's input: the first net's; None where it does not say."""
+        return self.nets[0].input_axes
+
+    @property
     def needs_whole(self) -> str | None:
         """Why the chain does not run in pieces: the reason of the first net that does not; None where all do."""
         return next((net.needs_whole for net in self.nets if net.needs_whole is not None), None)
@@ -72,6 +77,7 @@ class Chain(Net):
         check_parts("chain", self._parts, params, carry)
         given = Options(**options)
         given.check_names("chain", self.names)
+        given.check_sequence("chain", self, xs, carry)
         carries = []
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan.compose.random import with_key
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.memory import Memory
+from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.scan import scan
@@ -28,6 +29,11 @@ class Layer(Net):
         return self.cell.names
 
     @property
+    def input_axes(self) -> tuple[Any, ...] | None:
+        """The spatial axes of one step's input: the cell's; None where it does not say."""
+        return getattr(self.cell, "input_axes", None)
+
+    @property
     def needs_whole(self) -> str | None:
         """Why a reversed layer does not run in pieces: it starts at the end; None for one that is not reversed."""
         return REVERSED if self.reverse else None
@@ -42,7 +48,7 @@ class Layer(Net):
         return self.cell.init(key, input_size)
 
     def initial_carry(self, xs: Any) -> Any:
-        """The cell's carry of zeros, for inputs `(T, N, ...)`."""
+        """The cell's carry of zeros, for inputs `(T, N, ...)`, or `(T, ...)` for one row."""
         return self.cell.initial_carry(one_step(xs))
 
     def __call__(
@@ -64,7 +70,8 @@ class Layer(Net):
 
         Args:
             params: the parameters that `init` made.
-            xs: the inputs, time-major, `(T, N, D)`.
+            xs: the inputs, time-major, `(T, N, D)`. `(T, D)` is one row if the carry is one row's, or lengths, mask or
+                resets are; without any of these it is an error, because it may be one step, which `step` runs.
             carry: the carry to start from; None: zeros.
             key: a PRNG key for dropout and other random choices: training. None: evaluation, without any.
             first_step: the number of the first step, which random choices depend on: pass the steps done before where a
@@ -81,9 +88,11 @@ class Layer(Net):
             The last carry, and the outputs `(T, N, P)`.
 
         Raises:
+            ValueError: if `xs` has no time axis, or may have none.
             TypeError, ValueError: as `scan` does.
         """
         check_start("layer", self, carry, first_step)
+        check_sequence("layer", self, xs, carry, (seq_lengths, 0), (mask, 1), (reset, 1))
         carry = self.initial_carry(xs) if carry is None else carry
         cell: Any = self.cell
         inputs = xs
