@@ -8,7 +8,7 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from rnnscan.memory import Memory
-from rnnscan.messages import describe, is_count, is_key, leaves_with_places
+from rnnscan.messages import describe, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan.naming import Overview
 from rnnscan.sequence import Length, Padding, valid_steps
 
@@ -64,8 +64,8 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
 
 
-def note_call(error: Exception, carry: Any, x: Any, xs: Any) -> None:
-    """Say with an error that came out of a cell what the cell was called with: its own words seldom do."""
+def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
+    """Add to an error of a cell the types that the cell was called with."""
     begins = "scan: the cell was called as"
     if not any(note.startswith(begins) for note in getattr(error, "__notes__", ())):
         described = [jax.tree.map(describe, tree) for tree in (carry, x, xs)]
@@ -188,6 +188,52 @@ def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
 def resets(reset: Any, length: Length) -> Any:
     """Where rows start anew, `(T, N)`, or None."""
     return None if reset is None else _steps_by_rows("reset", reset, length)
+
+
+def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
+    """The carry that resets go back to, in the types of the carry.
+
+    Args:
+        carry: the initial carry.
+        reset_to: the carry to go back to. A leaf may leave out the batch axis.
+        root: how a message names it.
+        rows: the number of batch axes, 0 or 1.
+
+    Returns:
+        `reset_to`, with leaves of the shapes and dtypes of `carry`.
+
+    Raises:
+        TypeError: if a structure or dtype differs.
+        ValueError: if a shape does.
+    """
+    expected: Any = jax.tree.structure(carry)
+    given: Any = jax.tree.structure(reset_to)
+    if given != expected:
+        raise TypeError(
+            f"scan: the carry that `reset` goes back to must have the structure of `carry`, {expected}; got {given} in "
+            f"`{root}`. Set `reset_to` to a carry like the one that is passed."
+        )
+
+    def like(path: Any, leaf: Any, there: Any) -> Any:
+        if there.shape not in (leaf.shape, leaf.shape[rows:]):
+            raise ValueError(_differs(root, path, leaf, there))
+        promotes = there.dtype == leaf.dtype or (
+            not is_key(leaf) and not is_key(there) and jnp.result_type(there, leaf.dtype) == leaf.dtype
+        )
+        # An explicit `reset_to` is of the very dtype; a Python number, and the cell's own carry, may promote to it.
+        if not promotes or (root == "reset_to" and there.dtype != leaf.dtype and not is_weak(there)):
+            raise TypeError(_differs(root, path, leaf, there))
+        return jnp.broadcast_to(there if there.dtype == leaf.dtype else there.astype(leaf.dtype), leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(like, carry, reset_to)
+
+
+def _differs(root: str, path: Any, leaf: Any, there: Any) -> str:
+    return (
+        f"scan: the carry that `reset` goes back to must have the shapes and dtypes of `carry`; got {describe(there)} "
+        f"at {place(root, path)}, and {describe(leaf)} at {place('carry', path)}. Set `reset_to` to a carry of these "
+        "types; a leaf may leave out the batch axis."
+    )
 
 
 def _steps_by_rows(argument: str, value: Any, length: Length) -> Any:

@@ -1,6 +1,6 @@
 """scan(): run any cell over time.
 
-It checks its arguments, settles types, puts padding and resets around the cell, and hands the step to an engine.
+`prepare` checks the arguments and puts padding and resets around the cell; an engine runs the result.
 """
 
 import warnings
@@ -8,23 +8,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import checks
 from rnnscan.engine import fission as fission_engine
 from rnnscan.engine import lax as lax_engine
-from rnnscan.memory import Memory, MemoryBudget, check_names
-from rnnscan.messages import is_count, is_weak
-from rnnscan.naming import Overview, look_over
-from rnnscan.sequence import (
-    Padding,
-    Step,
-    hold_last_valid,
-    reset_carry,
-    skip_padding,
-    truncate_gradient,
-)
+from rnnscan.engine.prepare import prepare
+from rnnscan.memory import Memory, MemoryBudget
+from rnnscan.messages import is_count
+from rnnscan.sequence import Padding, hold_last_valid
 
 
 def scan(
@@ -40,6 +31,7 @@ def scan(
     seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
     reset: Bool[Array, "time batch"] | None = None,
+    reset_to: Any = None,
     padding: Padding = "zero",
     truncate: int | None = None,
     engine: Literal["auto", "fission", "lax"] = "auto",
@@ -70,8 +62,12 @@ def scan(
             None: plain autodiff of `lax.scan`.
         seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. 0 and above T are allowed.
         mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
-        reset: `(T, N)` booleans: where true, the row's carry goes back to the given initial carry before the step
-            consumes its input. A step that is padding does not happen, and neither does its reset.
+        reset: `(T, N)` booleans: where true, the row's carry goes back to `reset_to` before the step consumes its
+            input. A padded step does not happen, and neither does its reset.
+        reset_to: the carry that `reset` goes back to, like `carry`; a leaf `(H,)` is shared by the rows. None: the
+            cell's own `initial_carry`, and never the `carry` that is passed: a sequence that runs in windows, with its
+            carry handed on, equals the whole. A plain function has no `initial_carry` and needs `reset_to`. Gradients
+            flow into it.
         padding: what a step that is not valid leaves behind. "zero": every leaf of the carry is held and y is zero;
             "hold": the carry is held and y is the last valid one, zero before any; "drop": carry and y are zero.
         truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., counted in the
@@ -122,81 +118,45 @@ def scan(
             "seq_lengths": seq_lengths,
             "mask": mask,
             "reset": reset,
+            "reset_to": reset_to,
             "padding": padding,
             "truncate": truncate,
             "engine": engine,
         }
         memory = fit(memory, cell, params, carry, xs, options)
-    checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
-    xs = checks.as_arrays(xs, "xs")
-    carry = checks.as_arrays(carry, "carry")
-    length = checks.sequence_length(xs, length)
-    valid = checks.validity(seq_lengths, mask, length)
-    reset = checks.resets(reset, length)
-
-    def cell_step(carry: Any, x: Any) -> tuple[Any, Any]:
-        return checks.carry_and_output(cell(params, carry, x))
-
-    step: Step = cell_step
-    carry, overview = _settle(step, carry, xs)
-    if memory is not None:
-        check_names(memory, overview.names)
-        checks.check_side_effects(memory, overview)
-        _warn_of_what_saves_nothing(memory, length, unroll)
-    checks.check_rows(carry, xs, overview.y, valid=valid, reset=reset, padding=padding)
-
-    if reset is not None:
-        step, xs = reset_carry(step, carry), (xs, reset)
-    if valid is not None:
-        step, xs = skip_padding(step, padding), (xs, valid)
-    if truncate is not None:
-        order = jnp.arange(length)
-        step, xs = truncate_gradient(step, truncate), (xs, order[::-1] if reverse else order)
-    # What has side effects is done once, and never again on the backward pass.
-    memory = None if overview.has_side_effects else memory
-    run = lax_engine.run if engine == "lax" else fission_engine.run
-    carry, ys = run(
-        step,
+    call = prepare(
+        cell,
+        params,
         carry,
         xs,
         length=length,
         reverse=reverse,
         unroll=unroll,
         memory=memory,
-        names=overview.names,
+        seq_lengths=seq_lengths,
+        mask=mask,
+        reset=reset,
+        reset_to=reset_to,
+        padding=padding,
+        truncate=truncate,
+        engine=engine,
     )
-    if valid is not None and padding == "hold":
-        ys = hold_last_valid(ys, valid, reverse=reverse)
+    if memory is not None:
+        _warn_of_what_saves_nothing(memory, call.length, unroll)
+    run = lax_engine.run if engine == "lax" else fission_engine.run
+    carry, ys = run(
+        call.step,
+        call.carry,
+        call.xs,
+        length=call.length,
+        reverse=reverse,
+        unroll=unroll,
+        memory=call.memory,
+        names=call.names,
+    )
+    if call.valid is not None and padding == "hold":
+        ys = hold_last_valid(ys, call.valid, reverse=reverse)
     return carry, ys
-
-
-def _settle(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]:
-    """Look the step over, and give the carry the types that the step returns where it has none of its own.
-
-    A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can settle
-    one leaf more, where one leaf feeds another.
-    """
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
-    while True:
-        try:
-            overview = look_over(step, carry, x)
-        except Exception as error:
-            checks.note_call(error, carry, x, xs)
-            raise
-        checks.check_structure(carry, overview.carry)
-        settled = jax.tree.map(_settled, carry, overview.carry)
-        if all(a is b for a, b in zip(jax.tree.leaves(settled), jax.tree.leaves(carry), strict=True)):
-            checks.check_carry(carry, overview.carry)
-            return carry, overview
-        carry = settled
-
-
-def _settled(leaf: Any, new_leaf: Any) -> Any:
-    """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
-    same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
-    if not is_weak(leaf) or same:
-        return leaf
-    return leaf.astype(new_leaf.dtype) if jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype else leaf
 
 
 def _warn_of_what_saves_nothing(memory: Memory, length: Any, unroll: int | bool) -> None:

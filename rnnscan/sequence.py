@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan.messages import is_key
@@ -68,12 +69,22 @@ def _without_padding(leaf: Any, valid: Bool[Array, " batch"]) -> Any:
     return select_rows(valid, leaf, jnp.zeros_like(leaf))
 
 
-def reset_carry(step: Step, initial_carry: Any) -> Step:
-    """A step over `(x, reset)` that starts from the initial carry in the rows where reset is true."""
+def one_step(leaf: Any) -> Any:
+    """Zeros like one step of a leaf `(T, ...)`, also for T = 0. Keys, which have no zero, are those of the first step.
+
+    The zeros are sharded as the step is, and vary over the same axes of a mesh under `shard_map`.
+    """
+    if leaf.shape[0] == 0:
+        return lax.full_like(leaf, 0, shape=leaf.shape[1:])
+    return leaf[0] if is_key(leaf) else jnp.zeros_like(leaf[0])
+
+
+def reset_carry(step: Step, reset_to: Any) -> Step:
+    """A step over `(x, reset)` that starts from `reset_to` in the rows where reset is true."""
 
     def resetting_step(carry: Any, scanned: Any) -> tuple[Any, Any]:
         x, reset = scanned
-        return step(select_rows(reset, initial_carry, carry), x)
+        return step(select_rows(reset, reset_to, carry), x)
 
     return resetting_step
 

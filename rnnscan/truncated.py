@@ -10,7 +10,7 @@ each step about `1 + k2 / k1` times. In neither is a loss dropped.
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +87,14 @@ def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **option
     return scan(cell, params, carry, xs, truncate=size, **options)
 
 
+class _Steps(NamedTuple):
+    """What each step of a scan is given."""
+
+    xs: Any
+    valid: Any
+    reset: Any
+
+
 def by_window(
     cell: Any,
     params: Any,
@@ -97,6 +105,8 @@ def by_window(
     back: int,
     seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
+    reset: Bool[Array, "time batch"] | None = None,
+    reset_to: Any = None,
     memory: Memory | None = Memory(),
     engine: Literal["auto", "fission", "lax"] = "auto",
 ) -> tuple[Any, Any]:
@@ -115,6 +125,8 @@ def by_window(
         back: k2, the steps that each goes back, at least k1: with less, losses would have no gradient.
         seq_lengths: as in `scan`. Padded steps leave zeros behind.
         mask: as in `scan`.
+        reset: as in `scan`.
+        reset_to: as in `scan`. It gets gradients like parameters: those of the windows, not of the constant carries.
         memory: as in `scan`.
         engine: as in `scan`.
 
@@ -147,13 +159,13 @@ def by_window(
         )
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, None)
-    given = (xs, checks.validity(seq_lengths, mask, length))
+    given = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length))
 
     def run(carry: Any, first: int, last: int) -> tuple[Any, Any]:
         return over(carry, _steps(given, first, last))
 
     def over(carry: Any, window: Any) -> tuple[Any, Any]:
-        return scan(cell, params, carry, window[0], mask=window[1], memory=memory, engine=engine)
+        return _scan(cell, params, carry, window, reset_to, memory=memory, engine=engine)
 
     # The windows that reach back to the first step are one run. Then come `middle` whole ones, and what is left.
     first = min(back // every * every, length)
@@ -163,7 +175,7 @@ def by_window(
     start = first + every - back  # of the first window that is not in that run; the others follow `every` steps apart
     windows = middle + (left > 0)
     if windows:
-        before = _carries_before(cell, params, carry, given, start, every, windows, engine)
+        before = _carries_before(cell, params, carry, given, reset_to, start, every, windows, engine)
     if middle:
         places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)
         carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], given))
@@ -177,13 +189,13 @@ def by_window(
 
 
 def _carries_before(
-    cell: Any, params: Any, carry: Any, given: Any, start: int, every: int, windows: int, engine: Any
+    cell: Any, params: Any, carry: Any, given: Any, reset_to: Any, start: int, every: int, windows: int, engine: Any
 ) -> Any:
     """The carries before the step `start` and those that follow it `every` steps apart, stacked, as constants."""
-    params, carry, given = jax.tree.map(jax.lax.stop_gradient, (params, carry, given))
+    params, carry, given, reset_to = jax.tree.map(jax.lax.stop_gradient, (params, carry, given, reset_to))
 
     def advance(carry: Any, steps: Any) -> tuple[Any, Any]:
-        carry, _ = scan(cell, params, carry, steps[0], mask=steps[1], engine=engine)
+        carry, _ = _scan(cell, params, carry, steps, reset_to, engine=engine)
         return carry, carry
 
     carry, _ = advance(carry, _steps(given, 0, start))
@@ -193,6 +205,10 @@ def _carries_before(
     )
     _, later = jax.lax.scan(advance, carry, pieces)
     return jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), carry, later)
+
+
+def _scan(cell: Any, params: Any, carry: Any, steps: _Steps, reset_to: Any, **options: Any) -> tuple[Any, Any]:
+    return scan(cell, params, carry, steps.xs, mask=steps.valid, reset=steps.reset, reset_to=reset_to, **options)
 
 
 def _steps(tree: Any, first: int, last: int | None) -> Any:

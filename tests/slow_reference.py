@@ -57,6 +57,7 @@ def loop(
     *,
     valid: Any = None,
     reset: Any = None,
+    reset_to: Any = None,
     padding: str = "zero",
     truncate: int | None = None,
     reverse: bool = False,
@@ -75,6 +76,7 @@ def loop(
                 row_xs,
                 valid=None if valid is None else valid[:, row],
                 reset=None if reset is None else reset[:, row],
+                reset_to=jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], reset_to),
                 padding=padding,
                 truncate=truncate,
                 reverse=reverse,
@@ -86,7 +88,17 @@ def loop(
 
 
 def _loop_of_a_row(
-    cell: Any, params: Any, initial: Any, xs: Any, *, valid: Any, reset: Any, padding: str, truncate: Any, reverse: bool
+    cell: Any,
+    params: Any,
+    initial: Any,
+    xs: Any,
+    *,
+    valid: Any,
+    reset: Any,
+    reset_to: Any,
+    padding: str,
+    truncate: Any,
+    reverse: bool,
 ) -> tuple[Any, Any]:
     length = jax.tree.leaves(xs)[0].shape[0]
     y_types = jax.eval_shape(cell, params, initial, jax.tree.map(lambda leaf: leaf[0], xs))[1]
@@ -100,7 +112,7 @@ def _loop_of_a_row(
             ys[t] = last_y if padding == "hold" else no_y
             continue
         if reset is not None and reset[t]:
-            carry = initial
+            carry = reset_to
         carry, last_y = cell(params, carry, jax.tree.map(lambda leaf, t=t: leaf[t], xs))
         ys[t] = last_y
     return carry, jax.tree.map(lambda *leaves: jnp.stack(leaves), *(ys[t] for t in range(length)))

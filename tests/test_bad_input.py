@@ -414,7 +414,9 @@ def test_the_error_says_what_must_hold_what_was_got_and_what_to_do(case, monkeyp
 def test_a_good_call_of_each_kind_is_none_of_the_bad_ones():
     """The cases above differ from these in one thing each."""
     jax.eval_shape(scan())
-    jax.eval_shape(scan(seq_lengths=jnp.ones(3, int), reset=jnp.ones((5, 3), bool)))
+    jax.eval_shape(
+        scan(seq_lengths=jnp.ones(3, int), reset=jnp.ones((5, 3), bool), reset_to=arguments(1, LENGTH, BATCH)[1])
+    )
     jax.eval_shape(net())
     jax.eval_shape(net(aliases={"states": ("hidden_t_prev", 5)}, recompute=("product",)))
 

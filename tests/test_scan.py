@@ -125,6 +125,7 @@ def random_options(seed):
     if random.integers(2):
         reset = random.random((length, batch)) < 0.3
         options["reset"] = jnp.asarray(reset)
+        options["reset_to"] = arguments(seed + 1000, length, batch)[1]
     if random.integers(2):
         options["truncate"] = int(random.integers(1, length + 2))
     choices = list(MEMORIES.values())
@@ -137,7 +138,7 @@ def random_options(seed):
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)
     given = arguments(seed, length, batch)
-    same = {name: options[name] for name in ("reverse", "padding", "truncate") if name in options}
+    same = {name: options[name] for name in ("reverse", "padding", "truncate", "reset_to") if name in options}
     looped = functools.partial(loop, cell, valid=valid, reset=reset, **same)
     expected = value_and_gradients(looped, *given, jit=False)
     assert_close(value_and_gradients(functools.partial(rs.scan, cell, **options), *given), expected)
@@ -257,7 +258,7 @@ def test_lengths_and_their_mask_are_the_same():
 def test_resets_are_runs_of_their_own():
     params, carry, xs = arguments(0, 7, 2)
     reset = jnp.zeros((7, 2), bool).at[3].set(True)
-    _, ys = rs.scan(cell, params, carry, xs, reset=reset)
+    _, ys = rs.scan(cell, params, carry, xs, reset=reset, reset_to=carry)
     parts = [
         rs.scan(cell, params, carry, jax.tree.map(lambda leaf, steps=steps: leaf[steps], xs))[1]
         for steps in (slice(0, 3), slice(3, 7))

@@ -6,6 +6,7 @@ step: it is the same when a step is computed again, and the same whether a seque
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
@@ -42,13 +43,33 @@ def with_key(cell: Any, key: Array, params: Any, x: Any) -> RandomStep:
         >>> bool((ys == 0).any())
         True
     """
-    if hasattr(cell, "with_key"):
-        return cell.with_key(key, params, x)
 
-    def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+    def plain_step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
         return cell(params, carry, scanned[0])
 
-    return step
+    step = cell.with_key(key, params, x) if hasattr(cell, "with_key") else plain_step
+    return KeyedCell(step, cell) if hasattr(cell, "initial_carry") else step
+
+
+@dataclass(frozen=True)
+class KeyedCell:
+    """A cell with its key. Made by `with_key`.
+
+    Attributes:
+        step: `(params, carry, (x, step number)) -> (carry, y)`.
+        cell: the cell, which says where a sequence starts.
+    """
+
+    step: RandomStep
+    cell: Any
+
+    def __call__(self, params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+        """One step with random choices: `(params, carry, (x, step number)) -> (carry, y)`."""
+        return self.step(params, carry, scanned)
+
+    def initial_carry(self, scanned: tuple[Any, Any]) -> Any:
+        """The cell's initial carry, for one step's input and its number."""
+        return self.cell.initial_carry(scanned[0])
 
 
 def drop(value: Array, kept: Array, rate: float) -> Array:

@@ -5,9 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan import sequence
 from rnnscan.memory import Memory
 from rnnscan.messages import describe, listing, nearest
 from rnnscan.nets.axes import check_sequence, check_step
@@ -91,27 +91,28 @@ class Options:
     seq_lengths: Integer[Array, " batch"] | None = None
     mask: Bool[Array, "time batch"] | None = None
     reset: Bool[Array, "time batch"] | None = None
+    reset_to: Any = None
     padding: Padding = "zero"
     memory: Memory | None = field(default_factory=Memory)
     engine: str = "auto"
 
-    def restricted_to(self, names: tuple[str, ...]) -> "Options":
-        """The options for one of several nets: a memory choice speaks to it of the names that it has."""
-        memory = self.memory
+    def of_part(self, number: int, names: tuple[str, ...]) -> "Options":
+        """The options for one part of a net: its own `reset_to`, and the names of the memory choice that it defines."""
+        memory, reset_to = self.memory, part_of(self.reset_to, number)
         if memory is None:
-            return self
+            return replace(self, reset_to=reset_to)
         recompute: Any = memory.recompute
         if recompute != "all":
             recompute = tuple(name for name in recompute if name in names)
         offload = tuple(name for name in memory.offload if name in names)
-        return replace(self, memory=replace(memory, recompute=recompute, offload=offload))
+        return replace(self, reset_to=reset_to, memory=replace(memory, recompute=recompute, offload=offload))
 
     def check_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> None:
         """Refuse inputs without a time axis, and those that may be one step or one row."""
         check_sequence(name, net, xs, carry, (self.seq_lengths, 0), (self.mask, 1), (self.reset, 1))
 
     def check_names(self, net: str, names: tuple[str, ...]) -> None:
-        """Refuse names that none of several nets has, because each would be told of its own only."""
+        """Reject names that no part defines; each part receives only its own."""
         if self.memory is None:
             return
         asked = () if self.memory.recompute == "all" else self.memory.recompute
@@ -124,11 +125,16 @@ class Options:
 
 
 def one_step(xs: Any) -> Any:
-    """What has the shape of one step's input. Its values do not matter, and there may be no step."""
-    return jax.tree.map(lambda leaf: lax.full_like(leaf, 0, shape=leaf.shape[1:]), xs)
+    """Zeros like one step's input; there may be no step."""
+    return jax.tree.map(sequence.one_step, xs)
 
 
-def check_parts(net: str, parts: tuple[str, ...], params: Any, carry: Any) -> None:
+def part_of(tree: Any, number: int) -> Any:
+    """The carry of one part of a net, or None where there is none."""
+    return None if tree is None else tree[number]
+
+
+def check_parts(net: str, parts: tuple[str, ...], params: Any, carry: Any, reset_to: Any = None) -> None:
     """Refuse parameters and carries that have not one entry for each part of a net."""
     if not isinstance(params, dict) or sorted(params) != sorted(parts):
         got = listing(params) if isinstance(params, dict) else describe(params)
@@ -136,8 +142,9 @@ def check_parts(net: str, parts: tuple[str, ...], params: Any, carry: Any) -> No
             f"{net}: the parameters must be a dictionary with the entries {listing(parts)}; got {got}. "
             "Make them with net.init(key, input_size)."
         )
-    if carry is not None and (not isinstance(carry, tuple) or len(carry) != len(parts)):
-        raise TypeError(
-            f"{net}: the carry must be a tuple with one carry for each of {listing(parts)}, or None; got "
-            f"{jax.tree.structure(carry)}. Start from net.initial_carry(xs)."
-        )
+    for argument, given in (("the carry", carry), ("`reset_to`", reset_to)):
+        if given is not None and (not isinstance(given, tuple) or len(given) != len(parts)):
+            raise TypeError(
+                f"{net}: {argument} must be a tuple with one carry for each of {listing(parts)}, or None; got "
+                f"{jax.tree.structure(given)}. Start from net.initial_carry(xs)."
+            )

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import listing, nearest
-from rnnscan.nets.base import Net, Options, check_parts
+from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
 
@@ -90,8 +90,8 @@ class Bidirectional(Net):
             TypeError, ValueError: as `scan` does.
             ValueError: if `first_step` is not 0, or the carry is the one that a training step hands on.
         """
-        check_parts("bidirectional", _PARTS, params, carry)
         given = Options(**options)
+        check_parts("bidirectional", _PARTS, params, carry, given.reset_to)
         check_start("bidirectional", self, carry, given.first_step)
         given.check_sequence("bidirectional", self, xs, carry)
         given.check_names("bidirectional", self.names)
@@ -100,9 +100,9 @@ class Bidirectional(Net):
             Layer(cell, reverse=direction == "backward")(
                 params[direction],
                 xs,
-                None if carry is None else carry[number],
+                part_of(carry, number),
                 key=keys[number],
-                **vars(given.restricted_to(cell.names)),
+                **vars(given.of_part(number, cell.names)),
             )
             for number, (direction, cell) in enumerate(zip(_PARTS, (self.forward, self.backward), strict=True))
         ]

@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
-from rnnscan.nets.base import Net, Options, check_parts
+from rnnscan.nets.base import Net, Options, check_parts, part_of
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class Chain(Net):
         Raises:
             TypeError, ValueError: as `scan` does.
         """
-        check_parts("chain", self._parts, params, carry)
         given = Options(**options)
+        check_parts("chain", self._parts, params, carry, given.reset_to)
         given.check_names("chain", self.names)
         given.check_sequence("chain", self, xs, carry)
         carries = []
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
-            net_carry = None if carry is None else carry[number]
-            new_carry, xs = net(params[part], xs, net_carry, key=net_key, **vars(given.restricted_to(net.names)))
+            of_part = vars(given.of_part(number, net.names))
+            new_carry, xs = net(params[part], xs, part_of(carry, number), key=net_key, **of_part)
             carries.append(new_carry)
             if key is not None and self.dropout and number + 1 < len(self.nets):
                 xs = self._drop(jax.random.fold_in(key, 2 * number + 1), given.first_step, xs)

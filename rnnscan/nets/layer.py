@@ -62,6 +62,7 @@ class Layer(Net):
         seq_lengths: Integer[Array, " batch"] | None = None,
         mask: Bool[Array, "time batch"] | None = None,
         reset: Bool[Array, "time batch"] | None = None,
+        reset_to: Any = None,
         padding: Padding = "zero",
         memory: Memory | None = Memory(),
         engine: Literal["auto", "fission", "lax"] = "auto",
@@ -78,8 +79,10 @@ class Layer(Net):
                 sequence is run in pieces with one key. A net that needs the whole sequence takes 0 alone.
             seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`.
             mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
-            reset: `(T, N)` booleans, true at the first step of an episode or document, in the order of time: there the
-                carry goes back to the given one, before that step, or behind it in a net that runs in reverse.
+            reset: `(T, N)` booleans, true at the first step of an episode or document, in the order of time. The carry
+                goes back to `reset_to` before that step, or after it in a net that runs in reverse.
+            reset_to: the carry that `reset` goes back to, of the structure of the net's carry; None: the cell's own
+                `initial_carry`, as in `scan`.
             padding: what a padded step leaves behind, as in `scan`.
             memory: what to keep between the forward and the backward pass (`Memory`); None: plain autodiff.
             engine: as in `scan`.
@@ -111,6 +114,7 @@ class Layer(Net):
             seq_lengths=seq_lengths,
             mask=mask,
             reset=reset,
+            reset_to=reset_to,
             padding=padding,
             memory=memory,
             engine=engine,

@@ -92,14 +92,14 @@ class Comparison:
 
         def run(params: Any, closed: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
             cell = case.cell(closed, inner=inner)
-            return rs.scan(cell, params, carry, xs, length=case.length, **case.rows, **case.order, **options)
+            return rs.scan(cell, params, carry, xs, length=case.length, **case.rows_and_order, **options)
 
         return run
 
     def by_loop(self) -> Run:
         case = self.case
         cell = jax.jit(lambda params, closed, carry, x: case.cell(closed, inner=PLAIN, names=False)(params, carry, x))
-        return partial(loop, cell, length=case.length, batch=case.batch, **case.rows, **case.order)
+        return partial(loop, cell, length=case.length, batch=case.batch, **case.rows_and_order)
 
     def results_and_gradients(self, run: Run, *, jit: bool = True) -> dict[str, Any]:
         """Values, loss, and the gradients in all floats of the wanted arguments."""

@@ -21,6 +21,7 @@ def loop(
     mask: Any = None,
     padding: str = "zero",
     reset: Any = None,
+    reset_to: Any = None,
     truncate: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
@@ -28,7 +29,6 @@ def loop(
 
     The cell is `(params, closed, carry, x) -> (carry, y)`; the options are those of `rnnscan.scan`, concrete.
     """
-    initial = carry
     valid = np.ones((length, batch), bool)
     if seq_lengths is not None:
         valid = np.arange(length)[:, None] < np.asarray(seq_lengths)
@@ -42,7 +42,7 @@ def loop(
     for count, t in enumerate(reversed(range(length)) if reverse else range(length)):
         if truncate is not None and count > 0 and count % truncate == 0:
             carry = jax.lax.stop_gradient(carry)
-        begin = carry if reset is None else _rows(np.asarray(reset)[t], initial, carry)
+        begin = carry if reset is None else _rows(np.asarray(reset)[t], reset_to, carry)
         x = jax.tree.map(lambda leaf, t=t: leaf[t], xs)
         if has_rows:
             x = jax.tree.map(lambda leaf, t=t: _without_padding(leaf, valid[t]), x)

@@ -122,6 +122,12 @@ class Case:
         }
 
     @cached_property
+    def rows_and_order(self) -> dict[str, Any]:
+        """The options that speak of rows and of the order of the steps; resets go to another row's carry."""
+        reset_to = {"reset_to": jax.tree.map(lambda leaf: leaf[::-1], self.carry)} if "reset" in self.rows else {}
+        return {**self.rows, **reset_to, **self.order}
+
+    @cached_property
     def xs(self) -> Any:
         if not self.has_inputs:
             return None

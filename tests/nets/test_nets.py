@@ -68,7 +68,7 @@ def test_a_reset_begins_a_document_in_both_directions():
     net = rs.bidirectional(cells.GRU(4))
     params, carry, xs = arguments(net)
     reset = jnp.zeros((LENGTH, BATCH), bool).at[3, 0].set(True).at[1, 1].set(True)
-    _, ys = net(params, xs, carry, reset=reset)
+    _, ys = net(params, xs, carry, reset=reset, reset_to=carry)
     for row, begin in ((0, 3), (1, 1), (2, 0)):
         one = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], carry)
         pieces = [net(params, piece[:, row : row + 1], one)[1] for piece in (xs[:begin], xs[begin:]) if len(piece)]

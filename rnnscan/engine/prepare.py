@@ -1,0 +1,189 @@
+"""prepare(): check and type the arguments of scan(), and put padding and resets around the cell.
+
+The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report` and `plan` read it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan import checks
+from rnnscan.memory import Memory, check_names
+from rnnscan.messages import is_weak
+from rnnscan.naming import Names, Overview, look_over
+from rnnscan.sequence import (
+    Length,
+    Padding,
+    Step,
+    one_step,
+    reset_carry,
+    skip_padding,
+    truncate_gradient,
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A checked call of `scan`.
+
+    Attributes:
+        step: `(carry, x) -> (carry, y)`: the cell with its parameters, inside padding, resets and truncation.
+        carry: the initial carry, of the types that the step returns.
+        xs: the stacked inputs of `step`. The user's leaves come first; resets, valid steps and step numbers follow.
+        length: T.
+        reverse: whether the steps run from the last to the first.
+        unroll: steps per trip of the loop, as in `lax.scan`.
+        memory: the memory choice; None for plain autodiff, which a cell with side effects gets too.
+        engine: the engine that was asked for.
+        padding: what a padded step leaves behind.
+        valid: which steps are valid, `(T, N)` or `(T,)`; None: all.
+        info: what the trace of one step of the cell alone says.
+    """
+
+    step: Step
+    carry: Any
+    xs: Any
+    length: Length
+    reverse: bool
+    unroll: int | bool
+    memory: Memory | None
+    engine: str
+    padding: Padding
+    valid: Any
+    info: Overview
+
+    @property
+    def names(self) -> Names:
+        """The names that one step uses."""
+        return self.info.names
+
+    @property
+    def y(self) -> Any:
+        """The shapes of one step's output."""
+        return self.info.y
+
+
+def prepare(
+    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    params: Any,
+    carry: Any,
+    xs: Any,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    memory: Memory | None = Memory(),
+    seq_lengths: Any = None,
+    mask: Any = None,
+    reset: Any = None,
+    reset_to: Any = None,
+    padding: Padding = "zero",
+    truncate: int | None = None,
+    engine: str = "auto",
+) -> Call:
+    """Check the arguments of `scan` and make a `Call` of them.
+
+    Arguments are those of `scan`, with no budget for `memory`. Nothing runs but a trace of one step. Call it inside
+    `jax.eval_shape` to read the call for arguments that are `jax.ShapeDtypeStruct`.
+
+    Returns:
+        The call.
+
+    Raises:
+        TypeError, ValueError: as `scan` does.
+    """
+    checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
+    xs = checks.as_arrays(xs, "xs")
+    carry = checks.as_arrays(carry, "carry")
+    length = checks.sequence_length(xs, length)
+    valid = checks.validity(seq_lengths, mask, length)
+    reset = checks.resets(reset, length)
+
+    def cell_step(carry: Any, x: Any) -> tuple[Any, Any]:
+        return checks.carry_and_output(cell(params, carry, x))
+
+    step: Step = cell_step
+    carry, info = _resolve_weak_types(step, carry, xs)
+    if memory is not None:
+        check_names(memory, info.names)
+        checks.check_side_effects(memory, info)
+    checks.check_rows(carry, xs, info.y, valid=valid, reset=reset, padding=padding)
+
+    inputs = xs
+    reset_to = _reset_target(cell, carry, xs, reset, reset_to)
+    if reset is not None:
+        # A strong type wins over a weak one where a row is reset, so the carry has a strong one from the start.
+        carry = jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if is_weak(leaf) else leaf, carry)
+        step, inputs = reset_carry(step, reset_to), (inputs, reset)
+    if valid is not None:
+        step, inputs = skip_padding(step, padding), (inputs, valid)
+    if truncate is not None:
+        order = jnp.arange(length)
+        step, inputs = truncate_gradient(step, truncate), (inputs, order[::-1] if reverse else order)
+    return Call(
+        step=step,
+        carry=carry,
+        xs=inputs,
+        length=length,
+        reverse=reverse,
+        unroll=unroll,
+        # A side effect happens once, and never again on the backward pass.
+        memory=None if info.has_side_effects else memory,
+        engine=engine,
+        padding=padding,
+        valid=valid,
+        info=info,
+    )
+
+
+def _reset_target(cell: Any, carry: Any, xs: Any, reset: Any, reset_to: Any) -> Any:
+    """The carry that `reset` goes back to, of the types of the carry; None without resets."""
+    if reset is None:
+        if reset_to is not None:
+            raise ValueError(
+                "scan: `reset_to` is the carry that `reset` goes back to; got `reset_to` without `reset`. Give both."
+            )
+        return None
+    root = "reset_to"
+    if reset_to is None:
+        initial_carry = getattr(cell, "initial_carry", None)
+        if initial_carry is None:
+            raise ValueError(
+                "scan: `reset` goes back to the cell's `initial_carry`, or to `reset_to`; got a cell without an "
+                "`initial_carry`, and reset_to=None. Set `reset_to` to the carry that an episode starts with."
+            )
+        root = "cell.initial_carry(x)"
+        reset_to = initial_carry(jax.tree.map(one_step, xs))
+    return checks.reset_carry_like(carry, checks.as_arrays(reset_to, root), root, rows=reset.ndim - 1)
+
+
+def _resolve_weak_types(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]:
+    """Trace the step, and give weakly typed leaves of the carry the types that the step returns.
+
+    A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
+    one leaf more, where one leaf feeds another.
+    """
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
+    while True:
+        try:
+            info = look_over(step, carry, x)
+        except Exception as error:
+            checks.add_call_context(error, carry, x, xs)
+            raise
+        checks.check_structure(carry, info.carry)
+        resolved = jax.tree.map(_resolved, carry, info.carry)
+        if all(a is b for a, b in zip(jax.tree.leaves(resolved), jax.tree.leaves(carry), strict=True)):
+            checks.check_carry(carry, info.carry)
+            return carry, info
+        carry = resolved
+
+
+def _resolved(leaf: Any, new_leaf: Any) -> Any:
+    """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
+    same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
+    if not is_weak(leaf) or same:
+        return leaf
+    return leaf.astype(new_leaf.dtype) if jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype else leaf
