@@ -31,6 +31,34 @@ def test_every_page_is_built(site):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file()
 
 
+OLD_NAMES = {
+    "coming/caffe2.html": """
+        recurrent_net LSTM MILSTM LayerNormLSTM GRU BasicRNN MultiRNNCell DropoutCell LSTMWithAttention AttentionCell
+        AttentionType.Regular AttentionType.Recurrent AttentionType.Dot AttentionType.SoftCoverage
+        weighted_encoder_outputs memory_optimization attention_memory_optimization cudnn_LSTM InitFromLSTMParams
+        GetLSTMParamNames return_params forget_bias drop_states scope outputs_with_grads timestep
+        recompute_blobs_on_backward forward_only static_rnn_unroll_size scratch_sizes retrieve_step_blobs
+        PackRNNSequence UnpackRNNSequence ReversePackedSegs i2h_w gates_t_w
+    """,
+    "coming/dl4j.html": """
+        GravesLSTM LSTM SimpleRnn rnnTimeStep rnnClearPreviousState rnnGetPreviousState tBPTT tbpttFwdLength
+        tbpttBackLength LastTimeStep MaskZeroLayer MaskLayer CacheMode dropconnect useDropConnect dropOut Bidirectional
+        GravesBidirectionalLSTM getMemoryReport LayerMemoryReport forgetGateBiasInit gateActivationFunction HARDSIGMOID
+        ReverseTimeSeriesVertex DuplicateToTimeSeriesVertex TimeDistributed RecurrentAttentionLayer
+    """,
+}
+
+
+@pytest.mark.parametrize("page", OLD_NAMES)
+def test_a_search_for_an_old_name_finds_its_page(site, page):
+    """The search splits at tags, spaces and hyphens, and matches the beginnings of words."""
+    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    text = " ".join(f"{entry['title']} {entry['text']}" for entry in index if entry["location"].startswith(page))
+    words = re.split(r"<[^>]*>|[\s\-]+", text.lower())
+    missing = [name for name in OLD_NAMES[page].split() if not any(word.startswith(name.lower()) for word in words)]
+    assert not missing
+
+
 def test_no_page_loads_anything_from_another_server(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
