@@ -33,6 +33,8 @@ def recurrent_net(
     forward_only: bool = False,
     seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
+    reset: Bool[Array, "time batch"] | None = None,
+    reset_to: Mapping[str, Any] | None = None,
     padding: Padding = "hold",
     reverse: bool = False,
     engine: Literal["auto", "fission", "lax"] = "auto",
@@ -60,6 +62,9 @@ def recurrent_net(
         forward_only: keep nothing for a backward pass; differentiating is an error.
         seq_lengths: `(N,)` integers, as in `scan`.
         mask: `(T, N)` booleans, as in `scan`.
+        reset: `(T, N)` booleans: where true, the row's states go back to `reset_to` before the step.
+        reset_to: `{state: (N, ...) or (H,)}`, the states that an episode starts with; `reset` needs it. It is not the
+            initial state by default, because in a later window that is the state handed on.
         padding: what a padded step leaves behind, as in `scan`. The default holds state and output. A linked output
             then holds the initial state before a row's first valid step, as in Caffe2; other outputs are zero there.
         reverse: run from the last step to the first.
@@ -73,7 +78,8 @@ def recurrent_net(
     Raises:
         TypeError: if `cell_net` returns no dictionary, a state and its linked output differ in dtype, or a
             `forward_only` net is differentiated.
-        ValueError: if a link is missing, a name is unknown, given twice or not given, or shapes do not fit.
+        ValueError: if a link is missing, a name is unknown, given twice or not given, shapes do not fit, or `reset` and
+            `reset_to` are not given together.
 
     Example:
         >>> import jax.numpy as jnp
@@ -103,9 +109,14 @@ def recurrent_net(
     wires.check_signature(cell_net)
     for alias, (_, offset) in wires.aliases.items():
         wiring.check_offset(alias, offset, length)
-    states = {state: wiring.shared(state, value, batch) for state, value in initial_cell_inputs.items()}
+    states = {
+        state: wiring.shared("initial_cell_inputs", state, value, batch) for state, value in initial_cell_inputs.items()
+    }
+    wires.check_reset(reset, reset_to)
+    if reset_to is not None:
+        reset_to = {state: wiring.shared("reset_to", state, reset_to[state], batch) for state in states}
     if forward_only:
-        params, inputs, states = _forbid_gradient((params, inputs, states))
+        params, inputs, states, reset_to = _forbid_gradient((params, inputs, states, reset_to))
     steps = {} if timestep is None else {timestep: jnp.arange(length, dtype=jnp.int32)}
     xs = {**inputs, **steps}
 
@@ -125,6 +136,8 @@ def recurrent_net(
             memory=None if forward_only else memory,
             seq_lengths=seq_lengths,
             mask=mask,
+            reset=reset,
+            reset_to=reset_to,
             padding=padding,
             engine=engine,
         )
@@ -174,7 +187,11 @@ def _hold_before_valid(before: Any, ys: Any, valid: Bool[Array, "time batch"], *
     # Checkpointed, or autodiff keeps `begun` broadcast to the size of ys.
     @partial(jax.checkpoint, prevent_cse=False)
     def hold(before: Any, ys: Any, valid: Array) -> Any:
-        begun = jax.lax.cummax(valid.astype(jnp.int8), axis=0, reverse=reverse) > 0
+        steps = jnp.arange(valid.shape[0])[:, None]
+        if reverse:
+            begun = steps <= jnp.max(jnp.where(valid, steps, -1), axis=0, initial=-1)
+        else:
+            begun = steps >= jnp.min(jnp.where(valid, steps, valid.shape[0]), axis=0, initial=valid.shape[0])
         before = jax.tree.map(lambda state, y: jnp.broadcast_to(state, y.shape).astype(y.dtype), before, ys)
         return select_rows(begun, ys, before)
 

@@ -144,6 +144,24 @@ class Wiring:
                 message += " Take what the cell does not take out of `inputs` and `initial_cell_inputs`."
             raise ValueError(message) from None
 
+    def check_reset(self, reset: Any, reset_to: Any) -> None:
+        """Refuse resets without a state to go back to, and states that are not those of the net."""
+        if reset_to is None and reset is None:
+            return
+        example = f"reset_to={{{next(iter(self.states), 'hidden_t_prev')!r}: <the state an episode starts with>, ...}}"
+        if reset is None or reset_to is None:
+            missing = "reset" if reset is None else "reset_to"
+            raise ValueError(
+                "recurrent_net: `reset` says where the states go back to `reset_to`, so both must be given; got no "
+                f"`{missing}`. A net has no initial state of its own: write {example}."
+            )
+        if not isinstance(reset_to, Mapping) or sorted(reset_to) != sorted(self.states):
+            got = listing(reset_to) if isinstance(reset_to, Mapping) else type(reset_to).__name__
+            raise ValueError(
+                f"recurrent_net: `reset_to` must be a dictionary with every state, {listing(self.states)}; got {got}. "
+                f"Write {example}."
+            )
+
     def check_outputs(self, outputs: Any, states: Mapping[str, Any]) -> None:
         """Refuse what the cell returned, if a link or an alias does not fit it. Called while the cell is traced."""
         if not isinstance(outputs, Mapping):
@@ -229,12 +247,12 @@ def length_and_batch(inputs: Any) -> tuple[int, int]:
     return length, batch
 
 
-def shared(state: str, value: Any, batch: int) -> Array:
+def shared(argument: str, state: str, value: Any, batch: int) -> Array:
     """A state for every row; one of rank 0 or 1 is shared by all rows, but keys stay as they are."""
     if not is_array_like(value):
         raise TypeError(
-            f"recurrent_net: an initial state must be an array or a number; got {type(value).__name__} for {state!r}. "
-            "Give each array a name, and link it, by itself."
+            f"recurrent_net: a state in `{argument}` must be an array or a number; got {type(value).__name__} for "
+            f"{state!r}. Give each array a name and a link of its own."
         )
     value = jnp.asarray(value)
     if is_key(value):
@@ -243,8 +261,8 @@ def shared(state: str, value: Any, batch: int) -> Array:
         return jnp.broadcast_to(value, (batch, *value.shape))
     if value.shape[0] != batch:
         raise ValueError(
-            f"recurrent_net: an initial state must be (N, ...) with the rows of the inputs, N = {batch}, or (H,) to be "
-            f"shared by them; got {describe(value)} for {state!r}."
+            f"recurrent_net: a state in `{argument}` must be (N, ...) with the rows of the inputs, N = {batch}, or "
+            f"(H,) to be shared by them; got {describe(value)} for {state!r}."
         )
     return value
 

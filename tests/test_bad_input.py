@@ -390,6 +390,22 @@ CASES = {
         ValueError,
         ["no backward pass", "recompute=('product',)", "forward_only=False"],
     ),
+    "reset of a net without reset_to": (
+        net(reset=jnp.ones((LENGTH, BATCH), bool)),
+        ValueError,
+        ["both must be given; got no `reset_to`", "no initial state of its own", "reset_to={'hidden_t_prev':"],
+    ),
+    "reset_to of a net without reset": (net(reset_to=STATES), ValueError, ["both must be given; got no `reset`"]),
+    "reset_to of a net without one of the states": (
+        net(reset=jnp.ones((LENGTH, BATCH), bool), reset_to={"hidden_t_prev": 0.0}),
+        ValueError,
+        ["every state, 'hidden_t_prev', 'state_t_prev'; got 'hidden_t_prev'"],
+    ),
+    "reset_to of a net with another batch": (
+        net(reset=jnp.ones((LENGTH, BATCH), bool), reset_to={**STATES, "state_t_prev": jnp.ones((7, 4))}),
+        ValueError,
+        ["a state in `reset_to`", "N = 3", "float32[7,4] for 'state_t_prev'"],
+    ),
     "forward only and plain autodiff": (
         net(forward_only=True, memory=None),
         ValueError,
