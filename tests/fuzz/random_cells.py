@@ -121,7 +121,7 @@ class Case:
             for place, kind in self.kinds.items()
         }
 
-    @cached_property
+    @property
     def rows_and_order(self) -> dict[str, Any]:
         """The options that speak of rows and of the order of the steps; resets go to another row's carry."""
         reset_to = {"reset_to": jax.tree.map(lambda leaf: leaf[::-1], self.carry)} if "reset" in self.rows else {}
