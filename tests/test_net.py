@@ -94,7 +94,7 @@ def test_memory_none_is_plain_autodiff():
 
     assert kept_bytes(plain, *given) == kept_bytes(plain_scan, *given)
     assert kept_bytes(plain, *given) > kept_bytes(net, *given)
-    assert_close(gradients(plain, *given), gradients(net, *given))
+    assert_close(gradients(jax.jit(plain), *given), gradients(jax.jit(net), *given))
 
 
 def test_finite_differences():
@@ -227,8 +227,7 @@ def looped_with_holding(params, inputs, states, reverse):
     return stacked | {f"{output}_last": states[state] for state, output in LINKS.items()}
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("reverse", "shared"), [(False, True), (True, False)])
 def test_a_mask_with_gaps_holds_as_a_loop_does(reverse, shared):
     params, inputs, states = random_arguments()
     states = {state: value[0] for state, value in states.items()} if shared else states
@@ -276,7 +275,7 @@ def test_reset_goes_back_to_reset_to_and_not_to_the_initial_state():
     assert_close(results_and_gradients(ours), results_and_gradients(looped_with_resets))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_windows_with_the_states_handed_on_equal_the_whole(seed):
     """The issue's figure for a GRU was a difference of 0.34: a reset went back to the state that was handed on."""
     random = np.random.default_rng(seed)
