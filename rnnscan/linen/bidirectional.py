@@ -8,13 +8,15 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
+from rnnscan.module_carries import targets_of_both
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_not_handed_on
 
 
 class Bidirectional(nn.Bidirectional):
     """Run two RNNs over the same inputs, one of them in reverse, and merge their outputs: Flax's `nn.Bidirectional`.
 
-    It takes the place of `flax.linen.Bidirectional`, and adds `reset`. The memory choice is that of each RNN.
+    It takes the place of `flax.linen.Bidirectional`, and adds `reset` and `reset_to`. The memory choice is that of
+    each RNN.
 
     Args:
         forward_rnn: an `RNN`, of rnnscan or Flax.
@@ -52,6 +54,7 @@ class Bidirectional(nn.Bidirectional):
         reverse: bool | None = None,
         keep_order: bool | None = None,
         reset: Bool[Array, "*rows"] | None = None,
+        reset_to: Any = None,
     ) -> Any:
         """Run both over the inputs.
 
@@ -66,6 +69,8 @@ class Bidirectional(nn.Bidirectional):
             reverse: not used: in Flax too it is there so that one may stand in the place of an RNN.
             keep_order: not used, likewise.
             reset: as in `RNN`, for both.
+            reset_to: the carries that `reset` goes back to, (forward, backward), either of which may be None; None: the
+                cells' own.
 
         Returns:
             The merged outputs, in the layout of the inputs; with `return_carry` ((forward, backward), outputs).
@@ -80,11 +85,18 @@ class Bidirectional(nn.Bidirectional):
         # An RNN of Flax knows no resets, and need not where there are none.
         options: dict[str, Any] = {} if reset is None else {"reset": reset}
         options |= {"seq_lengths": seq_lengths, "return_carry": True, "time_major": time_major}
+        targets = targets_of_both("linen.Bidirectional", reset_to, reset)
         forward_carry, forward = self.forward_rnn(
-            inputs, initial_carry=forward_carry, init_key=keys[0], reverse=False, **options
+            inputs, initial_carry=forward_carry, init_key=keys[0], reverse=False, **options, **targets[0]
         )
         backward_carry, backward = self.backward_rnn(
-            inputs, initial_carry=backward_carry, init_key=keys[1], reverse=True, keep_order=True, **options
+            inputs,
+            initial_carry=backward_carry,
+            init_key=keys[1],
+            reverse=True,
+            keep_order=True,
+            **options,
+            **targets[1],
         )
         outputs = jax.tree.map(self.merge_fn, forward, backward)
         return ((forward_carry, backward_carry), outputs) if return_carry else outputs

@@ -1,7 +1,7 @@
 """Flax's `nn.RNN`, whose loop is `rnnscan.scan`."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -17,6 +17,7 @@ from rnnscan.linen.cell import Cell, as_module
 from rnnscan.linen.functional import lifted_scan
 from rnnscan.memory import Memory
 from rnnscan.messages import describe, leaves_with_places
+from rnnscan.module_carries import carry_to_reset_to, check_reset_to_has_reset, share_by_rows
 from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.scan import scan
 from rnnscan.sequence import select_rows, valid_steps
@@ -29,7 +30,7 @@ class _Steps(NamedTuple):
         x: the inputs.
         number: the number of the step.
         valid: which rows it is valid in, or None where that is all, or not asked for.
-        reset: which rows start anew before it, or None.
+        reset: which rows go back to the carry for resets before it, or None.
     """
 
     x: Any
@@ -116,22 +117,27 @@ class RNN(nn.RNN):
         reverse: bool | None = None,
         keep_order: bool | None = None,
         reset: Bool[Array, "*rows"] | None = None,
+        reset_to: Any = None,
     ) -> Any:
         """Run the cell over the inputs.
 
         Args:
             inputs: the sequences, `(*batch, T, *features)`, or `(T, *batch, *features)` where time-major.
-            initial_carry: the carry to start from; None: the cell's.
+            initial_carry: the carry to start from; None: the cell's. A leaf may leave out the batch axes: its rows
+                share it.
             init_key: a key for the cell's carry, which most cells do not use; None: `jax.random.key(0)`.
             seq_lengths: `(*batch)` integers: step t of a row is valid where `t < length`. One above T
-                counts as T.
+                counts as T. One row without a batch axis has a scalar.
             return_carry: instead of the attribute.
             time_major: instead of the attribute.
             reverse: instead of the attribute. With lengths, padding stays at the end.
             keep_order: instead of the attribute.
             reset: booleans `(*batch, T)`, or `(T, *batch)` where time-major, true at the first step of an episode or
-                document, in the order of the inputs: there the carry goes back to the initial one, before that step, or
-                behind it in a reversed run.
+                document, in the order of the inputs: there the carry goes back to `reset_to`, before that step, or
+                after it in a reversed run.
+            reset_to: the carry that `reset` goes back to, like the initial one; a leaf may leave out the batch axes.
+                None: the cell's own, by `initialize_carry` with `init_key`. It is never the carry that was passed in:
+                windows, each from the carry of the one before, equal the whole.
 
         Returns:
             The outputs, in the layout of the inputs; with `return_carry` the last carry and the outputs.
@@ -146,6 +152,7 @@ class RNN(nn.RNN):
         time_axis = 0 if time_major else inputs.ndim - axes - 1
         xs = jnp.moveaxis(inputs, time_axis, 0)
         length, *batch = xs.shape[:-axes]
+        check_reset_to_has_reset("linen.RNN", reset_to, reset)
         _check_rows(seq_lengths, reset, tuple(batch), length, time_major)
         if reset is not None:
             reset = jnp.moveaxis(reset, time_axis, 0)
@@ -164,8 +171,12 @@ class RNN(nn.RNN):
         steps = _Steps(xs, jnp.arange(length), valid=valid, reset=reset)
         if reverse:
             check_not_handed_on("linen.RNN", initial_carry, REVERSED)
-        carry = self._initial_carry(init_key, xs) if initial_carry is None else initial_carry
-        carry, outputs = self._run(carry, steps, runs_back)
+        rows = tuple(batch)
+        own = cache(partial(self._own_carry, init_key, xs))
+        carry = self._start(own) if initial_carry is None else share_by_rows(initial_carry, rows, own)
+        if reset is not None:
+            reset_to = carry_to_reset_to("linen.RNN", self.cell, reset_to, carry, rows, own)
+        carry, outputs = self._run(carry, steps, runs_back, reset_to)
         if flips and keep_order:
             outputs = jax.tree.map(flip, outputs)
         if runs_back and not keep_order:
@@ -173,18 +184,21 @@ class RNN(nn.RNN):
         outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, time_axis), outputs)
         return (carry, outputs) if return_carry else outputs
 
-    def _initial_carry(self, init_key: PRNGKey | None, xs: Array) -> Any:
+    def _own_carry(self, init_key: PRNGKey | None, xs: Array) -> Any:
         if isinstance(self.cell, Cell):
             return self.cell.initial_carry(lax.full_like(xs, 0, shape=xs.shape[1:]))
+        return self.cell.initialize_carry(jax.random.key(0) if init_key is None else init_key, xs.shape[1:])
+
+    def _start(self, own: Callable[[], Any]) -> Any:
         try:
-            return self.cell.initialize_carry(jax.random.key(0) if init_key is None else init_key, xs.shape[1:])
+            return own()
         except NotImplementedError as error:
             raise TypeError(
                 "linen.RNN: there must be a carry to start from; got no `initial_carry`, and "
                 f"{type(self.cell).__name__} has no `initialize_carry`. Give one of the two."
             ) from error
 
-    def _run(self, carry: Any, steps: _Steps, reverse: bool) -> tuple[Any, Any]:
+    def _run(self, carry: Any, steps: _Steps, reverse: bool, reset_to: Any) -> tuple[Any, Any]:
         """Run the steps, time-major; returned are the carry after each row's last valid step, and the outputs."""
         _check_carry(carry, steps)
         split_rngs = dict(self.split_rngs)
@@ -195,7 +209,7 @@ class RNN(nn.RNN):
         )
         loop = lift_transform(
             lifted_scan,
-            _step_from(carry),
+            _step_with_resets(reset_to),
             run=run,
             variable_axes=self.variable_axes,
             variable_broadcast=self.variable_broadcast,
@@ -207,13 +221,13 @@ class RNN(nn.RNN):
         return carry if steps.valid is None else last_valid, outputs
 
 
-def _step_from(initial_carry: Any) -> Callable[[nn.Module, Any, _Steps], tuple[Any, Any]]:
+def _step_with_resets(reset_to: Any) -> Callable[[nn.Module, Any, _Steps], tuple[Any, Any]]:
     """A step of a module, with the carry after each row's last valid step beside its own."""
 
     def step(cell: nn.Module, carries: Any, given: _Steps) -> tuple[Any, Any]:
         carry, last_valid = carries
         if given.reset is not None:
-            carry = select_rows(given.reset, initial_carry, carry)
+            carry = select_rows(given.reset, reset_to, carry)
         numbered: Mapping[str, Any] = {"step": given.number} if isinstance(cell, Cell) else {}
         carry, y = cell(carry, given.x, **numbered)
         if given.valid is not None:

@@ -7,14 +7,15 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan.module_carries import targets_of_both
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_not_handed_on
 
 
 class Bidirectional(nnx.Bidirectional):
     """Run two RNNs over the same inputs, one of them in reverse, and merge their outputs: Flax's `nnx.Bidirectional`.
 
-    It takes the place of `flax.nnx.Bidirectional`, whose arguments, results and state it has, and adds `reset` and
-    `key`. The memory choice is that of each RNN.
+    It takes the place of `flax.nnx.Bidirectional`, whose arguments, results and state it has, and adds
+    `reset`, `reset_to` and `key`. The memory choice is that of each RNN.
 
     Args:
         forward_rnn: an `RNN`, of rnnscan or Flax.
@@ -49,6 +50,7 @@ class Bidirectional(nnx.Bidirectional):
         reverse: bool | None = None,
         keep_order: bool | None = None,
         reset: Bool[Array, "*steps"] | None = None,
+        reset_to: tuple[Any, Any] | None = None,
         key: Array | None = None,
     ) -> Any:
         """Run both over the inputs.
@@ -64,6 +66,8 @@ class Bidirectional(nnx.Bidirectional):
             reverse: not used: in Flax too it is there so that one may stand in the place of an RNN.
             keep_order: not used, likewise.
             reset: as in `RNN`, for both.
+            reset_to: the carries that `reset` goes back to, (forward, backward), either of which may be None; None: the
+                cells' own.
             key: as in `RNN`; each direction derives its own.
 
         Returns:
@@ -85,12 +89,13 @@ class Bidirectional(nnx.Bidirectional):
         # Flax's own RNN knows neither resets nor keys, and need not where there are none.
         if reset is not None:
             options["reset"] = reset
+        targets = targets_of_both("nnx.Bidirectional", reset_to, reset)
         keys: Any = [{}, {}] if key is None else [{"key": one} for one in jax.random.split(key)]
         forward_carry, forward = self.forward_rnn(
-            inputs, initial_carry=forward_carry, reverse=False, **options, **keys[0]
+            inputs, initial_carry=forward_carry, reverse=False, **options, **keys[0], **targets[0]
         )
         backward_carry, backward = self.backward_rnn(
-            inputs, initial_carry=backward_carry, reverse=True, keep_order=True, **options, **keys[1]
+            inputs, initial_carry=backward_carry, reverse=True, keep_order=True, **options, **keys[1], **targets[1]
         )
         outputs = jax.tree.map(self.merge_fn, forward, backward)
         return ((forward_carry, backward_carry), outputs) if return_carry else outputs

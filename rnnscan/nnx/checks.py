@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -100,19 +99,3 @@ def check_rows(module: str, argument: str, carry: Any, batch: tuple[int, ...]) -
                 f"{module}: with `{argument}` every leaf of the carry must begin with the batch, "
                 f"{describe_shape(batch)}; got {describe(leaf)} at {where}."
             )
-
-
-def check_reset_to(module: str, reset_to: Any, reset: Any, carry: Any) -> None:
-    """Refuse a carry to reset to that cannot take the place of the one to start from.
-
-    Raises:
-        ValueError: if there is nothing that resets, or it is of another structure or other shapes.
-    """
-    if reset is None:
-        raise ValueError(f"{module}: `reset_to` is where `reset` goes back to; got it without `reset`. Give both.")
-    there, start = (jax.tree.map(describe, tree) for tree in (reset_to, carry))
-    if there != start:
-        raise ValueError(
-            f"{module}: `reset_to` must be a carry like the one to start from; got {there}, and that is {start}. "
-            "Leave it out to go back to the start."
-        )

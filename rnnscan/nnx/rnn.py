@@ -1,6 +1,7 @@
 """`flax.nnx.RNN`, run by rnnscan."""
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any, Literal
 
 import jax
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Integer
 
 from rnnscan.checks import check_options
 from rnnscan.memory import Memory
+from rnnscan.module_carries import carry_to_reset_to, check_reset_to_has_reset, share_by_rows
 from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.nnx import checks
 from rnnscan.nnx.cell import Cell
@@ -133,7 +135,8 @@ class RNN(nnx.RNN):
 
         Args:
             inputs: `(*batch, T, *features)`, or `(T, *batch, *features)` if time-major.
-            initial_carry: the carry to start from; None: the cell's, for most zeros.
+            initial_carry: the carry to start from; None: the cell's, for most zeros. A leaf may leave out the batch
+                axes: its rows share it.
             seq_lengths: `(*batch)` integers: step t of a row is valid where t is below its length. One above
                 T counts as T.
             return_carry: in place of the module's own; and so with `time_major`, `reverse` and `keep_order`.
@@ -142,9 +145,11 @@ class RNN(nnx.RNN):
             keep_order: see there.
             rngs: where a random initial carry gets its keys from, in place of the module's own stream.
             reset: booleans of the shape of the inputs without features, true at the first step of an episode or
-                document, in the order of time: there the carry goes back to `reset_to`, before that step, or behind it
+                document, in the order of time: there the carry goes back to `reset_to`, before that step, or after it
                 in reverse.
-            reset_to: a carry; None: the one to start from. It is another where that comes from a window before.
+            reset_to: the carry that `reset` goes back to, like the initial one; a leaf may leave out the batch axes.
+                None: the cell's own, by `initialize_carry`. It is never the carry that was passed in: windows, each
+                from the carry of the one before, equal the whole.
             key: a PRNG key for the random choices of a `Cell`, such as those of `rnnscan.dropout`: training. None:
                 evaluation, without any. The random choices of other modules are up to their own `rngs`.
             first_step: the number of the first step, which choices by `key` depend on: the steps done before, where a
@@ -169,24 +174,29 @@ class RNN(nnx.RNN):
         xs = jnp.moveaxis(inputs, time_axis, 0)
         if reverse:
             check_not_handed_on("nnx.RNN", initial_carry, REVERSED)
-        carry = initial_carry
-        if carry is None:
-            carry = make_carry(self.cell, lax.full_like(xs, 0, shape=xs.shape[1:]), self.rngs if rngs is None else rngs)
+        check_reset_to_has_reset("nnx.RNN", reset_to, reset)
+        x = lax.full_like(xs, 0, shape=xs.shape[1:])
+        # Once, because a random one draws a key.
+        own = cache(partial(make_carry, self.cell, x, self.rngs if rngs is None else rngs))
+        if initial_carry is None:
+            carry = own()
+        else:
+            # Only its shapes are read, so it draws from a stream of its own.
+            carry = share_by_rows(initial_carry, batch, partial(make_carry, self.cell, x, nnx.Rngs(0)))
         if seq_lengths is not None:
             seq_lengths = checks.as_lengths("nnx.RNN", seq_lengths, batch)
             checks.check_rows("nnx.RNN", "seq_lengths", carry, batch)
         if reset is not None:
             reset = jnp.moveaxis(checks.as_reset("nnx.RNN", reset, rows), time_axis, 0)
             checks.check_rows("nnx.RNN", "reset", carry, batch)
-        if reset_to is not None:
-            checks.check_reset_to("nnx.RNN", reset_to, reset, carry)
+            reset_to = carry_to_reset_to("nnx.RNN", self.cell, reset_to, carry, batch, own)
         if reverse:
             xs = flip(xs, seq_lengths)
             reset = None if reset is None else flip_reset(reset, seq_lengths)
 
         call, scanned = self._make_call(xs, key, first_step)
         if reset is not None:
-            call, scanned = resetting(call, carry if reset_to is None else reset_to), (scanned, reset)
+            call, scanned = resetting(call, reset_to), (scanned, reset)
         if seq_lengths is None or not return_carry:
             carry, ys = self._scan(call, carry, scanned)
         else:

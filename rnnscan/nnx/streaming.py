@@ -70,6 +70,7 @@ class Streaming(nnx.Module):
         *,
         seq_lengths: Integer[Array, "*batch"] | None = None,
         reset: Bool[Array, "*steps"] | None = None,
+        reset_to: Any = None,
         rngs: nnx.Rngs | nnx.RngStream | None = None,
         key: Array | None = None,
         first_step: Any = 0,
@@ -82,7 +83,8 @@ class Streaming(nnx.Module):
             seq_lengths: `(*batch)` integers, how many steps of a window are valid in each row; a row goes on after its
                 last valid one. For windows only.
             reset: booleans of the shape of the inputs without features, true at the first step of an episode or
-                document: there the carry goes back to the cell's initial one, before that step.
+                document: there the carry goes back to `reset_to`, before that step.
+            reset_to: as in `RNN`; None: the cell's own carry.
             rngs: where a random initial carry gets its keys from, with `reset`.
             key: as in `RNN`: training.
             first_step: as in `RNN`.
@@ -103,7 +105,8 @@ class Streaming(nnx.Module):
             return_carry=True,
             time_major=is_step or self.rnn.time_major,
             reset=reset[None] if is_step and reset is not None else reset,
-            reset_to=None if reset is None else self._initial_carry(rngs),
+            reset_to=reset_to,
+            rngs=rngs,
             key=key,
             first_step=first_step,
         )

@@ -33,6 +33,17 @@ class Growing(nn.RNNCellBase):
         return 1
 
 
+class WithoutCarry(nn.RNNCellBase):
+    """A cell without an initial carry."""
+
+    def __call__(self, carry, inputs):
+        return carry + inputs, carry
+
+    @property
+    def num_feature_axes(self):
+        return 1
+
+
 class WithTuple:
     """A cell whose parameters have no names."""
 
@@ -111,10 +122,35 @@ CASES = {
         ValueError,
         ["speak of rows (2,)", "`carry[0]`", "float32[3,4]", "`initial_carry`"],
     ),
-    "a carry of one row for all, with resets": (
-        init(rnn(nn.GRUCell(4)), initial_carry=jnp.ones(4), reset=jnp.zeros((2, 5), bool)),
+    "a carry of another size, with resets": (
+        init(rnn(nn.GRUCell(4)), initial_carry=jnp.ones(5), reset=jnp.zeros((2, 5), bool), reset_to=jnp.ones(5)),
         ValueError,
-        ["speak of rows (2,)", "`carry`", "float32[4]"],
+        ["speak of rows (2,)", "`carry`", "float32[5]"],
+    ),
+    "a carry to reset to, of another shape": (
+        init(rnn(nn.GRUCell(4)), reset=jnp.zeros((2, 5), bool), reset_to=jnp.ones((3, 4))),
+        ValueError,
+        ["`reset_to` must be a carry like the one to start from, float32[2,4]; got float32[3,4].", "the batch, (2,)"],
+    ),
+    "a carry to reset to, of another dtype": (
+        init(rnn(nn.GRUCell(4)), reset=jnp.zeros((2, 5), bool), reset_to=jnp.ones((2, 4), jnp.bfloat16)),
+        ValueError,
+        ["`reset_to` must be a carry like the one to start from", "got bfloat16[2,4]."],
+    ),
+    "a carry to reset to, without resets": (
+        init(rnn(), reset_to=jnp.ones(4)),
+        ValueError,
+        ["`reset_to` is where `reset` goes back to; got it without `reset`. Give both."],
+    ),
+    "a carry to start from, unlike the cell's own, with resets": (
+        init(rnn(nn.LSTMCell(4)), initial_carry=jnp.ones((2, 4)), reset=jnp.zeros((2, 5), bool)),
+        ValueError,
+        ["`reset` goes back to the cell's own carry, ", "got another to start from, float32[2,4]. Give `reset_to`"],
+    ),
+    "resets of a cell without a carry of its own": (
+        init(rnn(WithoutCarry()), initial_carry=jnp.ones((2, 3)), reset=jnp.zeros((2, 5), bool)),
+        TypeError,
+        ["the cell's own carry; got WithoutCarry, which has no `initialize_carry`. Give `reset_to`."],
     ),
     "a name that the cell does not have": (
         init(rnn(memory=rs.Memory(recompute=("gate",)))),

@@ -47,7 +47,7 @@ def test_arguments_are_those_of_flax_and_more():
     assert list(flax)[:-2] == list(own)[: len(flax) - 2]  # `parent` and `name` are last, and by keyword only
     assert all(own[name].default == parameter.default for name, parameter in flax.items())
     flax, own = (inspect.signature(model.__call__).parameters for model in (nn.RNN, linen.RNN))
-    assert {name: parameter.default for name, parameter in own.items() if name != "reset"} == {
+    assert {name: parameter.default for name, parameter in own.items() if not name.startswith("reset")} == {
         name: parameter.default for name, parameter in flax.items()
     }
 
@@ -231,7 +231,8 @@ def test_reset(reverse, lengths):
 
         def __call__(self, inputs, initial_carry):
             given = None if lengths is None else jnp.asarray(lengths)
-            carry, outputs = self.rnn(inputs, initial_carry=initial_carry, reset=reset, seq_lengths=given)
+            options = {"reset": reset, "reset_to": initial_carry, "seq_lengths": given}
+            carry, outputs = self.rnn(inputs, initial_carry=initial_carry, **options)
             if lengths is not None:
                 outputs = jnp.where((jnp.arange(TIME)[:, None] < given)[..., None], outputs, 0)
             return carry, outputs
@@ -247,11 +248,10 @@ def test_reset_batch_major():
     reset = jnp.asarray(np.random.default_rng(0).random((2, 3, TIME)) < 0.4)
     own = linen.RNN(cell, return_carry=True)
     variables = variables_of(own, inputs)
-    actual = values(own, variables, inputs, carry, reset=reset)
-    time_major = values(
-        own, variables, jnp.moveaxis(inputs, 2, 0), carry, reset=jnp.moveaxis(reset, 2, 0), time_major=True
-    )
+    actual = values(own, variables, inputs, carry, reset=reset, reset_to=carry)
+    swapped = {"reset": jnp.moveaxis(reset, 2, 0), "reset_to": carry, "time_major": True}
+    time_major = values(own, variables, jnp.moveaxis(inputs, 2, 0), carry, **swapped)
     assert_trees_close(actual, (time_major[0], jnp.moveaxis(time_major[1], 0, 2)))
     for row in ((0, 0), (1, 2)):
-        one = values(own, variables, inputs[row], carry[row], reset=reset[row])
+        one = values(own, variables, inputs[row], carry[row], reset=reset[row], reset_to=carry[row])
         assert_trees_close(one, jax.tree.map(lambda leaf, row=row: leaf[row], actual), tolerance=1e-9)

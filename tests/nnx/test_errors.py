@@ -31,6 +31,13 @@ class NoRows(nnx.RNNCellBase):
         return jnp.zeros(())
 
 
+class NoCarry(nnx.RNNCellBase):
+    num_feature_axes = 1
+
+    def __call__(self, carry, inputs):
+        return carry + inputs, carry
+
+
 class Maker(nnx.RNNCellBase):
     """A cell that makes a variable in its step."""
 
@@ -129,13 +136,18 @@ CASES = {
     ),
     "a carry to reset to, of another shape": (
         ValueError,
-        r"nnx\.RNN: `reset_to` must be a carry like the one to start from; got ",
+        r"nnx\.RNN: `reset_to` must be a carry like the one to start from, float32\[3,4\]; got float32\[1,4\]\. ",
         lambda: rnn()(random_inputs(), reset=resets(BATCH, TIME), reset_to=jnp.ones((1, 4))),
     ),
     "a carry to reset to, without resets": (
         ValueError,
         r"nnx\.RNN: `reset_to` is where `reset` goes back to; got it without `reset`",
         lambda: rnn()(random_inputs(), reset_to=jnp.ones((BATCH, 4))),
+    ),
+    "resets of a cell without a carry of its own": (
+        TypeError,
+        r"nnx\.RNN: `reset` goes back to the cell's own carry; got NoCarry, which has no `initialize_carry`\. Give",
+        lambda: RNN(NoCarry())(random_inputs(), initial_carry=jnp.ones((BATCH, 3)), reset=resets(BATCH, TIME)),
     ),
     "a key for a cell of Flax": (
         TypeError,

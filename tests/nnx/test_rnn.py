@@ -169,7 +169,8 @@ def test_a_reset_starts_a_new_document(reverse, time_major):
     swap = (lambda array: jnp.swapaxes(array, 0, 1)) if time_major else (lambda array: array)
     start, inputs, first_steps = random_carry("LSTMCell"), random_inputs(), [2, 4, 2]
     reset = jnp.arange(TIME) == jnp.array(first_steps)[:, None]
-    carry, outputs = call(model, swap(inputs), initial_carry=start, reset=swap(reset), time_major=time_major)
+    resets = {"reset": swap(reset), "reset_to": start}
+    carry, outputs = call(model, swap(inputs), initial_carry=start, time_major=time_major, **resets)
     for row, first in enumerate(first_steps):
         alone = row_of(start, row)
         documents = [call(model, part, initial_carry=alone) for part in (inputs[row, :first], inputs[row, first:])]
