@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Integer
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.cells.checks import describe_shape
+from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import describe, listing
@@ -122,11 +123,6 @@ class AttentionCell:
         """The size of the output's last axis: the inner cell's, and the context's."""
         return self.decoder.output_size
 
-    @property
-    def output_part(self) -> None:
-        """None: y is not a part of the carry."""
-        return
-
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: those of the decoder. The keys that this cell holds stay those of the parameters before."""
         return self.decoder.init(key, input_size)
@@ -139,7 +135,7 @@ class AttentionCell:
         return (self.decoder.cell.initial_carry(seen), context, *state)
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Array) -> tuple[tuple[Any, ...], Any]:
-        """One step: `(params, carry, x) -> (carry, (output, weights))`."""
+        """One step: `(params, carry, x) -> (carry, (output, weights))`, and after these what the inner cell adds."""
         return self._step(self.decoder.cell, params, carry, x)
 
     def with_key(self, key: Array, params: dict[str, Any], x: Array) -> RandomStep:
@@ -155,17 +151,18 @@ class AttentionCell:
 
     def _step(
         self, cell: Callable[[Any, Any, Any], tuple[Any, Any]], params: dict[str, Any], carry: tuple[Any, ...], x: Array
-    ) -> tuple[tuple[Any, ...], tuple[Array, Array]]:
+    ) -> tuple[tuple[Any, ...], tuple[Array, ...]]:
         self.decoder.check_params(params)
         self._check(carry, x)
         inner_carry, context, *state = carry
-        new_inner, hidden = cell(params["cell"], inner_carry, _side_by_side(x, context))
+        new_inner, y = cell(params["cell"], inner_carry, _side_by_side(x, context))
+        hidden = output_of(y)
         new_context, new_state, weights = self.decoder.attention.attend(
             params["attention"], self.encoded, self.valid, hidden, context, tuple(state)
         )
         attended = [new.astype(old.dtype) for new, old in zip((new_context, *new_state), carry[1:], strict=True)]
         output = jnp.concatenate([hidden, new_context.astype(hidden.dtype)], axis=-1)
-        return (new_inner, *attended), (output, weights.astype(hidden.dtype))
+        return (new_inner, *attended), (output, weights.astype(hidden.dtype), *extras_of(y))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -216,9 +213,14 @@ def decoder(cell: Any, attention: Mechanism) -> Decoder:
     `attention.Coverage` `coverage` `(N, L)` too. `rnnscan.scan` with `seq_lengths` freezes all of them in padding.
     Output: the pair of `(N, H + C)` and the weights `(N, L)`, or `(N, heads, L)`.
 
+    The cell that `over` makes composes like any other. `dropout`, `residual`, `windowed`, `bidirectional`, and the next
+    layer of a `stack` or `chain`, take the `(N, H + C)` output and leave the weights unchanged. A stack or chain with
+    another layer on top returns that layer's y alone. `zoneout` goes around the inner cell. `over` projects keys,
+    so give it the decoder's own part of the composition's parameters, such as `params["layer_0"]`.
+
     Args:
-        cell: a cell over features: one of `rnnscan.cells`, a stack, one with dropout. Its y is the query. Dropout of
-            its input drops units of the context too.
+        cell: a cell over features: one of `rnnscan.cells`, a stack, one with dropout or zoneout, another decoder's. Its
+            y is the query. Dropout of its input drops units of the context too.
         attention: an `Additive`, `RecurrentAdditive`, `Dot`, `Coverage` or `MultiHead`.
 
     Returns:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.random import RandomStep, drop, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
 from rnnscan.messages import listing, nearest
@@ -48,7 +49,7 @@ class Dropout(Wrapper):
             if self.on == "input":
                 return inner(params, carry, (drop(x, mask(index), self.rate), index))
             carry, y = inner(params, carry, scanned)
-            return carry, drop(y, mask(index), self.rate)
+            return carry, with_output(y, drop(output_of(y), mask(index), self.rate))
 
         return step
 
@@ -67,7 +68,7 @@ class Dropout(Wrapper):
             return carry[0].shape
         # Where this is asked for within a step, what is traced for its shape alone has no names for it.
         with unnamed():
-            return jax.eval_shape(self.cell, params, carry, x)[1].shape
+            return output_of(jax.eval_shape(self.cell, params, carry, x)[1]).shape
 
 
 def dropout(cell: Any, rate: float, *, on: Site = "output", each: Draw = "step") -> Dropout:
@@ -91,6 +92,8 @@ def dropout(cell: Any, rate: float, *, on: Site = "output", each: Draw = "step")
         rate: the probability, at least 0 and below 1.
         on: what is dropped.
         each: "step" for a mask of its own at each step, "sequence" for one mask.
+
+    Where y is a tuple, as an attention decoder's, "output" drops units of its first value: the weights stay whole.
 
     Returns:
         A cell, with the parameters and the carry of the inner one. It evaluates without dropout; in training it gets a

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
+from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell
 from rnnscan.messages import describe
@@ -49,16 +50,19 @@ class Residual(Wrapper):
         return step
 
     def _sum(self, x: Any, y: Any) -> Any:
-        if jax.numpy.shape(x) != jax.numpy.shape(y):
+        output = output_of(y)
+        if jax.numpy.shape(x) != jax.numpy.shape(output):
             raise ValueError(
                 f"residual: input and output must be of one shape to be added; got the input {describe(x)} and, from "
-                f"{self.cell}, the output {describe(y)}. Leave this layer without `residual`."
+                f"{self.cell}, the output {describe(output)}. Leave this layer without `residual`."
             )
-        return y + x.astype(y.dtype)
+        return with_output(y, output + x.astype(output.dtype))
 
 
 def residual(cell: Any) -> Residual:
     """Add a cell's input to its output, `y = cell(x) + x`.
+
+    Where y is a tuple, as an attention decoder's, the input is added to its first value.
 
     Args:
         cell: a cell whose output is as large as its input.

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array
 
 from rnnscan.compose.dropout import dropout as drop_out
+from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.residual import residual as with_residual
 from rnnscan.compose.wrapper import check_cell
@@ -56,10 +57,11 @@ class Stack:
         """One step of all layers: `(params, carry, x) -> (carry, y)`."""
         self._check(params, carry)
         new_carries = []
+        y = x
         for layer, (cell, layer_carry) in enumerate(zip(self.cells, carry, strict=True)):
-            new_carry, x = cell(params[_layer_name(layer)], layer_carry, x)
+            new_carry, y = cell(params[_layer_name(layer)], layer_carry, output_of(y) if layer else x)
             new_carries.append(new_carry)
-        return tuple(new_carries), x
+        return tuple(new_carries), y
 
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
         """The random choices of the layers, each with a key of its own."""
@@ -72,10 +74,12 @@ class Stack:
             self._check(params, carry)
             x, index = scanned
             new_carries = []
+            y = x
             for layer, (layer_step, layer_carry) in enumerate(zip(steps, carry, strict=True)):
-                new_carry, x = layer_step(params[_layer_name(layer)], layer_carry, (x, index))
+                below = output_of(y) if layer else x
+                new_carry, y = layer_step(params[_layer_name(layer)], layer_carry, (below, index))
                 new_carries.append(new_carry)
-            return tuple(new_carries), x
+            return tuple(new_carries), y
 
         return step
 
@@ -96,6 +100,9 @@ class Stack:
 
 def stack(*cells: Any, residual: Sequence[int] = (), dropout: float = 0.0) -> Stack:
     """Stack cells: the output of each is the input of the next, within one step.
+
+    The stack's y is that of its uppermost cell. Where the y of a cell below is a tuple, as an attention decoder's, its
+    first value is the input of the next, and the others are not returned.
 
     Args:
         cells: the cells, the lowest first. Each has `init`, `initial_carry`, `names` and `output_size`, as those of

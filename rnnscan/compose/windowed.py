@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell
 from rnnscan.messages import describe, is_count
@@ -63,8 +64,8 @@ class Windowed(Wrapper):
         return jnp.concatenate([x, window.reshape(*window.shape[:-2], -1).astype(x.dtype)], axis=-1)
 
 
-def _shift(window: Array, y: Array) -> Array:
-    return jnp.concatenate([window[..., 1:, :], y[..., None, :].astype(window.dtype)], axis=-2)
+def _shift(window: Array, y: Any) -> Array:
+    return jnp.concatenate([window[..., 1:, :], output_of(y)[..., None, :].astype(window.dtype)], axis=-2)
 
 
 def windowed(cell: Any, window: int) -> Windowed:

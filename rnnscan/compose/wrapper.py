@@ -57,9 +57,17 @@ def check_cell(function: str, cell: Any) -> None:
         )
 
 
+def cells_within(cell: Any) -> list[Any]:
+    """A cell, and the cells that it is composed of."""
+    inner = [getattr(cell, "cell", None), *getattr(cell, "cells", ())]
+    return [cell, *(each for part in inner if part is not None for each in cells_within(part))]
+
+
 def _likely_cause(cell: Any) -> str:
     if isinstance(cell, type):
         return f"It is a class: give an object of it, {cell.__name__}(...)."
+    if hasattr(cell, "over"):
+        return "An attention decoder is a cell once it has an encoder: decoder.over(params, encoder_outputs)."
     if callable(cell):
         return (
             "A plain function goes into scan, explain, memory_report and plan; what makes parameters and carries by "

@@ -9,6 +9,13 @@ from jaxtyping import Array
 
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
+from rnnscan.messages import describe
+
+
+_PLACE = (
+    "Put zoneout directly around the cell that has the state, and stacks, residuals and attention around zoneout: "
+    "attention reads the state of its cell as the query, so the choice comes before it."
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,7 @@ class Zoneout(Wrapper):
 
     def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
         """One step of the expectation: `(params, carry, x) -> (carry, y)`."""
+        self._check(carry)
         new_carry, y = self.cell(params, carry, x)
         expected = tuple(
             (rate * old + (1 - rate) * new).astype(new.dtype)
@@ -32,6 +40,7 @@ class Zoneout(Wrapper):
         inner = with_key(self.cell, inner_key, params, x)
 
         def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
+            self._check(carry)
             new_carry, y = inner(params, carry, scanned)
             keys = jax.random.split(jax.random.fold_in(own_key, scanned[1]), len(carry))
             zoned = tuple(
@@ -41,6 +50,14 @@ class Zoneout(Wrapper):
             return zoned, self._output(zoned, y)
 
         return step
+
+    def _check(self, carry: Any) -> None:
+        nested = not isinstance(carry, tuple) or any(not jax.tree_util.all_leaves([part]) for part in carry)
+        if nested:
+            raise TypeError(
+                f"zoneout: the carry must be a tuple of arrays; got {jax.tree.map(describe, carry)} for {self.cell}. "
+                f"{_PLACE}"
+            )
 
     def _output(self, carry: tuple[Array, ...], y: Any) -> Any:
         return y if self.output_part is None else carry[self.output_part].astype(y.dtype)
@@ -76,7 +93,8 @@ def zoneout(cell: Any, rate: float | tuple[float, ...]) -> Zoneout:
 
     Raises:
         ValueError: if the rate is no probability below 1, or there is not one for each part of the carry.
-        TypeError: if it is no cell, or does not say its `output_part`.
+        TypeError: if it is no cell, or does not say its `output_part`, such as a stack or an attention decoder; in a
+            step, if the carry is no tuple of arrays.
 
     Example:
         >>> import rnnscan as rs
@@ -91,6 +109,6 @@ def zoneout(cell: Any, rate: float | tuple[float, ...]) -> Zoneout:
     if not hasattr(cell, "output_part"):
         raise TypeError(
             f"zoneout: a cell must say which part of its carry its output is, or None, by `output_part`; got "
-            f"{type(cell).__name__}. Put zoneout directly around a cell, and stacks and residuals around zoneout."
+            f"{type(cell).__name__}. {_PLACE}"
         )
     return Zoneout(cell, rate)

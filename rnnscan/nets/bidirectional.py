@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import listing, nearest
 from rnnscan.nets.base import Net, Options, check_parts, part_of
@@ -84,7 +85,8 @@ class Bidirectional(Net):
 
         Returns:
             The last carries: the forward one after the last valid step, the backward one after the first step; and the
-            merged outputs `(T, N, ...)`.
+            merged outputs `(T, N, ...)`. Where a cell's y is a tuple, as an attention decoder's, its first value is
+            merged, and the outputs are a tuple: the merged ones, the forward cell's other values, the backward one's.
 
         Raises:
             TypeError, ValueError: as `scan` does.
@@ -107,7 +109,9 @@ class Bidirectional(Net):
             for number, (direction, cell) in enumerate(zip(_PARTS, (self.forward, self.backward), strict=True))
         ]
         (forward_carry, forward_ys), (backward_carry, backward_ys) = ran
-        return (forward_carry, backward_carry), self._merge(forward_ys, backward_ys)
+        merged = self._merge(output_of(forward_ys), output_of(backward_ys))
+        extras = (*extras_of(forward_ys), *extras_of(backward_ys))
+        return (forward_carry, backward_carry), (merged, *extras) if extras else merged
 
     def _merge(self, forward: Any, backward: Any) -> Any:
         merge = MERGES[self.merge] if isinstance(self.merge, str) else self.merge

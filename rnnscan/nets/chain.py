@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.base import Net, Options, check_parts, part_of
@@ -69,7 +70,8 @@ class Chain(Net):
             options: as those of `Layer`.
 
         Returns:
-            A tuple of the nets' last carries, and the outputs of the last net.
+            A tuple of the nets' last carries, and the outputs of the last net. Where an earlier net returns a tuple, as
+            an attention decoder does, the next one takes its first value, and the others are not returned.
 
         Raises:
             TypeError, ValueError: as `scan` does.
@@ -84,8 +86,10 @@ class Chain(Net):
             of_part = vars(given.of_part(number, net.names))
             new_carry, xs = net(params[part], xs, part_of(carry, number), key=net_key, **of_part)
             carries.append(new_carry)
-            if key is not None and self.dropout and number + 1 < len(self.nets):
-                xs = self._drop(jax.random.fold_in(key, 2 * number + 1), given.first_step, xs)
+            if number + 1 < len(self.nets):
+                xs = output_of(xs)
+                if key is not None and self.dropout:
+                    xs = self._drop(jax.random.fold_in(key, 2 * number + 1), given.first_step, xs)
         return tuple(carries), xs
 
     def _drop(self, key: Array, first_step: Any, ys: Array) -> Array:

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from rnnscan.cells.checks import check_size
 from rnnscan.compose import with_key
+from rnnscan.compose.wrapper import cells_within
 from rnnscan.messages import describe, listing
 
 
@@ -114,8 +115,9 @@ def _check_cell(cell: Any) -> None:
             f"Cell: a cell of rnnscan must be callable and have `init` and `initial_carry`; got {describe(cell)}, "
             f"without {listing(lacking)}. {fix}".rstrip()
         )
-    if jax.tree.leaves(cell, is_leaf=lambda leaf: leaf is None) != [cell]:
-        raise TypeError(
-            f"Cell: the cell must be configuration only; got {describe(cell)}, a pytree, which holds arrays. Make it "
-            "in the call of a module of your own, and run it there by rnnscan.scan."
-        )
+    for part in cells_within(cell):
+        if jax.tree.leaves(part, is_leaf=lambda leaf: leaf is None) != [part]:
+            raise TypeError(
+                f"Cell: the cell must be configuration only; got {describe(part)}, a pytree, which holds arrays. Make "
+                "it in the call of a module of your own, and run it there by rnnscan.scan."
+            )

@@ -180,6 +180,11 @@ CASES = {
         r"Cell: the cell must be configuration only; got AttentionCell, a pytree, which holds arrays\. Make it in",
         lambda: Cell(attention_cell(), 3, rngs=nnx.Rngs(0)),
     ),
+    "Cell: a cell around one that holds arrays": (
+        TypeError,
+        r"Cell: the cell must be configuration only; got AttentionCell, a pytree, which holds arrays\. Make it in",
+        lambda: Cell(rs.dropout(rs.stack(attention_cell(), rs.cells.GRU(4)), 0.1), 3, rngs=nnx.Rngs(0)),
+    ),
     "Cell: a size": (
         ValueError,
         r"Cell: `in_features` must be an int of at least 1; got 0\.",
