@@ -24,14 +24,26 @@ def arguments(cell, length=48, batch=4, size=8):
     return params, jax.eval_shape(cell.initial_carry, x), jax.ShapeDtypeStruct((length, *x.shape), x.dtype)
 
 
-def needed(cell, memory, *given, **options):
-    """What a backward pass needs whose cotangents come from outside: a training step of one's own."""
+LOSSES = {
+    "squared error": lambda carry, ys, target: jnp.mean((ys - target) ** 2),
+    "sine": lambda carry, ys, target: jnp.sin(ys).sum(),
+    "carry too": lambda carry, ys, target: (
+        jnp.mean((ys - target) ** 2) + sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(carry))
+    ),
+}
 
-    def gradients(cotangents, *given):
-        return jax.vjp(lambda *given: rs.scan(cell, *given, memory=memory, **options), *given)[1](cotangents)
 
-    outputs = jax.eval_shape(lambda *given: rs.scan(cell, *given), *given)
-    return temporary_bytes(jax.jit(gradients).lower(outputs, *given).compile())
+def needed(cell, memory, *given, loss="squared error", argnums=(0, 1, 2), **options):
+    """What a training step of a user needs by XLA's analysis, beside its arguments and results."""
+
+    def step(target, *given):
+        def loss_of(*given):
+            return LOSSES[loss](*rs.scan(cell, *given, memory=memory, **options), target)
+
+        return jax.value_and_grad(loss_of, argnums=argnums)(*given)
+
+    target = jax.eval_shape(lambda *given: rs.scan(cell, *given)[1], *given)
+    return temporary_bytes(jax.jit(step).lower(target, *given).compile())
 
 
 RANDOM_CELLS = (
@@ -54,7 +66,7 @@ RANDOM_CELLS = (
 )
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 220))])
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 220))])
 def test_random_cells_shapes_and_budgets(seed):
     """Of 220 random cases more than 200 can be planned; in the others the budget is below the least that would do."""
     random = np.random.default_rng(seed)
@@ -68,7 +80,8 @@ def test_random_cells_shapes_and_budgets(seed):
     except ValueError as error:
         assert int(str(error).split(" bytes, by ")[0].split()[-1]) > budget  # noqa: PT017
         return
-    assert needed(cell, memory, *given) <= budget
+    loss, argnums = list(LOSSES)[seed % len(LOSSES)], ((0, 1, 2), 0)[seed % 2]
+    assert needed(cell, memory, *given, loss=loss, argnums=argnums) <= budget
     assert memory.temporary_bytes <= budget
 
 
@@ -82,17 +95,37 @@ def test_a_plan_fits_and_a_larger_budget_is_never_slower(cell):
     largest = rs.plan(cell, *given, budget="1GiB")
     assert largest == rs.plan(cell, *given, budget=largest.temporary_bytes)
     costs = []
-    for share in (0.25, 0.5, 1):
+    for share in (0.4, 0.7, 1):
         budget = int(share * largest.temporary_bytes)
         try:
             memory = rs.plan(cell, *given, budget=budget)
         except ValueError as error:
-            assert share < 0.5, error  # noqa: PT017
+            assert share < 0.7, error  # noqa: PT017
             continue
         assert max(memory.temporary_bytes, needed(cell, memory, *given)) <= budget
         costs.append(memory.relative_cost)
     assert len(costs) >= 2
     assert costs == sorted(costs, reverse=True)
+
+
+def test_few_choices_are_compiled(monkeypatch):
+    compiled = []
+
+    def count(program):
+        compiled.append(program)
+        return temporary_bytes(program)
+
+    monkeypatch.setattr("rnnscan.insight.training_step.temporary_bytes", count)
+    cell = cells.LSTM(16)
+    given = arguments(cell)
+    counts = []
+    for budget in (110_000, 70_000, 46_000):
+        compiled.clear()
+        memory = rs.plan(cell, *given, budget=budget)
+        assert memory.temporary_bytes > 0.6 * budget
+        counts.append(len(compiled))
+    assert counts[0] == 1
+    assert max(counts) <= 3
 
 
 def test_a_plan_is_a_memory_choice_with_the_gradients_of_all():
@@ -197,7 +230,7 @@ def test_a_budget_in_place_of_a_choice():
         return jnp.sin(scan(memory=memory)[1]).sum()
 
     gradient = jax.jit(jax.grad(run, argnums=(1, 2)), static_argnums=0)
-    for budget in (10**9, 30_000):
+    for budget in (10**9, 36_000):
         planned = gradient(budget, params, 1.5)
         expected = gradient(chosen[-1], params, 1.5)
         jax.tree.map(np.testing.assert_array_equal, planned, expected)

@@ -10,15 +10,16 @@ import numpy as np
 from jax.extend import core
 
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
+from rnnscan.insight.memory_prediction import predict_temporary
 from rnnscan.insight.tradeoff import measure_tradeoff
 from rnnscan.memory import Memory
 from rnnscan.scan import scan
 
 
 class TrainingStep:
-    """The gradient, in parameters, carry and inputs, of a loss that weighs every output of a scan.
+    """The gradient, in parameters, carry and inputs, of the squared distance of every output of a scan to a target.
 
-    A loss such as the sum of the outputs would let XLA leave their cotangents out, so the weights are arguments.
+    Under a loss that is linear in the outputs, XLA stores neither the outputs nor their cotangents.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`. What it closes over may be traced.
@@ -42,32 +43,44 @@ class TrainingStep:
         self._shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._arrays]
         first = sum(map(_is_array, jax.tree.leaves((params, carry, xs))))
         self._differentiated = [place for place in range(first) if _is_float(self._shapes[place])]
-        self._weights = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
+        self._targets = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
         self.given_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
+        self._program = cache(self._traced_program)
+        self.predicted_bytes = cache(self._predicted_bytes)
         self.temporary_bytes = cache(self._temporary_bytes)
 
     def _kept_bytes(self, memory: Memory) -> int:
         """What stays between the passes, arguments among it."""
         return kept_bytes(partial(self._run, memory), *self._shapes)
 
+    def _predicted_bytes(self, memory: Memory) -> int:
+        """What it needs beside arguments and results, predicted from its jaxpr."""
+        return predict_temporary(*self._program(memory)).nbytes
+
     def _temporary_bytes(self, memory: Memory) -> int | None:
         """What it needs beside arguments and results, by XLA's memory analysis; None where the backend has none."""
-        traced = jax.make_jaxpr(self._gradient(memory))(*self._weights, *self._shapes)
-        # What the cell closes over may be traced by a jit around; as an argument only its shape is needed.
+        gradient, *shapes = self._program(memory)
+        return temporary_bytes(jax.jit(gradient).lower(*shapes).compile())
+
+    def _traced_program(self, memory: Memory) -> tuple[Any, ...]:
+        """The gradient as a function of arrays alone, and their shapes."""
+        traced = jax.make_jaxpr(self._gradient(memory))(*self._targets, *self._shapes)
+        # The cell may close over tracers of an outer jit. As arguments, only their shapes are needed.
         constants = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in traced.consts]
 
-        def step(constants: Sequence[Any], *leaves: Any) -> Any:
-            return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, constants))(*leaves)
+        def gradient(*leaves: Any) -> Any:
+            given, rest = leaves[: len(constants)], leaves[len(constants) :]
+            return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, given))(*rest)
 
-        return temporary_bytes(jax.jit(step).lower(constants, *self._weights, *self._shapes).compile())
+        return gradient, *constants, *self._targets, *self._shapes
 
     def build(self, memory: Memory | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """The loss under a memory choice and its arguments, for `measure_tradeoff`; it needs arrays."""
         random = np.random.default_rng(0)
-        weights = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._weights]
+        targets = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._targets]
         some = tuple(self._arrays[place] for place in self._differentiated)
-        return lambda *given: self._loss(memory, weights, self._with(given, self._arrays)), some
+        return lambda *given: self._loss(memory, targets, self._with(given, self._arrays)), some
 
     def fastest(self, choices: Sequence[Memory]) -> int:
         """The number of the choice that takes the least time; it needs arrays."""
@@ -76,19 +89,20 @@ class TrainingStep:
 
     def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:
         def gradient(*leaves: Any) -> Sequence[Any]:
-            weights, arrays = leaves[: len(self._weights)], leaves[len(self._weights) :]
+            targets, arrays = leaves[: len(self._targets)], leaves[len(self._targets) :]
 
             def loss(*differentiated: Any) -> Any:
-                return self._loss(memory, weights, self._with(differentiated, arrays))
+                return self._loss(memory, targets, self._with(differentiated, arrays))
 
             some = tuple(arrays[place] for place in self._differentiated)
-            return jax.grad(loss, argnums=tuple(range(len(some))))(*some) if some else ()
+            argnums = tuple(range(len(some)))
+            return jax.tree.leaves(jax.value_and_grad(loss, argnums)(*some)) if some else ()
 
         return gradient
 
-    def _loss(self, memory: Memory | None, weights: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    def _loss(self, memory: Memory | None, targets: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs = self._run(memory, *arrays)
-        return sum(jnp.vdot(weight, leaf).real for weight, leaf in zip(weights, outputs, strict=True))
+        return sum(jnp.sum(jnp.abs(leaf - target) ** 2) for leaf, target in zip(outputs, targets, strict=True))
 
     def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
         given = iter(arrays)
