@@ -263,13 +263,6 @@ def test_the_innermost_loop_of_the_backward_pass_has_one_product():
     assert (2, 24) not in steps
 
 
-def test_forward_mode_is_refused():
-    cell, params, xs = cells.RNN(3), cells.RNN(3).init(jax.random.key(0), 2), jnp.ones((4, 1, 2))
-    run = lambda xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1]  # noqa: E731
-    with pytest.raises(TypeError, match="needs engine='lax'"):
-        jax.jvp(run, (xs,), (xs,))
-
-
 def test_printing_for_debugging_goes_by_the_lax_engine(capfd):
     def printing(params, carry, x):
         jax.debug.print("carry {}", carry[0])

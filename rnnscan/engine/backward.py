@@ -30,19 +30,19 @@ class Backward:
 
     plan: Plan
 
-    def __call__(self, saved: Saved, differentiated: Sequence[bool], final: Any, ys: Any) -> Any:
+    def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         """Pull cotangents of the final carry and of ys back to constants, initial carry and xs.
 
         Args:
             saved: what was kept.
-            differentiated: for each leaf of constants, carry and xs whether its gradient is wanted.
-            final: cotangents of the final carry, symbolic zeros among them.
-            ys: cotangents of ys, symbolic zeros among them.
+            wanted: for each leaf of constants, carry and xs whether its cotangent is wanted.
+            final: cotangents of the final carry; None where one is zero.
+            ys: cotangents of ys; None where one is zero.
 
         Returns:
-            Cotangents of constants, initial carry and xs; None for those that are not wanted.
+            The cotangents that are wanted, of constants, initial carry and xs in turn.
         """
-        pull = _PullBack(self.plan, saved, differentiated, ys)
+        pull = _PullBack(self.plan, saved, wanted, ys)
         ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull.float_carry]
         steps = _Steps.of(pull, saved, pull.nonzero_ys(ys), ct_carry)
         known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *pull.nonzero_ys(ys)]
@@ -53,7 +53,7 @@ class Backward:
         (ct_carry, sums), ct_xs, _ = self.plan.chunks.run(
             steps.pull_chunk, state, known, starts, first_starts, back=True
         )
-        return pull.in_place(saved, ct_carry, sums, ct_xs)
+        return pull.wanted_cotangents(saved, ct_carry, sums, ct_xs)
 
     def _before_chunks(self, saved: Saved, index: int) -> Any:
         """A carry leaf that y repeats, before each whole chunk: y at the last step of the chunk that runs before."""
@@ -64,14 +64,14 @@ class Backward:
 class _PullBack:
     """One step's pull-back as a function of flat arguments: what it is given, and what it gives."""
 
-    def __init__(self, plan: Plan, saved: Saved, differentiated: Sequence[bool], ct_ys: Sequence[Any]) -> None:
+    def __init__(self, plan: Plan, saved: Saved, wanted: Sequence[bool], ct_ys: Sequence[Any]) -> None:
         self.plan = plan
         constants, carry = len(saved.constants), len(saved.initial)
-        wanted = list(differentiated)
         self.wanted_constants = [index for index in range(constants) if wanted[index]]
         self.float_carry = [index for index, leaf in enumerate(saved.initial) if _is_float(leaf)]
         self.wanted_xs = [index for index in range(len(saved.xs)) if wanted[constants + carry + index]]
-        self.nonzero = [index for index, leaf in enumerate(ct_ys) if not _is_zero(leaf)]
+        self.wanted_carry = [index for index in range(carry) if wanted[constants + index]]
+        self.nonzero = [index for index, leaf in enumerate(ct_ys) if leaf is not None]
         self.following = [*saved.starts]
 
     def nonzero_ys(self, ct_ys: Sequence[Any]) -> list[Any]:
@@ -108,13 +108,15 @@ class _PullBack:
 
         return pull_back
 
-    def in_place(self, saved: Saved, ct_carry: Sequence[Any], sums: Sequence[Any], ct_xs: Sequence[Any]) -> Any:
-        constants: list[Any] = [None] * len(saved.constants)
-        for index, total in zip(self.wanted_constants, sums, strict=True):
-            constants[index] = total.astype(saved.constants[index].dtype)
-        carry: list[Any] = [None] * len(saved.initial)
-        xs: list[Any] = [None] * len(saved.xs)
-        return constants, _with(carry, self.float_carry, ct_carry), _with(xs, self.wanted_xs, ct_xs)
+    def wanted_cotangents(
+        self, saved: Saved, ct_carry: Sequence[Any], sums: Sequence[Any], ct_xs: Sequence[Any]
+    ) -> list[Any]:
+        constants = [
+            total.astype(saved.constants[index].dtype)
+            for index, total in zip(self.wanted_constants, sums, strict=True)
+        ]
+        carry = [ct_carry[self.float_carry.index(index)] for index in self.wanted_carry]
+        return [*constants, *carry, *ct_xs]
 
 
 @dataclass(frozen=True)
@@ -201,16 +203,12 @@ def _is_float(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def _is_zero(leaf: Any) -> bool:
-    return isinstance(leaf, jax.custom_derivatives.SymbolicZero) or leaf.dtype == jax.dtypes.float0
-
-
 # Zeros are made from what they are the cotangents of, and not by jnp.zeros: under shard_map they must vary over the
 # mesh as it does.
 
 
 def _instantiated(leaf: Any, like: Any) -> Any:
-    return lax.full_like(like, 0) if isinstance(leaf, jax.custom_derivatives.SymbolicZero) else leaf
+    return lax.full_like(like, 0) if leaf is None else leaf
 
 
 def _zero_sum(constant: Any) -> Any:

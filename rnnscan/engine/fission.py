@@ -7,19 +7,16 @@ loop carries the cotangent of the carry, and the gradients of what all steps sha
 that contract over the steps.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from rnnscan.engine import lax as lax_engine
-from rnnscan.engine.backward import Backward
 from rnnscan.engine.forward import Plan, run_and_save, run_forward
 from rnnscan.engine.segments import run_parts
 from rnnscan.engine.step import FlatStep, flatten_step, one_step
+from rnnscan.engine.tangents import is_zero, tangents_of_scan
 from rnnscan.memory import Memory, kept_names
 from rnnscan.messages import is_count
 from rnnscan.naming import Names
@@ -57,8 +54,7 @@ def run(
 
     def run_steps(carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
         plan = Plan(flat, length, reverse=reverse, unroll=unroll, chosen_chunk=memory.chunk)
-        with _clear_about_forward_mode():
-            final, ys = _differentiable(plan)(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
+        final, ys = _differentiable(plan)(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
         return jax.tree.unflatten(jax.tree.structure(carry), final), jax.tree.unflatten(flat.y_structure, ys)
 
     return run_parts(run_steps, carry, xs, parts=memory.parts(length), reverse=reverse)
@@ -93,56 +89,19 @@ def _run_with_unchanged(
 
 
 def _differentiable(plan: Plan) -> Any:
-    """`(constants, carry, xs) -> (carry, ys)`, all lists of leaves, with the backward pass of this engine."""
+    """`(constants, carry, xs) -> (carry, ys)`, all lists of leaves, with the derivatives of this engine.
 
-    @jax.custom_vjp
+    Reverse mode transposes the linear map of the tangents, which runs the engine's backward pass. Forward mode
+    evaluates that map by a plain scan.
+    """
+
+    @jax.custom_jvp
     def scan(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         return run_forward(plan, constants, carry, xs)
 
-    def forward(constants: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-        given = (constants, carry, xs)
-        values = jax.tree.map(lambda leaf: leaf.value, given, is_leaf=_is_primal)
-        differentiated = jax.tree.map(
-            lambda leaf: leaf.perturbed and jnp.issubdtype(leaf.value.dtype, jnp.inexact), given, is_leaf=_is_primal
-        )
-        final, ys, saved = run_and_save(plan, *values)
-        return (final, ys), (saved, _Static(jax.tree.leaves(differentiated)))
+    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        *results, saved = run_and_save(plan, *primals)
+        return tuple(results), tangents_of_scan(plan, saved, results, jax.tree.leaves(tangents, is_leaf=is_zero))
 
-    def backward(residuals: Any, cotangents: Any) -> Any:
-        saved, differentiated = residuals
-        return Backward(plan)(saved, differentiated.value, *cotangents)
-
-    scan.defvjp(forward, backward, symbolic_zeros=True)
+    scan.defjvp(differentiate, symbolic_zeros=True)
     return scan
-
-
-@contextmanager
-def _clear_about_forward_mode() -> Iterator[None]:
-    """Say which engine has forward mode, where JAX says that a function with a rule for reverse mode has none."""
-    try:
-        yield
-    except TypeError as error:
-        if "custom_vjp" not in str(error) or "forward-mode" not in str(error):
-            raise
-        raise TypeError(
-            "scan: forward-mode differentiation (jax.jvp, jax.jacfwd, jax.linearize) needs engine='lax'; got "
-            "engine='fission', or 'auto', which chose that. Set engine='lax', or use reverse mode (jax.grad)."
-        ) from error
-
-
-@jax.tree_util.register_static
-class _Static:
-    """What a residual says without being an array."""
-
-    def __init__(self, value: list[bool]) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Static) and self.value == other.value
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.value))
-
-
-def _is_primal(leaf: Any) -> bool:
-    return isinstance(leaf, jax.custom_derivatives.CustomVJPPrimal)
