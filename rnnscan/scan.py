@@ -72,10 +72,10 @@ def scan(
             "hold": the carry is held and y is the last valid one, zero before any; "drop": carry and y are zero.
         truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., counted in the
             order in which the steps run.
-        engine: "fission" runs step by step only what is recurrent, and has reverse mode only (`rnnscan.explain` shows
-            what it finds). "lax" is one plain `lax.scan` over a checkpointed cell: the reference, and the engine for
-            forward-mode differentiation. "auto" picks fission, and lax for cells that fission cannot take apart: those
-            with side effects, and those that keep a name within a vmap or a branch. Both keep the same names.
+        engine: "fission" runs step by step only what is recurrent (`rnnscan.explain` shows what it finds). "lax" is
+            one plain `lax.scan` over a checkpointed cell: the reference. "auto" picks fission, and lax for cells that
+            fission cannot take apart: those with side effects, and those that keep a name within a vmap or a branch.
+            Both keep the same names, and both have forward and reverse mode in every order.
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)` and leaves of xs `(T, N, ...)`, or
     `(T,)` where one value is shared by all rows. The cell sees zeros in place of padded inputs, so it must be finite

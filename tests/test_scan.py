@@ -164,9 +164,7 @@ def test_gradients_equal_finite_differences(choice):
 
 
 @pytest.mark.parametrize("choice", MEMORIES)
-def test_forward_mode_equals_finite_differences(choice, engine):
-    if engine == "fission" and MEMORIES[choice] is not None:
-        pytest.skip("forward mode is the lax engine's")
+def test_forward_mode_equals_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
 
     def run(params):

@@ -112,8 +112,7 @@ class _PullBack:
         self, saved: Saved, ct_carry: Sequence[Any], sums: Sequence[Any], ct_xs: Sequence[Any]
     ) -> list[Any]:
         constants = [
-            total.astype(saved.constants[index].dtype)
-            for index, total in zip(self.wanted_constants, sums, strict=True)
+            total.astype(saved.constants[index].dtype) for index, total in zip(self.wanted_constants, sums, strict=True)
         ]
         carry = [ct_carry[self.float_carry.index(index)] for index in self.wanted_carry]
         return [*constants, *carry, *ct_xs]

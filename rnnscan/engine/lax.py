@@ -1,6 +1,6 @@
 """The lax engine: one plain `lax.scan` over a checkpointed step.
 
-The reference that other engines are checked against, and the one that works in forward mode.
+The reference that other engines are checked against.
 """
 
 from typing import Any

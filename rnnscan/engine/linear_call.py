@@ -60,16 +60,16 @@ _linear_call = core.Primitive("rnnscan_linear_call")
 _linear_call.multiple_results = True
 
 
-@_linear_call.def_impl
 def _apply(*operands: Any, linear_map: LinearMap) -> list[Any]:
     return linear_map.apply(*linear_map.cut(operands))
 
 
-@_linear_call.def_abstract_eval
 def _types(*_: Any, linear_map: LinearMap) -> tuple[Any, ...]:
     return linear_map.results
 
 
+_linear_call.def_impl(_apply)
+_linear_call.def_abstract_eval(_types)
 mlir.register_lowering(_linear_call, mlir.lower_fun(_apply, multiple_results=True))
 
 
