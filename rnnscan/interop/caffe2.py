@@ -156,7 +156,11 @@ def _fuse(param_values: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
         raise TypeError(f"from_caffe2: the weights must be a dictionary by name; got {describe(param_values)}.")
     if not any(isinstance(value, Mapping) for value in param_values.values()):
         return strip_scopes("from_caffe2", as_arrays("from_caffe2", param_values))
-    check_names("from_caffe2", "Caffe2's LSTM by gate", param_values, (), _PARTS)
+    if not set(param_values) <= set(_PARTS):
+        raise ValueError(
+            f"from_caffe2: weights by gate must be those of {listing(_PARTS)}, or of one of the two; got "
+            f"{listing(param_values)}. Give blobs without dictionaries within."
+        )
     sizes = dict(sizes)
     blobs: dict[str, np.ndarray] = {}
     for source, gates in param_values.items():

@@ -76,11 +76,12 @@ def from_dl4j(
             )
         check_names("from_dl4j", "a DL4J LSTM", arrays, _NAMES)
         return make_net([[_read_part(arrays, _NAMES, {}, options)]])
-    ways = _DIRECTIONS[kind]
-    check_names("from_dl4j", f"a DL4J {kind}", arrays, [name for names in ways for name in names])
+    forward, backward = _DIRECTIONS[kind]
+    check_names("from_dl4j", f"a DL4J {kind}", arrays, forward + backward)
     sizes: dict[str, int] = {}
-    parts = [_read_part(arrays, names, sizes, options) for names in ways]
-    return make_net([parts], merge=_find_merge(kind, merge))
+    first = _read_part(arrays, forward, sizes, options, peepholes=True if kind == "GravesBidirectionalLSTM" else None)
+    second = _read_part(arrays, backward, sizes, options, peepholes=first.cell.peepholes)
+    return make_net([[first, second]], merge=_find_merge(kind, merge))
 
 
 def to_dl4j(
@@ -132,27 +133,40 @@ def to_dl4j(
 
 
 def _read_part(
-    arrays: Mapping[str, np.ndarray], names: tuple[str, ...], sizes: dict[str, int], options: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray],
+    names: tuple[str, ...],
+    sizes: dict[str, int],
+    options: Mapping[str, Any],
+    *,
+    peepholes: bool | None = None,
 ) -> Part:
-    """One direction. It adds its sizes to `sizes`, so that the other direction must have them too."""
+    """One direction.
+
+    Args:
+        arrays: of all directions.
+        names: of this one's.
+        sizes: H and D where they are known. What is found is added, so that the other direction must have it too.
+        options: of the cell.
+        peepholes: whether there must be peepholes; None: the shape decides.
+    """
     layout = find_layout("from_dl4j", "DL4J", "LSTM")
     kernel, recurrent, bias = names
     check_shape("from_dl4j", "DL4J", recurrent, arrays[recurrent], ("H", "4H+3"), {}, layout)
     sizes.setdefault("H", arrays[recurrent].shape[0])
     units = sizes["H"]
-    has_peepholes = arrays[recurrent].shape[1] != 4 * units
+    has_peepholes = arrays[recurrent].shape[1] != 4 * units if peepholes is None else peepholes
     shapes = {kernel: ("D", "4H"), recurrent: ("H", "4H+3" if has_peepholes else "4H"), bias: ("1", "4H")}
     for name, shape in shapes.items():
         check_shape("from_dl4j", "DL4J", name, arrays[name], shape, sizes, layout)
     sizes["D"] = arrays[kernel].shape[0]
-    recurrent_kernel, peepholes = np.split(arrays[recurrent], [4 * units], axis=1)
+    recurrent_kernel, columns = np.split(arrays[recurrent], [4 * units], axis=1)
     weights = read_weights(
         layout,
         arrays[kernel],
         recurrent_kernel,
         [arrays[bias][0]],
         # One column for each gate.
-        peepholes=peepholes.T.ravel() if has_peepholes else None,
+        peepholes=columns.T.ravel() if has_peepholes else None,
     )
     return make_part("LSTM", weights, **options)
 

@@ -160,7 +160,7 @@ FAULTS = {
     ),
     "caffe2_missing": (
         lambda: interop.from_caffe2(caffe2() | {"output": {}}),
-        r"Caffe2's LSTM by gate must be none, and may have 'input', 'recurrent'; got .*: unknown 'output'\.",
+        r"weights by gate must be those of 'input', 'recurrent', or of one of the two; got .*'output'\.",
     ),
     "caffe2_unknown": (
         lambda: interop.from_caffe2(caffe2(cell_gate_w=np.ones((4, 3)))),
@@ -261,6 +261,10 @@ FAULTS = {
     "dl4j_both_sizes": (
         lambda: interop.from_dl4j(tensors(**BOTH | {"bW": (5, 16)})),
         r"'bW' must be \(3, 16\), which DL4J lays out as \(D, 4H\), gates g f o i in columns; got \(5, 16\)\.",
+    ),
+    "dl4j_both_peepholes": (
+        lambda: interop.from_dl4j(tensors(**BOTH | {"bRW": (4, 16)})),
+        r"'bRW' must be \(4, 19\), which DL4J lays out as \(H, 4H\+3\), gates g f o i in columns; got \(4, 16\)\.",
     ),
     "dl4j_merge": (
         lambda: interop.from_dl4j(tensors(**BOTH), merge="ADD"),
