@@ -19,6 +19,8 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import checks
 from rnnscan.memory import Memory
 from rnnscan.messages import is_count
+from rnnscan.nets.axes import check_sequence
+from rnnscan.nets.base import Net
 from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.scan import scan
 
@@ -56,17 +58,18 @@ def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **option
     """Run a cell over time, with a gradient that goes back to the beginning of each chunk: `scan(truncate=size)`.
 
     Args:
-        cell: as in `scan`.
+        cell: as in `scan`, or a net.
         params: as in `scan`.
-        carry: as in `scan`.
+        carry: as in `scan`; None, for a net: zeros.
         xs: as in `scan`.
         size: the steps of a chunk.
-        options: as those of `scan`.
+        options: as those of `scan`, or of a net's call.
 
     Returns:
         The last carry and the outputs, as `scan` does.
 
     Raises:
+        ValueError: if a net needs the whole sequence, such as a bidirectional one.
         TypeError, ValueError: as `scan` does.
 
     Example:
@@ -84,6 +87,8 @@ def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **option
     """
     check_runs_in_pieces("by_chunk", cell)
     _check_count("by_chunk", "size", size)
+    if isinstance(cell, Net):
+        return _call(cell, params, xs, carry, truncate=size, **options)
     return scan(cell, params, carry, xs, truncate=size, **options)
 
 
@@ -117,9 +122,10 @@ def by_window(
     side by side.
 
     Args:
-        cell: as in `scan`.
+        cell: as in `scan`, or a net.
         params: as in `scan`.
-        carry: as in `scan`; it gets the gradients of the windows that reach back to the first step.
+        carry: as in `scan`; None, for a net: zeros. It gets the gradients of the windows that reach back to the first
+            step.
         xs: as in `scan`.
         every: k1, the steps between two backward passes.
         back: k2, the steps that each goes back, at least k1: with less, losses would have no gradient.
@@ -134,7 +140,8 @@ def by_window(
         The last carry, with the gradient of the last window, and the outputs, as `scan` does.
 
     Raises:
-        ValueError: if `every` or `back` is no number of steps, or `back` is below `every`; else as `scan` does.
+        ValueError: if `every` or `back` is no number of steps, `back` is below `every`, or a net needs the whole
+            sequence, such as a bidirectional one; else as `scan` does.
         TypeError: as `scan` does.
 
     Example:
@@ -157,7 +164,12 @@ def by_window(
             f"by_window: `back` must be at least `every`, or losses would have no gradient; got back={back} and "
             f"every={every}. Go back further, or run the backward pass more often."
         )
-    xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    xs = checks.as_arrays(xs, "xs")
+    if isinstance(cell, Net) and carry is None:
+        check_sequence("by_window", cell, xs, None, (seq_lengths, 0), (mask, 1), (reset, 1))
+        net: Any = cell
+        carry = net.initial_carry(xs)
+    carry = checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, None)
     given = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length))
 
@@ -204,11 +216,19 @@ def _carries_before(
         _steps(given, start, start + (windows - 1) * every),
     )
     _, later = jax.lax.scan(advance, carry, pieces)
-    return jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), carry, later)
+    before = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), carry, later)
+    return jax.tree.map(jax.lax.stop_gradient, before)  # a cell may hold arrays that get gradients, or close over some
 
 
 def _scan(cell: Any, params: Any, carry: Any, steps: _Steps, reset_to: Any, **options: Any) -> tuple[Any, Any]:
-    return scan(cell, params, carry, steps.xs, mask=steps.valid, reset=steps.reset, reset_to=reset_to, **options)
+    options |= {"mask": steps.valid, "reset": steps.reset, "reset_to": reset_to}
+    if isinstance(cell, Net):
+        return _call(cell, params, steps.xs, carry, **options)
+    return scan(cell, params, carry, steps.xs, **options)
+
+
+def _call(net: Any, params: Any, xs: Any, carry: Any, **options: Any) -> tuple[Any, Any]:
+    return net(params, xs, carry, **options)
 
 
 def _steps(tree: Any, first: int, last: int | None) -> Any:

@@ -128,3 +128,44 @@ def test_a_carry_of_another_batch_is_refused():
     _, carry, _ = CASE.arguments(batch=5)
     with pytest.raises(ValueError, match="A carry of another batch or hidden size does not fit"):
         rs.truncated.by_chunk(CASE.cell, params, carry, xs, size=2)
+
+
+NET = rs.chain(rs.layer(rs.cells.LSTM(3)), rs.layer(rs.cells.GRU(4)))
+
+
+@pytest.mark.parametrize("carry", ["given", None])
+def test_nets_are_truncated_as_the_stack_of_their_cells(carry):
+    cell = rs.stack(*[net.cell for net in NET.nets])
+    params, initial, xs = Case(cell).arguments(length=7, batch=2)
+    mask = jnp.arange(7)[:, None] < jnp.array([7, 4])
+    reset = jnp.zeros((7, 2), bool).at[3, 0].set(True).at[2, 1].set(True)
+    for form, options in ((rs.truncated.by_chunk, {"size": 3}), (rs.truncated.by_window, {"every": 2, "back": 3})):
+
+        def of_net(params, given, xs, form=form, options=options):
+            params = {"net_0": params["layer_0"], "net_1": params["layer_1"]}
+            return form(NET, params, given if carry else None, xs, mask=mask, reset=reset, **options)
+
+        def of_cell(params, given, xs, form=form, options=options):
+            given = given if carry else jax.tree.map(jnp.zeros_like, given)
+            return form(cell, params, given, xs, mask=mask, reset=reset, **options)
+
+        fast, slow = (
+            jax.jit(lambda *a, run=run: CASE.gradients(run, *a))(params, initial, xs) for run in (of_net, of_cell)
+        )
+        assert_trees_close(fast, slow)
+
+
+def test_by_window_stops_the_gradient_to_arrays_that_a_cell_holds():
+    """An attention decoder reads its encoder's outputs at every step; a window counts those of its own steps."""
+    decoder = rs.attention.decoder(rs.cells.GRU(3), rs.attention.Dot(3))
+    params = decoder.init(jax.random.key(0), 2)
+    outputs, xs = (jax.random.normal(jax.random.key(key), shape) for key, shape in ((1, (4, 2, 3)), (2, (6, 2, 2))))
+
+    def loss(outputs, form, **options):
+        cell = decoder.over(params, outputs)
+        carry = jax.tree.map(jax.lax.stop_gradient, cell.initial_carry(xs[0]))
+        return jnp.sum(jnp.sin(form(cell, params, carry, xs, **options)[1][0]))
+
+    by_window = jax.jit(jax.grad(lambda outputs: loss(outputs, rs.truncated.by_window, every=2, back=2)))(outputs)
+    by_chunk = jax.jit(jax.grad(lambda outputs: loss(outputs, rs.truncated.by_chunk, size=2)))(outputs)
+    assert_trees_close(by_window, by_chunk)

@@ -93,6 +93,7 @@ class Options:
     reset: Bool[Array, "time batch"] | None = None
     reset_to: Any = None
     padding: Padding = "zero"
+    truncate: int | None = None
     memory: Memory | None = field(default_factory=Memory)
     engine: str = "auto"
 

@@ -64,6 +64,7 @@ class Layer(Net):
         reset: Bool[Array, "time batch"] | None = None,
         reset_to: Any = None,
         padding: Padding = "zero",
+        truncate: int | None = None,
         memory: Memory | None = Memory(),
         engine: Literal["auto", "fission", "lax"] = "auto",
     ) -> tuple[Any, Any]:
@@ -84,6 +85,7 @@ class Layer(Net):
             reset_to: the carry that `reset` goes back to, of the structure of the net's carry; None: the cell's own
                 `initial_carry`, as in `scan`.
             padding: what a padded step leaves behind, as in `scan`.
+            truncate: no gradient flows through the carry across every so many steps, as in `scan`.
             memory: what to keep between the forward and the backward pass (`Memory`); None: plain autodiff.
             engine: as in `scan`.
 
@@ -116,6 +118,7 @@ class Layer(Net):
             reset=reset,
             reset_to=reset_to,
             padding=padding,
+            truncate=truncate,
             memory=memory,
             engine=engine,
         )
