@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan.messages import is_key
+from rnnscan.zeros import zeros_of_step
 
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
@@ -74,9 +74,7 @@ def one_step(leaf: Any) -> Any:
 
     The zeros are sharded as the step is, and vary over the same axes of a mesh under `shard_map`.
     """
-    if leaf.shape[0] == 0:
-        return lax.full_like(leaf, 0, shape=leaf.shape[1:])
-    return leaf[0] if is_key(leaf) else jnp.zeros_like(leaf[0])
+    return leaf[0] if is_key(leaf) and leaf.shape[0] != 0 else zeros_of_step(leaf)
 
 
 def reset_carry(step: Step, reset_to: Any) -> Step:

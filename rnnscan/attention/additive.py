@@ -4,13 +4,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
 from rnnscan.cells.dense import project, with_bias
 from rnnscan.naming import name
+from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,7 +207,7 @@ class Coverage(Additive):
     def initial_state(self, x: Array, length: int) -> tuple[Array, ...]:
         """The coverage `(N, L)`: zeros. It is a sum over all steps, so it is of at least 32 bits."""
         dtype: Any = jnp.promote_types(x.dtype, jnp.float32)
-        return (lax.full_like(x, 0, dtype=dtype, shape=(*x.shape[:-1], length)),)
+        return (zeros_beside(x, (*x.shape[:-1], length), dtype),)
 
     def _shapes(self, query_size: int) -> dict[str, tuple[int, ...]]:
         shapes = super()._shapes(query_size) | {"coverage_kernel": (self.encoder_size, self.attention_size)}

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Integer
 
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
@@ -17,6 +16,7 @@ from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import describe, listing
+from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class AttentionCell:
     def _initial_context(self, x: Array) -> Array:
         floating = jnp.issubdtype(x.dtype, jnp.floating)
         dtype = x.dtype if floating else self.encoded["values"].dtype
-        return lax.full_like(x, 0, dtype=dtype, shape=(*x.shape[:-1], self.decoder.attention.context_size))
+        return zeros_beside(x, (*x.shape[:-1], self.decoder.attention.context_size), dtype)
 
     def _check(self, carry: Any, x: Array) -> None:
         batch, length = self._shape[:-1], self._shape[-1]

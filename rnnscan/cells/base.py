@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Num
 
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
+from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,9 +99,8 @@ class Cell:
         dtype = self.carry_dtype
         if dtype is None:
             dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else self.param_dtype
-        # From x, and not by jnp.zeros: under shard_map the carry must vary over the mesh as x does.
         return tuple(
-            lax.full_like(x, 0, dtype=_complex(dtype) if name in self.complex_parts else dtype, shape=shape)
+            zeros_beside(x, shape, _complex(dtype) if name in self.complex_parts else dtype)
             for name, shape in zip(self.carry_names, self._carry_shapes(x), strict=True)
         )
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax import lax
 from jaxtyping import Array
 
 from rnnscan.compose.dropout import dropout as drop_out
@@ -14,6 +13,7 @@ from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.residual import residual as with_residual
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import describe, listing
+from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Stack:
         carries = []
         for cell in self.cells:
             carries.append(cell.initial_carry(x))
-            x = lax.full_like(x, 0, shape=(*x.shape[:-1], cell.output_size))
+            x = zeros_beside(x, (*x.shape[:-1], cell.output_size))
         return tuple(carries)
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
@@ -68,7 +68,7 @@ class Stack:
         steps = []
         for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
             steps.append(with_key(cell, layer_key, params[_layer_name(layer)], x))
-            x = lax.full_like(x, 0, shape=(*x.shape[:-1], cell.output_size))
+            x = zeros_beside(x, (*x.shape[:-1], cell.output_size))
 
         def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
             self._check(params, carry)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell
 from rnnscan.messages import describe, is_count
+from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Windowed(Wrapper):
         return step
 
     def _initial_window(self, x: Array) -> Array:
-        return lax.full_like(x, 0, shape=(*x.shape[:-1], self.window, self.cell.output_size))
+        return zeros_beside(x, (*x.shape[:-1], self.window, self.cell.output_size))
 
     def _seen(self, x: Array, window: Array) -> Array:
         expected = (*x.shape[:-1], self.window, self.cell.output_size)

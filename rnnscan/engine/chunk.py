@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.heuristics import heuristics
 from rnnscan.engine.split import needed
@@ -126,15 +127,13 @@ class Chunk:
         """The sum of products of two values that vary: one product that contracts over the steps too."""
         contracting, batch = equation.params["dimension_numbers"]
         left, right = map(self.read, equation.inputs)
-        contracted = [(0, *(axis + 1 for axis in axes)) for axes in contracting]
-        if not batch[0] and all(axes == (*range(len(axes)),) for axes in contracted):
-            # As matrices: XLA for the CPU transposes the greater operand where it is contracted over several axes.
-            left, right = (value.reshape(-1, *value.shape[len(contracted[0]) :]) for value in (left, right))
-            if left.ndim == right.ndim == 2 and heuristics().transpose_rows:
-                return _columns_by_columns(equation, left, right)
-            contracted = [(0,), (0,)]
-        shifted = [tuple(axis + 1 for axis in axes) for axes in batch]
-        return _product(equation, left, right, (tuple(contracted), tuple(shifted)))
+        contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contracting)
+        shifted = tuple(tuple(axis + 1 for axis in axes) for axes in batch)
+        first_axes = (*range(len(contracted[0])),)
+        of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
+        if of_columns and not batch[0] and heuristics().transpose_rows:
+            return _columns_by_columns(equation, left, right)
+        return _product(equation, left, right, (contracted, shifted))
 
     def read(self, atom: Atom) -> Any:
         """A value, with an axis of steps where it varies."""
@@ -157,10 +156,25 @@ class Chunk:
 
 
 def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:
-    """`left.T @ right`, with the narrower of the two transposed first, which XLA would undo without the barrier."""
-    if left.shape[1] > right.shape[1]:
-        return _columns_by_columns(equation, right, left).T
-    return _product(equation, lax.optimization_barrier(left.T), right, (((1,), (0,)), ((), ())))
+    """The sum of `left.T @ right` over the steps, with the narrower of the two transposed first.
+
+    XLA for the CPU transposes the greater one where its last axis is not contracted, and without the barrier it would
+    undo this. Steps and rows are not merged to one axis: no sharding of the rows is one of the merged axis.
+    """
+    if left.shape[-1] > right.shape[-1]:
+        return _columns_by_columns(_swapped(equation), right, left).T
+    rows = (*range(left.ndim - 1),)
+    columns = lax.optimization_barrier(jnp.moveaxis(left, -1, 0))
+    return _product(equation, columns, right, (((*(axis + 1 for axis in rows),), rows), ((), ())))
+
+
+def _swapped(equation: Equation) -> Equation:
+    """The product with its two sides the other way round, sharded accordingly."""
+    sharding = equation.params["out_sharding"]
+    if sharding is None:
+        return equation
+    columns_first = NamedSharding(sharding.mesh, PartitionSpec(*reversed([*sharding.spec, None, None][:2])))
+    return replace(equation, params={**equation.params, "out_sharding": columns_first})
 
 
 def _product(equation: Equation, left: Any, right: Any, dimension_numbers: Any) -> Any:

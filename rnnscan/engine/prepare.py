@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan import checks
+from rnnscan.engine.step import one_step as type_of_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.messages import is_weak
 from rnnscan.naming import Names, Overview, look_over
@@ -166,7 +167,7 @@ def _resolve_weak_types(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]
     A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
     one leaf more, where one leaf feeds another.
     """
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
+    x = jax.tree.map(type_of_step, xs)
     while True:
         try:
             info = look_over(step, carry, x)

@@ -9,6 +9,7 @@ from jax.extend import core
 
 from rnnscan.engine.kept import marking, restoring
 from rnnscan.engine.trace import Atom, Program, Value, trace
+from rnnscan.messages import is_count
 from rnnscan.naming import Names
 from rnnscan.sequence import Step
 
@@ -167,8 +168,10 @@ def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names:
     return flat, constants
 
 
-def one_step(leaf: Any) -> jax.ShapeDtypeStruct:
-    """The type of one step of a stack `(T, ...)`, with the axes of a mesh over which it varies under `shard_map`."""
+def one_step(leaf: Any) -> Any:
+    """The type of one step of a stack `(T, ...)`, as it is sharded, with the axes over which `shard_map` varies it."""
+    if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # Then there is no step to take.
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
     return jax.eval_shape(lambda leaf: leaf[0], leaf)
 
 

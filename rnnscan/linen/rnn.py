@@ -10,7 +10,6 @@ from flax import linen as nn
 from flax.linen.recurrent import flip_sequences
 from flax.linen.transforms import lift_transform
 from flax.typing import PRNGKey
-from jax import lax
 from jaxtyping import Array, Bool, Integer, Num
 
 from rnnscan.linen.cell import Cell, as_module
@@ -21,6 +20,7 @@ from rnnscan.module_carries import carry_to_reset_to, check_reset_to_has_reset, 
 from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.scan import scan
 from rnnscan.sequence import select_rows, valid_steps
+from rnnscan.zeros import zeros_of_step
 
 
 class _Steps(NamedTuple):
@@ -186,7 +186,7 @@ class RNN(nn.RNN):
 
     def _own_carry(self, init_key: PRNGKey | None, xs: Array) -> Any:
         if isinstance(self.cell, Cell):
-            return self.cell.initial_carry(lax.full_like(xs, 0, shape=xs.shape[1:]))
+            return self.cell.initial_carry(zeros_of_step(xs))
         return self.cell.initialize_carry(jax.random.key(0) if init_key is None else init_key, xs.shape[1:])
 
     def _start(self, own: Callable[[], Any]) -> Any:

@@ -5,13 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.base import Net, Options, check_parts, part_of
+from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Chain(Net):
         carries = []
         for net in self.nets:
             carries.append(net.initial_carry(xs))
-            xs = lax.full_like(xs, 0, shape=(*xs.shape[:-1], net.output_size))
+            xs = zeros_beside(xs, (*xs.shape[:-1], net.output_size))
         return tuple(carries)
 
     def __call__(

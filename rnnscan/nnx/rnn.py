@@ -7,7 +7,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan.checks import check_options
@@ -20,6 +19,7 @@ from rnnscan.nnx.functional import Call, scan_module
 from rnnscan.nnx.initial_carry import make_carry
 from rnnscan.nnx.sequence import flip, flip_reset, holding_last_valid, resetting
 from rnnscan.sequence import valid_steps
+from rnnscan.zeros import zeros_of_step
 
 
 class RNN(nnx.RNN):
@@ -175,7 +175,7 @@ class RNN(nnx.RNN):
         if reverse:
             check_not_handed_on("nnx.RNN", initial_carry, REVERSED)
         check_reset_to_has_reset("nnx.RNN", reset_to, reset)
-        x = lax.full_like(xs, 0, shape=xs.shape[1:])
+        x = zeros_of_step(xs)
         # Once, because a random one draws a key.
         own = cache(partial(make_carry, self.cell, x, self.rngs if rngs is None else rngs))
         if initial_carry is None:
@@ -216,7 +216,7 @@ class RNN(nnx.RNN):
                 f"nnx.RNN: `key` is for the random choices of a rnnscan.nnx.Cell; got one for "
                 f"{type(self.cell).__name__}, which draws from rngs of its own. Leave it out."
             )
-        x = lax.full_like(xs, 0, shape=xs.shape[1:])
+        x = zeros_of_step(xs)
         return self.cell.with_key(key, x), (xs, first_step + jnp.arange(len(xs)))
 
     def _scan(self, call: Call, carry: Any, xs: Any) -> tuple[Any, Any]:

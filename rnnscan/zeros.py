@@ -1,0 +1,55 @@
+"""Zeros that stand beside an array on a mesh: sharded over the axes that both have."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+
+def zeros_beside(x: Any, shape: Sequence[Any], dtype: Any = None) -> Any:
+    """Zeros, sharded as `x` is over the leading axes that both have.
+
+    Under `jax.shard_map` they vary over the mesh as `x` does, which those of `jnp.zeros` do not. In a jitted function
+    the axes of an automatic mesh have no sharding while tracing: there XLA chooses.
+
+    Args:
+        x: an array `(N, ...)`; its values do not matter.
+        shape: the shape of the zeros, `(N, ...)`.
+        dtype: their dtype; None: that of `x`.
+
+    Returns:
+        An array of zeros.
+    """
+    spec = [
+        axes if size == own_size else None
+        for axes, size, own_size in zip(_spec(x)[: max(0, x.ndim - 1)], shape, x.shape, strict=False)
+    ]
+    return _zeros(x, shape, dtype, spec)
+
+
+def zeros_of_step(xs: Any) -> Any:
+    """Zeros in the shape of one step of a stack `(T, ...)`, sharded as it is. There may be no step."""
+    return _zeros(xs, xs.shape[1:], None, _spec(xs)[1:])
+
+
+def _zeros(x: Any, shape: Sequence[Any], dtype: Any, spec: Sequence[Any]) -> Any:
+    sharding = _sharding(x)
+    if sharding is not None:
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*spec[: len(shape)])) if any(spec) else None
+    return lax.full_like(x, 0, dtype=dtype, shape=tuple(shape), sharding=sharding)
+
+
+def _spec(x: Any) -> list[Any]:
+    """Over which axes of the mesh each axis of an array is sharded."""
+    sharding = _sharding(x)
+    spec = [] if sharding is None else [*sharding.spec]
+    return [*spec, *[None] * (x.ndim - len(spec))]
+
+
+def _sharding(x: Any) -> NamedSharding | None:
+    # The type of an array that is not being traced leaves out the axes of an automatic mesh.
+    is_traced = isinstance(x, jax.core.Tracer)
+    sharding = jax.typeof(x).sharding if is_traced else getattr(x, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) else None

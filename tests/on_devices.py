@@ -1,0 +1,154 @@
+"""Runs scans and nets with the batch on 8 simulated devices, and on one: `python on_devices.py MODE CASES`.
+
+CASES is JSON, from cases to lists of memory choices.
+It prints, as JSON, for each case and memory choice the largest difference between the two in results and gradients, and
+the collectives of the compiled program. A process of its own, because a process has its number of devices for good.
+"""
+
+import json
+import os
+import re
+import sys
+from functools import partial
+from importlib.metadata import version
+
+
+# What compiles quickest, as in conftest.py.
+FLAGS = [
+    "--xla_force_host_platform_device_count=8",
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
+if version("jaxlib").startswith("0.10."):
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join(FLAGS)
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
+
+import rnnscan as rs  # noqa: E402
+from rnnscan import attention, cells  # noqa: E402
+
+
+# Two chunks; rows for 8 devices.
+STEPS, ROWS, FEATURES, UNITS = 4, 16, 3, 4
+MEMORIES = {
+    "all names": rs.Memory(chunk=2),
+    "recompute all": rs.Memory(recompute="all", chunk=2),
+    "segments": rs.Memory(segment=2),
+    "plain autodiff": None,
+}
+
+
+def of_cell(cell, padding=None):
+    """Parameters, and a run of `(params, xs, lengths, memory)`."""
+
+    def run(params, xs, lengths, memory):
+        options = {"seq_lengths": lengths, "padding": padding} if padding else {}
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, **options)
+
+    return cell.init(jax.random.key(0), FEATURES), run
+
+
+def of_net(net):
+    """The same for a net, with lengths."""
+    run = lambda params, xs, lengths, memory: net(params, xs, seq_lengths=lengths, memory=memory)  # noqa: E731
+    return net.init(jax.random.key(0), FEATURES), run
+
+
+def of_decoder():
+    """The same for a decoder with attention over the inputs."""
+    decoder = attention.decoder(cells.LSTM(UNITS), attention.Additive(FEATURES, 5))
+
+    def run(params, xs, lengths, memory):
+        cell = decoder.over(params, xs)
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)
+
+    return decoder.init(jax.random.key(0), FEATURES), run
+
+
+CASES = {
+    "LSTM": lambda: of_cell(cells.LSTM(UNITS)),
+    "GRU": lambda: of_cell(cells.GRU(UNITS)),
+    "LayerNormLSTM": lambda: of_cell(cells.LayerNormLSTM(UNITS)),
+    "MinGRU": lambda: of_cell(cells.MinGRU(UNITS)),
+    "stack": lambda: of_cell(rs.stack(cells.GRU(UNITS), cells.LSTM(UNITS))),
+    "decoder": of_decoder,
+    "lengths": lambda: of_cell(cells.LSTM(UNITS), padding="zero"),
+    "lengths, hold": lambda: of_cell(cells.GRU(UNITS), padding="hold"),
+    "layer": lambda: of_net(rs.layer(cells.GRU(UNITS))),
+    "chain": lambda: of_net(rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS)))),
+    "bidirectional": lambda: of_net(rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS))),
+}
+
+
+def collectives(compiled):
+    """The types of what each kind of collective makes, apart for those in loops."""
+    computations, lines = {}, []
+    for line in compiled.splitlines():
+        if line.endswith("{") and not line.startswith(" "):
+            lines = computations.setdefault(re.sub("^ENTRY ", "", line).split()[0].lstrip("%"), [])
+        lines.append(line)
+    called = re.compile(r"(?:body|condition|calls|to_apply)=%?([\w.\-]+)")
+    to_see = re.findall(r"(?:body|condition)=%?([\w.\-]+)", compiled)
+    in_loops = set()
+    while to_see:
+        name = to_see.pop()
+        if name in computations and name not in in_loops:
+            in_loops.add(name)
+            to_see += called.findall("\n".join(computations[name]))
+    kinds = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter"
+    found = {}
+    for name, lines in computations.items():
+        for made, kind in re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", "\n".join(lines)):
+            place = f"{kind} in a loop" if name in in_loops else kind
+            found.setdefault(place, []).extend(re.findall(r"\w+\[[\d,]*\]", made))
+    return found
+
+
+def sharded(mode, run):
+    """A run with the batch on 8 devices, and how to place its arguments."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit if mode == "explicit" else AxisType.Auto,))
+    specs = (PartitionSpec(), PartitionSpec(None, "data"), PartitionSpec("data"))
+    if mode == "shard_map":
+        return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(specs[2], specs[1])), lambda *given: given
+    place = lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec))  # noqa: E731
+    return run, lambda *given: [
+        jax.tree.map(lambda leaf, s=s: place(leaf, s), one) for one, s in zip(given, specs, strict=True)
+    ]
+
+
+def check(mode, case, memories):
+    """What is found for each memory choice."""
+    params, run = CASES[case]()
+    random = np.random.default_rng(0)
+    draw = lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), jnp.float32)  # noqa: E731
+    given = jax.tree.map(draw, params), draw(np.zeros((STEPS, ROWS, FEATURES))), jnp.arange(ROWS) % (STEPS + 2)
+
+    def gradient(run):
+        def loss(params, xs, lengths):
+            results = run(params, xs, lengths)
+            return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in jax.tree.leaves(results)), results
+
+        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+
+    expected = gradient(partial(run, memory=None))(*given)
+    found = {}
+    for memory in memories:
+        this_run, placed = sharded(mode, partial(run, memory=MEMORIES[memory]))
+        compiled = gradient(this_run).lower(*placed(*given)).compile()
+        pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(compiled(*placed(*given))), strict=True)
+        found[f"{case}, {memory}"] = {
+            "difference": max(float(np.max(np.abs(a - np.asarray(b)) / (1 + np.abs(a)))) for a, b in pairs),
+            "collectives": collectives(compiled.as_text()),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    mode, asked = sys.argv[1], json.loads(sys.argv[2])
+    found = [check(mode, case, memories) for case, memories in asked.items()]
+    print(json.dumps({name: values for one in found for name, values in one.items()}))
