@@ -105,16 +105,16 @@ def recurrent_net(
     wires.check()
     memory = _memory(recompute, memory, forward_only=forward_only, outputs_with_grads=outputs_with_grads)
     inputs = checks.as_arrays(dict(inputs), "inputs")
-    length, batch = wiring.length_and_batch(inputs)
+    length, x = wiring.length_and_step(inputs)
     wires.check_signature(cell_net)
     for alias, (_, offset) in wires.aliases.items():
         wiring.check_offset(alias, offset, length)
     states = {
-        state: wiring.shared("initial_cell_inputs", state, value, batch) for state, value in initial_cell_inputs.items()
+        state: wiring.shared("initial_cell_inputs", state, value, x) for state, value in initial_cell_inputs.items()
     }
     wires.check_reset(reset, reset_to)
     if reset_to is not None:
-        reset_to = {state: wiring.shared("reset_to", state, reset_to[state], batch) for state in states}
+        reset_to = {state: wiring.shared("reset_to", state, reset_to[state], x) for state in states}
     if forward_only:
         params, inputs, states, reset_to = _forbid_gradient((params, inputs, states, reset_to))
     steps = {} if timestep is None else {timestep: jnp.arange(length, dtype=jnp.int32)}

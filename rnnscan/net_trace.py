@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rnnscan.engine.step import one_step
 from rnnscan.messages import describe
 from rnnscan.naming import unnamed
 from rnnscan.wiring import Wiring
@@ -29,7 +30,7 @@ def trace_outputs(
     Raises:
         ValueError: if a state does not fit the output that is linked to it, also where the cell fails because of it.
     """
-    x = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in xs.items()}
+    x = {name: one_step(leaf) for name, leaf in xs.items()}
     returned: list[str] = []
 
     def step(states: Mapping[str, Any], x: Mapping[str, Any]) -> None:

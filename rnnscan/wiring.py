@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan.messages import describe, is_array_like, is_count, is_key, is_weak, leaves_with_places, listing, nearest
+from rnnscan.zeros import zeros_beside, zeros_of_step
 
 
 @dataclass(frozen=True)
@@ -227,8 +228,8 @@ class Wiring:
         return [*names, *self.aliases]
 
 
-def length_and_batch(inputs: Any) -> tuple[int, int]:
-    """T and N, from the first of the inputs; that the others agree on T is `scan`'s check."""
+def length_and_step(inputs: Any) -> tuple[int, Array]:
+    """T, and zeros like one step `(N, ...)` of an input; that all agree on T is `scan`'s check."""
     places = leaves_with_places(inputs, "inputs")
     for where, leaf in places:
         if leaf.ndim < 2:
@@ -243,12 +244,13 @@ def length_and_batch(inputs: Any) -> tuple[int, int]:
             + ", ".join(f"{batch} at {where}" for where, batch in batches.items())
             + "."
         )
-    length, batch = places[0][1].shape[:2]
-    return length, batch
+    first = next((leaf for _, leaf in places if not is_key(leaf)), places[0][1])
+    return first.shape[0], jnp.zeros(first.shape[1:]) if is_key(first) else zeros_of_step(first)
 
 
-def shared(argument: str, state: str, value: Any, batch: int) -> Array:
-    """A state for every row; one of rank 0 or 1 is shared by all rows, but keys stay as they are."""
+def shared(argument: str, state: str, value: Any, x: Array) -> Array:
+    """A state for every row of one step's input `x`; one of rank 0 or 1 is shared by them. Keys stay as they are."""
+    batch = x.shape[0]
     if not is_array_like(value):
         raise TypeError(
             f"recurrent_net: a state in `{argument}` must be an array or a number; got {type(value).__name__} for "
@@ -257,8 +259,11 @@ def shared(argument: str, state: str, value: Any, batch: int) -> Array:
     value = jnp.asarray(value)
     if is_key(value):
         return value
-    if value.ndim < 2:
+    if value.ndim < 2 and is_weak(value):  # A number, whose dtype is still open.
         return jnp.broadcast_to(value, (batch, *value.shape))
+    if value.ndim < 2:
+        # Added to zeros that are sharded over the rows as x is, and vary over the mesh as x does under shard_map.
+        return zeros_beside(x.reshape(batch, -1), (batch, *value.shape), value.dtype) + value
     if value.shape[0] != batch:
         raise ValueError(
             f"recurrent_net: a state in `{argument}` must be (N, ...) with the rows of the inputs, N = {batch}, or "

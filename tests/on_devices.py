@@ -69,6 +69,28 @@ def of_decoder():
     return decoder.init(jax.random.key(0), FEATURES), run
 
 
+def of_named_values():
+    """A recurrent_net, whose initial state is a parameter that the rows share."""
+
+    def cell_net(params, input_t, hidden_t_prev):
+        return {"hidden_t": jnp.tanh(input_t @ params["kernel"] + hidden_t_prev @ params["recurrent_kernel"])}
+
+    def run(params, xs, lengths, memory):
+        results = rs.recurrent_net(
+            cell_net,
+            params,
+            inputs={"input_t": xs},
+            initial_cell_inputs={"hidden_t_prev": params["initial"]},
+            links={"hidden_t_prev": "hidden_t"},
+            seq_lengths=lengths,
+            memory=memory,
+        )
+        return results["hidden_t_last"], results["hidden_t_all"]
+
+    params = {"kernel": (FEATURES, UNITS), "recurrent_kernel": (UNITS, UNITS), "initial": (UNITS,)}
+    return {name: jnp.zeros(shape) for name, shape in params.items()}, run
+
+
 CASES = {
     "LSTM": lambda: of_cell(cells.LSTM(UNITS)),
     "GRU": lambda: of_cell(cells.GRU(UNITS)),
@@ -78,6 +100,7 @@ CASES = {
     "decoder": of_decoder,
     "lengths": lambda: of_cell(cells.LSTM(UNITS), padding="zero"),
     "lengths, hold": lambda: of_cell(cells.GRU(UNITS), padding="hold"),
+    "recurrent_net": of_named_values,
     "layer": lambda: of_net(rs.layer(cells.GRU(UNITS))),
     "chain": lambda: of_net(rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS)))),
     "bidirectional": lambda: of_net(rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS))),

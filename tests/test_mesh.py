@@ -19,11 +19,12 @@ QUICK = {
         "LayerNormLSTM": ["all names"],
         "stack": ["recompute all"],
         "bidirectional": MEMORIES[:1],
+        "recurrent_net": MEMORIES[:1],
     },
     "auto": {"LSTM": MEMORIES[:2], "decoder": ["all names"], "lengths": ["all names"]},
     "shard_map": {"LSTM": MEMORIES[:1], "MinGRU": ["recompute all"]},
 }
-CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold"]
+CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold", "recurrent_net"]
 NETS = ["layer", "chain", "bidirectional"]
 SLOW = {
     mode: {
