@@ -1,5 +1,6 @@
 """The checks of scan()'s arguments, made once, while tracing and before any compute."""
 
+import inspect
 from typing import Any, get_args
 
 import jax
@@ -8,9 +9,9 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from rnnscan.memory import Memory
-from rnnscan.messages import describe, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan.messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan.naming import Overview
-from rnnscan.sequence import Length, Padding, valid_steps
+from rnnscan.sequence import Length, Padding, repeat_over, valid_steps
 
 
 ENGINES = ("auto", "fission", "lax")
@@ -147,12 +148,16 @@ def check_carry(carry: Any, new_carry: Any) -> None:
         for (where, old), new in zip(leaves_with_places(carry, "carry"), jax.tree.leaves(new_carry), strict=True)
         if old.shape != new.shape or old.dtype != new.dtype
     ]
-    if differing:
-        raise TypeError(
-            "scan: a cell must return a carry of the types that it was given; "
-            + "; ".join(differing)
-            + ". Cast the new carry in the cell, or start from a carry of the type that the cell returns."
-        )
+    if not differing:
+        return
+    pairs = zip(jax.tree.leaves(carry), jax.tree.leaves(new_carry), strict=True)
+    lacks_axis = any(new.shape[1:] == old.shape and new.ndim > old.ndim for old, new in pairs)
+    raise TypeError(
+        "scan: a cell must return a carry of the types that it was given; "
+        + "; ".join(differing)
+        + ". Cast the new carry in the cell, or start from a carry of the type that the cell returns"
+        + (", such as jnp.broadcast_to(carry, (N, ...)) for one that the rows share." if lacks_axis else ".")
+    )
 
 
 def check_side_effects(memory: Memory, overview: Overview) -> None:
@@ -177,9 +182,10 @@ def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
     if seq_lengths is None:
         return None
     seq_lengths = jnp.asarray(seq_lengths)
-    if seq_lengths.ndim != 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
+    if seq_lengths.ndim > 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
         raise ValueError(
-            f"scan: `seq_lengths` must be integers of shape (N,), one length a row; got {describe(seq_lengths)}. "
+            "scan: `seq_lengths` must be integers of shape (N,), one length a row, or one integer for a row without a "
+            f"batch axis; got {describe(seq_lengths)}. "
             "Write seq_lengths.astype(int) for whole numbers of another dtype."
         )
     return valid_steps(seq_lengths, length)
@@ -223,7 +229,10 @@ def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
         # An explicit `reset_to` is of the very dtype; a Python number, and the cell's own carry, may promote to it.
         if not promotes or (root == "reset_to" and there.dtype != leaf.dtype and not is_weak(there)):
             raise TypeError(_differs(root, path, leaf, there))
-        return jnp.broadcast_to(there if there.dtype == leaf.dtype else there.astype(leaf.dtype), leaf.shape)
+        there = there if is_key(leaf) else there.astype(leaf.dtype)
+        return (
+            there if there.shape == leaf.shape else repeat_over(there, leaf if is_key(leaf) else jnp.zeros_like(leaf))
+        )
 
     return jax.tree_util.tree_map_with_path(like, carry, reset_to)
 
@@ -238,35 +247,102 @@ def _differs(root: str, path: Any, leaf: Any, there: Any) -> str:
 
 def _steps_by_rows(argument: str, value: Any, length: Length) -> Any:
     value = jnp.asarray(value)
-    if value.ndim != 2 or value.shape[0] != length or value.dtype != jnp.bool_:
+    if value.ndim not in (1, 2) or value.shape[0] != length or value.dtype != jnp.bool_:
         raise ValueError(
-            f"scan: `{argument}` must be bool[{length},N], time first, as `xs`; got {describe(value)}. "
+            f"scan: `{argument}` must be bool[{length},N], time first, as `xs`, or bool[{length}] for a row without a "
+            f"batch axis; got {describe(value)}. "
             f"Transpose a batch-major {argument}, and write {argument} != 0 for one of numbers."
         )
     return value
 
 
 def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: str) -> None:
-    """Refuse what has no rows to hold, zero or reset, where lengths, a mask or resets speak of rows."""
+    """Refuse leaves without the rows that lengths, a mask or resets have."""
     given = {"`seq_lengths` or `mask`": valid, "`reset`": reset}
-    rows = {what: array.shape[1] for what, array in given.items() if array is not None}
+    rows = {what: array.shape[1:] for what, array in given.items() if array is not None}
     if not rows:
         return
     what, batch = next(iter(rows.items()))
     if len(set(rows.values())) > 1:
-        raise ValueError(f"scan: lengths, mask and reset must speak of the same rows; got {rows} rows.")
+        raise ValueError(
+            "scan: lengths, mask and reset must have the same rows; got "
+            + " and ".join(f"{size[0] if size else 'no'} rows in {name}" for name, size in rows.items())
+            + ". For a row without a batch axis leave it out of all of them."
+        )
+    _check_zeros(carry, y, valid=valid, padding=padding)
+    if not batch:
+        return
     where_axis = [(where, leaf, 0) for where, leaf in leaves_with_places(carry, "carry")]
     where_axis += [(where, leaf, 1) for where, leaf in leaves_with_places(xs, "xs") if leaf.ndim > 1]
     if valid is not None:
         where_axis += [(where, leaf, 0) for where, leaf in leaves_with_places(y, "y")]
     for where, leaf, axis in where_axis:
-        if leaf.ndim <= axis or leaf.shape[axis] != batch:
+        if leaf.ndim <= axis or leaf.shape[axis] != batch[0]:
             raise ValueError(
-                f"scan: {what} speaks of {batch} rows, so axis {axis} of {where} must have size {batch}; got "
+                f"scan: {what} speaks of {batch[0]} rows, so axis {axis} of {where} must have size {batch[0]}; got "
                 f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs are time-major, (T, N, ...), or "
                 "(T,)."
             )
-    _check_zeros(carry, y, valid=valid, padding=padding)
+
+
+def check_raw_keys(xs: Any) -> None:
+    """Refuse inputs that look like raw PRNG keys, where padding would overwrite them.
+
+    `uint32[T,2]` may be a raw key a step, or two rows of integers.
+    """
+    for where, leaf in leaves_with_places(xs, "xs"):
+        if leaf.dtype == jnp.uint32 and leaf.ndim == 2 and leaf.shape[1:] == _raw_key_shape():
+            raise ValueError(
+                f"scan: with lengths or a mask the inputs must not be raw PRNG keys, whose numbers are no rows; got "
+                f"{describe(leaf)} at {where}. Make typed keys by jax.random.key, or cast integer data to int32."
+            )
+
+
+def _raw_key_shape() -> tuple[int, ...]:
+    """The shape of a raw key of the default implementation."""
+    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+
+
+def check_cell(cell: Any) -> None:
+    """Refuse a cell that cannot take `(params, carry, x)`.
+
+    Raises:
+        TypeError: if it is not callable, or takes another number of arguments.
+    """
+    if isinstance(cell, type):
+        raise TypeError(
+            f"scan: the cell must be a function cell(params, carry, x); got the class {cell.__name__}. Pass an object "
+            f"of it, {cell.__name__}(...)."
+        )
+    if not callable(cell):
+        raise TypeError(
+            f"scan: the cell must be a function cell(params, carry, x); got {describe(cell)}. The cell comes first: "
+            "scan(cell, params, carry, xs)."
+        )
+    try:
+        signature = inspect.signature(cell)
+    except (TypeError, ValueError):  # Some callables have none, such as those of C extensions.
+        return
+    if _takes(signature, 3):
+        return
+    if _takes(signature, 2):
+        raise TypeError(
+            f"scan: a cell takes three arguments, cell(params, carry, x); got {in_words(cell)}{signature}, which takes "
+            "two, as the function of jax.lax.scan does. Add the parameters in front, or pass "
+            "`lambda params, carry, x: function(carry, x)` with params=None."
+        )
+    raise TypeError(
+        f"scan: a cell takes three arguments, cell(params, carry, x); got {in_words(cell)}{signature}. Bind further "
+        "arguments by functools.partial, or close over them."
+    )
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_zeros(carry: Any, y: Any, *, valid: Any, padding: str) -> None:

@@ -1,6 +1,7 @@
 """Sequences of different lengths: where they are valid, reversal, the last valid step, and packing.
 
 `seq_lengths` `(N,)` says how many steps of each row are valid, from the first on; a `mask` `(T, N)` may have gaps.
+A row without a batch axis has a scalar length, or a mask `(T,)`.
 """
 
 from typing import Any
@@ -39,7 +40,7 @@ def mask_from_input(xs: Shaped[Array, "time batch *features"], padding_value: An
     if xs.ndim < 3:
         raise ValueError(
             f"mask_from_input: `xs` must be (T, N, ...), with features; got {describe(xs)}. "
-            "A mask of tokens is tokens != padding."
+            "A mask of tokens is tokens != padding; for one row (T, D) it is (xs != padding).any(axis=1)."
         )
     is_padding = jnp.isnan(xs) if _is_nan(padding_value) else xs == padding_value
     return ~is_padding.all(axis=tuple(range(2, xs.ndim)))
@@ -47,18 +48,18 @@ def mask_from_input(xs: Shaped[Array, "time batch *features"], padding_value: An
 
 def reverse_by_length(
     xs: Any,
-    seq_lengths: Integer[Array, " batch"] | None = None,
+    seq_lengths: Integer[Array, "*batch"] | None = None,
     *,
-    mask: Bool[Array, "time batch"] | None = None,
+    mask: Bool[Array, " time *batch"] | None = None,
 ) -> Any:
     """Reverse the valid steps of each row, and leave the others where they are.
 
-    With a mask the valid steps change places with each other, across gaps. Twice is nothing.
+    With a mask the valid steps change places with each other, across gaps. Applying it twice restores the input.
 
     Args:
-        xs: a pytree of leaves `(T, N, ...)`.
-        seq_lengths: `(N,)`; 0 and above T are allowed.
-        mask: `(T, N)`, instead.
+        xs: a pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
+        seq_lengths: `(N,)`, or a scalar for one row; 0 and above T are allowed.
+        mask: `(T, N)`, or `(T,)` for one row, instead.
 
     Returns:
         A pytree like `xs`.
@@ -72,6 +73,8 @@ def reverse_by_length(
         >>> rs.reverse_by_length(jnp.array([[1], [2], [3]]), jnp.array([2]))[:, 0].tolist()
         [2, 1, 3]
     """
+    if _is_one_row(seq_lengths, mask):
+        return _of_one_row(reverse_by_length, xs, seq_lengths, mask, axis=1)
     xs = jax.tree.map(jnp.asarray, xs)
     valid = _valid("reverse_by_length", xs, seq_lengths, mask)
     count, rank = valid.sum(axis=0), jnp.cumsum(valid, axis=0) - 1
@@ -84,19 +87,19 @@ def reverse_by_length(
 
 def last_valid(
     ys: Any,
-    seq_lengths: Integer[Array, " batch"] | None = None,
+    seq_lengths: Integer[Array, "*batch"] | None = None,
     *,
-    mask: Bool[Array, "time batch"] | None = None,
+    mask: Bool[Array, " time *batch"] | None = None,
 ) -> Any:
     """The last valid step of each row; zeros where a row has none.
 
     Args:
-        ys: a pytree of leaves `(T, N, ...)`.
-        seq_lengths: `(N,)`; 0 and above T are allowed.
-        mask: `(T, N)`, instead.
+        ys: a pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
+        seq_lengths: `(N,)`, or a scalar for one row; 0 and above T are allowed.
+        mask: `(T, N)`, or `(T,)` for one row, instead.
 
     Returns:
-        A pytree of leaves `(N, ...)`.
+        A pytree of leaves `(N, ...)`, or `(...)` for one row.
 
     Raises:
         ValueError: if not exactly one of the two is given, or it does not fit `ys`.
@@ -107,6 +110,8 @@ def last_valid(
         >>> rs.last_valid(jnp.array([[1, 4], [2, 5], [3, 6]]), jnp.array([2, 0])).tolist()
         [2, 0]
     """
+    if _is_one_row(seq_lengths, mask):
+        return _of_one_row(last_valid, ys, seq_lengths, mask, axis=0)
     ys = jax.tree.map(jnp.asarray, ys)
     valid = _valid("last_valid", ys, seq_lengths, mask)
     if valid.shape[0] == 0:
@@ -120,12 +125,12 @@ def last_valid(
     return jax.tree.map(take, ys)
 
 
-def pack(xs: Any, seq_lengths: Integer[Array, " batch"], *, total: int | None = None) -> Any:
+def pack(xs: Any, seq_lengths: Integer[Array, "*batch"], *, total: int | None = None) -> Any:
     """Put the valid steps of all rows one after the other, row by row, without padding.
 
     Args:
-        xs: a pytree of leaves `(T, N, ...)`.
-        seq_lengths: `(N,)`; a length above T counts as T.
+        xs: a pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
+        seq_lengths: `(N,)`, or a scalar for one row; a length above T counts as T.
         total: the number of steps of the result. None: as many as are valid, which must be known while tracing; under
             `jax.jit` give a number. What there is more of is zeros.
 
@@ -144,6 +149,8 @@ def pack(xs: Any, seq_lengths: Integer[Array, " batch"], *, total: int | None = 
     Source: Caffe2's `PackRNNSequence`, the other way round; `torch.nn.utils.rnn.pack_padded_sequence` orders by step.
     """
     xs = jax.tree.map(jnp.asarray, xs)
+    if _is_one_row(seq_lengths, None):
+        xs, seq_lengths = jax.tree.map(lambda leaf: leaf[:, None], xs), jnp.asarray(seq_lengths)[None]
     valid = _valid("pack", xs, seq_lengths, None)
     lengths = valid.sum(axis=0)
     total = _static_size("pack", "total", lengths, total, np.sum)
@@ -158,16 +165,16 @@ def pack(xs: Any, seq_lengths: Integer[Array, " batch"], *, total: int | None = 
     return jax.tree.map(put, xs)
 
 
-def unpack(values: Any, seq_lengths: Integer[Array, " batch"], *, length: int | None = None) -> Any:
+def unpack(values: Any, seq_lengths: Integer[Array, "*batch"], *, length: int | None = None) -> Any:
     """Give each row its steps back, padded with zeros: `pack` undone.
 
     Args:
         values: a pytree of leaves `(total, ...)`, row after row.
-        seq_lengths: `(N,)`.
+        seq_lengths: `(N,)`, or a scalar for one row.
         length: T of the result. None: the largest of the lengths, which must be known while tracing.
 
     Returns:
-        A pytree of leaves `(T, N, ...)`.
+        A pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
 
     Raises:
         ValueError: if lengths are traced and `length` is not given, or a length is above it, or there are fewer values
@@ -181,6 +188,9 @@ def unpack(values: Any, seq_lengths: Integer[Array, " batch"], *, length: int | 
 
     Source: Caffe2's `UnpackRNNSequence`.
     """
+    if _is_one_row(seq_lengths, None):
+        rows = unpack(values, jnp.asarray(seq_lengths)[None], length=length)
+        return jax.tree.map(lambda leaf: leaf[:, 0], rows)
     values = jax.tree.map(jnp.asarray, values)
     length = _static_size("unpack", "length", seq_lengths, length, np.max)
     for where, leaf in leaves_with_places(values, "values"):
@@ -200,6 +210,21 @@ def unpack(values: Any, seq_lengths: Integer[Array, " batch"], *, length: int | 
         return jnp.where(valid.reshape(*valid.shape, *[1] * (leaf.ndim - 1)), taken, jnp.zeros((), leaf.dtype))
 
     return jax.tree.map(take, values)
+
+
+def _is_one_row(seq_lengths: Any, mask: Any) -> bool:
+    """Whether lengths or a mask are those of a row without a batch axis."""
+    return (seq_lengths is not None and jnp.ndim(seq_lengths) == 0) or (mask is not None and jnp.ndim(mask) == 1)
+
+
+def _of_one_row(function: Any, tree: Any, seq_lengths: Any, mask: Any, *, axis: int) -> Any:
+    """A function of rows, of one row without a batch axis; `axis` is that of the rows in the result."""
+    rows = function(
+        jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], tree),
+        None if seq_lengths is None else jnp.asarray(seq_lengths)[None],
+        mask=None if mask is None else jnp.asarray(mask)[:, None],
+    )
+    return jax.tree.map(lambda leaf: jnp.squeeze(leaf, axis), rows)
 
 
 def _steps_and_rows(lengths: Array, total: int) -> tuple[Array, Array]:

@@ -28,9 +28,9 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
     memory: Memory | None = Memory(),
-    seq_lengths: Integer[Array, " batch"] | None = None,
-    mask: Bool[Array, "time batch"] | None = None,
-    reset: Bool[Array, "time batch"] | None = None,
+    seq_lengths: Integer[Array, "*batch"] | None = None,
+    mask: Bool[Array, " time *batch"] | None = None,
+    reset: Bool[Array, " time *batch"] | None = None,
     reset_to: Any = None,
     padding: Padding = "zero",
     truncate: int | None = None,
@@ -53,7 +53,8 @@ def scan(
         cell: a pure function `cell(params, carry, x) -> (carry, y)`. The new carry has the structure, shapes and
             dtypes of the old one; y may be None.
         params: whatever the cell takes as parameters.
-        carry: the carry before the first step.
+        carry: the carry before the first step. A leaf may leave out the batch axis, `(H,)` for `(N, H)`: the rows share
+            it, and its gradient is the sum over them.
         xs: the inputs, time-major: a pytree of leaves `(T, ...)`; or None, with `length`.
         length: T, where there is no `xs`; otherwise it must agree with `xs`.
         reverse: run from the last step to the first; `ys` stays in the order of `xs`.
@@ -78,7 +79,8 @@ def scan(
             Both keep the same names, and both have forward and reverse mode in every order.
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)` and leaves of xs `(T, N, ...)`, or
-    `(T,)` where one value is shared by all rows. The cell sees zeros in place of padded inputs, so it must be finite
+    `(T,)` where one value is shared by all rows. A row without a batch axis has a scalar `seq_lengths`, and `mask` and
+    `reset` of shape `(T,)`. The cell sees zeros in place of padded inputs, so it must be finite
     there; what the padding holds, NaN included, reaches neither values nor gradients.
 
     A cell with side effects, such as `jax.experimental.io_callback`, does them once a step: nothing of it is computed

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan.messages import is_key
+from rnnscan.messages import is_key, is_weak
 from rnnscan.zeros import zeros_of_step
 
 
@@ -75,6 +75,17 @@ def one_step(leaf: Any) -> Any:
     The zeros are sharded as the step is, and vary over the same axes of a mesh under `shard_map`.
     """
     return leaf[0] if is_key(leaf) and leaf.shape[0] != 0 else zeros_of_step(leaf)
+
+
+def repeat_over(leaf: Any, zeros: Any) -> Any:
+    """Broadcast a leaf to the shape and the sharding of zeros, which have more axes in front.
+
+    It is a sum, because `jnp.broadcast_to` takes no sharding under an explicit mesh, nor the axes that the zeros vary
+    over under `shard_map`.
+    """
+    if is_key(leaf) or is_weak(leaf):
+        return jnp.broadcast_to(leaf, jnp.broadcast_shapes(leaf.shape, zeros.shape))
+    return leaf | zeros.astype(bool) if leaf.dtype == bool else leaf + zeros.astype(leaf.dtype)
 
 
 def reset_carry(step: Step, reset_to: Any) -> Step:

@@ -181,7 +181,11 @@ CASES = {
         ["`seq_lengths` or `mask` speaks of 2 rows", "axis 0 of `carry['count']` must have size 2", "int32[3]"],
     ),
     "lengths that are floats": (scan(seq_lengths=jnp.ones(3)), ValueError, ["integers of shape (N,)", "float32[3]"]),
-    "one length for all": (scan(seq_lengths=4), ValueError, ["integers of shape (N,)", "int32[]"]),
+    "lengths of two axes": (
+        scan(seq_lengths=jnp.ones((3, 1), int)),
+        ValueError,
+        ["integers of shape (N,)", "one integer for a row", "int32[3,1]"],
+    ),
     "lengths and mask": (
         scan(seq_lengths=jnp.ones(3, int), mask=jnp.ones((5, 3), bool)),
         ValueError,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan import checks
+from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.step import one_step as type_of_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.messages import is_weak
@@ -96,18 +97,23 @@ def prepare(
     Raises:
         TypeError, ValueError: as `scan` does.
     """
+    checks.check_cell(cell)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
     xs = checks.as_arrays(xs, "xs")
     carry = checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, length)
     valid = checks.validity(seq_lengths, mask, length)
     reset = checks.resets(reset, length)
+    if valid is not None:
+        checks.check_raw_keys(xs)
 
     def cell_step(carry: Any, x: Any) -> tuple[Any, Any]:
         return checks.carry_and_output(cell(params, carry, x))
 
     step: Step = cell_step
-    carry, info = _resolve_weak_types(step, carry, xs)
+    rows = Rows.of(xs, valid, reset)
+    carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
+    carry, info = _resolve_carry(step, carry, xs, rows)
     if memory is not None:
         check_names(memory, info.names)
         checks.check_side_effects(memory, info)
@@ -161,25 +167,44 @@ def _reset_target(cell: Any, carry: Any, xs: Any, reset: Any, reset_to: Any) -> 
     return checks.reset_carry_like(carry, checks.as_arrays(reset_to, root), root, rows=reset.ndim - 1)
 
 
-def _resolve_weak_types(step: Step, carry: Any, xs: Any) -> tuple[Any, Overview]:
-    """Trace the step, and give weakly typed leaves of the carry the types that the step returns.
+def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, Overview]:
+    """Trace the step, and give the carry the types that the step returns.
 
     A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
-    one leaf more, where one leaf feeds another.
+    one leaf more, where one leaf feeds another. A leaf without the batch axis is repeated for the rows.
     """
-    x = jax.tree.map(type_of_step, xs)
     while True:
-        try:
-            info = look_over(step, carry, x)
-        except Exception as error:
-            checks.add_call_context(error, carry, x, xs)
-            raise
+        carry, info = _trace(step, carry, xs, rows)
         checks.check_structure(carry, info.carry)
-        resolved = jax.tree.map(_resolved, carry, info.carry)
+        resolved = share_by_step(jax.tree.map(_resolved, carry, info.carry), info.carry, rows)
         if all(a is b for a, b in zip(jax.tree.leaves(resolved), jax.tree.leaves(carry), strict=True)):
             checks.check_carry(carry, info.carry)
             return carry, info
         carry = resolved
+
+
+def _trace(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, Overview]:
+    """Trace the step on the carry; if that fails, on the carry with its leaves repeated for the rows."""
+    x = jax.tree.map(type_of_step, xs)
+    try:
+        return carry, look_over(step, carry, x)
+    except Exception as error:
+        repeated = share_all(carry, rows)
+        info = None if repeated is carry else _trace_repeated(step, repeated, x)
+        if info is None:
+            checks.add_call_context(error, carry, x, xs)
+            raise
+        return repeated, info
+
+
+def _trace_repeated(step: Step, carry: Any, x: Any) -> Overview | None:
+    """The trace on a repeated carry, if the step takes it and returns one like it."""
+    try:
+        info = look_over(step, carry, x)
+    except Exception:  # The first error is the one to show.
+        return None
+    types = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (carry, info.carry)]
+    return info if types[0] == types[1] else None
 
 
 def _resolved(leaf: Any, new_leaf: Any) -> Any:

@@ -88,9 +88,9 @@ class Options:
     """The options of a call of a net; `Layer` says what each is."""
 
     first_step: Any = 0
-    seq_lengths: Integer[Array, " batch"] | None = None
-    mask: Bool[Array, "time batch"] | None = None
-    reset: Bool[Array, "time batch"] | None = None
+    seq_lengths: Integer[Array, "*batch"] | None = None
+    mask: Bool[Array, " time *batch"] | None = None
+    reset: Bool[Array, " time *batch"] | None = None
     reset_to: Any = None
     padding: Padding = "zero"
     truncate: int | None = None

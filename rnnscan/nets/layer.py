@@ -59,9 +59,9 @@ class Layer(Net):
         *,
         key: Array | None = None,
         first_step: Any = 0,
-        seq_lengths: Integer[Array, " batch"] | None = None,
-        mask: Bool[Array, "time batch"] | None = None,
-        reset: Bool[Array, "time batch"] | None = None,
+        seq_lengths: Integer[Array, "*batch"] | None = None,
+        mask: Bool[Array, " time *batch"] | None = None,
+        reset: Bool[Array, " time *batch"] | None = None,
         reset_to: Any = None,
         padding: Padding = "zero",
         truncate: int | None = None,
@@ -74,11 +74,12 @@ class Layer(Net):
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`. `(T, D)` is one row if the carry is one row's, or lengths, mask or
                 resets are; without any of these it is an error, because it may be one step, which `step` runs.
-            carry: the carry to start from; None: zeros.
+            carry: the carry to start from; None: the cell's `initial_carry`. A leaf `(H,)` is shared by the rows.
             key: a PRNG key for dropout and other random choices: training. None: evaluation, without any.
             first_step: the number of the first step, which random choices depend on: pass the steps done before where a
                 sequence is run in pieces with one key. A net that needs the whole sequence takes 0 alone.
-            seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`.
+            seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. For one row, with `xs` of
+                shape `(T, D)`, it is a scalar, and `mask` and `reset` are `(T,)`.
             mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
             reset: `(T, N)` booleans, true at the first step of an episode or document, in the order of time. The carry
                 goes back to `reset_to` before that step, or after it in a net that runs in reverse.
