@@ -523,7 +523,7 @@ def test_segments_of_a_symbolic_time():
     "broken",
     [
         lambda params, carry, x: (carry + x, carry),  # with a batch that differs
-        lambda carry, x: (carry, x),
+        lambda params, carry, x: (carry @ x, x),
     ],
 )
 def test_what_a_cell_raises_is_given_what_it_was_called_with(broken):
