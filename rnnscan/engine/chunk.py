@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.heuristics import heuristics
 from rnnscan.engine.split import needed
-from rnnscan.engine.trace import Atom, Constant, Equation, Value
+from rnnscan.engine.trace import Atom, Constant, Equation, Value, nominal_size
 
 
 # Linear in all operands together.
@@ -161,7 +161,7 @@ def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:
     XLA for the CPU transposes the greater one where its last axis is not contracted, and without the barrier it would
     undo this. Steps and rows are not merged to one axis: no sharding of the rows is one of the merged axis.
     """
-    if left.shape[-1] > right.shape[-1]:
+    if nominal_size(left.shape[-1:]) > nominal_size(right.shape[-1:]):
         return _columns_by_columns(_swapped(equation), right, left).T
     rows = (*range(left.ndim - 1),)
     columns = lax.optimization_barrier(jnp.moveaxis(left, -1, 0))

@@ -4,13 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.trace import Equation, Value, values_of
+from rnnscan.engine.trace import Equation, Value, nominal_size, values_of
 
 
 # What would have to run for all steps at once too, to feed an equation. A function, because few equations are asked.
@@ -205,13 +204,13 @@ def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
 
 
 def _operations(equation: Equation) -> int:
-    out = prod(equation.outputs[0].shape)
+    out = nominal_size(equation.outputs[0].shape)
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
-        return 2 * out * prod(equation.inputs[0].shape[axis] for axis in contracted)
+        return 2 * out * nominal_size(equation.inputs[0].shape[axis] for axis in contracted)
     dimensions: Any = equation.params["dimension_numbers"]
     kernel = equation.inputs[1].shape
-    return 2 * out * prod(kernel) // kernel[dimensions.rhs_spec[0]]
+    return 2 * out * nominal_size(kernel) // nominal_size([kernel[dimensions.rhs_spec[0]]])
 
 
 def _too_large(feeding: Sequence[Equation], moved: int) -> bool:

@@ -8,7 +8,7 @@ from jax import lax
 
 from rnnscan.engine.components import Components
 from rnnscan.engine.split import needed
-from rnnscan.engine.trace import Atom, Equation, Program, Value, concatenated, values_of
+from rnnscan.engine.trace import Atom, Equation, Program, Value, concatenated, nominal_size, values_of
 
 
 # A narrow product that is joined with wide ones is made with them wherever it alone is wanted.
@@ -96,7 +96,7 @@ def _joined(products: Sequence[Equation]) -> list[Equation]:
 
 def _alike_in_width(products: Sequence[Equation]) -> list[Equation]:
     """Those that are not much narrower than all of them together."""
-    widths = [product.outputs[0].shape[-1] for product in products]
+    widths = [nominal_size(product.outputs[0].shape[-1:]) for product in products]
     return [
         product
         for product, width in zip(products, widths, strict=True)

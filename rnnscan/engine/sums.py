@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import jax
+from jax.export import is_symbolic_dim
 
 from rnnscan.engine.components import Components
 from rnnscan.engine.heuristics import too_large_to_feed
@@ -161,12 +162,14 @@ def _padded(equation: Equation | None) -> list[tuple[int, int]]:
     if equation is None or equation.primitive.name != "pad":
         return []
     value = equation.inputs[1]
-    around = [(int(low), int(high)) for low, high, between in equation.params["padding_config"] if not between]
+    around = [(low, high) for low, high, between in equation.params["padding_config"] if not between]
+    if any(is_symbolic_dim(size) for both in around for size in both):
+        return []
     axes = [axis for axis, both in enumerate(around) if any(both)]
     is_plain = len(around) == len(equation.outputs[0].shape) and all(min(both) >= 0 for both in around)
     if len(axes) != 1 or not is_plain or not isinstance(value, Constant) or isinstance(value.value, jax.core.Tracer):
         return []
-    return [(axes[0], around[axes[0]][0])] if value.value == 0 else []
+    return [(axes[0], int(around[axes[0]][0]))] if value.value == 0 else []
 
 
 def _grouped(terms: Iterable[Atom], kind: Callable[[Atom], Hashable]) -> list[list[Atom]]:

@@ -8,7 +8,18 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.export import is_symbolic_dim
 from jax.extend import core
+
+
+# What a symbolic dimension of `jax.export`, most often the batch, counts as where the engine weighs sizes. Its choices
+# are right for every size; for one far from this they may be slower, or take more memory.
+_NOMINAL = 32
+
+
+def nominal_size(shape: Iterable[Any]) -> int:
+    """The number of elements, with 32 in place of each symbolic dimension."""
+    return prod(_NOMINAL if is_symbolic_dim(size) else size for size in shape)
 
 
 class Value:
@@ -31,8 +42,8 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
-        return prod(self.aval.shape) * int(self.aval.dtype.itemsize)
+        """Its size in bytes, a symbolic dimension counted as `nominal_size` does."""
+        return nominal_size(self.aval.shape) * int(self.aval.dtype.itemsize)
 
 
 @dataclass(frozen=True, eq=False)
