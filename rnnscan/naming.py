@@ -252,12 +252,14 @@ class Overview:
         y: the shapes of y.
         names: the labels that the step uses.
         has_side_effects: whether it does something that must not be done twice; printing for debugging may be.
+        closed_over: the `id` of each array that the step closes over.
     """
 
     carry: Any
     y: Any
     names: Names
     has_side_effects: bool
+    closed_over: frozenset[int]
 
 
 def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> Overview:
@@ -285,4 +287,4 @@ def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -
         traced, (new_carry, y) = jax.make_jaxpr(noted, return_shape=True)(carry, x)
     # Effects have no public kinds; those of jax.debug say so in their names.
     has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
-    return Overview(new_carry, y, names, has_side_effects)
+    return Overview(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)))

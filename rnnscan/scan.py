@@ -10,9 +10,11 @@ from typing import Any, Literal
 import jax
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan import checks
 from rnnscan.engine import fission as fission_engine
 from rnnscan.engine import lax as lax_engine
 from rnnscan.engine.prepare import prepare
+from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.messages import is_count
 from rnnscan.sequence import Padding, hold_last_valid
@@ -86,8 +88,9 @@ def scan(
     A cell with side effects, such as `jax.experimental.io_callback`, does them once a step: nothing of it is computed
     again, and to ask for that is an error. What `jax.debug` prints is printed again where a step is.
 
-    Outside `jax.jit` each call traces and compiles anew: put the training step under `jax.jit`, and `jax.shard_map` as
-    well, which outside of it cannot differentiate the fission engine.
+    Outside `jax.jit` the compiled program of a call is kept, as `lax.scan` keeps its own, for each cell, choice of
+    options and shapes: for plain functions by identity, for cells of the library by value. A cell that closes over
+    arrays, such as a lambda that reads a model, compiles at every call. A training step belongs under `jax.jit`.
 
     Returns:
         The carry after the last step, and the y of all steps, stacked: leaves `(T, ...)`.
@@ -109,55 +112,59 @@ def scan(
         >>> hidden.shape, state.shape, ys.shape
         ((2, 8), (2, 8), (5, 2, 8))
     """
+    options: dict[str, Any] = {
+        "length": length,
+        "reverse": reverse,
+        "unroll": unroll,
+        "padding": padding,
+        "truncate": truncate,
+        "engine": engine,
+    }
     if isinstance(memory, MemoryBudget):
         # Imported here, because planning runs this function under each choice.
         from rnnscan.insight.plan import fit
 
-        options = {
-            "length": length,
-            "reverse": reverse,
-            "unroll": unroll,
-            "seq_lengths": seq_lengths,
-            "mask": mask,
-            "reset": reset,
-            "reset_to": reset_to,
-            "padding": padding,
-            "truncate": truncate,
-            "engine": engine,
-        }
-        memory = fit(memory, cell, params, carry, xs, options)
-    call = prepare(
-        cell,
-        params,
-        carry,
-        xs,
-        length=length,
-        reverse=reverse,
-        unroll=unroll,
-        memory=memory,
-        seq_lengths=seq_lengths,
-        mask=mask,
-        reset=reset,
-        reset_to=reset_to,
-        padding=padding,
-        truncate=truncate,
-        engine=engine,
-    )
+        rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
+        memory = fit(memory, cell, params, carry, xs, options | rows)
+    xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    arrays = (params, carry, xs, seq_lengths, mask, reset, reset_to)
+    results = run_compiled(_run, cell, arrays, options | {"memory": memory})
     if memory is not None:
-        _warn_of_what_saves_nothing(memory, call.length, unroll)
-    run = lax_engine.run if engine == "lax" else fission_engine.run
+        _warn_of_what_saves_nothing(memory, checks.sequence_length(xs, length), unroll)
+    return results
+
+
+def _run(
+    cell: Any,
+    params: Any,
+    carry: Any,
+    xs: Any,
+    seq_lengths: Any,
+    mask: Any,
+    reset: Any,
+    reset_to: Any,
+    *,
+    kept: bool = False,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """Prepare a call and run it. `kept`: this trace of it is for later calls too."""
+    rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
+    call = prepare(cell, params, carry, xs, **rows, **options)
+    if kept and call.closes_over_arrays:
+        raise ClosesOverArraysError
+    run = lax_engine.run if call.engine == "lax" else fission_engine.run
     carry, ys = run(
         call.step,
         call.carry,
         call.xs,
         length=call.length,
-        reverse=reverse,
-        unroll=unroll,
+        reverse=call.reverse,
+        unroll=call.unroll,
         memory=call.memory,
         names=call.names,
     )
-    if call.valid is not None and padding == "hold":
-        ys = hold_last_valid(ys, call.valid, reverse=reverse)
+    if call.valid is not None and call.padding == "hold":
+        ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys
 
 

@@ -43,6 +43,7 @@ class Call:
         padding: what a padded step leaves behind.
         valid: which steps are valid, `(T, N)` or `(T,)`; None: all.
         info: what the trace of one step of the cell alone says.
+        closes_over_arrays: whether the cell reads arrays that are not among its arguments.
     """
 
     step: Step
@@ -56,6 +57,7 @@ class Call:
     padding: Padding
     valid: Any
     info: Overview
+    closes_over_arrays: bool
 
     @property
     def names(self) -> Names:
@@ -143,6 +145,7 @@ def prepare(
         padding=padding,
         valid=valid,
         info=info,
+        closes_over_arrays=not info.closed_over <= set(map(id, jax.tree.leaves(params))),
     )
 
 

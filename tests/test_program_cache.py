@@ -1,0 +1,151 @@
+"""Outside `jit` a call runs the program that an earlier call with the same cell, options and shapes compiled."""
+
+import gc
+import weakref
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from slow_reference import assert_close
+
+import rnnscan as rs
+
+
+WEIGHT, XS, CARRY = (
+    jnp.linspace(-1.0, 1.0, 9).reshape(3, 3),
+    jnp.linspace(0.0, 1.0, 24).reshape(4, 2, 3),
+    jnp.ones((2, 3)),
+)
+
+
+class Counter:
+    """How often a cell was traced."""
+
+    def __init__(self):
+        self.traces = 0
+
+    def count(self, function):
+        def counted(params, carry, x):
+            self.traces += 1
+            return function(params, carry, x)
+
+        return counted
+
+
+def recurrence(weight, carry, x):
+    hidden = jnp.tanh(carry @ weight + x)
+    return hidden, hidden
+
+
+def total(cell, **options):
+    return lambda weight: rs.scan(cell, weight, CARRY, XS, **options)[1].sum()
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.grad, jax.value_and_grad], ids=["call", "grad", "value_and_grad"]
+)
+def test_a_second_call_traces_nothing(transform):
+    counter = Counter()
+    run = transform(total(counter.count(recurrence)))
+    first = run(WEIGHT)
+    traces = counter.traces
+    assert_close(run(2 * WEIGHT), transform(total(recurrence))(2 * WEIGHT))
+    assert_close(run(WEIGHT), first)
+    assert counter.traces == traces
+
+
+def test_cells_of_the_library_share_programs_by_value():
+    traced = []
+
+    @dataclass(frozen=True)
+    class Counted:
+        cell: rs.cells.GRU
+
+        def __call__(self, params, carry, x):
+            traced.append(self.cell.hidden_size)
+            return self.cell(params, carry, x)
+
+    def run(size):
+        cell = Counted(rs.cells.GRU(size))
+        params = cell.cell.init(jax.random.key(0), input_size=3)
+        return rs.scan(cell, params, cell.cell.initial_carry(XS[0]), XS)[1]
+
+    first = run(5)
+    once = traced.count(5)
+    assert_close(run(5), first, tolerance=0)
+    assert traced.count(5) == once > 0
+    assert run(6).shape == (4, 2, 6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"reverse": True}, {"memory": None}, {"truncate": 2}, {"engine": "lax"}, {"padding": "hold"}]
+)
+def test_another_option_is_another_program(options):
+    lengths = {"seq_lengths": jnp.array([2, 4])}
+    run = lambda weight, **options: rs.scan(recurrence, weight, CARRY, XS, **lengths, **options)  # noqa: E731
+    run(WEIGHT)
+    assert_close(run(WEIGHT, **options), jax.jit(lambda weight: run(weight, **options))(WEIGHT))
+
+
+def test_arrays_that_a_cell_closes_over_may_change():
+    held = [jnp.ones(())]
+
+    def cell(weight, carry, x):
+        return recurrence(weight * held[0], carry, x)
+
+    rs.scan(cell, WEIGHT, CARRY, XS)
+    held[0] = jnp.zeros(())
+    assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1], jnp.tanh(XS))
+
+
+def test_what_a_cell_closes_over_gets_its_gradient():
+    def of_closed_over(weight):
+        return rs.scan(lambda _, carry, x: recurrence(weight, carry, x), None, CARRY, XS)[1].sum()
+
+    assert_close(jax.grad(of_closed_over)(WEIGHT), jax.grad(total(recurrence))(WEIGHT), tolerance=1e-6)
+
+
+def test_a_mutable_callable_is_traced_at_every_call():
+    @dataclass(eq=False)
+    class Scaled:
+        scale: float
+
+        def __call__(self, weight, carry, x):
+            return recurrence(self.scale * weight, carry, x)
+
+    cell = Scaled(1.0)
+    rs.scan(cell, WEIGHT, CARRY, XS)
+    cell.scale = 0.0
+    assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1], jnp.tanh(XS))
+
+
+def test_a_cell_may_ask_for_the_value_of_a_parameter():
+    def cell(params, carry, x):
+        weight, passes = params
+        for _ in range(int(passes)):
+            carry = carry @ weight
+        return recurrence(weight, carry, x)
+
+    run = lambda: rs.scan(cell, (WEIGHT, np.array(2)), CARRY, XS)  # noqa: E731
+    assert_close(run(), run(), tolerance=0)
+    expected = rs.scan(lambda weight, carry, x: recurrence(weight, carry @ weight @ weight, x), WEIGHT, CARRY, XS)
+    assert_close(run(), expected, tolerance=1e-6)
+
+
+def test_a_program_does_not_keep_its_function_alive():
+    def cell(weight, carry, x):
+        return recurrence(weight, carry, x)
+
+    rs.scan(cell, WEIGHT, CARRY, XS)
+    alive = weakref.ref(cell)
+    del cell
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_warning_is_given_at_every_call():
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="leaves no loop"):
+            rs.scan(recurrence, WEIGHT, CARRY, XS, unroll=4)
