@@ -1,6 +1,7 @@
 """recurrent_net(): a step over named values, with links from outputs to states, translated onto scan()."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -120,15 +121,10 @@ def recurrent_net(
     steps = {} if timestep is None else {timestep: jnp.arange(length, dtype=jnp.int32)}
     xs = {**inputs, **steps}
 
-    def cell(params: Any, states: dict[str, Any], x: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        outputs = cell_net(params, **x, **states)
-        wires.check_outputs(outputs, states)
-        return {state: outputs[output] for state, output in links.items()}, dict(outputs)
-
     with jax.named_scope(scope or "recurrent_net"):
         order = trace_outputs(wires, cell_net, params, states, xs)
         final_states, ys = scan(
-            cell,
+            _LinkedCell(cell_net, tuple(links.items())),
             params,
             states,
             xs,
@@ -162,6 +158,18 @@ def recurrent_net(
     if forward_only:  # Once more, for what the cell closes over.
         results = _forbid_gradient(results)
     return {f"{scope}/{result}" if scope else result: value for result, value in results.items()}
+
+
+@dataclass(frozen=True)
+class _LinkedCell:
+    """A net's step as a cell: the states are its carry, all outputs its y. Equal for equal steps and links."""
+
+    cell_net: Callable[..., Mapping[str, Any]]
+    links: tuple[tuple[str, str], ...]
+
+    def __call__(self, params: Any, states: dict[str, Any], x: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        outputs = dict(self.cell_net(params, **x, **states))
+        return {state: outputs[output] for state, output in self.links}, outputs
 
 
 def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory | None:

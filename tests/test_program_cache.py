@@ -107,6 +107,32 @@ def test_what_a_cell_closes_over_gets_its_gradient():
     assert_close(jax.grad(of_closed_over)(WEIGHT), jax.grad(total(recurrence))(WEIGHT), tolerance=1e-6)
 
 
+def test_a_second_recurrent_net_traces_nothing():
+    counter = Counter()
+
+    def cell_net(weight, input_t, hidden_t_prev):
+        return {"hidden_t": recurrence(weight, hidden_t_prev, input_t)[0]}
+
+    counted = counter.count(lambda weight, carry, x: cell_net(weight, x, carry))
+
+    def counted_net(weight, input_t, hidden_t_prev):
+        return {"hidden_t": counted(weight, hidden_t_prev, input_t)["hidden_t"]}
+
+    def run(weight):
+        return rs.recurrent_net(
+            counted_net,
+            weight,
+            inputs={"input_t": XS},
+            initial_cell_inputs={"hidden_t_prev": CARRY},
+            links={"hidden_t_prev": "hidden_t"},
+        )["hidden_t_all"]
+
+    first = run(WEIGHT)
+    traces = counter.traces
+    assert_close(run(WEIGHT), first)
+    assert counter.traces - traces == 1, "the check of its outputs alone"
+
+
 def test_a_mutable_callable_is_traced_at_every_call():
     @dataclass(eq=False)
     class Scaled:

@@ -5,8 +5,9 @@ included, is jitted once per cell. A call inside a jitted function needs none of
 """
 
 from collections.abc import Callable, Hashable
+from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -67,15 +68,15 @@ def run_compiled(run: Run, cell: Any, arrays: tuple[Any, ...], options: dict[str
 
 
 _NOT_KEPT = object()
+# What compares by identity and does not change.
+_UNCHANGING = (type(None), type, FunctionType, BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp, type(jax.jit(len)))
 
 
 def _programs_of(cell: Any) -> dict[Hashable, Any] | None:
     """The programs of a cell by their options; None for a cell whose behaviour its identity does not tell."""
     if isinstance(cell, FunctionType):
         return _of_functions.setdefault(cell, {})
-    by_identity: Any = object.__hash__
-    compares_by_identity = type(cell).__hash__ is by_identity
-    return None if compares_by_identity or not _is_hashable(cell) else _of_values(cell)
+    return _of_values(cell) if _compares_by_value(cell) and _is_hashable(cell) else None
 
 
 @lru_cache(maxsize=_PROGRAMS)
@@ -101,6 +102,17 @@ def _is_staged() -> bool:
 def _are_arrays(tree: Any) -> bool:
     """Whether all leaves can be arguments of a jitted function that mean there what they mean outside of it."""
     return all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float) for leaf in jax.tree.leaves(tree))
+
+
+def _compares_by_value(part: Any) -> bool:
+    """Whether equal cells do the same: a cell, or a part of one, that holds no object which may change."""
+    if isinstance(part, _UNCHANGING):
+        return True
+    if isinstance(part, tuple):
+        return all(map(_compares_by_value, part))
+    by_identity: Any = object.__hash__
+    inner = [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
+    return type(part).__hash__ is not by_identity and all(map(_compares_by_value, inner))
 
 
 def _is_hashable(value: Any) -> bool:
