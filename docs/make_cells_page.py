@@ -19,7 +19,7 @@ from rnnscan.insight.explain import Explanation
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "pictures" / "cells"
-BATCH, INPUT_SIZE, UNITS = 32, 128, 256
+STEPS, BATCH, INPUT_SIZE, UNITS = 1024, 32, 128, 256
 
 FAMILIES = {
     "Simple and gated cells": [cells.RNN(UNITS), cells.IndRNN(UNITS), cells.GRU(UNITS), cells.MGU(UNITS)],
@@ -63,8 +63,9 @@ def explanation_of(cell) -> Explanation:
     """What the engine finds in a step of the cell."""
     spatial = (8, 8) if cell.input_axes else ()
     x = jax.ShapeDtypeStruct((BATCH, *spatial, INPUT_SIZE), jnp.float32)
+    xs = jax.ShapeDtypeStruct((STEPS, *x.shape), x.dtype)
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), INPUT_SIZE))
-    return rs.explain(cell, params, jax.eval_shape(cell.initial_carry, x), x)
+    return rs.explain(cell, params, jax.eval_shape(cell.initial_carry, x), xs)
 
 
 def page() -> str:

@@ -37,7 +37,7 @@ def steps() -> dict[str, tuple[Any, Sequence[str]]]:
     def array(*shape: int) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
-    x, hidden = array(BATCH, INPUT_SIZE), array(BATCH, UNITS)
+    xs, hidden = array(1024, BATCH, INPUT_SIZE), array(BATCH, UNITS)
     params = {
         "kernel": array(INPUT_SIZE, UNITS),
         "recurrent_kernel": array(UNITS, UNITS),
@@ -47,8 +47,8 @@ def steps() -> dict[str, tuple[Any, Sequence[str]]]:
     layers = rs.stack(cells.RNN(UNITS, use_bias=False), cells.RNN(UNITS, use_bias=False))
     of_layers = jax.eval_shape(lambda: layers.init(jax.random.key(0), INPUT_SIZE))
     return {
-        "fast_and_slow": (rs.explain(fast_and_slow, params, (hidden, hidden), x), ["fast", "slow"]),
-        "two_layers": (rs.explain(layers, of_layers, ((hidden,), (hidden,)), x), ["h of layer 1", "h of layer 2"]),
+        "fast_and_slow": (rs.explain(fast_and_slow, params, (hidden, hidden), xs), ["fast", "slow"]),
+        "two_layers": (rs.explain(layers, of_layers, ((hidden,), (hidden,)), xs), ["h of layer 1", "h of layer 2"]),
     }
 
 

@@ -21,8 +21,8 @@ from rnnscan.memory import Memory
 from rnnscan.messages import is_count
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net
+from rnnscan.nets.calls import run, takes_nets
 from rnnscan.nets.pieces import check_runs_in_pieces
-from rnnscan.scan import scan
 
 
 def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
@@ -54,11 +54,14 @@ def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
     return ((first, _steps(xs, first, first + size)) for first in range(0, length, size))
 
 
+@takes_nets
 def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **options: Any) -> tuple[Any, Any]:
     """Run a cell over time, with a gradient that goes back to the beginning of each chunk: `scan(truncate=size)`.
 
+    A net takes the place of a cell as `by_chunk(net, params, xs, carry=None, size=size)`.
+
     Args:
-        cell: as in `scan`, or a net.
+        cell: as in `scan`, or a net that runs in pieces.
         params: as in `scan`.
         carry: as in `scan`; None, for a net: zeros.
         xs: as in `scan`.
@@ -87,9 +90,7 @@ def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **option
     """
     check_runs_in_pieces("by_chunk", cell)
     _check_count("by_chunk", "size", size)
-    if isinstance(cell, Net):
-        return _call(cell, params, xs, carry, truncate=size, **options)
-    return scan(cell, params, carry, xs, truncate=size, **options)
+    return run(cell, params, carry, xs, truncate=size, **options)
 
 
 class _Steps(NamedTuple):
@@ -100,6 +101,7 @@ class _Steps(NamedTuple):
     reset: Any
 
 
+@takes_nets
 def by_window(
     cell: Any,
     params: Any,
@@ -119,10 +121,10 @@ def by_window(
 
     Outputs of the steps `[j k1, (j + 1) k1)` see as constant the carry before step `(j + 1) k1 - k2`, and those that
     reach back to the first step see the initial carry as it is. All windows but the first and the last run at once,
-    side by side.
+    side by side. A net takes the place of a cell as `by_window(net, params, xs, carry=None, every=k1, back=k2)`.
 
     Args:
-        cell: as in `scan`, or a net.
+        cell: as in `scan`, or a net that runs in pieces.
         params: as in `scan`.
         carry: as in `scan`; None, for a net: zeros. It gets the gradients of the windows that reach back to the first
             step.
@@ -173,7 +175,7 @@ def by_window(
     length = checks.sequence_length(xs, None)
     given = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length))
 
-    def run(carry: Any, first: int, last: int) -> tuple[Any, Any]:
+    def over_steps(carry: Any, first: int, last: int) -> tuple[Any, Any]:
         return over(carry, _steps(given, first, last))
 
     def over(carry: Any, window: Any) -> tuple[Any, Any]:
@@ -182,7 +184,7 @@ def by_window(
     # The windows that reach back to the first step are one run. Then come `middle` whole ones, and what is left.
     first = min(back // every * every, length)
     middle, left = divmod(length - first, every)
-    last_carry, ys = run(carry, 0, first)
+    last_carry, ys = over_steps(carry, 0, first)
     outputs = [ys]
     start = first + every - back  # of the first window that is not in that run; the others follow `every` steps apart
     windows = middle + (left > 0)
@@ -195,7 +197,7 @@ def by_window(
         outputs.append(jax.tree.map(lambda leaf: _in_order(leaf[:, back - every :]), ys))
     if left:
         start += middle * every
-        last_carry, ys = run(jax.tree.map(lambda leaf: leaf[-1], before), start, length)
+        last_carry, ys = over_steps(jax.tree.map(lambda leaf: leaf[-1], before), start, length)
         outputs.append(_steps(ys, length - left - start, None))
     return last_carry, jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *outputs)
 
@@ -222,13 +224,7 @@ def _carries_before(
 
 def _scan(cell: Any, params: Any, carry: Any, steps: _Steps, reset_to: Any, **options: Any) -> tuple[Any, Any]:
     options |= {"mask": steps.valid, "reset": steps.reset, "reset_to": reset_to}
-    if isinstance(cell, Net):
-        return _call(cell, params, steps.xs, carry, **options)
-    return scan(cell, params, carry, steps.xs, **options)
-
-
-def _call(net: Any, params: Any, xs: Any, carry: Any, **options: Any) -> tuple[Any, Any]:
-    return net(params, xs, carry, **options)
+    return run(cell, params, carry, steps.xs, **options)
 
 
 def _steps(tree: Any, first: int, last: int | None) -> Any:

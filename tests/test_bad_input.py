@@ -546,11 +546,13 @@ def test_what_the_cell_of_a_net_raises_is_given_its_blobs_and_links():
     assert "hidden_t_prev <- hidden_t, state_t_prev <- state_t" in note
 
 
-def test_explain_is_given_one_step():
-    cell = lambda params, carry, x: (carry + x, carry)  # noqa: E731
-    message = r"^explain: the carry .* got float32\[5,4,3\] for float32\[4,3\] at `carry`.*xs\[0\]"
-    with pytest.raises(ValueError, match=message):
-        rs.explain(cell, None, jnp.ones((4, 3)), jnp.ones((5, 4, 3)))
+def test_explain_is_given_the_whole_sequence_as_scan_is():
+    cell, xs = rs.cells.LSTM(3), jnp.ones((5, 4, 2))
+    params, carry = cell.init(jax.random.key(0), 2), cell.initial_carry(xs[0])
+    with pytest.raises(ValueError, match="A carry of another batch or hidden size does not fit"):
+        rs.explain(cell, params, carry, xs[0])
+    with pytest.raises(TypeError, match=r"^explain: a net takes \(net, params, xs, carry=None\); got \['params'\]"):
+        rs.explain(rs.layer(cell), params)
 
 
 @pytest.mark.parametrize(

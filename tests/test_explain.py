@@ -16,7 +16,8 @@ from rnnscan.messages import in_words
 def explain(cell, hidden=4, features=3, **options):
     x = jax.ShapeDtypeStruct((2, features), jnp.float32)
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), features))
-    return rs.explain(cell, params, jax.eval_shape(cell.initial_carry, x), x, **options)
+    xs = jax.ShapeDtypeStruct((1024, *x.shape), x.dtype)
+    return rs.explain(cell, params, jax.eval_shape(cell.initial_carry, x), xs, **options)
 
 
 def min_gru(params, carry, x):
@@ -26,8 +27,8 @@ def min_gru(params, carry, x):
 
 
 def of_min_gru(**options):
-    kernel, carry, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 128), (8, 128), (8, 64)))
-    return rs.explain(min_gru, {"gate": kernel, "candidate": kernel}, carry, x, **options)
+    kernel, carry, xs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 128), (8, 128), (1024, 8, 64)))
+    return rs.explain(min_gru, {"gate": kernel, "candidate": kernel}, carry, xs, **options)
 
 
 def test_the_parts_of_an_lstm():
@@ -63,7 +64,7 @@ def test_a_named_value_is_kept_or_computed_again(memory, again):
 
 def test_a_carry_that_stays_is_kept_once():
     cell = lambda params, carry, x: ((carry[0], jnp.tanh(carry[1] * carry[0] + x)), x)  # noqa: E731
-    explanation = rs.explain(cell, None, (jnp.ones(2), jnp.ones(2)), jnp.ones(2))
+    explanation = rs.explain(cell, None, (jnp.ones(2), jnp.ones(2)), jnp.ones((9, 2)))
     assert (explanation.carry["[0]"].kind, explanation.carry["[0]"].kept) == ("unchanged", "once")
     assert explanation.carry["[1]"].kept == "before every step"
 
@@ -72,11 +73,11 @@ def test_it_says_which_engine_runs_a_cell_and_why():
     def branching(params, carry, x):
         return lax.cond(x.sum() > 0, lambda: rs.name(jnp.sin(carry), "sine"), lambda: carry), x
 
-    explanation = rs.explain(branching, None, jnp.ones(2), jnp.ones(2))
+    explanation = rs.explain(branching, None, jnp.ones(2), jnp.ones((9, 2)))
     assert explanation.engine == "lax"
     assert "within a vmap or a branch" in explanation.reason
     assert explanation.reason in str(explanation)
-    nothing_kept = rs.explain(branching, None, jnp.ones(2), jnp.ones(2), memory=rs.Memory(recompute="all"))
+    nothing_kept = rs.explain(branching, None, jnp.ones(2), jnp.ones((9, 2)), memory=rs.Memory(recompute="all"))
     assert nothing_kept.engine == "fission"
 
 
@@ -100,8 +101,8 @@ def test_text_rich_and_html_say_the_same():
 def test_what_cannot_be_explained_is_refused():
     with pytest.raises(TypeError, match=r"explain: `memory` must be a Memory; got None"):
         of_min_gru(memory=None)
-    with pytest.raises(ValueError, match=r"explain: `length` must be an int of at least 1; got 0"):
-        of_min_gru(length=0)
+    with pytest.raises(ValueError, match=r"same number of steps, on their first axis; got 1024 at `xs`, 8 at `length`"):
+        of_min_gru(length=8)
     with pytest.raises(ValueError, match="gate"):
         of_min_gru(memory=rs.Memory(recompute=("gates",)))
 

@@ -258,11 +258,10 @@ def test_a_budget_for_a_net_over_named_values():
         run(rs.Memory.fit(9))
 
 
-def test_what_takes_a_choice_and_no_budget_says_so():
+def test_reports_plan_a_budget():
     cell, budget = cells.GRU(4), rs.Memory.fit(10**9)
     params, carry, xs = arguments(cell)
-    with pytest.raises(ValueError, match=r"^explain: `memory` must be a choice; got a budget, .* by rnnscan\.plan\."):
-        rs.explain(cell, params, carry, jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype), memory=budget)
+    assert rs.explain(cell, params, carry, xs, memory=budget).memory == rs.Memory()
     assert rs.memory_report(cell, params, carry, xs, memory=budget, compile=False).memory == rs.Memory()
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 def explained(cell):
     x = jnp.ones((2, 3))
-    return rs.explain(cell, cell.init(jax.random.key(0), 3), cell.initial_carry(x), x)
+    return rs.explain(cell, cell.init(jax.random.key(0), 3), cell.initial_carry(x), x[None])
 
 
 def test_the_operations_of_an_rnn_in_their_order_and_kinds():

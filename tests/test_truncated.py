@@ -144,7 +144,7 @@ def test_nets_are_truncated_as_the_stack_of_their_cells(carry):
 
         def of_net(params, given, xs, form=form, options=options):
             params = {"net_0": params["layer_0"], "net_1": params["layer_1"]}
-            return form(NET, params, given if carry else None, xs, mask=mask, reset=reset, **options)
+            return form(NET, params, xs, given if carry else None, mask=mask, reset=reset, **options)
 
         def of_cell(params, given, xs, form=form, options=options):
             given = given if carry else jax.tree.map(jnp.zeros_like, given)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import typer
 from rich.console import Console
 
@@ -25,8 +24,7 @@ def explain(
     with readable_errors():
         given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
         memory = rs.Memory(recompute=parse_recompute(recompute) if recompute else ())
-        x = jax.ShapeDtypeStruct(given.xs.shape[1:], given.xs.dtype)
-        explanation = rs.explain(given.cell, given.params, given.carry, x, memory=memory, length=length)
+        explanation = rs.explain(given.cell, given.params, given.carry, given.xs, memory=memory)
         if plot is not None:
             from rnnscan.insight.picture import check_picture_file
             from rnnscan.insight.step_picture import step_figure

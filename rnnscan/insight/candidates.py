@@ -1,6 +1,6 @@
 """The memory choices that planning looks at, in the order of what they cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, pairwise
@@ -31,13 +31,28 @@ class Candidate:
 def candidates(
     cell: Any, params: Any, carry: Any, x: Any, length: int, *, engine: str = "auto", can_offload: bool = False
 ) -> list[Candidate]:
-    """Memory choices in the order of their cost; among those of one cost the ones that keep more come first.
+    """Memory choices of one cell, as `candidates_of` has them.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`.
         params: its parameters, as arrays or `jax.ShapeDtypeStruct`.
         carry: a carry, of the same.
         x: one step's input, of the same.
+        length: T.
+        engine: as in `scan`.
+        can_offload: whether the device's memory is another than the host's.
+    """
+    return candidates_of([(cell, params, carry, x)], length, engine=engine, can_offload=can_offload)
+
+
+def candidates_of(
+    steps: Sequence[tuple[Any, Any, Any, Any]], length: int, *, engine: str = "auto", can_offload: bool = False
+) -> list[Candidate]:
+    """Memory choices in the order of their cost; among those of one cost the ones that keep more come first.
+
+    Args:
+        steps: for each scan that has the choice its cell, params, carry and one step's input, as arrays or
+            `jax.ShapeDtypeStruct`. A net has several.
         length: T.
         engine: as in `scan`; the lax engine has no chunks.
         can_offload: whether the device's memory is another than the host's.
@@ -46,12 +61,12 @@ def candidates(
         Choices of names that are computed again, of names that are offloaded, of chunks, and of segments: of one
         length, nested, and schedules of several scans.
     """
-    names = _names(cell, params, carry, x)
-    forward = forward_cost(cell, params, carry, x)
+    names = tuple(dict.fromkeys(name for step in steps for name in _names(*step)))
+    forward = sum(forward_cost(*step) for step in steps)
 
     @cache  # Most candidates keep the same names, and the cost is a trace of the gradient.
     def cost_of(kept: tuple[str, ...]) -> int | float:
-        return training_cost(cell, kept, params, carry, x)
+        return sum(training_cost(cell, kept, *given) for cell, *given in steps)
 
     def candidate(memory: Memory, *, again: float = 0.0, offloaded: int | float = 0) -> Candidate:
         kept = () if memory.recompute == "all" else tuple(name for name in names if name not in memory.recompute)
@@ -65,7 +80,7 @@ def candidates(
         for chosen in _dropped(names):
             offload = tuple(name for name in names if name not in chosen)
             if offload:
-                price = offload_cost(cell, offload, params, carry, x)
+                price = sum(offload_cost(cell, offload, *given) for cell, *given in steps)
                 found.append(candidate(Memory(recompute=chosen, offload=offload), offloaded=price))
     for segment, again, again_of_names in _segments(length):
         found.append(candidate(Memory(recompute="all", segment=segment), again=again))

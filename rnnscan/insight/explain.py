@@ -3,18 +3,21 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import jax
-import jax.numpy as jnp
 
-from rnnscan import checks
 from rnnscan.engine.fission import why_not
 from rnnscan.engine.kinds import CarryFound, EquationFound, find
+from rnnscan.engine.prepare import Call
 from rnnscan.engine.step import flatten_step
-from rnnscan.memory import Memory, MemoryBudget, check_names, kept_names
-from rnnscan.messages import describe, in_words, is_count, leaves_with_places
-from rnnscan.naming import look_over
+from rnnscan.insight.arguments import Arguments, part_names
+from rnnscan.insight.plan import fit
+from rnnscan.memory import Memory, MemoryBudget, kept_names
+from rnnscan.messages import in_words
+from rnnscan.nets.base import Net
+from rnnscan.nets.calls import takes_nets
+from rnnscan.nets.observing import LayerRun
 
 
 @dataclass(frozen=True)
@@ -85,39 +88,88 @@ class Explanation:
         return [title, f"engine: {self.engine}{reason}", f"equations: {counts}", *carry]
 
 
+@dataclass(frozen=True)
+class NetExplanation:
+    """What the fission engine finds in each scan of a net. Print it, or show it in a notebook.
+
+    Attributes:
+        net: the net, in words.
+        parts: an `Explanation` for each scan, by its name: `"net_0"`, `"net_1.forward"`.
+    """
+
+    net: str
+    parts: dict[str, Explanation]
+
+    def __str__(self) -> str:
+        """The explanations as text, one after the other."""
+        return "\n\n".join(f"{name}: {part}" for name, part in self.parts.items())
+
+    def __rich__(self) -> Any:
+        """The explanations as tables of rich."""
+        from rich.console import Group
+
+        return Group(*(item for name, part in self.parts.items() for item in (f"{name}:", part)))
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return "".join(f"<h4>{escape(name)}</h4>{part._repr_html_()}" for name, part in self.parts.items())
+
+
+@overload
+def explain(
+    cell: Net, params: Any, xs: Any, carry: Any = None, *, memory: Memory = Memory(), **options: Any
+) -> NetExplanation: ...
+
+
+@overload
 def explain(
     cell: Callable[[Any, Any, Any], tuple[Any, Any]],
     params: Any,
     carry: Any,
-    x: Any,
+    xs: Any,
     *,
     memory: Memory = Memory(),
-    length: int = 1024,
-) -> Explanation:
-    """What the fission engine finds in a cell: which of its work is invariant, parallel, linear and recurrent.
+    **options: Any,
+) -> Explanation: ...
+
+
+@takes_nets
+def explain(
+    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    params: Any,
+    carry: Any,
+    xs: Any,
+    *,
+    memory: Memory = Memory(),
+    **options: Any,
+) -> Explanation | NetExplanation:
+    """Say which work of a cell the fission engine runs once, for many steps at once, and step by step.
 
     Nothing is computed. Each operation of one step is
 
     - invariant: it depends on parameters and constants only, and runs once;
-    - parallel: it waits for no step before its own but by way of loops that have run, so it can be done for many steps
-      at once, and is where that pays;
-    - linear: it carries a leaf on by `c' = a * c + b`, elementwise;
-    - recurrent: it carries a leaf on in any other way, and runs step by step.
+    - parallel: it depends on earlier steps only through completed loops, so it can run for many steps at once;
+    - linear: it updates a carry by `c' = a * c + b`, elementwise;
+    - recurrent: it updates a carry in any other way, and runs step by step.
+
+    The step is the one that `scan` runs, with padding and resets around the cell. A net takes the place of a cell as
+    `explain(net, params, xs, carry=None)`, and each of its scans is explained.
 
     Args:
-        cell: `cell(params, carry, x) -> (carry, y)`.
+        cell: `cell(params, carry, x) -> (carry, y)`, or a net.
         params: its parameters: arrays, or `jax.ShapeDtypeStruct`.
-        carry: a carry, of the same.
-        x: one step's input, of the same.
-        memory: the memory choice to explain.
-        length: steps of the sequence, on which the chunk depends.
+        carry: the initial carry, of the same.
+        xs: the inputs, of the same, time-major: leaves `(T, N, ...)`; or None, with `length` among the options.
+        memory: the memory choice to explain, or a budget (`Memory.fit`), which is planned first.
+        options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `engine` and so on.
 
     Returns:
-        An `Explanation`, which shows as text, as a table of rich, and as HTML.
+        An `Explanation`, or for a net a `NetExplanation`. Both show as text, as tables of rich, and as HTML.
 
     Raises:
-        TypeError: if `memory` is no `Memory`, or the cell does not return a carry and a y.
-        ValueError: if `memory` names what the cell does not.
+        TypeError: if `memory` is no `Memory`, or `scan` refuses an argument's type.
+        ValueError: if `scan` refuses an argument's value.
 
     Example:
         >>> import jax
@@ -126,8 +178,8 @@ def explain(
         >>> from rnnscan import cells
         >>> cell = cells.LSTM(256)
         >>> params = cell.init(jax.random.key(0), input_size=128)
-        >>> x = jnp.ones((32, 128))
-        >>> explanation = rs.explain(cell, params, cell.initial_carry(x), x, memory=rs.Memory(recompute="all"))
+        >>> xs = jnp.ones((64, 32, 128))
+        >>> explanation = rs.explain(cell, params, cell.initial_carry(xs[0]), xs, memory=rs.Memory(recompute="all"))
         >>> explanation.carry["[0]"].kept, explanation.carry["[1]"].kept
         ('as the output that it is', 'before every chunk of 16 steps; it follows linearly in between')
     """
@@ -136,52 +188,41 @@ def explain(
             f"explain: `memory` must be a Memory; got {memory!r}. memory=None is plain autodiff, which splits nothing."
         )
     if isinstance(memory, MemoryBudget):
-        raise ValueError(
-            f"explain: `memory` must be a choice; got a budget, {memory!r}. Make the choice for these shapes by "
-            "rnnscan.plan."
-        )
-    if not is_count(length):
-        raise ValueError(f"explain: `length` must be an int of at least 1; got {length!r}.")
-    found: dict[str, Any] = {}
+        memory = fit(memory, cell, params, carry, xs, options)
+    given = Arguments(cell, params, carry, xs, {**options, "memory": memory})
+    found: list[Explanation] = []
 
-    def look(params: Any, carry: Any, x: Any) -> None:
-        def step(carry: Any, x: Any) -> tuple[Any, Any]:
-            return checks.carry_and_output(cell(params, carry, x))
+    def look(*arrays: Any) -> None:
+        found.extend(_explanation(run, call) for run, call in given.calls(arrays))
 
-        overview = look_over(step, carry, x)
-        checks.check_structure(carry, overview.carry)
-        _check_shapes(carry, overview.carry, x)
-        check_names(memory, overview.names)
-        flat, _ = flatten_step(step, carry, x, kept=frozenset(overview.names.known), names=overview.names)
-        kept = kept_names(memory, overview.names)
-        # A name that cannot be taken out of the step matters only where it is kept.
-        found["reason"] = why_not(flatten_step(step, carry, x, kept=kept, names=overview.names)[0], memory)
-        step_found = find(flat, kept, length=length, chunk=memory.chunk)
-        places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(carry)]
-        found["equations"], found["y"] = step_found.equations, step_found.y
-        found["carry"] = dict(zip(places, step_found.carry, strict=True))
+    given.eval_shape(look)
+    if not isinstance(cell, Net):
+        return found[0]
+    return NetExplanation(in_words(cell), dict(zip(part_names(cell), found, strict=True)))
 
-    jax.eval_shape(look, params, carry, x)
+
+def _explanation(run: LayerRun, call: Call) -> Explanation:
+    """What is found in the step of a call, while its arguments are traced."""
+    memory = run.options["memory"]
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), call.xs)
+    names = call.names
+    flat, _ = flatten_step(call.step, call.carry, x, kept=frozenset(names.known), names=names)
+    kept = kept_names(memory, names)
+    reason = 'engine="lax" is asked for' if call.engine == "lax" else ""
+    # A name that cannot be taken out of the step matters only where it is kept.
+    reason = reason or why_not(flatten_step(call.step, call.carry, x, kept=kept, names=names)[0], memory)
+    found = find(flat, kept, length=call.length, chunk=memory.chunk)
+    places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
     return Explanation(
-        cell=in_words(cell),
+        cell=in_words(run.cell),
         memory=memory,
-        length=length,
-        engine="lax" if found["reason"] else "fission",
-        reason=found["reason"],
-        equations=found["equations"],
-        carry=found["carry"],
-        y=found["y"],
+        length=call.length,
+        engine="lax" if reason else "fission",
+        reason=reason,
+        equations=found.equations,
+        carry=dict(zip(places, found.carry, strict=True)),
+        y=found.y,
     )
-
-
-def _check_shapes(carry: Any, new_carry: Any, x: Any) -> None:
-    for (where, leaf), new_leaf in zip(leaves_with_places(carry, "carry"), jax.tree.leaves(new_carry), strict=True):
-        if jnp.shape(leaf) != new_leaf.shape:
-            raise ValueError(
-                f"explain: the carry that the cell returns must have the shapes of the one it is given; got "
-                f"{describe(new_leaf)} for {describe(leaf)} at {where}, with x = {jax.tree.map(describe, x)}. Give one "
-                "step's input, such as xs[0]."
-            )
 
 
 _HEADER = ("operation", "result", "name", "kind", "forward", "again")

@@ -8,12 +8,14 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan import checks
+from rnnscan.engine.prepare import Call
 from rnnscan.engine.sizes import Kept, kept_sizes
 from rnnscan.engine.trace import Value, trace
+from rnnscan.insight.arguments import Arguments, part_names
 from rnnscan.insight.memory_prediction import host_is_device, predict_temporary
-from rnnscan.memory import Memory, kept_names
-from rnnscan.naming import Names, look_over
+from rnnscan.memory import kept_names
+from rnnscan.nets.base import Net
+from rnnscan.nets.observing import LayerRun
 
 
 Role: TypeAlias = Literal[
@@ -112,82 +114,106 @@ class KeptParts:
     others: list[Part]
 
 
-def predict_kept(cell: Any, arguments: Any, length: int, memory: Memory, engine: str) -> KeptParts | None:
-    """What the trace of one step says is kept; None where it does not tell."""
+def predict_kept(given: Arguments) -> KeptParts | None:
+    """What the trace of one step of each scan says is kept; None where it does not tell."""
     found: list[KeptParts] = []
 
-    def look(params: Any, carry: Any, xs: Any) -> None:
-        def step(carry: Any, x: Any) -> tuple[Any, Any]:
-            return checks.carry_and_output(cell(params, carry, x))
+    def look(*arrays: Any) -> None:
+        named = _Named(dict(zip(map(id, arrays), given.places, strict=True)))
+        calls = list(given.calls(arrays))  # Held on to, because values are told by their identity.
+        titles = [f"{name}: " for name in part_names(given.cell)] if isinstance(given.cell, Net) else [""]
+        for title, (run, call) in zip(titles, calls, strict=True):
+            kept = _kept_of(call)
+            if kept is None:
+                return
+            named.add(title, run, call, kept)
+        found.append(KeptParts(named.arguments, [*named.parts.values()]))
 
-        x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
-        overview = look_over(step, carry, x)
-        if overview.has_side_effects:  # Then scan runs it as under memory=None.
-            return
-        kept = kept_sizes(step, carry, xs, length=length, memory=memory, names=overview.names, engine=engine)
-        if kept is not None:
-            places = _Places((params, carry, xs), overview.y)
-            found.append(places.parts(kept, length, memory, overview.names))
-
-    jax.eval_shape(look, *arguments)
+    given.eval_shape(look)
     return found[0] if found else None
 
 
-class _Places:
-    """What to call the values that are kept of a scan, while it is being traced."""
+def _kept_of(call: Call) -> tuple[Kept, ...] | None:
+    """What is kept of a call; None where JAX decides that, or padding holds outputs after the scan."""
+    if call.memory is None or (call.valid is not None and call.padding == "hold"):
+        return None
+    return kept_sizes(
+        call.step,
+        call.carry,
+        call.xs,
+        length=call.length,
+        memory=call.memory,
+        names=call.names,
+        engine=call.engine,
+    )
 
-    def __init__(self, arguments: tuple[Any, Any, Any], y: Any) -> None:
-        _, carry, xs = (_places(root, tree) for root, tree in zip(_ROOTS, arguments, strict=True))
-        self._of_argument = {id(leaf): place for place, leaf in argument_places(arguments)}
-        self._carry, self._xs = [place for place, _ in carry], [place for place, _ in xs]
-        self._ys = [place for place, _ in _places("ys", y)]
 
-    def parts(self, kept: Iterable[Kept], length: int, memory: Memory, names: Names) -> KeptParts:
-        """The parts that are kept, those of one name together, and the names that are not."""
-        arguments: set[str] = set()
-        parts: dict[str, Part] = {}
+class _Named:
+    """The values that are kept, each once and by a name, while their scans are being traced.
+
+    Attributes:
+        arguments: the places of the arguments among them.
+        parts: the others, by their names.
+    """
+
+    def __init__(self, places: dict[int, str]) -> None:
+        self._places = places
+        self._seen: set[int] = set()
+        self.arguments: set[str] = set()
+        self.parts: dict[str, Part] = {}
+
+    def add(self, title: str, run: LayerRun, call: Call, kept: Iterable[Kept]) -> None:
+        """Add what one scan keeps, the values of one name together, and the names that are not kept."""
+        memory = call.memory
+        assert memory is not None
+        leaves = {"initial carry": call.carry, "x": call.xs, "y": run.ys}
+        values = {source: jax.tree.leaves(tree) for source, tree in leaves.items()}
+        # Segments cut inputs into new arrays, which no other scan shares.
+        segmented = any(part.segment for part in memory.parts(call.length))
         for one in kept:
-            place = self._argument(one)
-            if place is not None:
-                arguments.add(place)
-                continue
-            part = self._part(one, length, memory)
-            if part.name in parts:
-                part = replace(part, bytes=part.bytes + parts[part.name].bytes)
-            parts[part.name] = part
-        staying = frozenset() if memory.segment else kept_names(memory, names)
-        again = [
-            f'"{name}", computed again' for name in names.known if name not in staying and f'"{name}"' not in parts
-        ]
-        return KeptParts(arguments, [*parts.values(), *(_kept(name, 0) for name in again)])
+            value = one.of if one.source == "constant" else (values.get(one.source) or {one.of: None})[one.of]
+            place = self._places.get(id(value))
+            copied = segmented and one.source == "x"
+            if place is not None and not (copied and place in self.arguments):
+                self.arguments.add(place)
+            elif value is None or copied or id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._add(_part_kept(title, run, call, one))
+        staying = frozenset() if memory.segment else kept_names(memory, call.names)
+        for name in call.names.known:
+            if name not in staying and f'{title}"{name}"' not in self.parts:
+                self._add(_kept(f'{title}"{name}", computed again', 0))
 
-    def _argument(self, kept: Kept) -> str | None:
-        """The argument that a kept value is, if it is one."""
-        if kept.source == "constant":
-            return self._of_argument.get(id(kept.of))
-        places = {"initial carry": self._carry, "x": self._xs}.get(kept.source)
-        return None if places is None else places[kept.of]
-
-    def _part(self, kept: Kept, length: int, memory: Memory) -> Part:
-        if kept.source == "constant":
-            return _closed_over(kept.nbytes)
-        if kept.source == "name":
-            return _kept(f'"{kept.of}"', kept.nbytes, offloaded=kept.of in memory.offload)
-        if kept.source == "y":
-            return _kept(f"{self._ys[kept.of]}, kept", kept.nbytes)
-        times = "every step" if kept.times == length else f"{kept.times} of the steps"
-        return _kept(f"{self._carry[kept.of]} before {times}", kept.nbytes)
+    def _add(self, part: Part) -> None:
+        before = self.parts.get(part.name)
+        self.parts[part.name] = part if before is None else replace(part, bytes=part.bytes + before.bytes)
 
 
-def count_kept(run: Callable[..., Any], arguments: Any) -> KeptParts:
+def _part_kept(title: str, run: LayerRun, call: Call, kept: Kept) -> Part:
+    """The part of a kept value that is no argument."""
+    if kept.source == "constant":
+        return _closed_over(kept.nbytes)
+    if kept.source == "name":
+        assert call.memory is not None
+        return _kept(f'{title}"{kept.of}"', kept.nbytes, offloaded=kept.of in call.memory.offload)
+    if kept.source == "x":
+        own = _places("xs", run.xs)
+        return _kept(title + (own[kept.of] if kept.of < len(own) else "resets and valid steps"), kept.nbytes)
+    if kept.source == "y":
+        return _kept(f"{title}{_places('ys', call.y)[kept.of]}, kept", kept.nbytes)
+    carry = _places("carry", call.carry)[kept.of]
+    times = {1: "the first step", call.length: "every step"}.get(kept.times, f"{kept.times} of the steps")
+    return _kept(f"{title}{carry} before {times}", kept.nbytes)
+
+
+def count_kept(given: Arguments) -> KeptParts:
     """What autodiff keeps: the arguments among its residuals, and all others as one part."""
-    leaves, structure = jax.tree.flatten(arguments)
 
-    def residuals(*leaves: Any) -> list[Any]:
-        return jax.tree.leaves(jax.vjp(run, *jax.tree.unflatten(structure, leaves))[1])
+    def residuals(*arrays: Any) -> list[Any]:
+        return jax.tree.leaves(jax.vjp(lambda *arrays: given.run(arrays), *arrays)[1])
 
-    program = trace(residuals, *leaves)
-    place_of = dict(zip(program.inputs, [place for place, _ in argument_places(arguments)], strict=True))
+    program = trace(residuals, *given.shapes)
+    place_of = dict(zip(program.inputs, given.places, strict=True))
     arguments_kept = {place_of[atom] for atom in program.outputs if atom in place_of}
     made = sum(_nbytes(atom) for atom in program.outputs if isinstance(atom, Value) and atom not in place_of)
     constants = sum(_nbytes(atom) for atom in program.outputs if not isinstance(atom, Value))
@@ -195,72 +221,73 @@ def count_kept(run: Callable[..., Any], arguments: Any) -> KeptParts:
     return KeptParts(arguments_kept, [*closed_over, _kept("what autodiff keeps", made)])
 
 
-def inference(run: Callable[..., Any], arguments: Any, results: Any, *, compile: bool) -> PhaseMemory:
+def inference(given: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
     """What the forward pass alone takes."""
-    structure = jax.tree.structure(arguments)
 
-    def forward(*leaves: Any) -> list[Any]:
-        return jax.tree.leaves(run(*jax.tree.unflatten(structure, leaves)))
+    def forward(*arrays: Any) -> list[Any]:
+        return jax.tree.leaves(given.run(arrays))
 
-    given = _argument_parts(arguments)
     returned = [
         Part("last carry", "outputs", _tree_bytes(results[0]), True, "working variable"),
         Part("ys", "outputs", _tree_bytes(results[1]), True, "working variable"),
     ]
-    return _phase(forward, arguments, [*given, *returned], [], 0, compile=compile)
+    return _phase(forward, given, [*_argument_parts(given), *returned], [], 0, compile=compile)
 
 
-def training(
-    run: Callable[..., Any], arguments: Any, kept: KeptParts, counted: int, optimizer: Any, *, compile: bool
-) -> PhaseMemory:
+def training(given: Arguments, kept: KeptParts, counted: int, optimizer: Any, *, compile: bool) -> PhaseMemory:
     """What the gradient step takes."""
-    structure = jax.tree.structure(arguments)
-    floats = [index for index, leaf in enumerate(jax.tree.leaves(arguments)) if _is_float(leaf)]
+    floats = [
+        index
+        for index, (root, leaf) in enumerate(zip(given.roots, given.shapes, strict=True))
+        if root in _DIFFERENTIATED and _is_float(leaf)
+    ]
 
-    def gradients(*leaves: Any) -> list[Any]:
+    def gradients(*arrays: Any) -> list[Any]:
         def loss(*some: Any) -> Any:
-            given = list(leaves)
-            for index, leaf in zip(floats, some, strict=True):
-                given[index] = leaf
-            results = jax.tree.leaves(run(*jax.tree.unflatten(structure, given)))
+            changed = dict(enumerate(arrays)) | dict(zip(floats, some, strict=True))
+            results = jax.tree.leaves(given.run([*changed.values()]))
             return sum((_square(leaf) for leaf in results if _is_float(leaf)), jnp.zeros(()))
 
-        value, pull = jax.vjp(loss, *(leaves[index] for index in floats))
+        value, pull = jax.vjp(loss, *(arrays[index] for index in floats))
         return list(pull(jnp.ones_like(value)))
 
-    returned = [_gradient_part(root, tree) for root, tree in zip(_ROOTS, arguments, strict=True)]
-    given = [*_argument_parts(arguments, kept.arguments), *returned]
-    phase = _phase(gradients, arguments, given, kept.others, counted, compile=compile)
+    returned = [
+        _part_of(root, sum(_nbytes(given.shapes[index]) for index in floats if given.roots[index] == root))
+        for root in _DIFFERENTIATED
+    ]
+    returned = [replace(part, name=f"gradient of {part.name}", role="gradients") for part in returned]
+    arguments = [*_argument_parts(given, kept.arguments), *returned]
+    phase = _phase(gradients, given, arguments, kept.others, counted, compile=compile)
     if optimizer is None:
         return phase
-    state = _tree_bytes(jax.eval_shape(optimizer.init, arguments[0]))
+    params = given.with_arrays(given.shapes)[0]
+    state = _tree_bytes(jax.eval_shape(optimizer.init, params))
     return replace(phase, parts=(*phase.parts, Part("optimizer state", "optimizer", state, False, "standard")))
 
 
 def _phase(
     function: Callable[..., Sequence[Any]],
-    arguments: Any,
-    given: Sequence[Part],
+    given: Arguments,
+    arguments: Sequence[Part],
     kept: Sequence[Part],
     counted: int,
     *,
     compile: bool,
 ) -> PhaseMemory:
     """Arguments and results, what is kept beside them, and what is left of the need for scratch."""
-    leaves = jax.tree.leaves(arguments)
-    need = predict_temporary(function, *leaves, fixed=len(jax.tree.leaves(arguments[0])))
+    need = predict_temporary(function, *given.shapes, fixed=given.roots.count("params"))
     # XLA need not hold all that is kept at once: what no gradient reads, it drops.
     cached = sum(part.bytes for part in kept if part.role == "kept" and (host_is_device() or not part.offloaded))
     scratch = max(0, need.nbytes - cached)
     fixed = min(need.fixed, scratch)
     parts = [
-        *given,
+        *arguments,
         *kept,
         Part("scratch, of parameters alone", "scratch", fixed, False, "working fixed"),
         Part("scratch", "scratch", scratch - fixed, True, "working variable"),
     ]
-    peak = sum(part.bytes for part in given) + need.nbytes
-    return PhaseMemory(tuple(parts), peak, _compiled_bytes(function, leaves) if compile else None, counted)
+    peak = sum(part.bytes for part in arguments) + need.nbytes
+    return PhaseMemory(tuple(parts), peak, _compiled_bytes(function, given.shapes) if compile else None, counted)
 
 
 def _compiled_bytes(function: Callable[..., Any], leaves: Sequence[Any]) -> CompiledBytes | None:
@@ -270,24 +297,18 @@ def _compiled_bytes(function: Callable[..., Any], leaves: Sequence[Any]) -> Comp
     return CompiledBytes(analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes)
 
 
-def _argument_parts(arguments: Any, kept: Iterable[str] = ()) -> list[Part]:
+def _argument_parts(given: Arguments, kept: Iterable[str] = ()) -> list[Part]:
     return [
-        replace(_part_of(root, leaf), name=place, kept=place in kept)
-        for root, tree in zip(_ROOTS, arguments, strict=True)
-        for place, leaf in _places(root, tree)
+        replace(_part_of(root, _nbytes(leaf)), name=place, kept=place in kept)
+        for root, place, leaf in zip(given.roots, given.places, given.shapes, strict=True)
     ]
 
 
-def _gradient_part(root: str, tree: Any) -> Part:
-    floats = [leaf for leaf in jax.tree.leaves(tree) if _is_float(leaf)]
-    return replace(_part_of(root, floats), name=f"gradient of {root}", role="gradients")
-
-
-def _part_of(root: str, tree: Any) -> Part:
+def _part_of(root: str, nbytes: int) -> Part:
     """Arrays of the size of an argument."""
     if root == "params":
-        return Part(root, "parameters", _tree_bytes(tree), False, "standard")
-    return Part(root, "carry and inputs", _tree_bytes(tree), True, "working variable")
+        return Part(root, "parameters", nbytes, False, "standard")
+    return Part(root, "carry and inputs", nbytes, True, "working variable")
 
 
 def _kept(name: str, nbytes: int, *, offloaded: bool = False) -> Part:
@@ -298,16 +319,11 @@ def _closed_over(nbytes: int) -> Part:
     return Part("what the cell closes over", "what the cell closes over", nbytes, False, "standard", kept=True)
 
 
-_ROOTS = ("params", "carry", "xs")
+_DIFFERENTIATED = ("params", "carry", "xs")
 
 
-def _places(root: str, tree: Any) -> list[tuple[str, Any]]:
-    return [(root + jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def argument_places(arguments: Any) -> list[tuple[str, Any]]:
-    """The leaves of params, carry and xs, each with its place."""
-    return [one for root, tree in zip(_ROOTS, arguments, strict=True) for one in _places(root, tree)]
+def _places(root: str, tree: Any) -> list[str]:
+    return [root + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _is_float(leaf: Any) -> bool:

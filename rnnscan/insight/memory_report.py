@@ -1,19 +1,22 @@
 """memory_report(): the bytes that a scan takes, part by part: predicted, counted, and by XLA's analysis."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan import checks
+from rnnscan.insight.arguments import Arguments, is_array, part_names
 from rnnscan.insight.bytes import kept_bytes
 from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept, inference, predict_kept, training
 from rnnscan.insight.plan import fit
 from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.messages import in_words, is_count
-from rnnscan.scan import scan
+from rnnscan.messages import in_words, is_count, is_weak
+from rnnscan.nets.base import Net
+from rnnscan.nets.calls import takes_nets
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,38 @@ class MemoryReport:
         return rows
 
 
+@dataclass(frozen=True)
+class NetMemoryReport(MemoryReport):
+    """The memory that a net takes: a report for each of its scans, and the whole.
+
+    The attributes of `MemoryReport` are those of the whole net. They are no sums: the outputs of one part are the
+    inputs of the next, and parts do not peak at the same time.
+
+    Attributes:
+        parts: a `MemoryReport` for each scan, by its name: `"net_0"`, `"net_1.forward"`. They are not compiled.
+    """
+
+    parts: dict[str, MemoryReport] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """The reports as text, that of the whole net last."""
+        return "\n\n".join([*(f"{name}: {part}" for name, part in self.parts.items()), f"in all: {super().__str__()}"])
+
+    def __rich__(self) -> Any:
+        """The reports as tables of rich, that of the whole net last."""
+        from rich.console import Group
+
+        sections = [item for name, part in self.parts.items() for item in (f"{name}:", part)]
+        return Group(*sections, "in all:", super().__rich__())
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        sections = [f"<h4>{escape(name)}</h4>{part._repr_html_()}" for name, part in self.parts.items()]
+        return "".join([*sections, f"<h4>in all</h4>{super()._repr_html_()}"])
+
+
+@takes_nets
 def memory_report(
     cell: Callable[[Any, Any, Any], tuple[Any, Any]],
     params: Any,
@@ -122,10 +157,9 @@ def memory_report(
     *,
     memory: Memory | None = Memory(),
     optimizer: Any = None,
-    length: int | None = None,
     batch: int | None = None,
-    engine: Literal["auto", "fission", "lax"] = "auto",
     compile: bool = True,
+    **options: Any,
 ) -> MemoryReport:
     """The memory that `scan` takes with these arguments, in inference and in training.
 
@@ -141,18 +175,18 @@ def memory_report(
         cell: `cell(params, carry, x) -> (carry, y)`.
         params: its parameters: arrays, or `jax.ShapeDtypeStruct`.
         carry: the initial carry, of the same.
-        xs: the inputs, of the same, time-major: leaves `(T, N, ...)`; or None, with `length`.
-        memory: the memory choice; None: plain autodiff.
+        xs: the inputs, of the same, time-major: leaves `(T, N, ...)`; or None, with `length` among the options.
+        memory: the memory choice, or a budget for it; None: plain autodiff.
         optimizer: has `init(params) -> state`, as those of optax; None: none.
-        length: T, where there is no `xs`.
         batch: N, the examples that are run at once; None: the axis that the carry's leaves begin with and that the
             inputs have after time, or 1 where they do not agree on one.
-        engine: as in `scan`.
         compile: whether to compile inference and training for XLA's analysis. Tracing takes a fraction of a second,
             compiling seconds.
+        options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `reset_to`, `engine` and so
+            on; arrays among them, or `jax.ShapeDtypeStruct`.
 
     Returns:
-        A `MemoryReport`, which shows as text, as a table of rich, and as HTML.
+        A `MemoryReport`, for a net a `NetMemoryReport`, which shows as text, as a table of rich, and as HTML.
 
     Raises:
         TypeError: if `optimizer` has no `init`, or `scan` refuses an argument's type.
@@ -185,29 +219,66 @@ def memory_report(
         )
     if batch is not None and not is_count(batch):
         raise ValueError(f"memory_report: `batch` must be a number of examples of at least 1; got {batch!r}.")
+    if isinstance(cell, Net) and options.get("key") is not None:
+        raise ValueError(
+            "memory_report: a net is reported in evaluation; got a `key`. Leave it out: random choices keep keys alone."
+        )
+    options = {name: _as_leaves(value) for name, value in options.items()}
+    if isinstance(cell, Net) and carry is None:
+        carry = jax.eval_shape(cell.initial_carry, xs)
     if isinstance(memory, MemoryBudget):
-        memory = fit(memory, cell, params, carry, xs, {"length": length, "engine": engine})
-
-    def run(params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-        return scan(cell, params, carry, xs, length=length, memory=memory, engine=engine)
-
-    params, carry, xs = jax.eval_shape(lambda *arguments: arguments, params, carry, xs)
-    results = jax.eval_shape(run, params, carry, xs)
-    # A number in the carry takes the dtype of what the cell returns.
-    arguments = (params, results[0], xs)
-    counted = kept_bytes(run, *arguments)
-    steps = checks.sequence_length(xs, length)
-    predicted = None if memory is None else predict_kept(cell, arguments, steps, memory, engine)
-    kept = count_kept(run, arguments) if predicted is None else predicted
-    return MemoryReport(
+        memory = fit(memory, cell, params, carry, xs, options)
+    given = _arguments(cell, params, carry, xs, {**options, "memory": memory})
+    parts = _part_reports(given) if isinstance(cell, Net) else None
+    results = given.eval_shape(lambda *arrays: given.run(arrays))
+    counted = kept_bytes(lambda *arrays: given.run(arrays), *given.shapes)
+    predicted = None if memory is None else predict_kept(given)
+    _, carry, xs, _ = given.with_arrays(given.shapes)
+    fields: dict[str, Any] = {} if parts is None else {"parts": parts}
+    return (MemoryReport if parts is None else NetMemoryReport)(
         cell=in_words(cell),
         memory=memory,
-        length=steps,
-        batch=batch or _batch(*arguments[1:]),
+        length=checks.sequence_length(xs, options.get("length")),
+        batch=batch or _batch(carry, xs),
         predicted=predicted is not None,
-        inference=inference(run, arguments, results, compile=compile),
-        training=training(run, arguments, kept, counted, optimizer, compile=compile),
+        inference=inference(given, results, compile=compile),
+        training=training(given, predicted or count_kept(given), counted, optimizer, compile=compile),
+        **fields,
     )
+
+
+def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> Arguments:
+    """The arguments as shapes. A number in the carry takes the dtype of what the cell returns."""
+    params, xs = jax.eval_shape(lambda *arguments: arguments, params, xs)
+    given = Arguments(cell, params, carry, xs, options)
+    returned, _ = given.eval_shape(lambda *arrays: given.run(arrays))
+    numbers = jax.tree.map(lambda leaf: not is_array(leaf) or is_weak(leaf), carry)
+    carry = jax.tree.map(
+        lambda leaf, is_number, new: jax.ShapeDtypeStruct(jnp.shape(leaf), (new if is_number else leaf).dtype),
+        *(carry, numbers, returned),
+    )
+    return Arguments(cell, params, carry, xs, options)
+
+
+def _part_reports(given: Arguments) -> dict[str, MemoryReport]:
+    """A report for each scan of a net."""
+    found: list[tuple[Any, ...]] = []
+
+    def look(*arrays: Any) -> None:
+        for run in given.scans(arrays):
+            part = Arguments(run.cell, run.params, run.carry, run.xs, run.options)
+            found.append((run.cell, *part.with_arrays(part.shapes)))
+
+    given.eval_shape(look)
+    return {
+        name: memory_report(cell, params, carry, xs, compile=False, **options)
+        for name, (cell, params, carry, xs, options) in zip(part_names(given.cell), found, strict=True)
+    }
+
+
+def _as_leaves(value: Any) -> Any:
+    """Lists and numbers of an option that may be arrays, as arrays; other options as they are."""
+    return jnp.asarray(value) if isinstance(value, list) else value
 
 
 _HEADER = ("part", "category", "inference", "per example", "training", "per example", "kept")

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 
 from rnnscan import checks
 from rnnscan.budget import budget_bytes
-from rnnscan.insight.candidates import Candidate, candidates
+from rnnscan.insight.arguments import Arguments
+from rnnscan.insight.candidates import Candidate, candidates_of
 from rnnscan.insight.memory_prediction import host_is_device
 from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.insight.training_step import TrainingStep
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.messages import is_array_like, is_count
+from rnnscan.nets.calls import takes_nets
 
 
 # Gradients of the parameters alone took up to 1.1 % more than those of all arguments, in other programs of one scan.
@@ -47,6 +49,7 @@ class PlannedMemory(Memory):
         return Memory(self.recompute, self.offload, self.segment, self.chunk)
 
 
+@takes_nets
 def plan(
     cell: Callable[[Any, Any, Any], tuple[Any, Any]],
     params: Any,
@@ -72,10 +75,11 @@ def plan(
     analysis, except where the prediction is far above the budget. Order and predictions do not depend on the budget, so
     a larger one never gives a plan of a higher cost.
 
-    `Memory.fit(budget)` as the `memory` of `scan` plans in place.
+    `Memory.fit(budget)` as the `memory` of `scan` plans in place. A net takes the place of a cell as
+    `plan(net, params, xs, carry=None, budget=budget)`; the budget and the choice are those of the whole net.
 
     Args:
-        cell: `cell(params, carry, x) -> (carry, y)`.
+        cell: `cell(params, carry, x) -> (carry, y)`, or a net.
         params: its parameters: arrays, or `jax.ShapeDtypeStruct`.
         carry: a carry, of the same.
         xs: inputs `(T, ...)`, of the same; or None, with `length` among the options.
@@ -83,7 +87,7 @@ def plan(
         objective: "time", the only one there is.
         measure: whether to run all choices that fit, and take the fastest. It needs arrays and takes longer.
         last_only: whether the loss depends on the last carry alone, so that outputs need not be kept.
-        options: other arguments of `scan`, such as `seq_lengths`, `reverse` or `engine`.
+        options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `reset_to`, `engine`, `key`.
 
     Returns:
         A `Memory`, which also says what it expects: its temporary bytes and its cost.
@@ -127,7 +131,8 @@ def plan(
 def fit(memory: MemoryBudget, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> Memory:
     """The choice for a budget that a scan was given, whose arguments may be traced."""
     params, carry, xs, arrays = jax.tree.map(_as_shape, (params, carry, xs, dict(options)))
-    return plan(cell, params, carry, xs, budget=memory.budget, last_only=memory.last_only, **arrays).choice
+    given = {"params": params, "carry": carry, "xs": xs, **arrays}
+    return plan(cell, **given, budget=memory.budget, last_only=memory.last_only).choice
 
 
 def _choices(cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> list[Candidate]:
@@ -137,10 +142,20 @@ def _choices(cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, 
             f"plan: the number of steps must be known when the program is traced; got {length}. Give a `Memory` "
             "without segments where time is a symbolic dimension of jax.export."
         )
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
-    return candidates(
-        cell, params, carry, x, int(length), engine=options.get("engine", "auto"), can_offload=not host_is_device()
-    )
+    found: list[Candidate] = []
+    given = Arguments(cell, params, carry, xs, options)
+
+    def look(*arrays: Any) -> None:
+        steps = [(run.cell, run.params, call.carry, _one_step(run.xs)) for run, call in given.calls(arrays)]
+        engine = options.get("engine", "auto")
+        found.extend(candidates_of(steps, int(length), engine=engine, can_offload=not host_is_device()))
+
+    given.eval_shape(look)
+    return found
+
+
+def _one_step(xs: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
 
 
 def _promising(step: TrainingStep, choices: Sequence[Candidate]) -> Iterator[list[Candidate]]:

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from rnnscan.insight.arguments import Arguments, is_array
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
 from rnnscan.insight.memory_prediction import predict_temporary
 from rnnscan.insight.tradeoff import measure_tradeoff
 from rnnscan.memory import Memory
-from rnnscan.scan import scan
 
 
 class TrainingStep:
@@ -22,7 +22,7 @@ class TrainingStep:
     Under a loss that is linear in the outputs, XLA stores neither the outputs nor their cotangents.
 
     Args:
-        cell: `cell(params, carry, x) -> (carry, y)`. What it closes over may be traced.
+        cell: `cell(params, carry, x) -> (carry, y)`, or a net. It may close over traced values.
         params: its parameters; leaves that are no arrays are closed over.
         carry: the initial carry: arrays, or `jax.ShapeDtypeStruct`.
         xs: the inputs, of the same.
@@ -33,18 +33,12 @@ class TrainingStep:
     def __init__(
         self, cell: Any, params: Any, carry: Any, xs: Any, *, options: Mapping[str, Any], last_only: bool
     ) -> None:
-        self._cell = cell
         self._last_only = last_only
-        leaves, self._structure = jax.tree.flatten(
-            (params, carry, xs, dict(options)), is_leaf=lambda leaf: leaf is None
-        )
-        self._fixed = {place: leaf for place, leaf in enumerate(leaves) if not _is_array(leaf)}
-        self._arrays = [leaf for leaf in leaves if _is_array(leaf)]
-        self._shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self._arrays]
-        first = sum(map(_is_array, jax.tree.leaves((params, carry, xs))))
+        self._given = Arguments(cell, params, carry, xs, options)
+        self._arrays, self._shapes = self._given.arrays, self._given.shapes
+        first = sum(map(is_array, jax.tree.leaves((params, carry, xs))))
         self._differentiated = [place for place in range(first) if _is_float(self._shapes[place])]
         self._targets = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
-        self.given_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
         self._program = cache(self._traced_program)
         self.predicted_bytes = cache(self._predicted_bytes)
@@ -105,24 +99,13 @@ class TrainingStep:
         return sum(jnp.sum(jnp.abs(leaf - target) ** 2) for leaf, target in zip(outputs, targets, strict=True))
 
     def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
-        given = iter(arrays)
-        leaves = [self._fixed[place] if place in self._fixed else next(given) for place in range(self._leaf_count)]
-        params, carry, xs, options = jax.tree.unflatten(self._structure, leaves)
-        carry, ys = scan(self._cell, params, carry, xs, memory=memory, **options)
+        carry, ys = self._given.run(arrays, memory=memory)
         return [leaf for leaf in jax.tree.leaves(carry if self._last_only else (carry, ys)) if _is_float(leaf)]
-
-    @property
-    def _leaf_count(self) -> int:
-        return len(self._fixed) + len(self._arrays)
 
     def _with(self, differentiated: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
         """The arrays, with those in their places that are differentiated."""
         changed = dict(zip(self._differentiated, differentiated, strict=True))
         return [changed.get(place, leaf) for place, leaf in enumerate(arrays)]
-
-
-def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _is_float(leaf: Any) -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import sequence
-from rnnscan.memory import Memory
+from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.messages import describe, listing, nearest
 from rnnscan.nets.axes import check_sequence, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
@@ -31,6 +31,11 @@ class Net:
     def needs_whole(self) -> str | None:
         """Why the net needs the whole sequence, in one sentence; None where it runs in pieces."""
         return None
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the scans that the net runs, in order, such as `"net_0"` and `"net_1.forward"`."""
+        raise NotImplementedError
 
     @property
     def runs_in_pieces(self) -> bool:
@@ -70,11 +75,11 @@ class Net:
         check_runs_in_pieces("step", self)
         x = jax.tree.map(jnp.asarray, x)
         check_step(self, x, carry)
-        refused = options.keys() & {"seq_lengths", "mask", "padding"}
+        refused = options.keys() & {"seq_lengths", "mask", "padding", "truncate"}
         if refused:
             raise TypeError(
-                f"step: it takes no options about padding; got {listing(sorted(refused))}. Select rows of the "
-                "carry with jnp.where."
+                "step: it takes no options about padding or truncation; got "
+                f"{listing(sorted(refused))}. Select rows of the carry with jnp.where."
             )
         xs = jax.tree.map(lambda leaf: leaf[None], x)
         if reset is not None:
@@ -107,6 +112,16 @@ class Options:
             recompute = tuple(name for name in recompute if name in names)
         offload = tuple(name for name in memory.offload if name in names)
         return replace(self, reset_to=reset_to, memory=replace(memory, recompute=recompute, offload=offload))
+
+    def planned(self, net: Net, params: Any, xs: Any, carry: Any, key: Any) -> "Options":
+        """The options with a memory choice for the whole net in place of a budget."""
+        if not isinstance(self.memory, MemoryBudget):
+            return self
+        # Imported here, because planning runs nets under each choice.
+        from rnnscan.insight.plan import fit
+
+        options = {**vars(self), "key": key}
+        return replace(self, memory=fit(options.pop("memory"), net, params, carry, xs, options))
 
     def check_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> None:
         """Refuse inputs without a time axis, and those that may be one step or one row."""

@@ -97,6 +97,7 @@ class Bidirectional(Net):
         check_start("bidirectional", self, carry, given.first_step)
         given.check_sequence("bidirectional", self, xs, carry)
         given.check_names("bidirectional", self.names)
+        given = given.planned(self, params, xs, carry, key)
         keys = (None, None) if key is None else jax.random.split(key)
         ran = [
             Layer(cell, reverse=direction == "backward")(
@@ -112,6 +113,11 @@ class Bidirectional(Net):
         merged = self._merge(output_of(forward_ys), output_of(backward_ys))
         extras = (*extras_of(forward_ys), *extras_of(backward_ys))
         return (forward_carry, backward_carry), (merged, *extras) if extras else merged
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the scans that the net runs, in order."""
+        return _PARTS
 
     def _merge(self, forward: Any, backward: Any) -> Any:
         merge = MERGES[self.merge] if isinstance(self.merge, str) else self.merge

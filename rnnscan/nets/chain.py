@@ -80,6 +80,7 @@ class Chain(Net):
         check_parts("chain", self._parts, params, carry, given.reset_to)
         given.check_names("chain", self.names)
         given.check_sequence("chain", self, xs, carry)
+        given = given.planned(self, params, xs, carry, key)
         carries = []
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
@@ -101,6 +102,15 @@ class Chain(Net):
         # Checkpointed, so that the mask is drawn again from its key and not kept.
         steps = first_step + jnp.arange(ys.shape[0])
         return jax.checkpoint(jax.vmap(drop_step))(steps, ys)
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the scans that the chain runs, in order."""
+        return tuple(
+            f"{part}.{inner}" if inner else part
+            for part, net in zip(self._parts, self.nets, strict=True)
+            for inner in net.part_names
+        )
 
     @property
     def _parts(self) -> tuple[str, ...]:

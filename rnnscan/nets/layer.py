@@ -11,6 +11,7 @@ from rnnscan.compose.wrapper import check_cell
 from rnnscan.memory import Memory
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net, one_step
+from rnnscan.nets.observing import LayerRun, observe
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.scan import scan
 from rnnscan.sequence import Padding
@@ -86,8 +87,9 @@ class Layer(Net):
             reset_to: the carry that `reset` goes back to, of the structure of the net's carry; None: the cell's own
                 `initial_carry`, as in `scan`.
             padding: what a padded step leaves behind, as in `scan`.
-            truncate: no gradient flows through the carry across every so many steps, as in `scan`.
-            memory: what to keep between the forward and the backward pass (`Memory`); None: plain autodiff.
+            truncate: no gradient flows through the carry across every `truncate`-th step, as in `scan`.
+            memory: what to keep between the forward and the backward pass (`Memory`), or a budget for the whole net
+                (`Memory.fit`); None: plain autodiff.
             engine: as in `scan`.
 
         Returns:
@@ -108,21 +110,25 @@ class Layer(Net):
         if reset is not None and self.reverse:
             # A document that ends before step t is begun, in reverse, at step t - 1.
             reset = jnp.concatenate([reset[1:], jnp.zeros_like(reset[:1])])
-        return scan(
-            cell,
-            params,
-            carry,
-            inputs,
-            reverse=self.reverse,
-            seq_lengths=seq_lengths,
-            mask=mask,
-            reset=reset,
-            reset_to=reset_to,
-            padding=padding,
-            truncate=truncate,
-            memory=memory,
-            engine=engine,
-        )
+        options = {
+            "reverse": self.reverse,
+            "seq_lengths": seq_lengths,
+            "mask": mask,
+            "reset": reset,
+            "reset_to": reset_to,
+            "padding": padding,
+            "truncate": truncate,
+            "memory": memory,
+            "engine": engine,
+        }
+        carry_and_ys = scan(cell, params, carry, inputs, **options)
+        observe(LayerRun(cell, params, carry, inputs, options, carry_and_ys[1]))
+        return carry_and_ys
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the scans that the net runs, in order: one, without a name."""
+        return ("",)
 
 
 def layer(cell: Any, *, reverse: bool = False) -> Layer:

@@ -72,7 +72,7 @@ def test_auto_is_the_fission_engine_and_every_name_is_known(decoder):
     params, encoder_outputs, carry, xs = arguments(decoder)
     cell = decoder.over(params, encoder_outputs, encoder_lengths=jnp.asarray(ENCODER_LENGTHS))
     assert cell.names == decoder.names == ("gates", "attention")
-    explanation = rs.explain(cell, params, carry, xs[0], memory=rs.Memory(recompute=cell.names))
+    explanation = rs.explain(cell, params, carry, xs, memory=rs.Memory(recompute=cell.names))
     assert explanation.engine == "fission", explanation.reason
     assert "AttentionCell(Decoder(" in str(explanation)
 

@@ -96,7 +96,7 @@ def test_the_default_choice_gives_the_gradients_of_a_plain_scan(further_form):
 def test_auto_is_the_fission_engine_and_every_name_is_known(every_form):
     params, carry, xs = every_form.arguments()
     explanation = rs.explain(
-        every_form.cell, params, carry, xs[0], memory=rs.Memory(recompute=tuple(every_form.cell.names))
+        every_form.cell, params, carry, xs, memory=rs.Memory(recompute=tuple(every_form.cell.names))
     )
     assert explanation.engine == "fission", explanation.reason
 

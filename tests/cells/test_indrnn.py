@@ -53,7 +53,7 @@ def test_it_is_a_simple_cell_with_a_diagonal_recurrent_kernel():
 def test_without_an_activation_the_state_is_linear(activation, kind):
     cell = cells.IndRNN(4, activation=activation)
     params, carry, xs = Case(cell).arguments()
-    assert rs.explain(cell, params, carry, xs[0]).carry["[0]"].kind == kind
+    assert rs.explain(cell, params, carry, xs).carry["[0]"].kind == kind
 
 
 def test_a_float32_carry_counts_further_than_bfloat16_can():

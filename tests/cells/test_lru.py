@@ -41,7 +41,7 @@ def test_values_and_gradients_are_those_of_the_explicit_sum(cell):
 def test_the_state_is_linear_and_nothing_is_recurrent():
     cell = LRU(4)
     params, carry, xs = Case(cell).arguments()
-    explanation = rs.explain(cell, params, carry, xs[0])
+    explanation = rs.explain(cell, params, carry, xs)
     assert explanation.carry["[0]"].kind == "linear"
     assert explanation.kinds["recurrent"] == 0
 

@@ -67,7 +67,7 @@ def test_values_and_gradients_are_those_of_the_paper(cell, step, g):
 @pytest.mark.parametrize("cell", [MinGRU(4), MinGRU(4, activation=positive), MinLSTM(4)], ids=repr)
 def test_the_state_is_linear_and_nothing_is_recurrent(cell):
     params, carry, xs = Case(cell).arguments()
-    explanation = rs.explain(cell, params, carry, xs[0])
+    explanation = rs.explain(cell, params, carry, xs)
     assert explanation.carry["[0]"].kind == "linear"
     assert explanation.kinds["recurrent"] == 0
 

@@ -56,7 +56,7 @@ def test_values_and_gradients_are_those_of_the_paper(cell):
 @pytest.mark.parametrize("cell", CELLS, ids=repr)
 def test_the_state_is_linear_and_products_wait_for_no_step(cell):
     params, carry, xs = Case(cell).arguments()
-    explanation = rs.explain(cell, params, carry, xs[0])
+    explanation = rs.explain(cell, params, carry, xs)
     assert explanation.carry["[0]"].kind == "linear"
     assert [e.kind for e in explanation.equations if e.operation == "dot_general"] == ["parallel"]
 

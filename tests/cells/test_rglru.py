@@ -47,7 +47,7 @@ def test_values_and_gradients_are_those_of_the_paper(cell):
 def test_the_state_is_linear_and_nothing_is_recurrent():
     cell = RGLRU(4, heads=2)
     params, carry, xs = Case(cell, features=(4,)).arguments()
-    explanation = rs.explain(cell, params, carry, xs[0])
+    explanation = rs.explain(cell, params, carry, xs)
     assert explanation.carry["[0]"].kind == "linear"
     assert explanation.kinds["recurrent"] == 0
 

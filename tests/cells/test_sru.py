@@ -53,7 +53,7 @@ def test_values_and_gradients_are_those_of_the_paper(cell, input_size, options):
 def test_the_state_is_linear_unless_the_gates_see_it():
     def kind(cell):
         params, carry, xs = Case(cell).arguments()
-        return rs.explain(cell, params, carry, xs[0]).carry["[0]"].kind
+        return rs.explain(cell, params, carry, xs).carry["[0]"].kind
 
     assert kind(SRU(4)) == kind(SRU(3, activation="tanh")) == "linear"
     assert kind(SRU(4, recurrent_vectors=True)) == "recurrent"

@@ -199,7 +199,7 @@ def test_a_query_that_finds_nothing_reads_nothing():
 def test_the_memory_of_an_mlstm_is_linear_given_the_stabilizer():
     cell = MLSTM(4, heads=2)
     params, carry, xs = Case(cell).arguments()
-    explanation = rs.explain(cell, params, carry, xs[0])
+    explanation = rs.explain(cell, params, carry, xs)
     assert [leaf.kind for leaf in explanation.carry.values()] == ["linear", "linear", "recurrent"]
     assert len({leaf.loop for leaf in explanation.carry.values()}) == 3
     assert {e.kind for e in explanation.equations if e.operation == "dot_general"} == {"parallel"}

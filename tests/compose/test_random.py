@@ -250,7 +250,7 @@ def test_a_key_may_be_given_within_a_step_and_the_engine_still_takes_the_step_ap
         return rs.with_key(cell, key, params, x[0])(params, carry, x)
 
     carry = cell.initial_carry(xs[0])
-    explanation = rs.explain(keyed, params, carry, (xs[0], steps[0]))
+    explanation = rs.explain(keyed, params, carry, (xs, steps))
     assert (explanation.engine, explanation.reason) == ("fission", "")
     outside = rs.with_key(cell, key, params, xs[0])
     within, without = (rs.scan(step, params, carry, (xs, steps))[1] for step in (keyed, outside))

@@ -49,9 +49,9 @@ def test_what_runs_pieces_refuses_a_net_that_needs_the_whole_sequence(kind):
     params, carry = arguments(net)
     assert not net.runs_in_pieces
     with pytest.raises(ValueError, match=rf"^by_chunk: the net must run in pieces, .*{WHY}"):
-        rs.truncated.by_chunk(net, params, carry, XS, size=3)
+        rs.truncated.by_chunk(net, params, XS, carry, size=3)
     with pytest.raises(ValueError, match=rf"^by_window: the net must run in pieces, .*{WHY}"):
-        rs.truncated.by_window(net, params, carry, XS, every=2, back=3)
+        rs.truncated.by_window(net, params, XS, carry, every=2, back=3)
     state = begin(params, optax.sgd(0.1), carry=carry)
     with pytest.raises(ValueError, match=rf"the carry .* must not be the one that a training step hands on; .*{WHY}"):
         step_with(net)(state, XS)

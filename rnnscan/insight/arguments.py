@@ -1,0 +1,88 @@
+"""The arguments of a scan or a net, arrays apart from the rest, so that a call can be traced and its scans read."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from rnnscan.engine.prepare import Call, prepare
+from rnnscan.nets.base import Net
+from rnnscan.nets.calls import run
+from rnnscan.nets.observing import LayerRun, observing
+
+
+class Arguments:
+    """The arguments of a call of `scan`, or of a net.
+
+    Args:
+        cell: `cell(params, carry, x) -> (carry, y)`, or a net. It may close over traced values.
+        params: its parameters. Leaves without a shape and a dtype are constants, here and below.
+        carry: the initial carry; for a net it may be None.
+        xs: the inputs.
+        options: other arguments by name, arrays among them.
+
+    Attributes:
+        arrays: the leaves that are arrays, or `jax.ShapeDtypeStruct`.
+        shapes: their shapes and dtypes.
+        roots: for each the argument that it belongs to: "params", "carry", "xs" or the name of an option.
+        places: for each where it is: "params['kernel']".
+    """
+
+    def __init__(self, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> None:
+        self.cell = cell
+        tree = (params, carry, xs, dict(options))
+        leaves, self._structure = jax.tree.flatten(tree, is_leaf=lambda leaf: leaf is None)
+        self._fixed = {place: leaf for place, leaf in enumerate(leaves) if not is_array(leaf)}
+        self._count = len(leaves)
+        self.arrays = [leaf for leaf in leaves if is_array(leaf)]
+        paths = [path for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if is_array(leaf)]
+        named = [(_root(path), path[2:] if path[0].idx == _OPTIONS else path[1:]) for path in paths]
+        self.roots = [root for root, _ in named]
+        self.places = [root + jax.tree_util.keystr(path) for root, path in named]
+        self.shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self.arrays]
+
+    def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """Params, carry, xs and options, with other arrays in their places."""
+        given = iter(arrays)
+        leaves = [self._fixed[place] if place in self._fixed else next(given) for place in range(self._count)]
+        return jax.tree.unflatten(self._structure, leaves)
+
+    def eval_shape(self, function: Callable[..., Any]) -> Any:
+        """Trace a function of the arrays."""
+        return jax.eval_shape(function, *self.shapes)
+
+    def run(self, arrays: Sequence[Any], **options: Any) -> tuple[Any, Any]:
+        """Run the cell or net on these arrays."""
+        params, carry, xs, own = self.with_arrays(arrays)
+        return run(self.cell, params, carry, xs, **own, **options)
+
+    def calls(self, arrays: Sequence[Any]) -> Iterator[tuple[LayerRun, Call]]:
+        """Each scan that runs, and its prepared call; in a trace of the arrays."""
+        for scan in self.scans(arrays):
+            yield scan, prepare(scan.cell, scan.params, scan.carry, scan.xs, **scan.options)
+
+    def scans(self, arrays: Sequence[Any]) -> list[LayerRun]:
+        """Each scan that runs; in a trace of the arrays."""
+        params, carry, xs, options = self.with_arrays(arrays)
+        if not isinstance(self.cell, Net):
+            return [LayerRun(self.cell, params, carry, xs, options, None)]
+        with observing() as runs:
+            run(self.cell, params, carry, xs, **options)
+        return runs
+
+
+_OPTIONS = 3
+
+
+def _root(path: Any) -> str:
+    return str(path[1].key) if path[0].idx == _OPTIONS else ("params", "carry", "xs")[path[0].idx]
+
+
+def part_names(net: Any) -> tuple[str, ...]:
+    """The names of the scans that a net runs; a layer alone is called so."""
+    return tuple(name or "layer" for name in net.part_names)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or the shape and dtype of one."""
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
