@@ -314,6 +314,12 @@ def check_cell(cell: Any) -> None:
             f"scan: the cell must be a function cell(params, carry, x); got the class {cell.__name__}. Pass an object "
             f"of it, {cell.__name__}(...)."
         )
+    if isinstance(cell, jax.core.Tracer):
+        raise TypeError(
+            f"scan: the cell must be a function cell(params, carry, x); got the traced value {describe(cell)}. A "
+            "cell of your own is no argument of jax.jit, unless it is static: name it in static_argnums, or close over "
+            "it."
+        )
     if not callable(cell):
         raise TypeError(
             f"scan: the cell must be a function cell(params, carry, x); got {describe(cell)}. The cell comes first: "

@@ -192,3 +192,40 @@ def test_what_cannot_be_called_as_a_cell(name):
     cell, message = NOT_CELLS[name]
     with pytest.raises(TypeError, match=r"^scan: .*cell\(params, carry, x\).*" + message):
         rs.scan(cell if name != "no function" else jnp.ones(3), None, jnp.ones(3), jnp.ones((5, 3)))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [cells.GRU(4), rs.stack(rs.dropout(cells.LSTM(4), 0.5), cells.GRU(4)), rs.zoneout(cells.LSTM(4), (0.1, 0.2))],
+)
+def test_a_cell_is_an_argument_of_jit(cell):
+    params, carry, xs = Case(cell).arguments()
+    run = jax.jit(lambda *given: rs.scan(*given))
+    assert_trees_close(run(cell, params, carry, xs), rs.scan(cell, params, carry, xs))
+    run(cell, params, carry, xs)
+    assert run._cache_size() == 1
+
+
+def test_nets_and_what_a_cell_holds_are_arguments_of_jit():
+    net = rs.chain(rs.bidirectional(cells.GRU(2)), rs.layer(cells.GRU(4)))
+    xs = CASE.arguments()[2]
+    params = net.init(jax.random.key(0), 3)
+    assert_trees_close(jax.jit(lambda net: net(params, xs))(net), net(params, xs))
+    configuration = attention.decoder(cells.GRU(3), attention.Dot(encoder_size=3))
+    stacked = rs.stack(configuration.over(configuration.init(jax.random.key(0), 3), xs[:5]))
+    assert {leaf.shape for leaf in jax.tree.leaves(stacked)} == {(3, 5, 3)}
+
+
+class Own:
+    """A cell that JAX takes for a number, as its `dtype` has it."""
+
+    dtype = jnp.dtype(jnp.float32)
+
+    def __call__(self, params, carry, x):
+        return carry, x
+
+
+def test_a_cell_of_ones_own_as_an_argument_of_jit_is_to_be_static():
+    with pytest.raises(TypeError, match=r"^scan: .* got the traced value float32\[\]\. .* static_argnums, or"):
+        jax.jit(rs.scan)(Own(), None, jnp.ones(3), jnp.ones((5, 3)))
+    jax.jit(rs.scan, static_argnums=0)(Own(), None, jnp.ones(3), jnp.ones((5, 3)))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
+from rnnscan import pytrees
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.cells.checks import describe_shape
@@ -89,6 +90,9 @@ class Decoder:
                 "Make them with decoder.init(key, input_size)."
             )
         self.attention.check_params(params["attention"], self.cell.output_size)
+
+
+pytrees.register(Decoder, "cell")
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["encoded", "valid"], meta_fields=["decoder"])

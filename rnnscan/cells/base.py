@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Num
 
+from rnnscan import pytrees
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
 from rnnscan.zeros import zeros_beside
@@ -45,6 +46,10 @@ class Cell:
     dtype: Any = None
     param_dtype: Any = jnp.float32
     carry_dtype: Any = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        pytrees.register(cls)
 
     def __post_init__(self) -> None:
         checks.check_size(self._title, "hidden_size", self.hidden_size)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
+from rnnscan import pytrees
 from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
@@ -96,6 +97,9 @@ class Stack:
                 f"stack: the carry must be a tuple with one carry for each of the {len(self.cells)} cells; got "
                 f"{jax.tree.structure(carry)}. Start from cell.initial_carry(x)."
             )
+
+
+pytrees.register(Stack, "cells")
 
 
 def stack(*cells: Any, residual: Sequence[int] = (), dropout: float = 0.0) -> Stack:

@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxtyping import Array
 
+from rnnscan import pytrees
 from rnnscan.messages import listing
 
 
@@ -13,6 +14,10 @@ class Wrapper:
     """A cell around another. What it does not change is the inner cell's: parameters, carry, names, sizes."""
 
     cell: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        pytrees.register(cls, "cell")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan import pytrees
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.messages import listing, nearest
@@ -127,6 +128,9 @@ class Bidirectional(Net):
                 f'and {backward.shape} from the backward cell. Use merge="concat", or cells of one size.'
             )
         return merge(forward, backward)
+
+
+pytrees.register(Bidirectional, "forward", "backward")
 
 
 def bidirectional(forward: Any, backward: Any = None, *, merge: Merge = "concat") -> Bidirectional:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan import pytrees
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
@@ -115,6 +116,9 @@ class Chain(Net):
     @property
     def _parts(self) -> tuple[str, ...]:
         return tuple(f"net_{number}" for number in range(len(self.nets)))
+
+
+pytrees.register(Chain, "nets")
 
 
 def chain(*nets: Any, dropout: float = 0.0) -> Chain:

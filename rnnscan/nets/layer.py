@@ -6,6 +6,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan import pytrees
 from rnnscan.compose.random import with_key
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.memory import Memory
@@ -129,6 +130,9 @@ class Layer(Net):
     def part_names(self) -> tuple[str, ...]:
         """The names of the scans that the net runs, in order: one, without a name."""
         return ("",)
+
+
+pytrees.register(Layer, "cell")
 
 
 def layer(cell: Any, *, reverse: bool = False) -> Layer:

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from rnnscan.cells.checks import check_size
 from rnnscan.compose import with_key
 from rnnscan.compose.wrapper import cells_within
-from rnnscan.messages import describe, listing
+from rnnscan.messages import describe, is_array_like, listing
 
 
 class Cell(nnx.RNNCellBase):
@@ -115,8 +115,9 @@ def _check_cell(cell: Any) -> None:
             f"Cell: a cell of rnnscan must be callable and have `init` and `initial_carry`; got {describe(cell)}, "
             f"without {listing(lacking)}. {fix}".rstrip()
         )
-    for part in cells_within(cell):
-        if jax.tree.leaves(part, is_leaf=lambda leaf: leaf is None) != [part]:
+    for part in reversed(cells_within(cell)):  # The innermost one holds them.
+        leaves = jax.tree.leaves(part, is_leaf=lambda leaf: leaf is None)
+        if any(leaf is None or is_array_like(leaf) for leaf in leaves):
             raise TypeError(
                 f"Cell: the cell must be configuration only; got {describe(part)}, a pytree, which holds arrays. Make "
                 "it in the call of a module of your own, and run it there by rnnscan.scan."
