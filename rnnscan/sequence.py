@@ -61,7 +61,7 @@ def skip_padding(step: Step, padding: Padding) -> Step:
     return padded_step
 
 
-def _without_padding(leaf: Any, valid: Bool[Array, " batch"]) -> Any:
+def _without_padding(leaf: Any, valid: Bool[Array, "*batch"]) -> Any:
     if is_key(leaf):  # It has no zero, and holds no NaN.
         return leaf
     if leaf.ndim == 0:  # It is shared by the rows, and padding where it is padding in all of them.
@@ -113,7 +113,7 @@ def truncate_gradient(step: Step, every: int) -> Step:
     return truncated_step
 
 
-def hold_last_valid(ys: Any, valid: Bool[Array, "time batch"], *, before: Any = None, reverse: bool = False) -> Any:
+def hold_last_valid(ys: Any, valid: Bool[Array, " time *batch"], *, before: Any = None, reverse: bool = False) -> Any:
     """Repeat the last valid value at the steps that are padding.
 
     Args:

@@ -49,15 +49,17 @@ def test_one_row_alone_and_under_vmap(valid, padding):
 def test_one_row_in_windows_and_in_the_functions_of_lengths():
     params, carry, xs = CASE.arguments()
     row = (of_row(carry, 1), xs[:, 1])
-    expected = rs.scan(CASE.cell, params, *row, seq_lengths=3, reset=RESET[:, 1])
-    windows = {"every": 3, "back": 3, "seq_lengths": 3, "reset": RESET[:, 1]}
+    expected = rs.scan(CASE.cell, params, *row, seq_lengths=jnp.asarray(3), reset=RESET[:, 1])
+    windows = {"every": 3, "back": 3, "seq_lengths": jnp.asarray(3), "reset": RESET[:, 1]}
     assert_trees_close(jax.jit(lambda *row: rs.truncated.by_window(CASE.cell, params, *row, **windows))(*row), expected)
     for function in (rs.reverse_by_length, rs.last_valid):
         axis = 1 if function is rs.reverse_by_length else 0
-        assert_trees_close(function(xs[:, 1], 3), jnp.take(function(xs, LENGTHS), 1, axis))
+        assert_trees_close(function(xs[:, 1], jnp.asarray(3)), jnp.take(function(xs, LENGTHS), 1, axis))
         assert_trees_close(function(xs[:, 1], mask=MASK[:, 1]), jnp.take(function(xs, mask=MASK), 1, axis))
-    assert_trees_close(rs.pack(xs[:, 1], 3), xs[:3, 1])
-    assert_trees_close(rs.unpack(xs[:3, 1], 3, length=7), rs.unpack(xs[:3, 1], jnp.array([3]), length=7)[:, 0])
+    assert_trees_close(rs.pack(xs[:, 1], jnp.asarray(3)), xs[:3, 1])
+    assert_trees_close(
+        rs.unpack(xs[:3, 1], jnp.asarray(3), length=7), rs.unpack(xs[:3, 1], jnp.array([3]), length=7)[:, 0]
+    )
 
 
 def concatenating(params, hidden, x):
@@ -187,6 +189,7 @@ NOT_CELLS = {
 }
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize("name", NOT_CELLS)
 def test_what_cannot_be_called_as_a_cell(name):
     cell, message = NOT_CELLS[name]
@@ -225,6 +228,7 @@ class Own:
         return carry, x
 
 
+@pytest.mark.bad_input
 def test_a_cell_of_ones_own_as_an_argument_of_jit_is_to_be_static():
     with pytest.raises(TypeError, match=r"^scan: .* got the traced value float32\[\]\. .* static_argnums, or"):
         jax.jit(rs.scan)(Own(), None, jnp.ones(3), jnp.ones((5, 3)))

@@ -5,9 +5,7 @@ itself are tested with fewer cells and in more depth in test_properties.py and t
 its first, `make test` checks that engines and memory choices agree, and `make test-all` the rest.
 """
 
-import importlib
 import pickle
-import pkgutil
 from dataclasses import replace
 
 import jax
@@ -16,29 +14,12 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
-import zoo
 from zoo.case import Case, assert_trees_close
+from zoo.cases import CASES, FIRST
 
-
-CASES = {
-    name: case
-    for module in pkgutil.iter_modules(zoo.__path__)
-    for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
-}
 
 # Float32 sums in another order; every test in float64 says so.
 SINGLE = 2e-5
-
-
-def first_forms() -> set[str]:
-    """The first form of each type of cell."""
-    first: dict[type, str] = {}
-    for name, case in CASES.items():
-        first.setdefault(type(case.cell), name)
-    return set(first.values())
-
-
-FIRST = first_forms()
 
 
 EVERY = [pytest.param(case, id=name, marks=[] if name in FIRST else [pytest.mark.slow]) for name, case in CASES.items()]
