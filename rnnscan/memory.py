@@ -89,7 +89,9 @@ class Memory:
 
         The budget is for what the scan and its gradient, in parameters, carry and inputs, need at once beside arguments
         and results. Planning compiles some choices, each time that the scan is traced: to do it once and see what is
-        chosen, call `rnnscan.plan`. Under `vmap` the budget is for one of what is mapped over.
+        chosen, call `rnnscan.plan`. Under `vmap` the budget is per mapped element. Inside `shard_map` and `pmap`, and
+        on meshes with explicit axes, it is for one device. With automatic axes the shardings are not known where the
+        scan is traced, and the budget is for the whole batch.
 
         Args:
             budget: a number of bytes, or a string such as "512MiB" or "2GB".

@@ -14,6 +14,7 @@ from rnnscan.budget import budget_bytes
 from rnnscan.insight.arguments import Arguments
 from rnnscan.insight.candidates import Candidate, candidates_of
 from rnnscan.insight.memory_prediction import host_is_device
+from rnnscan.insight.one_device import local_shapes, without_mesh
 from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.insight.training_step import TrainingStep
 from rnnscan.memory import Memory, MemoryBudget
@@ -130,9 +131,22 @@ def plan(
 
 def fit(memory: MemoryBudget, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> Memory:
     """The choice for a budget that a scan was given, whose arguments may be traced."""
-    params, carry, xs, arrays = jax.tree.map(_as_shape, (params, carry, xs, dict(options)))
-    given = {"params": params, "carry": carry, "xs": xs, **arrays}
-    return plan(cell, **given, budget=memory.budget, last_only=memory.last_only).choice
+    given = {"params": params, "carry": carry, "xs": xs, **options}
+    local = jax.tree.map(_as_shape, local_shapes(given))
+    shapes = jax.tree.map(_as_shape, given)
+    with without_mesh():
+        chosen = local if local != shapes and _runs(cell, **local) else shapes
+        return plan(cell, **chosen, budget=memory.budget, last_only=memory.last_only).choice
+
+
+def _runs(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> bool:
+    """Whether the shapes of one device fit together, as they do where rows are sharded and parameters are not."""
+    given = Arguments(cell, params, carry, xs, options)
+    try:
+        given.eval_shape(lambda *arrays: given.run(arrays))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _choices(cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> list[Candidate]:

@@ -1,0 +1,28 @@
+"""Memory.fit inside shard_map and pmap and on explicit meshes: a plan for what one device holds."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+
+@cache
+def found():
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(here.parent)}
+    command = [sys.executable, "-W", "ignore", str(here / "plans_on_devices.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("mode", ["shard_map", "pmap", "explicit"])
+def test_a_budget_is_for_one_device(mode):
+    report = found()
+    assert report["names kept"] > report["budget"]
+    assert report[mode]["difference"] < 2e-6
+    assert report[mode]["needed"] <= report["budget"]
