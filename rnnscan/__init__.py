@@ -1,4 +1,4 @@
-"""rnnscan: recurrent networks in JAX that keep in memory what you say, and compute the rest again."""
+"""rnnscan: RNNs in JAX, with explicit control over what is saved for the backward pass."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

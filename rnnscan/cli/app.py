@@ -13,7 +13,7 @@ from rnnscan.cli.train import train
 
 app = typer.Typer(
     name="rnnscan",
-    help="Recurrent networks in JAX that keep in memory what you say, and compute the rest again.",
+    help="RNNs in JAX, with explicit control over what is saved for the backward pass.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
