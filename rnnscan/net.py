@@ -18,6 +18,10 @@ from rnnscan.sequence import Padding, hold_last_valid, select_rows
 from rnnscan.wiring import Wiring
 
 
+# The default, which is told from a Memory() that a caller writes.
+_EVERY_NAME = Memory()
+
+
 def recurrent_net(
     cell_net: Callable[..., Mapping[str, Any]],
     params: Any,
@@ -30,7 +34,7 @@ def recurrent_net(
     scope: str | None = None,
     outputs_with_grads: tuple[str, ...] | tuple[int, ...] | None = None,
     recompute: tuple[str, ...] | Literal["all"] = (),
-    memory: Memory | None = Memory(),
+    memory: Memory | None = _EVERY_NAME,
     forward_only: bool = False,
     seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
@@ -174,7 +178,7 @@ class _LinkedCell:
 
 def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory | None:
     # By identity: an explicit Memory() keeps every name, and contradicts `recompute`.
-    chosen = memory is not (recurrent_net.__kwdefaults__ or {})["memory"]
+    chosen = memory is not _EVERY_NAME
     if chosen and recompute != ():
         raise ValueError(
             "recurrent_net: `recompute` is short for `memory=Memory(recompute=...)`, so only one of the two may be "

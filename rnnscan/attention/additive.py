@@ -204,7 +204,7 @@ class Coverage(Additive):
         dtype = jnp.result_type(values, params["coverage_kernel"])
         return super().encode(params, values, keys) | {"coverage": vectors.astype(dtype)}
 
-    def initial_state(self, x: Array, length: int) -> tuple[Array, ...]:
+    def initial_state(self, x: Array, length: Any) -> tuple[Array, ...]:
         """The coverage `(N, L)`: zeros. It is a sum over all steps, so it is of at least 32 bits."""
         dtype: Any = jnp.promote_types(x.dtype, jnp.float32)
         return (zeros_beside(x, (*x.shape[:-1], length), dtype),)

@@ -169,7 +169,7 @@ class AttentionCell:
         return (new_inner, *attended), (output, weights.astype(hidden.dtype), *extras_of(y))
 
     @property
-    def _shape(self) -> tuple[int, ...]:
+    def _shape(self) -> tuple[Any, ...]:
         """The batch and the number of the encoder's steps: `(N, L)`."""
         return self.encoded["values"].shape[:-1]
 

@@ -122,7 +122,7 @@ class Mechanism:
         """
         return {"values": values, "keys": self._keys(params, values, keys)}
 
-    def initial_state(self, x: Array, length: int) -> tuple[Array, ...]:
+    def initial_state(self, x: Array, length: Any) -> tuple[Array, ...]:
         """What is carried from step to step beside the context, for one step's input `(N, D)`: nothing."""
         return ()
 

@@ -122,7 +122,7 @@ class Cell:
         """The shapes of the parameters; "D" stands for the size of the input, which they decide."""
         raise NotImplementedError
 
-    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         """The shapes of the parts of the carry, for one step's input."""
         return ((*x.shape[:-1], self.hidden_size),) * len(self.carry_names)
 

@@ -81,7 +81,7 @@ def check_input(cell: str, expected: tuple[Any, ...], x: Any) -> None:
 def check_carry(
     cell: str,
     names: tuple[str, ...],
-    shapes: tuple[tuple[int, ...], ...],
+    shapes: tuple[tuple[Any, ...], ...],
     carry: Any,
     x: Any,
     complex_parts: frozenset[str] = frozenset(),

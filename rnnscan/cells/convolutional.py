@@ -114,7 +114,7 @@ class ConvolutionalCell(Cell):
         }
         return shapes | ({"bias": (columns,)} if self.use_bias else {})
 
-    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         checks.check_input(self._title, ("N", *self.input_axes, *x.shape[-1:]), x)
         spatial = tuple(map(self._output_length, x.shape[1:-1], *self._geometry))
         if self.padding == "valid" and min(spatial) < 1:

@@ -145,5 +145,5 @@ class LRU(Cell):
             "skip_kernel": ("D", units),
         }
 
-    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         return ((*x.shape[:-1], self.states),)

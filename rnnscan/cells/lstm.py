@@ -162,5 +162,5 @@ class LSTM(DenseCell):
             shapes["projection_kernel"] = (self.hidden_size, self.proj_size)
         return shapes
 
-    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         return (*x.shape[:-1], self.output_size), (*x.shape[:-1], self.hidden_size)

@@ -150,7 +150,7 @@ class MLSTM(Cell):
         biases = {"bias": (4 * self.hidden_size,), "gate_bias": (2 * self.heads,)}
         return shapes | (biases if self.use_bias else {})
 
-    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         by_head = (*x.shape[:-1], self.heads)
         head = self.hidden_size // self.heads
         return (*by_head, head, head), (*by_head, head), by_head

@@ -132,6 +132,6 @@ class QRNN(Cell):
         columns = self.blocks * self.hidden_size
         return {"kernel": (self.window, "D", columns)} | ({"bias": (columns,)} if self.use_bias else {})
 
-    def _carry_shapes(self, x: Array) -> tuple[tuple[int, ...], ...]:
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         *batch, input_size = x.shape
         return (*batch, self.hidden_size), (*batch, self.window - 1, input_size)

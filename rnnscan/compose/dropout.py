@@ -53,14 +53,14 @@ class Dropout(Wrapper):
 
         return step
 
-    def _mask(self, key: Array, shape: tuple[int, ...]) -> Callable[[Any], Array]:
+    def _mask(self, key: Array, shape: tuple[Any, ...]) -> Callable[[Any], Array]:
         """What is kept at a step."""
         if self.each == "sequence":
             kept = jax.random.bernoulli(key, 1 - self.rate, shape)
             return lambda index: kept
         return lambda index: jax.random.bernoulli(jax.random.fold_in(key, index), 1 - self.rate, shape)
 
-    def _dropped_shape(self, params: Any, x: Any) -> tuple[int, ...]:
+    def _dropped_shape(self, params: Any, x: Any) -> tuple[Any, ...]:
         if self.on == "input":
             return x.shape
         carry = jax.eval_shape(self.cell.initial_carry, x)

@@ -69,5 +69,5 @@ def _as_sequence(x: Any) -> Any:
     return jax.ShapeDtypeStruct((1, *x.shape), x.dtype)
 
 
-def _shapes(tree: Any) -> list[tuple[int, ...]]:
+def _shapes(tree: Any) -> list[tuple[Any, ...]]:
     return [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]

@@ -114,5 +114,10 @@ def test_both_directions_have_carries_to_go_back_to():
     ]
     actual = both(inputs, reset=reset, reset_to=(there, None))
     assert_trees_close(actual, jnp.concatenate(expected, -1), tolerance=1e-9)
+
+
+@pytest.mark.bad_input
+def test_both_directions_need_a_pair_of_carries_to_go_back_to():
+    both = rnnscan.nnx.Bidirectional(*(rnnscan.nnx.RNN(make_cell("SimpleCell")) for _ in range(2)))
     with pytest.raises(TypeError, match=r"`reset_to` must be the pair of carries \(forward, backward\); got"):
-        both(inputs, reset=reset, reset_to=there)
+        both(random_inputs(), reset=random_resets(1), reset_to=random_carry("SimpleCell"))
