@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sys
+from contextlib import nullcontext
 from functools import partial
 from importlib.metadata import version
 
@@ -33,7 +34,7 @@ from rnnscan import attention, cells  # noqa: E402
 
 
 # Two chunks; rows for 8 devices.
-STEPS, ROWS, FEATURES, UNITS = 4, 16, 3, 4
+STEPS, ROWS, FEATURES, UNITS = 4, 24, 3, 4
 MEMORIES = {
     "all names": rs.Memory(chunk=2),
     "recompute all": rs.Memory(recompute="all", chunk=2),
@@ -131,9 +132,8 @@ def collectives(compiled):
     return found
 
 
-def sharded(mode, run):
-    """A run with the batch on 8 devices, and how to place its arguments."""
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit if mode == "explicit" else AxisType.Auto,))
+def sharded(mode, mesh, run):
+    """A run with the batch on the devices of a mesh, and how to place its arguments."""
     specs = (PartitionSpec(), PartitionSpec(None, "data"), PartitionSpec("data"))
     if mode == "shard_map":
         return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(specs[2], specs[1])), lambda *given: given
@@ -158,20 +158,39 @@ def check(mode, case, memories):
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
 
     expected = gradient(partial(run, memory=None))(*given)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit if mode == "explicit" else AxisType.Auto,))
     found = {}
     for memory in memories:
-        this_run, placed = sharded(mode, partial(run, memory=MEMORIES[memory]))
-        compiled = gradient(this_run).lower(*placed(*given)).compile()
+        this_run, placed = sharded(mode, mesh, partial(run, memory=MEMORIES[memory]))
+        # JAX asks for it where axes are explicit.
+        with jax.set_mesh(mesh) if mode == "explicit" else nullcontext():
+            compiled = gradient(this_run).lower(*placed(*given)).compile()
         pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(compiled(*placed(*given))), strict=True)
         found[f"{case}, {memory}"] = {
             "difference": max(float(np.max(np.abs(a - np.asarray(b)) / (1 + np.abs(a)))) for a, b in pairs),
             "collectives": collectives(compiled.as_text()),
-            "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+            "parameters": sorted(f"f32{[*leaf.shape]}".replace(" ", "") for leaf in jax.tree.leaves(params)),
         }
     return found
 
 
+def initial_carries(mode):
+    """Over which axes of the mesh the carries are sharded that a cell makes from a sharded input, outside of jit."""
+    kind = AxisType.Explicit if mode == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(kind, kind))
+    x = jax.device_put(jnp.ones((ROWS, FEATURES)), NamedSharding(mesh, PartitionSpec("data")))
+    inner = rs.stack(cells.GRU(UNITS), cells.LSTM(UNITS))
+    decoder = attention.decoder(inner, attention.Coverage(FEATURES, 5))
+    outputs = jax.device_put(jnp.ones((STEPS, ROWS, FEATURES)), NamedSharding(mesh, PartitionSpec(None, "data")))
+    with jax.set_mesh(mesh):
+        made = decoder.over(decoder.init(jax.random.key(0), FEATURES), outputs).initial_carry(x)
+    return [[axes for axes in leaf.sharding.spec if axes] for leaf in jax.tree.leaves(made)]
+
+
 if __name__ == "__main__":
     mode, asked = sys.argv[1], json.loads(sys.argv[2])
+    if not asked:
+        print(json.dumps(initial_carries(mode)))
+        sys.exit()
     found = [check(mode, case, memories) for case, memories in asked.items()]
     print(json.dumps({name: values for one in found for name, values in one.items()}))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -39,15 +40,19 @@ def variants(asked):
     return [(mode, f"{case}, {memory}") for mode in asked for case, chosen in asked[mode].items() for memory in chosen]
 
 
-@cache
-def run_on_devices(mode, quick):
-    asked = (QUICK if quick else SLOW)[mode]
+def on_devices(mode, asked):
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": str(here.parent)}
     command = [sys.executable, str(here / "on_devices.py"), mode, json.dumps(asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
+
+
+@cache
+def found(mode, quick):
+    """What one process finds for all variants that are asked for."""
+    return on_devices(mode, (QUICK if quick else SLOW)[mode])
 
 
 each = pytest.mark.parametrize(
@@ -61,11 +66,28 @@ each = pytest.mark.parametrize(
 
 @each
 def test_results_and_gradients_are_those_of_one_device(mode, variant, quick):
-    assert run_on_devices(mode, quick)[variant]["difference"] < 2e-5
+    assert found(mode, quick)[variant]["difference"] < 2e-5
 
 
 @each
-def test_nothing_is_gathered(mode, variant, quick):
-    """The gradients of parameters are summed where the rows are."""
-    kinds = {kind.split()[0] for kind in run_on_devices(mode, quick)[variant]["collectives"]}
-    assert kinds == {"all-reduce"}
+def test_there_is_one_reduction_for_each_parameter_and_nothing_else(mode, variant, quick):
+    """Nothing is gathered, and no loop holds a collective. Scalars are the loss's."""
+    if variant.endswith("plain autodiff") and mode != "shard_map":
+        pytest.skip("lax.scan adds up the gradients of parameters over devices at each step")
+    collectives = found(mode, quick)[variant]["collectives"]
+    assert [*collectives] == ["all-reduce"]
+    reduced = [kind for kind in collectives["all-reduce"] if kind != "f32[]"]
+    sizes = [sorted(map(elements, kinds)) for kinds in (reduced, found(mode, quick)[variant]["parameters"])]
+    assert sizes[0] == sizes[1]
+
+
+def elements(kind):
+    """How many elements an array has, of a type such as `f32[2,3]`. XLA may transpose what it reduces."""
+    return prod(map(int, kind.removeprefix("f32[").removesuffix("]").split(",")))
+
+
+@pytest.mark.parametrize("mode", ["explicit", "auto"])
+def test_initial_carries_are_sharded_as_the_input_is(mode):
+    made = on_devices(mode, {})
+    assert len(made) == 5
+    assert all(axes == ["data"] for axes in made)

@@ -4,7 +4,7 @@ For each chunk there are two runs over one program, a step's pull-back: the firs
 leaves that were kept at the beginning of the chunk only; the second goes back and carries the cotangent of the carry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from rnnscan.engine.forward import Plan, Saved
 from rnnscan.engine.heuristics import heuristics, stays_whole
 from rnnscan.engine.products import join_products, store_transposed
 from rnnscan.engine.run import Runner, invariant_values
+from rnnscan.engine.sharded_rows import sharded_rows
 from rnnscan.engine.split import Roles, Split, split
 from rnnscan.engine.step import one_step
 from rnnscan.engine.sums import concatenate_pads, merge_products
@@ -26,9 +27,15 @@ from rnnscan.engine.trace import Program, Value, trace, without_repeats
 
 @dataclass(frozen=True)
 class Backward:
-    """The backward pass of a scan over a step."""
+    """The backward pass of a scan over a step.
+
+    Attributes:
+        plan: how the scan is run.
+        spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
+    """
 
     plan: Plan
+    spread: Collection[int] = ()
 
     def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         """Pull cotangents of the final carry and of ys back to constants, initial carry and xs.
@@ -49,10 +56,11 @@ class Backward:
         before_chunks = [self._before_chunks(saved, index) for index in self.plan.flat.repeats]
         starts = [*before_chunks, *saved.starts.values()]
         first_starts = [saved.initial[index] for index in [*self.plan.flat.repeats, *saved.starts]]
-        state = (ct_carry, [_zero_sum(saved.constants[index]) for index in pull.wanted_constants])
+        zeros = [_zero_sum(saved.constants[index]) for index in pull.wanted_constants]
         (ct_carry, sums), ct_xs, _ = self.plan.chunks.run(
-            steps.pull_chunk, state, known, starts, first_starts, back=True
+            steps.pull_chunk, (ct_carry, steps.pull.spread(zeros)), known, starts, first_starts, back=True
         )
+        sums = steps.pull.totals(sums, zeros, [index in self.spread for index in pull.wanted_constants])
         return pull.wanted_cotangents(saved, ct_carry, sums, ct_xs)
 
     def _before_chunks(self, saved: Saved, index: int) -> Any:
@@ -146,12 +154,13 @@ class _Steps:
         back = Roles(constants, [*carry, *given, *ct_y], ct_carry_inputs, new_ct, summed, stacked)
         splits = [_split(program, again), _split(program, back)]
         invariant = invariant_values(splits, saved.constants)
+        rows = sharded_rows([*saved.initial, *map(one_step, saved.xs)], others=saved.constants)
         return _Steps(
             plan,
             repeated=[carry[index] for index in plan.flat.repeats],
             known=[*(carry[index] for index in saved.carries), *given, *ct_y],
             recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
-            pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll),
+            pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
         )
 
     def pull_chunk(

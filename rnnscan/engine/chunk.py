@@ -21,6 +21,11 @@ _LINEAR = frozenset(
 )
 
 
+def sums_its_operands(equation: Equation) -> bool:
+    """Whether the sum over steps of a result takes the sums of all operands, of those that do not vary too."""
+    return equation.primitive.name in _LINEAR
+
+
 def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
     """Whether the sum over steps of a result is the result of the sums of what varies among the operands."""
     primitive, operands = equation.primitive.name, [varies(atom) for atom in equation.inputs]
@@ -108,32 +113,21 @@ class Chunk:
 
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        if equation is not None and equation.primitive.name == "reduce_sum" and not self._sums_products(atom):
+        if equation is not None and equation.primitive.name == "reduce_sum" and not self.sums_products(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
             return jnp.sum(self.read(equation.inputs[0]), axis=(0, *(axis + 1 for axis in equation.params["axes"])))
         if equation is not None and passes_sums(equation, self.varies):
-            is_linear = equation.primitive.name in _LINEAR
-            operands = (self.sum(own) if is_linear or self.varies(own) else self.read(own) for own in equation.inputs)
+            is_sum = sums_its_operands(equation)
+            operands = (self.sum(own) if is_sum or self.varies(own) else self.read(own) for own in equation.inputs)
             self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
             return self._sums[atom]
         if equation is not None and equation.primitive.name == "dot_general":
-            return self._sum_of_product(equation)
+            return contracted_over_steps(equation, *map(self.read, equation.inputs))
         return jnp.sum(self.read(atom), axis=0)
 
-    def _sums_products(self, atom: Atom) -> bool:
+    def sums_products(self, atom: Atom) -> bool:
+        """Whether the sum of a value over the steps is one of products of values that vary."""
         return any(isinstance(end, Equation) for end in ends_of_sum(atom, self._maker, self.varies))
-
-    def _sum_of_product(self, equation: Equation) -> Any:
-        """The sum of products of two values that vary: one product that contracts over the steps too."""
-        contracting, batch = equation.params["dimension_numbers"]
-        left, right = map(self.read, equation.inputs)
-        contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contracting)
-        shifted = tuple(tuple(axis + 1 for axis in axes) for axes in batch)
-        first_axes = (*range(len(contracted[0])),)
-        of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
-        if of_columns and not batch[0] and heuristics().transpose_rows:
-            return _columns_by_columns(equation, left, right)
-        return _product(equation, left, right, (contracted, shifted))
 
     def read(self, atom: Atom) -> Any:
         """A value, with an axis of steps where it varies."""
@@ -153,6 +147,18 @@ class Chunk:
         if not any(axis == 0 for axis in axes):
             return equation.evaluate(*operands)
         return jax.vmap(equation.evaluate, in_axes=axes)(*operands)
+
+
+def contracted_over_steps(equation: Equation, left: Any, right: Any) -> Any:
+    """The sum over steps of products of two values that vary: one product that contracts over the steps too."""
+    contracting, batch = equation.params["dimension_numbers"]
+    contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contracting)
+    shifted = tuple(tuple(axis + 1 for axis in axes) for axes in batch)
+    first_axes = (*range(len(contracted[0])),)
+    of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
+    if of_columns and not batch[0] and heuristics().transpose_rows:
+        return _columns_by_columns(equation, left, right)
+    return _product(equation, left, right, (contracted, shifted))
 
 
 def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:

@@ -7,14 +7,17 @@ loop carries the cotangent of the carry, and the gradients of what all steps sha
 that contract over the steps.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan.engine import lax as lax_engine
 from rnnscan.engine.forward import Plan, run_and_save, run_forward
 from rnnscan.engine.segments import run_parts
+from rnnscan.engine.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.step import FlatStep, flatten_step, one_step
 from rnnscan.engine.tangents import is_zero, tangents_of_scan
 from rnnscan.memory import Memory, kept_names
@@ -52,9 +55,17 @@ def run(
     if flat.unchanged:
         return _run_with_unchanged(step, carry, xs, flat.unchanged, run_by_lax.keywords)
 
+    rows, spread, copies = sharded_rows(jax.tree.leaves((carry, x)), constants), {}, []
+    if rows is not None:
+        constants = [rows.on_mesh(constant) for constant in constants]
+    if rows is not None and memory.segment is not None:
+        # Segments run in a loop, and each has gradients of the constants: their total is taken after all segments.
+        spread = {index: rows for index, constant in enumerate(constants) if _is_summed(constant, rows)}
+        copies = [rows.spread(constants[index]) for index in spread]
+
     def run_steps(carry: Any, xs: Any, length: int) -> tuple[Any, Any]:
         plan = Plan(flat, length, reverse=reverse, unroll=unroll, chosen_chunk=memory.chunk)
-        final, ys = _differentiable(plan)(constants, jax.tree.leaves(carry), jax.tree.leaves(xs))
+        final, ys = _differentiable(plan, spread)(constants, copies, jax.tree.leaves(carry), jax.tree.leaves(xs))
         return jax.tree.unflatten(jax.tree.structure(carry), final), jax.tree.unflatten(flat.y_structure, ys)
 
     return run_parts(run_steps, carry, xs, parts=memory.parts(length), reverse=reverse)
@@ -88,20 +99,30 @@ def _run_with_unchanged(
     return whole(final), ys
 
 
-def _differentiable(plan: Plan) -> Any:
-    """`(constants, carry, xs) -> (carry, ys)`, all lists of leaves, with the derivatives of this engine.
+def _is_summed(constant: Any, rows: ShardedRows) -> bool:
+    """Whether the gradient of a constant is a sum over rows."""
+    return jnp.issubdtype(constant.dtype, jnp.inexact) and not rows.lie_in(constant)
+
+
+def _differentiable(plan: Plan, spread: Mapping[int, ShardedRows]) -> Any:
+    """`(constants, copies, carry, xs) -> (carry, ys)`, all lists of leaves, with the derivatives of this engine.
 
     Reverse mode transposes the linear map of the tangents, which runs the engine's backward pass. Forward mode
-    evaluates that map by a plain scan.
+    evaluates that map by a plain scan. A constant that was spread over parts of the rows has its derivative through its
+    copies, which are not read.
     """
 
     @jax.custom_jvp
-    def scan(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+    def scan(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
         return run_forward(plan, constants, carry, xs)
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        *results, saved = run_and_save(plan, *primals)
-        return tuple(results), tangents_of_scan(plan, saved, results, jax.tree.leaves(tangents, is_leaf=is_zero))
+        constants, _, *others = primals
+        *results, saved = run_and_save(plan, constants, *others)
+        of_constants, of_copies, *of_others = tangents
+        own = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
+        leaves = jax.tree.leaves([own, of_others], is_leaf=is_zero)
+        return tuple(results), tangents_of_scan(plan, saved, results, leaves, spread)
 
     scan.defjvp(differentiate, symbolic_zeros=True)
     return scan

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from rnnscan import checks
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
@@ -109,6 +110,8 @@ def prepare(
     if valid is not None:
         checks.check_raw_keys(xs)
 
+    params = _varying_as(carry, params)
+
     def cell_step(carry: Any, x: Any) -> tuple[Any, Any]:
         return checks.carry_and_output(cell(params, carry, x))
 
@@ -168,6 +171,21 @@ def _reset_target(cell: Any, carry: Any, xs: Any, reset: Any, reset_to: Any) -> 
         root = "cell.initial_carry(x)"
         reset_to = initial_carry(jax.tree.map(one_step, xs))
     return checks.reset_carry_like(carry, checks.as_arrays(reset_to, root), root, rows=reset.ndim - 1)
+
+
+def _varying_as(carry: Any, params: Any) -> Any:
+    """Parameters that vary over the axes of a mesh over which all of the carry does, under `jax.shard_map`.
+
+    So their gradients are added up over the devices once, and not at each step, where parameters meet what varies.
+    """
+    varying = [jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(carry)]
+    axes = frozenset.intersection(*varying) if varying else frozenset()
+
+    def cast(leaf: Any) -> Any:
+        more = axes - jax.typeof(leaf).manual_axis_type.varying if hasattr(leaf, "dtype") else ()
+        return lax.pcast(leaf, tuple(sorted(more)), to="varying") if more else leaf
+
+    return jax.tree.map(cast, params) if axes else params
 
 
 def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, Overview]:

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.chunk import Chunk
 from rnnscan.engine.heuristics import heuristics
 from rnnscan.engine.linear import associative_scan, is_linear
+from rnnscan.engine.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.split import Split, Stage
 from rnnscan.engine.trace import Atom, Constant, Equation, Value
 
@@ -23,12 +25,14 @@ class Runner:
         invariant: the values that are the same at every step, by `invariant_values`.
         reverse: from the last step of a chunk to the first.
         unroll: of the loops, as in `lax.scan`.
+        rows: how rows lie on devices, where there are several.
     """
 
     split: Split
     invariant: Mapping[Value, Any]
     reverse: bool
     unroll: int | bool
+    rows: ShardedRows | None = None
 
     def __call__(
         self, steps: int, known: Mapping[Value, Any], carry: Sequence[Any], sums: Sequence[Any] = ()
@@ -39,7 +43,7 @@ class Runner:
             steps: its steps.
             known: values of each step, stacked: those in `Roles.known`, and what else is known already.
             carry: the carry before the first step to run.
-            sums: what the sums over steps are added to.
+            sums: what the sums over steps are added to. Those in `by_parts` are one for each part of the rows.
 
         Returns:
             The carry after the last step, the sums, and the chunk, which has what is stacked.
@@ -49,6 +53,7 @@ class Runner:
         without_loop = {equation for stage in split.stages if self._is_associative(stage) for equation in stage.body}
         at_once = without_loop.union(split.at_once)
         chunk = Chunk(steps, self.invariant, known, looped, [e for e in split.varying if e in at_once])
+        made: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for stage in split.stages:
             if self._is_associative(stage):
@@ -56,9 +61,50 @@ class Runner:
             else:
                 self._run_loop(stage, chunk, new_carry, new_sums)
         for position, atom in enumerate(split.roles.summed):
-            if position not in split.accumulated:
+            if position in split.accumulated:
+                continue
+            if position in self.by_parts:
+                new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
+            else:
                 new_sums[position] = new_sums[position] + chunk.sum(atom)
         return new_carry, new_sums, chunk
+
+    def spread(self, zeros: Sequence[Any]) -> list[Any]:
+        """The sums over no steps, from zeros in the shapes of the totals."""
+        return [
+            self.by_parts[position].rows.zeros(zero) if position in self.by_parts else zero
+            for position, zero in enumerate(zeros)
+        ]
+
+    def totals(self, sums: Sequence[Any], zeros: Sequence[Any], spread: Sequence[bool]) -> list[Any]:
+        """The sums over all rows, in the shapes of zeros; in place of one that is to be spread, terms of it."""
+        return [self._total(position, *given) for position, given in enumerate(zip(sums, zeros, spread, strict=True))]
+
+    def _total(self, position: int, total: Any, zero: Any, spread: bool) -> Any:
+        if self.rows is None or spread == (position in self.by_parts):
+            return total
+        return self.rows.spread(total / self.rows.parts) if spread else self.rows.total(total, zero)
+
+    @cached_property
+    def by_parts(self) -> dict[int, SumsByParts]:
+        """The positions in `Roles.summed` of which each part of the rows has a sum of its own, and what makes it."""
+        found: dict[int, SumsByParts] = {}
+        if self.rows is None:
+            return found
+        places = [(stage.accumulated, stage.body) for stage in self.split.stages]
+        after = [position for position in range(len(self.split.roles.summed)) if position not in self.split.accumulated]
+        for positions, equations in [*places, (after, self.split.at_once)]:
+            maker = {output: equation for equation in equations for output in equation.outputs}
+            sums = SumsByParts(self.rows, maker, self._varies)
+            found |= {position: sums for position in positions if sums.can_sum(self.split.roles.summed[position])}
+        return found
+
+    def _varies(self, atom: Atom) -> bool:
+        return isinstance(atom, Value) and atom not in self.invariant
+
+    def _added_by_parts(self, position: int, sums: Any, chunk: Chunk, made: dict[Atom, Any]) -> Any:
+        by_parts = self.by_parts[position]
+        return by_parts.rows.add(sums, by_parts.sum(self.split.roles.summed[position], chunk, made))
 
     def _run_loop(self, stage: Stage, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
         (its_carry, its_sums), from_body = lax.scan(
@@ -105,11 +151,19 @@ class Runner:
         }
         evaluate(stage.body, values)
         new_carry = [read(roles.new_carry[position], values) for position in stage.carry]
-        new_sums = [
-            total + read(roles.summed[position], values)
+        return (new_carry, self._added_in_loop(stage, sums, values)), [values[value] for value in stage.from_body]
+
+    def _added_in_loop(self, stage: Stage, sums: Sequence[Any], values: Mapping[Value, Any]) -> list[Any]:
+        varying, made = {}, dict[Atom, Any]()
+        if not self.by_parts.keys().isdisjoint(stage.accumulated):
+            varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
+        one_step = Chunk(1, self.invariant, varying, (), stage.body)
+        return [
+            self._added_by_parts(position, total, one_step, made)
+            if position in self.by_parts
+            else total + read(self.split.roles.summed[position], values)
             for position, total in zip(stage.accumulated, sums, strict=True)
         ]
-        return (new_carry, new_sums), [values[value] for value in stage.from_body]
 
 
 def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[Value, Any]:

@@ -1,6 +1,6 @@
 """The tangents of a scan: a linear map, which forward mode evaluates and reverse mode transposes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,11 @@ from rnnscan.engine.backward import Backward
 from rnnscan.engine.forward import Plan, Saved
 from rnnscan.engine.linear_call import LinearMap, linear_call
 from rnnscan.engine.run import evaluate, read
+from rnnscan.engine.sharded_rows import ShardedRows
 
 
 def tangents_of_scan(
-    plan: Plan, saved: Saved, results: Sequence[list[Any]], tangents: Sequence[Any]
+    plan: Plan, saved: Saved, results: Sequence[list[Any]], tangents: Sequence[Any], spread: Mapping[int, ShardedRows]
 ) -> tuple[list[Any], list[Any]]:
     """The tangents of the final carry and of ys.
 
@@ -23,6 +24,7 @@ def tangents_of_scan(
         saved: what its forward pass keeps for the backward pass.
         results: the final carry and ys.
         tangents: the tangent of each leaf of constants, carry and xs, symbolic zeros among them.
+        spread: the constants whose tangents were spread over parts of the rows, with the rows.
 
     Returns:
         A tangent for each leaf of the results.
@@ -34,6 +36,9 @@ def tangents_of_scan(
     floats = [index for index, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
     def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
+        moving = [index for index, own in enumerate(wanted) if own]
+        pairs = zip(moving, tangents, strict=True)
+        tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         return _push_forward(plan, jax.tree.unflatten(structure, residuals), wanted, tangents, floats)
 
     def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
@@ -41,7 +46,7 @@ def tangents_of_scan(
         for index, cotangent in zip(floats, cotangents, strict=True):
             given[index] = cotangent
         size = plan.flat.carry_size
-        return Backward(plan)(jax.tree.unflatten(structure, residuals), wanted, given[:size], given[size:])
+        return Backward(plan, spread)(jax.tree.unflatten(structure, residuals), wanted, given[:size], given[size:])
 
     types = tuple(jax.typeof(leaves[index]) for index in floats)
     made = linear_call(LinearMap(apply, transpose, len(residuals), types), residuals, moving)
