@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from math import ceil
 from typing import Any, Literal
 
 import jax
@@ -27,8 +26,8 @@ _SLACK = 50
 # A prediction was at most 1.3 times XLA's figure for nearly all choices, and mostly 0.75 to 1.1 times.
 _SURELY_TOO_LARGE = 1.3
 _LIKELY_FITS = 0.9
-# What is compiled to say in an error how much is needed.
-_MOST_FOR_ERROR = 3
+# Choices with the smallest predictions that are compiled before a budget is refused.
+_SMALLEST = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +120,7 @@ def plan(
     else:
         chosen = next(fitting, None)
     if chosen is None:
-        raise ValueError(_nothing_fits(step, choices, budget, allowed))
+        chosen = _least_of_all(step, choices, budget, allowed)
     return PlannedMemory(
         **vars(chosen.memory),
         temporary_bytes=_needed(step, chosen.memory) or 0,
@@ -203,24 +202,26 @@ def _needed(step: TrainingStep, memory: Memory) -> int | None:
     return None if needed is None else needed + needed // _SLACK
 
 
-def _nothing_fits(step: TrainingStep, choices: Sequence[Candidate], budget: Any, allowed: int) -> str:
-    """The message, with the least that the choices of the smallest predictions need."""
-    promising = [choice.memory for choice in chain.from_iterable(_promising(step, choices))]
-    needs: dict[Memory, int] = {}
-    for memory in sorted(promising, key=step.predicted_bytes)[:_MOST_FOR_ERROR]:
-        needed = _needed(step, memory)
-        if needed is not None:
-            # With a budget far below the prediction it would not be tried.
-            needs[memory] = max(needed, ceil(step.predicted_bytes(memory) / _SURELY_TOO_LARGE))
+def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], budget: Any, allowed: int) -> Candidate:
+    """Of the choices with the smallest predictions the one that needs least, for predictions that were too large.
+
+    Raises:
+        ValueError: if it does not fit either.
+    """
+    promising = sorted(chain.from_iterable(_promising(step, choices)), key=lambda one: step.predicted_bytes(one.memory))
+    needs = [(needed, one) for one in promising[:_SMALLEST] if (needed := _needed(step, one.memory)) is not None]
     if not needs:
-        return (
+        raise ValueError(
             "plan: XLA must have an analysis of memory to plan by; this backend has none. Choose a `Memory` yourself."
         )
-    memory, least = min(needs.items(), key=lambda item: item[1])
-    return (
-        f"plan: nothing fits {budget!r}, {readable_bytes(allowed)}; the least that a choice needs is "
-        f"{readable_bytes(least)}, {least} bytes, by {memory!r}. Give that, or run fewer rows or steps at once."
-    )
+    least, chosen = min(needs, key=lambda pair: pair[0])
+    if least > allowed:
+        raise ValueError(
+            f"plan: nothing fits {budget!r}, {readable_bytes(allowed)}; the least that was found is "
+            f"{readable_bytes(least)}, {least} bytes, by {chosen.memory!r}. Give that, or run fewer rows or steps at "
+            "once."
+        )
+    return chosen
 
 
 def _as_array(leaf: Any) -> Any:
