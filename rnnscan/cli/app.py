@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from rnnscan.cli.explain import explain
+from rnnscan.cli.info import info
 from rnnscan.cli.plan import plan
 from rnnscan.cli.tradeoff import tradeoff
 from rnnscan.cli.train import train
@@ -22,6 +23,7 @@ app.command()(train)
 app.command()(tradeoff)
 app.command()(explain)
 app.command()(plan)
+app.command()(info)
 
 
 def _show_version(wanted: bool) -> bool:

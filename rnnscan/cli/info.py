@@ -1,0 +1,36 @@
+"""`rnnscan info`: the versions that a bug report needs, and what the engine finds in a cell."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import jax
+import typer
+from rich.console import Console
+
+from rnnscan.cli.explain import explain
+
+
+PACKAGES = ("rnnscan", "jax", "jaxlib", "numpy", "jaxtyping", "flax", "optax", "orbax-checkpoint")
+
+
+def info(
+    cell: Annotated[
+        str | None, typer.Argument(metavar="CELL", help="A cell of the library, such as LSTM, or module:attribute.")
+    ] = None,
+) -> None:
+    """Show the versions and devices for a bug report and, of a cell, what the engine finds in it."""
+    console = Console(highlight=False)
+    console.print(f"Python {platform.python_version()} on {platform.platform()}")
+    for package in PACKAGES:
+        console.print(f"{package} {_version(package)}")
+    console.print(f"devices: {', '.join(map(str, jax.devices()))}")
+    if cell is not None:
+        explain(cell)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "is not installed"
