@@ -31,6 +31,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
 
 import rnnscan as rs  # noqa: E402
 from rnnscan import attention, cells  # noqa: E402
+from rnnscan.engine import heuristics  # noqa: E402
 
 
 # Two chunks; rows for 8 devices.
@@ -104,6 +105,9 @@ CASES = {
     "recurrent_net": of_named_values,
     "layer": lambda: of_net(rs.layer(cells.GRU(UNITS))),
     "chain": lambda: of_net(rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS)))),
+    "LSTM as on a GPU": lambda: of_cell(cells.LSTM(UNITS)),
+    "MinGRU as on a GPU": lambda: of_cell(cells.MinGRU(UNITS)),
+    "parameters on no mesh": lambda: of_cell(cells.GRU(UNITS)),
     "bidirectional": lambda: of_net(rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS))),
 }
 
@@ -162,9 +166,13 @@ def check(mode, case, memories):
     found = {}
     for memory in memories:
         this_run, placed = sharded(mode, mesh, partial(run, memory=MEMORIES[memory]))
-        # JAX asks for it where axes are explicit.
-        with jax.set_mesh(mesh) if mode == "explicit" else nullcontext():
-            compiled = gradient(this_run).lower(*placed(*given)).compile()
+        place = placed
+        if case == "parameters on no mesh":
+            place = lambda *given, placed=placed: (given[0], *placed(*given)[1:])  # noqa: E731
+        as_on_gpu = heuristics.using(heuristics.BACKENDS["gpu"]) if case.endswith("GPU") else nullcontext()
+        # JAX asks for the mesh where axes are explicit.
+        with jax.set_mesh(mesh) if mode == "explicit" else nullcontext(), as_on_gpu:
+            compiled = gradient(this_run).lower(*place(*given)).compile()
         pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(compiled(*placed(*given))), strict=True)
         found[f"{case}, {memory}"] = {
             "difference": max(float(np.max(np.abs(a - np.asarray(b)) / (1 + np.abs(a)))) for a, b in pairs),

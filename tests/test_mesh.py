@@ -19,18 +19,24 @@ QUICK = {
         "LSTM": MEMORIES,
         "LayerNormLSTM": ["all names"],
         "stack": ["recompute all"],
-        "bidirectional": MEMORIES[:1],
-        "recurrent_net": MEMORIES[:1],
+        "bidirectional": ["all names"],
+        "parameters on no mesh": ["all names"],
+        "recurrent_net": ["all names"],
     },
-    "auto": {"LSTM": MEMORIES[:2], "decoder": ["all names"], "lengths": ["all names"]},
-    "shard_map": {"LSTM": MEMORIES[:1], "MinGRU": ["recompute all"]},
+    "auto": {"LSTM": ["all names"], "decoder": ["segments"], "lengths": ["all names"]},
+    "shard_map": {"LSTM": ["all names"], "MinGRU as on a GPU": ["recompute all"]},
 }
 CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold", "recurrent_net"]
 NETS = ["layer", "chain", "bidirectional"]
+GPU = ["LSTM as on a GPU", "MinGRU as on a GPU"]
 SLOW = {
     mode: {
         case: [memory for memory in memories if memory not in QUICK[mode].get(case, ())]
-        for case, memories in [*((case, MEMORIES) for case in CASES), *((net, MEMORIES[1:2]) for net in NETS)]
+        for case, memories in [
+            *((case, MEMORIES) for case in CASES),
+            *((net, MEMORIES[1:2]) for net in NETS),
+            *((case, MEMORIES[:3]) for case in GPU),
+        ]
     }
     for mode in MODES
 }

@@ -90,16 +90,18 @@ def associative_scan(
         (factor, term), (next_factor, next_term) = first, second
         return next_factor * factor, next_factor * term + next_term
 
-    step = _factor_and_term(equations, leaf, new_leaf, chunk)
+    step = _factor_and_term(equations, leaf, new_leaf, chunk, start)
     factors, terms = lax.associative_scan(after_both, step, reverse=reverse)
     after = factors * start + terms
     return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
 
 
-def _factor_and_term(equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk) -> tuple[Any, Any]:
+def _factor_and_term(
+    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any
+) -> tuple[Any, Any]:
     """The a and b of `new_leaf = a * leaf + b` at each step: what the equations make of `1 * leaf + 0`."""
-    shape = (chunk.steps, *leaf.shape)
-    pairs: dict[Atom, tuple[Any, Any]] = {leaf: (jnp.ones(shape, leaf.dtype), jnp.zeros(shape, leaf.dtype))}
+    zeros = jnp.broadcast_to(lax.full_like(start, 0), (chunk.steps, *leaf.shape))
+    pairs: dict[Atom, tuple[Any, Any]] = {leaf: (zeros + 1, zeros)}
     for equation in equations:
         if not any(atom in pairs for atom in equation.inputs):
             continue

@@ -1,6 +1,6 @@
 """Run the stages of a split over a chunk of steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -61,11 +61,9 @@ class Runner:
             else:
                 self._run_loop(stage, chunk, new_carry, new_sums)
         for position, atom in enumerate(split.roles.summed):
-            if position in split.accumulated:
-                continue
-            if position in self.by_parts:
+            if position in self._after_loops:
                 new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
-            else:
+            elif position not in split.accumulated:
                 new_sums[position] = new_sums[position] + chunk.sum(atom)
         return new_carry, new_sums, chunk
 
@@ -88,16 +86,24 @@ class Runner:
     @cached_property
     def by_parts(self) -> dict[int, SumsByParts]:
         """The positions in `Roles.summed` of which each part of the rows has a sum of its own, and what makes it."""
-        found: dict[int, SumsByParts] = {}
+        in_loops = [self._summable(stage.body, stage.accumulated) for stage in self.split.stages]
+        return {position: sums for found in [*in_loops, self._after_loops] for position, sums in found.items()}
+
+    @cached_property
+    def _after_loops(self) -> dict[int, SumsByParts]:
+        """Those that follow from what is made at once. No loop adds them up."""
+        return self._summable(self.split.at_once, range(len(self.split.roles.summed)))
+
+    def _summable(self, equations: Sequence[Equation], positions: Iterable[int]) -> dict[int, SumsByParts]:
         if self.rows is None:
-            return found
-        places = [(stage.accumulated, stage.body) for stage in self.split.stages]
-        after = [position for position in range(len(self.split.roles.summed)) if position not in self.split.accumulated]
-        for positions, equations in [*places, (after, self.split.at_once)]:
-            maker = {output: equation for equation in equations for output in equation.outputs}
-            sums = SumsByParts(self.rows, maker, self._varies)
-            found |= {position: sums for position in positions if sums.can_sum(self.split.roles.summed[position])}
-        return found
+            return {}
+        maker = {output: equation for equation in equations for output in equation.outputs}
+        sums = SumsByParts(self.rows, maker, self._varies)
+        return {position: sums for position in positions if sums.can_sum(self.split.roles.summed[position])}
+
+    def _accumulated(self, stage: Stage) -> list[int]:
+        """The positions in `Roles.summed` that a loop adds up."""
+        return [position for position in stage.accumulated if position not in self._after_loops]
 
     def _varies(self, atom: Atom) -> bool:
         return isinstance(atom, Value) and atom not in self.invariant
@@ -109,7 +115,7 @@ class Runner:
     def _run_loop(self, stage: Stage, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
         (its_carry, its_sums), from_body = lax.scan(
             partial(self._step, stage),
-            ([carry[position] for position in stage.carry], [sums[position] for position in stage.accumulated]),
+            ([carry[position] for position in stage.carry], [sums[position] for position in self._accumulated(stage)]),
             [chunk.stacked(value) for value in stage.to_body],
             length=chunk.steps,
             reverse=self.reverse,
@@ -117,7 +123,7 @@ class Runner:
         )
         for position, leaf in zip(stage.carry, its_carry, strict=True):
             carry[position] = leaf
-        for position, total in zip(stage.accumulated, its_sums, strict=True):
+        for position, total in zip(self._accumulated(stage), its_sums, strict=True):
             sums[position] = total
         chunk.add(dict(zip(stage.from_body, from_body, strict=True)))
 
@@ -154,15 +160,15 @@ class Runner:
         return (new_carry, self._added_in_loop(stage, sums, values)), [values[value] for value in stage.from_body]
 
     def _added_in_loop(self, stage: Stage, sums: Sequence[Any], values: Mapping[Value, Any]) -> list[Any]:
-        varying, made = {}, dict[Atom, Any]()
-        if not self.by_parts.keys().isdisjoint(stage.accumulated):
+        varying, made, accumulated = {}, dict[Atom, Any](), self._accumulated(stage)
+        if not self.by_parts.keys().isdisjoint(accumulated):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
         one_step = Chunk(1, self.invariant, varying, (), stage.body)
         return [
             self._added_by_parts(position, total, one_step, made)
             if position in self.by_parts
             else total + read(self.split.roles.summed[position], values)
-            for position, total in zip(stage.accumulated, sums, strict=True)
+            for position, total in zip(accumulated, sums, strict=True)
         ]
 
 
