@@ -178,7 +178,7 @@ def explain(
         >>> from rnnscan import cells
         >>> cell = cells.LSTM(256)
         >>> params = cell.init(jax.random.key(0), input_size=128)
-        >>> xs = jnp.ones((64, 32, 128))
+        >>> xs = jnp.ones((128, 32, 128))
         >>> explanation = rs.explain(cell, params, cell.initial_carry(xs[0]), xs, memory=rs.Memory(recompute="all"))
         >>> explanation.carry["[0]"].kept, explanation.carry["[1]"].kept
         ('as the output that it is', 'before every chunk of 16 steps; it follows linearly in between')
