@@ -170,11 +170,12 @@ class _Named:
         values = {source: jax.tree.leaves(tree) for source, tree in leaves.items()}
         # Segments cut inputs into new arrays, which no other scan shares.
         segmented = any(part.segment for part in memory.parts(call.length))
+        of_other_scans = frozenset(self.arguments)
         for one in kept:
             value = one.of if one.source == "constant" else (values.get(one.source) or {one.of: None})[one.of]
             place = self._places.get(id(value))
             copied = segmented and one.source == "x"
-            if place is not None and not (copied and place in self.arguments):
+            if place is not None and not (copied and place in of_other_scans):
                 self.arguments.add(place)
             elif value is None or copied or id(value) not in self._seen:
                 self._seen.add(id(value))
