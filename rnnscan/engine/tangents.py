@@ -34,7 +34,9 @@ def tangents_of_scan(
     residuals, structure = jax.tree.flatten(saved)
     leaves, results_structure = jax.tree.flatten(results)
     floats = [index for index, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    count = len(leaves)
 
+    # Both live on in JAX's caches, and must not hold `leaves` or another array of this trace.
     def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
         moving = [index for index, own in enumerate(wanted) if own]
         pairs = zip(moving, tangents, strict=True)
@@ -42,7 +44,7 @@ def tangents_of_scan(
         return _push_forward(plan, jax.tree.unflatten(structure, residuals), wanted, tangents, floats)
 
     def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        given: list[Any] = [None] * len(leaves)
+        given: list[Any] = [None] * count
         for index, cotangent in zip(floats, cotangents, strict=True):
             given[index] = cotangent
         size = plan.flat.carry_size
