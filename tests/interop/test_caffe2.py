@@ -139,13 +139,14 @@ def test_a_decoder_of_blobs_computes_what_caffe2_does(attention_type, kind, size
     cell, blobs = cell_blobs(random, kind, H + size), attention_blobs(random, attention_type, size, supplied=supplied)
     xs, encoder, lengths = random(TIME, BATCH, D), random(L, BATCH, size), np.array([L, 3])
     keys = random(L, BATCH, size) if supplied else None
+    as_array = None if keys is None else jnp.asarray(keys)
     scoped = {f"a/decoder/{name}": blob for name, blob in cell.items()}
     scoped |= {f"a/{name}": blob for name, blob in blobs.items()}
     decoder, params = interop.from_caffe2_attention(scoped, attention_type, forget_bias=1.5)
 
     @jax.jit
     def run(params, xs):
-        over = decoder.over(params, jnp.asarray(encoder), encoder_lengths=jnp.asarray(lengths), keys=keys)
+        over = decoder.over(params, jnp.asarray(encoder), encoder_lengths=jnp.asarray(lengths), keys=as_array)
         return rs.scan(over, params, over.initial_carry(xs[0]), xs)[1]
 
     expected = attention_loop(cell, blobs, attention_type, xs, encoder, lengths, 1.5, keys)

@@ -7,6 +7,8 @@ import rnnscan as rs
 from rnnscan import interop
 
 
+pytestmark = pytest.mark.bad_input
+
 LSTM = rs.cells.LSTM(4)
 DL4J = {"W": (3, 16), "RW": (4, 19), "b": (1, 16)}
 BOTH = {way + name: shape for way in "fb" for name, shape in DL4J.items()}
