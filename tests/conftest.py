@@ -22,8 +22,8 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 
 
-# It needs torch, and makes what the tests read.
-collect_ignore = ["goldens"]
+# The goldens need torch, and make what the tests read. The others are programs of their own, which set XLA's flags.
+collect_ignore = ["goldens", "on_devices.py", "plans_on_devices.py"]
 
 
 @pytest.hookimpl(tryfirst=True)
