@@ -89,6 +89,14 @@ def test_another_option_is_another_program(options):
     assert_close(run(WEIGHT, **options), jax.jit(lambda weight: run(weight, **options))(WEIGHT))
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("good", "bad"), [({"truncate": 2}, {"truncate": 2.0}), ({"truncate": 1}, {"truncate": True})])
+def test_a_kept_program_does_not_admit_an_option_of_another_type(good, bad):
+    rs.scan(recurrence, WEIGHT, CARRY, XS, **good)
+    with pytest.raises(ValueError, match="`truncate` must be a number of steps"):
+        rs.scan(recurrence, WEIGHT, CARRY, XS, **bad)
+
+
 def test_arrays_that_a_cell_closes_over_may_change():
     held = [jnp.ones(())]
 

@@ -45,7 +45,8 @@ def run_compiled(run: Run, cell: Any, arrays: tuple[Any, ...], options: dict[str
     if _is_staged() or not _are_arrays(arrays):
         return run_as_it_is()
     programs = _programs_of(cell)
-    key = (run, *options.items())
+    # With their types: 2.0 equals 2 and True equals 1, and the checks of a kept program do not run again.
+    key = (run, *((name, type(value), value) for name, value in options.items()))
     if programs is None or not _is_hashable(key):
         return run_as_it_is()
     program = programs.get(key)
