@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
+from rnnscan._byte_sizes import readable_bytes
 from rnnscan.insight import kept_bytes, temporary_bytes
-from rnnscan.insight.tradeoff import readable_bytes
 
 
 LENGTH, BATCH, FEATURES, HIDDEN = 128, 32, 128, 256

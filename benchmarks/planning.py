@@ -17,9 +17,10 @@ from rich.table import Table
 
 import rnnscan as rs
 from rnnscan import cells
+from rnnscan._byte_sizes import readable_bytes
 from rnnscan.insight import kept_bytes, measure_tradeoff, temporary_bytes
 from rnnscan.insight.candidates import candidates
-from rnnscan.insight.tradeoff import choice_name, readable_bytes
+from rnnscan.insight.tradeoff import choice_name
 from rnnscan.insight.training_step import TrainingStep
 
 

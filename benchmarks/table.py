@@ -6,7 +6,7 @@ from rich.table import Table
 
 from benchmarks.bars import Bar
 from benchmarks.result import Result
-from rnnscan.insight.tradeoff import readable_bytes
+from rnnscan._byte_sizes import readable_bytes
 
 
 HEADINGS = ("row", "forward", "training", "ms", "kept", "of plain", "no params", "temporary", "of plain", "compile")

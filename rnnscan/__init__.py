@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from rnnscan import attention as attention
 from rnnscan import cells as cells
+from rnnscan import checkpointing as checkpointing
 from rnnscan import interop as interop
-from rnnscan import schedules as schedules
 from rnnscan import truncated as truncated
 from rnnscan.compose import drop_weights as drop_weights
 from rnnscan.compose import dropout as dropout

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import jax
 
-from rnnscan.budget import budget_bytes
-from rnnscan.messages import is_count, listing, nearest
+from rnnscan._byte_sizes import budget_bytes
+from rnnscan._messages import is_count, listing, nearest
+from rnnscan.checkpointing import NestedScan, SubScan
 from rnnscan.naming import Names
-from rnnscan.schedules import NestedScan, Part
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,8 +35,8 @@ class Memory:
         segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
             backward pass; what is named is then kept for one segment at a time only. A sequence that is shorter is one
             segment. A tuple nests, from the longest to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of
-            the length, rounded up. A schedule of `rnnscan.schedules.nested` takes several scans in a row, and so fewer
-            evaluations for the same carries.
+            the length, rounded up. A schedule of `rnnscan.checkpointing.nested` takes several scans in a row, and so
+            fewer evaluations for the same carries.
             Segments that divide the length are the best: what they do not divide is cut out and copied.
         chunk: steps that parallel work is done for at once; None: chosen. Only for an engine that batches over time.
 
@@ -48,10 +48,10 @@ class Memory:
         >>> import rnnscan as rs
         >>> rs.Memory(recompute=("gates",), segment="sqrt")
         Memory(recompute=('gates',), segment='sqrt')
-        >>> rs.Memory(segment="sqrt").parts(1000)
-        (Part(steps=1000, segment=(32,)),)
-        >>> rs.Memory(segment=rs.schedules.nested(1000, slots=50)).parts(1000)[0]
-        Part(steps=400, segment=(40,))
+        >>> rs.Memory(segment="sqrt").sub_scans(1000)
+        (SubScan(steps=1000, segment=(32,)),)
+        >>> rs.Memory(segment=rs.checkpointing.nested(1000, slots=50)).sub_scans(1000)[0]
+        SubScan(steps=400, segment=(40,))
 
     Source: recompute of chosen blobs is Caffe2's `recurrent_net(recompute_blobs_on_backward=...)`; segments of the
     square root of the length are Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
@@ -125,7 +125,7 @@ class Memory:
                 f"and recompute={self.recompute!r}. Take it out of one of the two."
             )
 
-    def parts(self, length: Any) -> tuple[Part, ...]:
+    def sub_scans(self, length: Any) -> tuple[SubScan, ...]:
         """The scans that a sequence of `length` steps is run as, one after the other, and the segments of each.
 
         Args:
@@ -143,17 +143,17 @@ class Memory:
                 f"and segment={self.segment!r}. Leave segment=None where time is a symbolic dimension of jax.export."
             )
         if self.segment is None:
-            return (Part(length, None),)
+            return (SubScan(length, None),)
         if isinstance(self.segment, NestedScan):
             if self.segment.steps != length:
                 raise ValueError(
                     f"scan: a schedule in `segment` must be of as many steps as the sequence has; got one of "
-                    f"{self.segment.steps} steps, and T = {length}. Take rnnscan.schedules.nested({length}, ...)."
+                    f"{self.segment.steps} steps, and T = {length}. Take rnnscan.checkpointing.nested({length}, ...)."
                 )
-            return self.segment.parts or (Part(0, None),)
+            return self.segment.sub_scans or (SubScan(0, None),)
         if self.segment == "sqrt":
-            return (Part(length, (max(1, isqrt(max(length - 1, 0)) + 1),)),)
-        return (Part(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
+            return (SubScan(length, (max(1, isqrt(max(length - 1, 0)) + 1),)),)
+        return (SubScan(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,7 +222,7 @@ def _check_segment(segment: Any) -> None:
     if not isinstance(segment, tuple) or not segment or not all(map(is_count, segment)):
         raise ValueError(
             "Memory: `segment` must be a number of steps of at least 1, a tuple of such numbers, "
-            f'"sqrt", a schedule of rnnscan.schedules.nested or None; got {segment!r}.'
+            f'"sqrt", a schedule of rnnscan.checkpointing.nested or None; got {segment!r}.'
         )
     if any(inner >= outer for outer, inner in pairwise(segment)):
         raise ValueError(

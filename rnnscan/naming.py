@@ -3,7 +3,7 @@
 What a label does depends on who is tracing the cell:
 
 - outside rnnscan, it is `jax.ad_checkpoint.checkpoint_name`, and JAX's own checkpoint policies see it;
-- while rnnscan looks a step over (`look_over`), it is only written down;
+- while rnnscan looks a step over (`trace_step`), it is only written down;
 - while rnnscan traces a cell for a memory choice (`emitting`), the labels that the choice keeps are emitted, the
   others are not. A label that is emitted where nothing reads it costs memory: autodiff keeps the unlabelled
   producer *and* the labelled copy (`docs/decisions.md`, "Names are emitted on demand").
@@ -244,7 +244,7 @@ def emitting(kept: frozenset[str], names: Names) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Overview:
+class StepInfo:
     """What one abstract trace of a step tells.
 
     Attributes:
@@ -262,7 +262,7 @@ class Overview:
     closed_over: frozenset[int]
 
 
-def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> Overview:
+def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> StepInfo:
     """Trace one step without computing it.
 
     Args:
@@ -287,4 +287,4 @@ def look_over(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -
         traced, (new_carry, y) = jax.make_jaxpr(noted, return_shape=True)(carry, x)
     # Effects have no public kinds; those of jax.debug say so in their names.
     has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
-    return Overview(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)))
+    return StepInfo(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)))

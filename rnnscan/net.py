@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import checks, wiring
+from rnnscan import _checks as checks
+from rnnscan import _wiring as wiring
+from rnnscan._messages import describe
+from rnnscan._net_trace import trace_outputs
+from rnnscan._step_wrappers import Padding, hold_last_valid, select_rows
+from rnnscan._wiring import Wiring
 from rnnscan.memory import Memory
-from rnnscan.messages import describe
-from rnnscan.net_trace import trace_outputs
 from rnnscan.scan import scan
-from rnnscan.sequence import Padding, hold_last_valid, select_rows
-from rnnscan.wiring import Wiring
 
 
 # The default, which is told from a Memory() that a caller writes.

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import jax
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import checks
-from rnnscan.engine import fission as fission_engine
+from rnnscan import _checks as checks
+from rnnscan._messages import is_count
+from rnnscan._step_wrappers import Padding, hold_last_valid
 from rnnscan.engine import lax as lax_engine
+from rnnscan.engine.fission import run as fission_engine
 from rnnscan.engine.prepare import prepare
 from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.messages import is_count
-from rnnscan.sequence import Padding, hold_last_valid
 
 
 def scan(

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import checks
+from rnnscan import _checks as checks
+from rnnscan._messages import is_count
 from rnnscan.memory import Memory
-from rnnscan.messages import is_count
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, takes_nets

@@ -31,7 +31,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
 
 import rnnscan as rs  # noqa: E402
 from rnnscan import attention, cells  # noqa: E402
-from rnnscan.engine import heuristics  # noqa: E402
+from rnnscan.engine.fission import heuristics  # noqa: E402
 
 
 # Two chunks; rows for 8 devices.

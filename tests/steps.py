@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from rnnscan.engine.trace import trace
+from rnnscan.engine.fission.trace import trace
 
 
 SIZE = 32

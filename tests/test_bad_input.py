@@ -10,7 +10,7 @@ from jax.experimental import io_callback
 from slow_reference import arguments, cell, loss
 
 import rnnscan as rs
-from rnnscan import checks
+from rnnscan import _checks as checks
 
 
 pytestmark = pytest.mark.bad_input
@@ -84,7 +84,7 @@ CASES = {
     "segment of zero": (lambda: rs.Memory(segment=0), ValueError, ["`segment`", "at least 1", "got 0"]),
     "segment of a wrong word": (lambda: rs.Memory(segment="root"), ValueError, ['"sqrt"', "got 'root'"]),
     "a schedule for another length": (
-        scan(memory=rs.Memory(segment=rs.schedules.nested(7, slots=7))),
+        scan(memory=rs.Memory(segment=rs.checkpointing.nested(7, slots=7))),
         ValueError,
         ["a schedule in `segment`", "got one of 7 steps, and T = 5", "nested(5, ...)"],
     ),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.heuristics import BACKENDS, StepBytes
+from rnnscan.engine.fission.heuristics import BACKENDS, StepBytes
 
 
 KIB = 1 << 10

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.messages import in_words
+from rnnscan._messages import in_words
 
 
 def explain(cell, hidden=4, features=3, **options):

@@ -11,7 +11,7 @@ import pytest
 import rnnscan as rs
 import zoo
 from rnnscan import attention, cells
-from rnnscan.engine import heuristics
+from rnnscan.engine.fission import heuristics
 from zoo.case import Case, assert_trees_close
 
 

@@ -12,7 +12,7 @@ from slow_reference import assert_close, loss
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.engine import heuristics
+from rnnscan.engine.fission import heuristics
 from rnnscan.insight import kept_bytes
 
 

@@ -6,9 +6,10 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan import cells, checks
+from rnnscan import _checks as checks
+from rnnscan import cells
+from rnnscan.checkpointing import SubScan
 from rnnscan.insight import kept_bytes, temporary_bytes
-from rnnscan.schedules import Part
 
 
 FLOAT = 4
@@ -252,16 +253,16 @@ def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device
     ("length", "segments"), [(0, (1,)), (1, (1,)), (2, (2,)), (16, (4,)), (17, (5,)), (1000, (32,))]
 )
 def test_the_square_root_is_rounded_up(length, segments):
-    assert rs.Memory(segment="sqrt").parts(length) == (Part(length, segments),)
+    assert rs.Memory(segment="sqrt").sub_scans(length) == (SubScan(length, segments),)
 
 
 def test_the_parts_of_a_schedule():
-    schedule = rs.schedules.nested(100, slots=30)
-    assert rs.Memory(segment=schedule).parts(100) == schedule.parts
-    assert len(schedule.parts) > 1
-    assert rs.Memory(segment=rs.schedules.nested(0, slots=30)).parts(0) == (Part(0, None),)
-    assert rs.Memory(segment=(30, 5)).parts(100) == (Part(100, (30, 5)),)
-    assert rs.Memory().parts(100) == (Part(100, None),)
+    schedule = rs.checkpointing.nested(100, slots=30)
+    assert rs.Memory(segment=schedule).sub_scans(100) == schedule.sub_scans
+    assert len(schedule.sub_scans) > 1
+    assert rs.Memory(segment=rs.checkpointing.nested(0, slots=30)).sub_scans(0) == (SubScan(0, None),)
+    assert rs.Memory(segment=(30, 5)).sub_scans(100) == (SubScan(100, (30, 5)),)
+    assert rs.Memory().sub_scans(100) == (SubScan(100, None),)
 
 
 def test_a_memory_choice_shows_what_is_not_the_default():

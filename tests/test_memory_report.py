@@ -31,7 +31,7 @@ CASES = {
     for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
 }
 FIRST = {type(case.cell): name for name, case in reversed(CASES.items())}.values()
-SCHEDULE = rs.schedules.nested(19, slots=8)
+SCHEDULE = rs.checkpointing.nested(19, slots=8)
 FLOAT, LENGTH, BATCH, FEATURES, HIDDEN = 4, 48, 8, 16, 32
 
 

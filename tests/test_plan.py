@@ -9,7 +9,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.budget import budget_bytes
+from rnnscan._byte_sizes import budget_bytes
 from rnnscan.insight import temporary_bytes
 from rnnscan.insight.candidates import candidates
 from rnnscan.insight.training_step import TrainingStep

@@ -6,13 +6,13 @@ import pytest
 from steps import MATRIX, ROWS, SIZE, program_of
 
 import rnnscan as rs
-from rnnscan.engine import deferral
-from rnnscan.engine.heuristics import PRODUCTS
-from rnnscan.engine.products import join_products, store_transposed
-from rnnscan.engine.run import evaluate
-from rnnscan.engine.split import needed
-from rnnscan.engine.sums import concatenate_pads, merge_products
-from rnnscan.engine.trace import trace, without_repeats
+from rnnscan.engine.fission.analysis import sum_placement
+from rnnscan.engine.fission.analysis.split import needed
+from rnnscan.engine.fission.execute.runner import evaluate
+from rnnscan.engine.fission.heuristics import PRODUCTS
+from rnnscan.engine.fission.passes.products import join_products, store_transposed
+from rnnscan.engine.fission.passes.sums import concatenate_pads, merge_products
+from rnnscan.engine.fission.trace import trace, without_repeats
 
 
 def products(program):
@@ -131,11 +131,11 @@ def summed_in_loops(monkeypatch):
     in_loops = []
 
     def place_sums(program, roles):
-        placed = deferral.place_sums(program, roles)
+        placed = sum_placement.place_sums(program, roles)
         in_loops.extend(placed[0])
         return placed
 
-    monkeypatch.setattr("rnnscan.engine.backward.place_sums", place_sums)
+    monkeypatch.setattr("rnnscan.engine.fission.execute.backward.place_sums", place_sums)
     return in_loops
 
 

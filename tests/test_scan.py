@@ -12,8 +12,8 @@ from jax.test_util import check_grads
 from slow_reference import arguments, assert_close, cell, loop, loss
 
 import rnnscan as rs
+from rnnscan.checkpointing import NestedScan, SubScan
 from rnnscan.insight import kept_bytes
-from rnnscan.schedules import NestedScan, Part
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -77,7 +77,7 @@ def test_equals_the_loop_under_every_memory_choice(choice, length):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("recompute", [(), "all"])
 def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
-    parts = (Part(3, (2,)), Part(2, None), Part(2, (1,)))
+    parts = (SubScan(3, (2,)), SubScan(2, None), SubScan(2, (1,)))
     memory = rs.Memory(recompute=recompute, segment=NestedScan(parts))
     run = functools.partial(rs.scan, cell, memory=memory, reverse=reverse)
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=reverse))

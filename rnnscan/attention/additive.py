@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rnnscan._zeros import zeros_beside
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
 from rnnscan.cells.dense import project, with_bias
 from rnnscan.naming import name
-from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
-from rnnscan import pytrees
+from rnnscan import _pytrees as pytrees
+from rnnscan._messages import describe, describe_shape, listing
+from rnnscan._zeros import zeros_beside
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
-from rnnscan.cells.checks import describe_shape
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import check_cell
-from rnnscan.messages import describe, listing
-from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan._messages import describe, describe_shape
+from rnnscan._step_wrappers import valid_steps
 from rnnscan.attention.mechanism import Mechanism
-from rnnscan.cells.checks import describe_shape
-from rnnscan.messages import describe
-from rnnscan.sequence import valid_steps
 
 
 def valid_by_row(lengths: Integer[Array, "*batch"], length: int) -> Bool[Array, "*batch length"]:

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rnnscan._messages import describe, describe_shape
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.dense import project
 from rnnscan.cells.initializers import Initializer
-from rnnscan.messages import describe
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +97,7 @@ class Mechanism:
         is_dictionary = isinstance(params, Mapping)
         if is_dictionary and {name: jnp.shape(leaf) for name, leaf in params.items()} == shapes:
             return
-        expected = ", ".join(f"{name!r} {checks.describe_shape(shape)}" for name, shape in shapes.items()) or "none"
+        expected = ", ".join(f"{name!r} {describe_shape(shape)}" for name, shape in shapes.items()) or "none"
         got = ", ".join(f"{name!r} {describe(leaf)}" for name, leaf in params.items()) if is_dictionary else params
         raise ValueError(
             f"{self._title}: the parameters of {self} for a query of {query_size} must be {expected}; got "

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Num
 
-from rnnscan import pytrees
+from rnnscan import _pytrees as pytrees
+from rnnscan._zeros import zeros_beside
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
-from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.messages import describe
+from rnnscan._messages import describe, describe_shape
 
 
 def check_size(cell: str, argument: str, size: Any, *, least: int = 1) -> None:
@@ -106,11 +106,6 @@ def check_carry(
                 f"{cell}: {part} in the carry must be of a {kind} dtype, because the new one is cast to it; got "
                 f"{describe(leaf)}. Start from cell.initial_carry(x)."
             )
-
-
-def describe_shape(shape: tuple[Any, ...]) -> str:
-    """A shape as documentation writes it: `(N, 4)`, `(4,)`."""
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _show_tree(tree: Any) -> str:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._messages import describe_shape, listing
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.base import Cell
 from rnnscan.cells.dense import with_bias
 from rnnscan.cells.initializers import Initializer
 from rnnscan.cells.memory_cell import update_state
-from rnnscan.messages import listing
 from rnnscan.naming import name
 
 
@@ -120,7 +120,7 @@ class ConvolutionalCell(Cell):
         if self.padding == "valid" and min(spatial) < 1:
             raise ValueError(
                 f"{self._title}: with padding='valid' one step's input must be at least as large as the kernel; got "
-                f"{checks.describe_shape(x.shape)} for kernel_size={self.kernel_size} and dilation={self.dilation}."
+                f"{describe_shape(x.shape)} for kernel_size={self.kernel_size} and dilation={self.dilation}."
             )
         return ((x.shape[0], *spatial, self.hidden_size),) * len(self.carry_names)
 

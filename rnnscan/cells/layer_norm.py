@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._messages import listing
 from rnnscan.cells import checks
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.dense import DenseCell, project, with_bias
 from rnnscan.cells.memory_cell import update_state
-from rnnscan.messages import listing
 from rnnscan.naming import name
 
 

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._messages import listing, nearest
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.base import Cell
 from rnnscan.cells.dense import project, with_bias
 from rnnscan.cells.initializers import Initializer
-from rnnscan.messages import listing, nearest
 from rnnscan.naming import name
 
 

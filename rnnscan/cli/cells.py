@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import typer
 
 from rnnscan import cells
+from rnnscan._messages import listing, nearest
 from rnnscan.compose.wrapper import check_cell
-from rnnscan.messages import listing, nearest
 
 
 UNITS = 256

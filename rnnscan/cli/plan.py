@@ -6,12 +6,12 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
-from rnnscan.budget import budget_bytes
+from rnnscan._byte_sizes import budget_bytes, readable_bytes
+from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
 from rnnscan.cli.options import readable_errors
 from rnnscan.cli.tradeoff import LastOnly, Picture, Rounds, draw, measure
-from rnnscan.insight.tradeoff import choice_name, readable_bytes
-from rnnscan.messages import in_words
+from rnnscan.insight.tradeoff import choice_name
 
 
 def plan(

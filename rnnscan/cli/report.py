@@ -8,8 +8,8 @@ import zlib
 from rich.console import Console
 from rich.table import Table
 
+from rnnscan._byte_sizes import readable_bytes
 from rnnscan.cli.options import memory_flags
-from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.train import RunDirectory, Text, TrainConfig
 
 

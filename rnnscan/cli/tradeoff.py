@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
+from rnnscan._byte_sizes import readable_bytes
+from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
 from rnnscan.cli.options import Recompute, Segment, parse_recompute, parse_segment, readable_errors
-from rnnscan.insight.tradeoff import Tradeoff, choice_name, measure_tradeoff, memory_choices, readable_bytes
+from rnnscan.insight.tradeoff import Tradeoff, choice_name, measure_tradeoff, memory_choices
 from rnnscan.insight.training_step import TrainingStep
-from rnnscan.messages import in_words
 
 
 Rounds: TypeAlias = Annotated[int, typer.Option(help="How often each choice is run.", min=1)]

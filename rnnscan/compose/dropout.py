@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.random import RandomStep, drop, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
-from rnnscan.messages import listing, nearest
 from rnnscan.naming import unnamed
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
+from rnnscan._messages import describe
 from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell
-from rnnscan.messages import describe
 
 
 @dataclass(frozen=True)

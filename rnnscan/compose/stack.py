@@ -7,14 +7,14 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from rnnscan import pytrees
+from rnnscan import _pytrees as pytrees
+from rnnscan._messages import describe, listing
+from rnnscan._zeros import zeros_beside
 from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.residual import residual as with_residual
 from rnnscan.compose.wrapper import check_cell
-from rnnscan.messages import describe, listing
-from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)

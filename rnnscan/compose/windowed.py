@@ -6,11 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._messages import describe, is_count
+from rnnscan._zeros import zeros_beside
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell
-from rnnscan.messages import describe, is_count
-from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)

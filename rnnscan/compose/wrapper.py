@@ -5,8 +5,8 @@ from typing import Any
 
 from jaxtyping import Array
 
-from rnnscan import pytrees
-from rnnscan.messages import listing
+from rnnscan import _pytrees as pytrees
+from rnnscan._messages import listing
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._messages import describe
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
-from rnnscan.messages import describe
 
 
 _PLACE = (

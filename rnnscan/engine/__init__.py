@@ -1,1 +1,1 @@
-"""Engines: how a step is run over time. They know nothing of cells."""
+"""Engines: how a step runs over time. They know nothing of cells. Private: nothing here is part of the public API."""

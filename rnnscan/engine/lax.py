@@ -8,10 +8,10 @@ from typing import Any
 import jax
 from jax import lax
 
+from rnnscan._step_wrappers import Length, Step
 from rnnscan.engine.segments import run_parts
 from rnnscan.memory import Memory, checkpoint_policy, kept_names
 from rnnscan.naming import Names, emitting
-from rnnscan.sequence import Length, Step
 
 
 def run(
@@ -58,4 +58,4 @@ def run(
     body = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, names), prevent_cse=False)
     if memory.segment is None:  # Then the length may be a symbolic dimension.
         return run_steps(carry, xs, length)
-    return run_parts(run_steps, carry, xs, parts=memory.parts(length), reverse=reverse)
+    return run_parts(run_steps, carry, xs, parts=memory.sub_scans(length), reverse=reverse)

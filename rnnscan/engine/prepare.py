@@ -11,13 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan import checks
-from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
-from rnnscan.engine.step import one_step as type_of_step
-from rnnscan.memory import Memory, check_names
-from rnnscan.messages import is_weak
-from rnnscan.naming import Names, Overview, look_over
-from rnnscan.sequence import (
+from rnnscan import _checks as checks
+from rnnscan._messages import is_weak
+from rnnscan._step_wrappers import (
     Length,
     Padding,
     Step,
@@ -26,6 +22,10 @@ from rnnscan.sequence import (
     skip_padding,
     truncate_gradient,
 )
+from rnnscan.engine.fission.flat_step import one_step as type_of_step
+from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
+from rnnscan.memory import Memory, check_names
+from rnnscan.naming import Names, StepInfo, trace_step
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Call:
     engine: str
     padding: Padding
     valid: Any
-    info: Overview
+    info: StepInfo
     closes_over_arrays: bool
 
     @property
@@ -188,7 +188,7 @@ def _varying_as(carry: Any, params: Any) -> Any:
     return jax.tree.map(cast, params) if axes else params
 
 
-def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, Overview]:
+def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
     """Trace the step, and give the carry the types that the step returns.
 
     A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
@@ -204,11 +204,11 @@ def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[
         carry = resolved
 
 
-def _trace(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, Overview]:
+def _trace(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
     """Trace the step on the carry; if that fails, on the carry with its leaves repeated for the rows."""
     x = jax.tree.map(type_of_step, xs)
     try:
-        return carry, look_over(step, carry, x)
+        return carry, trace_step(step, carry, x)
     except Exception as error:
         repeated = share_all(carry, rows)
         info = None if repeated is carry else _trace_repeated(step, repeated, x)
@@ -218,10 +218,10 @@ def _trace(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, Ove
         return repeated, info
 
 
-def _trace_repeated(step: Step, carry: Any, x: Any) -> Overview | None:
+def _trace_repeated(step: Step, carry: Any, x: Any) -> StepInfo | None:
     """The trace on a repeated carry, if the step takes it and returns one like it."""
     try:
-        info = look_over(step, carry, x)
+        info = trace_step(step, carry, x)
     except Exception:  # The first error is the one to show.
         return None
     types = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (carry, info.carry)]

@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.schedules import Part
-from rnnscan.sequence import Length
+from rnnscan._step_wrappers import Length
+from rnnscan.checkpointing import SubScan
 
 
 # (carry, xs, length) -> (carry, ys)
 Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
 
 
-def run_parts(run: Run, carry: Any, xs: Any, *, parts: Sequence[Part], reverse: bool) -> tuple[Any, Any]:
+def run_parts(run: Run, carry: Any, xs: Any, *, parts: Sequence[SubScan], reverse: bool) -> tuple[Any, Any]:
     """Run a sequence as scans one after the other, each over segments of its own.
 
     Args:

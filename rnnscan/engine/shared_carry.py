@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.messages import is_key
-from rnnscan.sequence import one_step, repeat_over
+from rnnscan._messages import is_key
+from rnnscan._step_wrappers import one_step, repeat_over
 
 
 @dataclass(frozen=True)

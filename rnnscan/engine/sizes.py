@@ -13,14 +13,14 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission import why_not
-from rnnscan.engine.forward import Plan
-from rnnscan.engine.split import needed
-from rnnscan.engine.step import FlatStep, flatten_step
-from rnnscan.engine.trace import Atom, Equation, Value, trace, values_of
+from rnnscan._step_wrappers import Step
+from rnnscan.engine.fission.analysis.split import needed
+from rnnscan.engine.fission.execute.forward import Plan
+from rnnscan.engine.fission.flat_step import FlatStep, flatten_step
+from rnnscan.engine.fission.run import why_not
+from rnnscan.engine.fission.trace import Atom, Equation, Value, trace, values_of
 from rnnscan.memory import Memory, kept_names
 from rnnscan.naming import Names
-from rnnscan.sequence import Step
 
 
 Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name"]
@@ -70,7 +70,7 @@ def kept_sizes(
     if memory.segment is not None and not fission:
         segmented, constants = flatten_step(step, carry, x, kept=frozenset(), names=names)
     found: list[Kept] = []
-    for number, part in enumerate(memory.parts(length)):
+    for number, part in enumerate(memory.sub_scans(length)):
         if part.segment:
             read = _Read.everything(flat) if fission else _read_in_segment(segmented)
             kept = _by_segments(segmented, constants, read, part.steps, part.segment[0])
@@ -114,7 +114,7 @@ def _with_unchanged(
 
 
 def _by_fission(plan: Plan, constants: Sequence[Any]) -> Iterator[Kept]:
-    """The fields of `rnnscan.engine.forward.Saved`."""
+    """The fields of `rnnscan.engine.fission.execute.forward.Saved`."""
     flat, length = plan.flat, plan.length
     everywhere = [index for index in range(flat.carry_size) if index not in {*flat.repeats, *plan.following}]
     yield from _constants(constants)

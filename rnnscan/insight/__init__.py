@@ -1,5 +1,6 @@
 """Where the bytes go, counted and not estimated, and what they cost in time."""
 
+from rnnscan._byte_sizes import readable_bytes as readable_bytes
 from rnnscan.insight.bytes import kept_bytes as kept_bytes
 from rnnscan.insight.bytes import temporary_bytes as temporary_bytes
 from rnnscan.insight.tradeoff import Tradeoff as Tradeoff

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
+from rnnscan.checkpointing import NestedScan, nested
 from rnnscan.insight.cost import forward_cost, offload_cost, training_cost
 from rnnscan.memory import Memory
-from rnnscan.naming import look_over
-from rnnscan.schedules import NestedScan, nested
+from rnnscan.naming import trace_step
 
 
 # With more names than this, they are dropped one after the other, the first ones first.
@@ -103,7 +103,7 @@ def _names(cell: Any, params: Any, carry: Any, x: Any) -> tuple[str, ...]:
     found: list[tuple[str, ...]] = []
 
     def look(params: Any, carry: Any, x: Any) -> None:
-        found.append(look_over(lambda carry, x: cell(params, carry, x), carry, x).names.known)
+        found.append(trace_step(lambda carry, x: cell(params, carry, x), carry, x).names.known)
 
     jax.eval_shape(look, params, carry, x)
     return found[0]
@@ -123,7 +123,7 @@ def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
         schedule = _schedule(length, slots)
         if schedule is not None:
             # One evaluation is the forward pass, and one is counted by the cost of a step without names.
-            with_names = NestedScan(schedule.parts, internal_size=1)
+            with_names = NestedScan(schedule.sub_scans, internal_size=1)
             yield schedule, schedule.evaluations / length - 2, with_names.evaluations / length - 1
         slots //= 2
     for levels in (2, 3):
@@ -148,4 +148,4 @@ def _schedule(length: int, slots: int) -> NestedScan | None:
         found = nested(length, slots)
     except ValueError:  # So few slots are not enough at any depth.
         return None
-    return found if any(part.segment for part in found.parts) else None
+    return found if any(part.segment for part in found.sub_scans) else None

@@ -7,14 +7,14 @@ from typing import Any, overload
 
 import jax
 
-from rnnscan.engine.fission import why_not
-from rnnscan.engine.kinds import CarryFound, EquationFound, find
+from rnnscan._messages import in_words
+from rnnscan.engine.fission.flat_step import flatten_step
+from rnnscan.engine.fission.kinds import CarryFound, EquationFound, find
+from rnnscan.engine.fission.run import why_not
 from rnnscan.engine.prepare import Call
-from rnnscan.engine.step import flatten_step
 from rnnscan.insight.arguments import Arguments, part_names
 from rnnscan.insight.plan import fit
 from rnnscan.memory import Memory, MemoryBudget, kept_names
-from rnnscan.messages import in_words
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import takes_nets
 from rnnscan.nets.observing import LayerRun

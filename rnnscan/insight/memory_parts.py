@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from rnnscan.engine.fission.trace import Value, trace
 from rnnscan.engine.prepare import Call
 from rnnscan.engine.sizes import Kept, kept_sizes
-from rnnscan.engine.trace import Value, trace
 from rnnscan.insight.arguments import Arguments, part_names
 from rnnscan.insight.memory_prediction import host_is_device, predict_temporary
 from rnnscan.memory import kept_names
@@ -169,7 +169,7 @@ class _Named:
         leaves = {"initial carry": call.carry, "x": call.xs, "y": run.ys}
         values = {source: jax.tree.leaves(tree) for source, tree in leaves.items()}
         # Segments cut inputs into new arrays, which no other scan shares.
-        segmented = any(part.segment for part in memory.parts(call.length))
+        segmented = any(part.segment for part in memory.sub_scans(call.length))
         of_other_scans = frozenset(self.arguments)
         for one in kept:
             value = one.of if one.source == "constant" else (values.get(one.source) or {one.of: None})[one.of]

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from rnnscan._byte_sizes import readable_bytes
 from rnnscan.insight.memory_parts import CompiledBytes, PhaseMemory
 from rnnscan.insight.memory_report import MemoryReport
-from rnnscan.insight.tradeoff import readable_bytes
 
 
 try:

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.split import needed
-from rnnscan.engine.trace import Atom, Equation, Program, Value, trace, values_of
+from rnnscan.engine.fission.analysis.split import needed
+from rnnscan.engine.fission.trace import Atom, Equation, Program, Value, trace, values_of
 
 
 # What only looks at the memory of its operand in another way.

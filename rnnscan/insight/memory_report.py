@@ -7,14 +7,14 @@ from typing import Any, get_args
 import jax
 import jax.numpy as jnp
 
-from rnnscan import checks
+from rnnscan import _checks as checks
+from rnnscan._byte_sizes import readable_bytes
+from rnnscan._messages import in_words, is_count, is_weak
 from rnnscan.insight.arguments import Arguments, is_array, part_names
 from rnnscan.insight.bytes import kept_bytes
 from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept, inference, predict_kept, training
 from rnnscan.insight.plan import fit
-from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.messages import in_words, is_count, is_weak
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import takes_nets
 

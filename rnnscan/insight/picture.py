@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from rnnscan.insight.tradeoff import Tradeoff, pareto_front, readable_bytes
+from rnnscan._byte_sizes import readable_bytes
+from rnnscan.insight.tradeoff import Tradeoff, pareto_front
 
 
 try:

@@ -8,16 +8,15 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from rnnscan import checks
-from rnnscan.budget import budget_bytes
+from rnnscan import _checks as checks
+from rnnscan._byte_sizes import budget_bytes, readable_bytes
+from rnnscan._messages import is_array_like, is_count
 from rnnscan.insight.arguments import Arguments
 from rnnscan.insight.candidates import Candidate, candidates_of
 from rnnscan.insight.memory_prediction import host_is_device
 from rnnscan.insight.one_device import local_shapes, without_mesh
-from rnnscan.insight.tradeoff import readable_bytes
 from rnnscan.insight.training_step import TrainingStep
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.messages import is_array_like, is_count
 from rnnscan.nets.calls import takes_nets
 
 

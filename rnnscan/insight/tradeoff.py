@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
+from rnnscan.checkpointing import NestedScan
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
 from rnnscan.memory import Memory
-from rnnscan.schedules import NestedScan
 
 
 @dataclass(frozen=True)
@@ -181,26 +181,6 @@ def pareto_front(points: Sequence[tuple[int | float, int | float]]) -> list[int]
             least = points[number][1]
             front.append(number)
     return front
-
-
-def readable_bytes(count: int | float) -> str:
-    """A number of bytes for people, in powers of 1024.
-
-    Args:
-        count: of bytes.
-
-    Returns:
-        Three digits and a unit; a whole number without decimals.
-
-    Example:
-        >>> readable_bytes(1536), readable_bytes(20 * 2**20), readable_bytes(999)
-        ('1.50 KiB', '20 MiB', '999 B')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if count == int(count) or count >= 100 else f"{count:#.3g} {unit}"
 
 
 def _compile(loss: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnscan._messages import describe, listing
 from rnnscan.cells import LSTM
 from rnnscan.interop.caffe2_blobs import (
     LIBRARY,
@@ -19,7 +20,6 @@ from rnnscan.interop.caffe2_blobs import (
 )
 from rnnscan.interop.nets import Part, check_cell_params, make_net, one_layer, parts_of
 from rnnscan.interop.tensors import as_arrays, check_names, reshape_by_size, to_jax
-from rnnscan.messages import describe, listing
 
 
 # In Caffe2's order, i f o g.

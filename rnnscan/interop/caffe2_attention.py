@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnscan._messages import listing, nearest
 from rnnscan.attention import Additive, Coverage, Decoder, Dot, Mechanism, RecurrentAdditive, decoder
 from rnnscan.interop.caffe2_blobs import (
     LIBRARY,
@@ -19,7 +20,6 @@ from rnnscan.interop.caffe2_blobs import (
 )
 from rnnscan.interop.nets import cell_part
 from rnnscan.interop.tensors import as_arrays, check_names, reshape_by_size, to_jax
-from rnnscan.messages import listing, nearest
 
 
 _QUERY = "weighted_decoder_hidden_state"

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from rnnscan._messages import listing
 from rnnscan.interop.gates import LAYOUTS
 from rnnscan.interop.nets import CELLS
 from rnnscan.interop.tensors import reshape_by_size
-from rnnscan.messages import listing
 
 
 LIBRARY = "Caffe2"

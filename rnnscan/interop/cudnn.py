@@ -8,10 +8,10 @@ import numpy as np
 from jax.experimental import rnn
 from jaxtyping import Array, Float32, Int32
 
+from rnnscan._messages import describe
 from rnnscan.interop.gates import find_layout, read_weights
 from rnnscan.interop.nets import check_alike, make_net, make_part, parts_of
 from rnnscan.interop.tensors import as_array
-from rnnscan.messages import describe
 
 
 # The largest grid of a kernel along one axis; cuDNN fails above it.

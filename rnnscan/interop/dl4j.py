@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rnnscan._messages import listing
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import find_layout, read_weights
 from rnnscan.interop.nets import Part, activation_name, make_net, make_part, one_layer, parts_of
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape
-from rnnscan.messages import listing
 from rnnscan.nets import Bidirectional
 
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import Weights, find_layout
 from rnnscan.interop.nets import Part, make_net, make_part, one_layer, parts_of
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape, to_jax
-from rnnscan.messages import listing, nearest
 
 
 KINDS = {

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from rnnscan.messages import listing, nearest
+from rnnscan._messages import listing, nearest
 
 
 @dataclass(frozen=True)

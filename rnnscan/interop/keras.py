@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import Part, find_activation, make_net, make_part, one_layer, parts_of
 from rnnscan.interop.tensors import as_array, check_shape
-from rnnscan.messages import listing, nearest
 from rnnscan.nets import layer as make_layer
 
 

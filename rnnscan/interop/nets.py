@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rnnscan import cells
+from rnnscan._messages import listing
 from rnnscan.cells.activations import ACTIVATIONS, Activation
 from rnnscan.interop.gates import LAYOUTS, Weights, split_blocks
 from rnnscan.interop.tensors import to_jax
-from rnnscan.messages import listing
 from rnnscan.nets import Bidirectional, Chain, Layer, bidirectional, chain, layer
 from rnnscan.nets.base import check_parts
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from rnnscan._messages import listing
 from rnnscan.interop.flax import KINDS, find_kind, flatten, make_dense_net, nest, read_dense, write_dense
 from rnnscan.interop.gates import find_layout, read_weights
 from rnnscan.interop.nets import Part, activation_name, one_layer, parts_of
 from rnnscan.interop.tensors import check_names, check_shape
-from rnnscan.messages import listing
 
 
 _DEFAULTS = {"LSTM": "LSTMCell", "GRU": "GRUCell", "RNN": "SimpleCell"}

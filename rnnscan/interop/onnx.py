@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import (
@@ -18,7 +19,6 @@ from rnnscan.interop.nets import (
     parts_of,
 )
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape
-from rnnscan.messages import listing, nearest
 from rnnscan.nets import Bidirectional, layer
 
 

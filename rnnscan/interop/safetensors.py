@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from rnnscan._messages import describe, listing, nearest
 from rnnscan.interop.tensors import to_jax
-from rnnscan.messages import describe, listing, nearest
 
 
 _FORMAT = "rnnscan"

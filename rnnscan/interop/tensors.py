@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan.cells.checks import describe_shape
-from rnnscan.messages import describe, listing, nearest
+from rnnscan._messages import describe, describe_shape, listing, nearest
 
 
 # A size in a documented shape: "D", "4H", "4H+3", "2".

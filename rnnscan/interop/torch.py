@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from rnnscan._messages import listing
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import Part, activation_name, check_alike, make_net, make_part, parts_of
 from rnnscan.interop.tensors import as_array, as_arrays, check_names, check_shape
-from rnnscan.messages import listing
 from rnnscan.nets import Bidirectional, Chain
 
 

@@ -8,7 +8,7 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
-from rnnscan.module_carries import targets_of_both
+from rnnscan._module_carries import targets_of_both
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_not_handed_on
 
 

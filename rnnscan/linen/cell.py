@@ -9,8 +9,8 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
+from rnnscan._messages import listing
 from rnnscan.compose.random import with_key
-from rnnscan.messages import listing
 from rnnscan.nets.base import Net
 
 

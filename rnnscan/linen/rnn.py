@@ -12,15 +12,15 @@ from flax.linen.transforms import lift_transform
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
+from rnnscan._messages import describe, leaves_with_places
+from rnnscan._module_carries import carry_to_reset_to, check_reset_to_has_reset, share_by_rows
+from rnnscan._step_wrappers import select_rows, valid_steps
+from rnnscan._zeros import zeros_of_step
 from rnnscan.linen.cell import Cell, as_module
-from rnnscan.linen.functional import lifted_scan
+from rnnscan.linen.lifted_scan import lifted_scan
 from rnnscan.memory import Memory
-from rnnscan.messages import describe, leaves_with_places
-from rnnscan.module_carries import carry_to_reset_to, check_reset_to_has_reset, share_by_rows
 from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.scan import scan
-from rnnscan.sequence import select_rows, valid_steps
-from rnnscan.zeros import zeros_of_step
 
 
 class _Steps(NamedTuple):

@@ -5,8 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.cells.checks import describe_shape
-from rnnscan.messages import describe
+from rnnscan._messages import describe, describe_shape
 
 
 def check_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> None:

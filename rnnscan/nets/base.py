@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import sequence
+from rnnscan import _step_wrappers as step_wrappers
+from rnnscan._messages import describe, listing, nearest
+from rnnscan._step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.messages import describe, listing, nearest
 from rnnscan.nets.axes import check_sequence, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
-from rnnscan.sequence import Padding
 
 
 class Net:
@@ -142,7 +142,7 @@ class Options:
 
 def one_step(xs: Any) -> Any:
     """Zeros like one step's input; there may be no step."""
-    return jax.tree.map(sequence.one_step, xs)
+    return jax.tree.map(step_wrappers.one_step, xs)
 
 
 def part_of(tree: Any, number: int) -> Any:

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan import pytrees
+from rnnscan import _pytrees as pytrees
+from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.wrapper import check_cell
-from rnnscan.messages import listing, nearest
 from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan import pytrees
+from rnnscan import _pytrees as pytrees
+from rnnscan._zeros import zeros_beside
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.base import Net, Options, check_parts, part_of
-from rnnscan.zeros import zeros_beside
 
 
 @dataclass(frozen=True)

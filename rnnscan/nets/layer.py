@@ -6,7 +6,8 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import pytrees
+from rnnscan import _pytrees as pytrees
+from rnnscan._step_wrappers import Padding
 from rnnscan.compose.random import with_key
 from rnnscan.compose.wrapper import check_cell
 from rnnscan.memory import Memory
@@ -15,7 +16,6 @@ from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.observing import LayerRun, observe
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.scan import scan
-from rnnscan.sequence import Padding
 
 
 @dataclass(frozen=True)

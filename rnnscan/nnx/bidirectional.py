@@ -7,7 +7,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan.module_carries import targets_of_both
+from rnnscan._module_carries import targets_of_both
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_not_handed_on
 
 

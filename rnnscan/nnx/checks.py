@@ -6,8 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from rnnscan.cells.checks import describe_shape
-from rnnscan.messages import describe, leaves_with_places
+from rnnscan._messages import describe, describe_shape, leaves_with_places
 
 
 def check_cell(module: str, cell: Any) -> None:

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan.checks import check_options
+from rnnscan._checks import check_options
+from rnnscan._module_carries import carry_to_reset_to, check_reset_to_has_reset, share_by_rows
+from rnnscan._step_wrappers import valid_steps
+from rnnscan._zeros import zeros_of_step
 from rnnscan.memory import Memory
-from rnnscan.module_carries import carry_to_reset_to, check_reset_to_has_reset, share_by_rows
 from rnnscan.nets.pieces import REVERSED, check_not_handed_on
 from rnnscan.nnx import checks
 from rnnscan.nnx.cell import Cell
-from rnnscan.nnx.functional import Call, scan_module
 from rnnscan.nnx.initial_carry import make_carry
+from rnnscan.nnx.module_scan import Call, scan_module
 from rnnscan.nnx.sequence import flip, flip_reset, holding_last_valid, resetting
-from rnnscan.sequence import valid_steps
-from rnnscan.zeros import zeros_of_step
 
 
 class RNN(nnx.RNN):

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan.nnx.functional import Call
-from rnnscan.sequence import select_rows
+from rnnscan._step_wrappers import select_rows
+from rnnscan.nnx.module_scan import Call
 
 
 def flip(tree: Any, seq_lengths: Integer[Array, "*batch"] | None) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
-from rnnscan.messages import describe
+from rnnscan._messages import describe
 from rnnscan.nets.pieces import handing_on
 from rnnscan.train.state import TrainState
 

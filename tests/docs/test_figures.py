@@ -8,7 +8,7 @@ import pytest
 from docs.pages import DOCS, code, number, table
 
 import rnnscan as rs
-from rnnscan import attention, cells, schedules
+from rnnscan import attention, cells, checkpointing
 from rnnscan.insight import kept_bytes
 
 
@@ -85,8 +85,8 @@ def test_the_table_of_schedules_is_what_they_say():
     rows = table("planning.md", "steps")
     assert len(rows) == 4
     for steps, slots, optimum, nested, ratio in rows:
-        least = schedules.binomial(int(steps), int(slots))
-        found = schedules.nested(int(steps), slots=int(slots)).evaluations
+        least = checkpointing.binomial(int(steps), int(slots))
+        found = checkpointing.nested(int(steps), slots=int(slots)).evaluations
         assert (int(optimum), int(nested), ratio) == (least, found, f"{found / least:.3f}")
 
 

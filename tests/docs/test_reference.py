@@ -23,7 +23,7 @@ PACKAGES = [
     "rnnscan.linen",
     "rnnscan.nets",
     "rnnscan.nnx",
-    "rnnscan.schedules",
+    "rnnscan.checkpointing",
     "rnnscan.train",
 ]
 NOT_PUBLIC = {"rnnscan.cli", "rnnscan.engine"}

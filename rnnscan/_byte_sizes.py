@@ -1,0 +1,62 @@
+"""Numbers of bytes as people write them: parsed from a budget, and printed."""
+
+import re
+
+from rnnscan._messages import is_count, listing
+
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def budget_bytes(budget: int | str, caller: str = "plan") -> int:
+    """A budget in bytes.
+
+    Args:
+        budget: a number of bytes, or one with a unit: "512MiB", "2 GB", "1.5GiB".
+        caller: the function that was given it, for the message.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        ValueError: if it is no size, or not above 0.
+
+    Example:
+        >>> from rnnscan._byte_sizes import budget_bytes
+        >>> budget_bytes("1.5KiB"), budget_bytes("2 kB"), budget_bytes(7)
+        (1536, 2000, 7)
+    """
+    count: float | None = budget if is_count(budget, least=-(10**30)) else None  # type: ignore[assignment]
+    if isinstance(budget, str) and (found := re.fullmatch(r"\s*(-?[\d.]+)\s*([A-Za-z]*)\s*", budget)):
+        unit = _UNITS.get(found[2].upper() or "B")
+        try:
+            count = None if unit is None else float(found[1]) * unit
+        except ValueError:
+            count = None
+    if count is None or not count > 0:
+        raise ValueError(
+            f"{caller}: `budget` must be a number of bytes above 0, or a size such as '512MiB'; got {budget!r}. "
+            f"Units are {listing(['B', 'KiB', 'MiB', 'GiB', 'TiB', 'kB', 'MB', 'GB', 'TB'])}."
+        )
+    return int(count)
+
+
+def readable_bytes(count: int | float) -> str:
+    """A number of bytes for people, in powers of 1024.
+
+    Args:
+        count: of bytes.
+
+    Returns:
+        Three digits and a unit; a whole number without decimals.
+
+    Example:
+        >>> readable_bytes(1536), readable_bytes(20 * 2**20), readable_bytes(999)
+        ('1.50 KiB', '20 MiB', '999 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if count == int(count) or count >= 100 else f"{count:#.3g} {unit}"

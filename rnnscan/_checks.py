@@ -1,0 +1,363 @@
+"""The checks of scan()'s arguments, made once, while tracing and before any compute."""
+
+import inspect
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.export import is_symbolic_dim
+
+from rnnscan._messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
+from rnnscan.memory import Memory
+from rnnscan.naming import StepInfo
+
+
+ENGINES = ("auto", "fission", "lax")
+
+
+def as_arrays(tree: Any, root: str) -> Any:
+    """Make every leaf of a pytree an array, or say which one cannot be."""
+
+    def convert(path: Any, leaf: Any) -> Any:
+        try:
+            return jnp.asarray(leaf)
+        except TypeError as error:
+            raise TypeError(
+                f"scan: every leaf must be an array or a number; got {describe(leaf)} at "
+                f"`{root}{jax.tree_util.keystr(path)}`. Close over what is not an array, instead of passing it."
+            ) from error
+
+    return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engine: Any) -> None:
+    """Refuse options whose values cannot be."""
+    if memory is not None and not isinstance(memory, Memory):
+        raise TypeError(
+            f"scan: `memory` must be an rnnscan.Memory, or None for plain autodiff; got {memory!r}. "
+            'Write memory=rnnscan.Memory(recompute=("gates",)), say.'
+        )
+    if engine not in ENGINES:
+        raise ValueError(f"scan: `engine` must be one of {ENGINES}; got {engine!r}.")
+    if memory is not None and memory.chunk is not None and engine == "lax":
+        raise ValueError(
+            f"scan: `Memory.chunk` says for how many steps parallel work is done at once, and engine={engine!r} runs "
+            f"all work step by step; got chunk={memory.chunk}. Leave chunk=None."
+        )
+    if memory is not None and memory.offload and engine == "fission":
+        raise ValueError(
+            f"scan: engine='fission' keeps all named values on the device; got offload={memory.offload!r}. "
+            "Use engine='lax' to offload, or `recompute`."
+        )
+    if memory is not None and (memory.segment is not None or memory.offload) and _has_early_remat3():
+        raise NotImplementedError(
+            f"scan: `segment` and `offload` need jax 0.11 or newer where JAX_REMAT3=1 is set, because jax "
+            f"{jax.__version__} can neither transpose a segment nor offload under it; got {memory!r}. "
+            "Update jax, or leave JAX_REMAT3 unset."
+        )
+    if padding not in get_args(Padding):
+        raise ValueError(f"scan: `padding` must be one of {get_args(Padding)}; got {padding!r}.")
+    if not isinstance(unroll, bool) and not is_count(unroll):
+        raise ValueError(f"scan: `unroll` must be a number of steps of at least 1, or a bool; got {unroll!r}.")
+    if truncate is not None and not is_count(truncate):
+        raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
+
+
+def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
+    """Add to an error of a cell the types that the cell was called with."""
+    begins = "scan: the cell was called as"
+    if not any(note.startswith(begins) for note in getattr(error, "__notes__", ())):
+        described = [jax.tree.map(describe, tree) for tree in (carry, x, xs)]
+        error.add_note(
+            f"{begins} cell(params, carry, x), with carry = {described[0]} and x = {described[1]}, the first step of "
+            f"xs = {described[2]}. xs is time-major, (T, N, ...), and a cell returns (carry, y)."
+        )
+
+
+def _has_early_remat3() -> bool:
+    # Found with jax 0.10.2: differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." where a
+    # cotangent of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.
+    return jax.__version_info__ < (0, 11) and bool(getattr(jax.config, "jax_remat3", False))
+
+
+def sequence_length(xs: Any, length: int | None) -> Length:
+    """T, as all leaves of `xs` and `length` agree on it."""
+    if length is not None and not is_count(length, least=0) and not is_symbolic_dim(length):
+        raise ValueError(f"scan: `length` must be a number of steps of at least 0, or None; got {length!r}.")
+    places = leaves_with_places(xs, "xs")
+    if not places:
+        if length is None:
+            raise ValueError(
+                "scan: the number of steps must be known; got neither an input in `xs` nor `length`. Give one of them."
+            )
+        return length
+    for where, leaf in places:
+        if leaf.ndim == 0:
+            raise ValueError(
+                f"scan: every leaf of `xs` must be (T, ...), time first; got the scalar {describe(leaf)} at {where}. "
+                "Put what is the same at every step into `params`."
+            )
+    lengths = {where: leaf.shape[0] for where, leaf in places}
+    if length is not None:
+        lengths["`length`"] = length
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            "scan: all inputs must have the same number of steps, on their first axis; got "
+            + ", ".join(f"{steps} at {where}" for where, steps in lengths.items())
+            + ". Leaves of `xs` are time-major, (T, N, ...): the likely cause is an input that is batch-major."
+        )
+    return next(iter(lengths.values()))
+
+
+def carry_and_output(returned: Any) -> tuple[Any, Any]:
+    """What a cell returned, if it is the pair that it must be."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else describe(returned)
+        raise TypeError(
+            f"scan: a cell must return the pair (carry, y), the new carry first; got {what}. "
+            "A cell without an output returns (carry, None)."
+        )
+    for root, tree in zip(("carry", "y"), returned, strict=True):
+        for where, leaf in leaves_with_places(tree, root):
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+                raise TypeError(
+                    f"scan: a cell must return arrays or numbers; got {describe(leaf)} at {where}. "
+                    "Return None in the place of an output that is none."
+                )
+    return returned
+
+
+def check_structure(carry: Any, new_carry: Any) -> None:
+    """Refuse a carry that a step returns with another structure than it was given."""
+    given: Any = jax.tree.structure(carry)
+    returned: Any = jax.tree.structure(new_carry)
+    if given != returned:
+        raise TypeError(
+            f"scan: a cell must return a carry of the structure that it was given; it was given {given} "
+            f"and returned {returned}. Check the order and number of what the cell returns, (carry, y), and that a "
+            "carry of one leaf that was given as a tuple is returned as one: (hidden,), y."
+        )
+
+
+def check_carry(carry: Any, new_carry: Any) -> None:
+    """Refuse a carry that a step returns with other shapes or dtypes than it was given."""
+    differing = [
+        f"{where} went in as {describe(old)} and came out as {describe(new)}"
+        for (where, old), new in zip(leaves_with_places(carry, "carry"), jax.tree.leaves(new_carry), strict=True)
+        if old.shape != new.shape or old.dtype != new.dtype
+    ]
+    if not differing:
+        return
+    pairs = zip(jax.tree.leaves(carry), jax.tree.leaves(new_carry), strict=True)
+    lacks_axis = any(new.shape[1:] == old.shape and new.ndim > old.ndim for old, new in pairs)
+    raise TypeError(
+        "scan: a cell must return a carry of the types that it was given; "
+        + "; ".join(differing)
+        + ". Cast the new carry in the cell, or start from a carry of the type that the cell returns"
+        + (", such as jnp.broadcast_to(carry, (N, ...)) for one that the rows share." if lacks_axis else ".")
+    )
+
+
+def check_side_effects(memory: Memory, overview: StepInfo) -> None:
+    """Refuse to compute again what has side effects."""
+    asked = memory.recompute or memory.segment is not None or memory.offload
+    if overview.has_side_effects and asked:
+        raise ValueError(
+            f"scan: a cell with side effects is not computed again on the backward pass; got {memory!r}. "
+            "Take the side effects out of the cell, or leave `recompute`, `segment` and `offload` out."
+        )
+
+
+def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
+    """Which steps are valid, `(T, N)`, or None where all are."""
+    if seq_lengths is not None and mask is not None:
+        raise ValueError(
+            "scan: valid steps are given by `seq_lengths` or by `mask`; got both. "
+            "Combine them into one mask, (T, N): mask & (jnp.arange(T)[:, None] < seq_lengths)."
+        )
+    if mask is not None:
+        return _steps_by_rows("mask", mask, length)
+    if seq_lengths is None:
+        return None
+    seq_lengths = jnp.asarray(seq_lengths)
+    if seq_lengths.ndim > 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
+        raise ValueError(
+            "scan: `seq_lengths` must be integers of shape (N,), one length a row, or one integer for a row without a "
+            f"batch axis; got {describe(seq_lengths)}. "
+            "Write seq_lengths.astype(int) for whole numbers of another dtype."
+        )
+    return valid_steps(seq_lengths, length)
+
+
+def resets(reset: Any, length: Length) -> Any:
+    """Where rows start anew, `(T, N)`, or None."""
+    return None if reset is None else _steps_by_rows("reset", reset, length)
+
+
+def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
+    """The carry that resets go back to, in the types of the carry.
+
+    Args:
+        carry: the initial carry.
+        reset_to: the carry to go back to. A leaf may leave out the batch axis.
+        root: how a message names it.
+        rows: the number of batch axes, 0 or 1.
+
+    Returns:
+        `reset_to`, with leaves of the shapes and dtypes of `carry`.
+
+    Raises:
+        TypeError: if a structure or dtype differs.
+        ValueError: if a shape does.
+    """
+    expected: Any = jax.tree.structure(carry)
+    given: Any = jax.tree.structure(reset_to)
+    if given != expected:
+        raise TypeError(
+            f"scan: the carry that `reset` goes back to must have the structure of `carry`, {expected}; got {given} in "
+            f"`{root}`. Set `reset_to` to a carry like the one that is passed."
+        )
+
+    def like(path: Any, leaf: Any, there: Any) -> Any:
+        if there.shape not in (leaf.shape, leaf.shape[rows:]):
+            raise ValueError(_differs(root, path, leaf, there))
+        promotes = there.dtype == leaf.dtype or (
+            not is_key(leaf) and not is_key(there) and jnp.result_type(there, leaf.dtype) == leaf.dtype
+        )
+        # An explicit `reset_to` is of the very dtype; a Python number, and the cell's own carry, may promote to it.
+        if not promotes or (root == "reset_to" and there.dtype != leaf.dtype and not is_weak(there)):
+            raise TypeError(_differs(root, path, leaf, there))
+        there = there if is_key(leaf) else there.astype(leaf.dtype)
+        return (
+            there if there.shape == leaf.shape else repeat_over(there, leaf if is_key(leaf) else jnp.zeros_like(leaf))
+        )
+
+    return jax.tree_util.tree_map_with_path(like, carry, reset_to)
+
+
+def _differs(root: str, path: Any, leaf: Any, there: Any) -> str:
+    return (
+        f"scan: the carry that `reset` goes back to must have the shapes and dtypes of `carry`; got {describe(there)} "
+        f"at {place(root, path)}, and {describe(leaf)} at {place('carry', path)}. Set `reset_to` to a carry of these "
+        "types; a leaf may leave out the batch axis."
+    )
+
+
+def _steps_by_rows(argument: str, value: Any, length: Length) -> Any:
+    value = jnp.asarray(value)
+    if value.ndim not in (1, 2) or value.shape[0] != length or value.dtype != jnp.bool_:
+        raise ValueError(
+            f"scan: `{argument}` must be bool[{length},N], time first, as `xs`, or bool[{length}] for a row without a "
+            f"batch axis; got {describe(value)}. "
+            f"Transpose a batch-major {argument}, and write {argument} != 0 for one of numbers."
+        )
+    return value
+
+
+def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: str) -> None:
+    """Refuse leaves without the rows that lengths, a mask or resets have."""
+    given = {"`seq_lengths` or `mask`": valid, "`reset`": reset}
+    rows = {what: array.shape[1:] for what, array in given.items() if array is not None}
+    if not rows:
+        return
+    what, batch = next(iter(rows.items()))
+    if len(set(rows.values())) > 1:
+        raise ValueError(
+            "scan: lengths, mask and reset must have the same rows; got "
+            + " and ".join(f"{size[0] if size else 'no'} rows in {name}" for name, size in rows.items())
+            + ". For a row without a batch axis leave it out of all of them."
+        )
+    _check_zeros(carry, y, valid=valid, padding=padding)
+    if not batch:
+        return
+    where_axis = [(where, leaf, 0) for where, leaf in leaves_with_places(carry, "carry")]
+    where_axis += [(where, leaf, 1) for where, leaf in leaves_with_places(xs, "xs") if leaf.ndim > 1]
+    if valid is not None:
+        where_axis += [(where, leaf, 0) for where, leaf in leaves_with_places(y, "y")]
+    for where, leaf, axis in where_axis:
+        if leaf.ndim <= axis or leaf.shape[axis] != batch[0]:
+            raise ValueError(
+                f"scan: {what} speaks of {batch[0]} rows, so axis {axis} of {where} must have size {batch[0]}; got "
+                f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs are time-major, (T, N, ...), or "
+                "(T,)."
+            )
+
+
+def check_raw_keys(xs: Any) -> None:
+    """Refuse inputs that look like raw PRNG keys, where padding would overwrite them.
+
+    `uint32[T,2]` may be a raw key a step, or two rows of integers.
+    """
+    for where, leaf in leaves_with_places(xs, "xs"):
+        if leaf.dtype == jnp.uint32 and leaf.ndim == 2 and leaf.shape[1:] == _raw_key_shape():
+            raise ValueError(
+                f"scan: with lengths or a mask the inputs must not be raw PRNG keys, whose numbers are no rows; got "
+                f"{describe(leaf)} at {where}. Make typed keys by jax.random.key, or cast integer data to int32."
+            )
+
+
+def _raw_key_shape() -> tuple[int, ...]:
+    """The shape of a raw key of the default implementation."""
+    return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+
+
+def check_cell(cell: Any) -> None:
+    """Refuse a cell that cannot take `(params, carry, x)`.
+
+    Raises:
+        TypeError: if it is not callable, or takes another number of arguments.
+    """
+    if isinstance(cell, type):
+        raise TypeError(
+            f"scan: the cell must be a function cell(params, carry, x); got the class {cell.__name__}. Pass an object "
+            f"of it, {cell.__name__}(...)."
+        )
+    if isinstance(cell, jax.core.Tracer):
+        raise TypeError(
+            f"scan: the cell must be a function cell(params, carry, x); got the traced value {describe(cell)}. A "
+            "cell of your own is no argument of jax.jit, unless it is static: name it in static_argnums, or close over "
+            "it."
+        )
+    if not callable(cell):
+        raise TypeError(
+            f"scan: the cell must be a function cell(params, carry, x); got {describe(cell)}. The cell comes first: "
+            "scan(cell, params, carry, xs)."
+        )
+    try:
+        signature = inspect.signature(cell)
+    except (TypeError, ValueError):  # Some callables have none, such as those of C extensions.
+        return
+    if _takes(signature, 3):
+        return
+    if _takes(signature, 2):
+        raise TypeError(
+            f"scan: a cell takes three arguments, cell(params, carry, x); got {in_words(cell)}{signature}, which takes "
+            "two, as the function of jax.lax.scan does. Add the parameters in front, or pass "
+            "`lambda params, carry, x: function(carry, x)` with params=None."
+        )
+    raise TypeError(
+        f"scan: a cell takes three arguments, cell(params, carry, x); got {in_words(cell)}{signature}. Bind further "
+        "arguments by functools.partial, or close over them."
+    )
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_zeros(carry: Any, y: Any, *, valid: Any, padding: str) -> None:
+    if valid is None:
+        return
+    zeroed = leaves_with_places(y, "y") + (leaves_with_places(carry, "carry") if padding == "drop" else [])
+    for where, leaf in zeroed:
+        if is_key(leaf):
+            raise TypeError(
+                f"scan: with padding={padding!r} a padded step leaves zeros, and a key has none; got "
+                f"{describe(leaf)} at {where}. Return jax.random.key_data of the key instead."
+            )

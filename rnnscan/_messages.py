@@ -1,0 +1,72 @@
+"""What checks ask of values, and the words of their messages: types, places in pytrees, the nearest known name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import keystr
+
+
+def describe(leaf: Any) -> str:
+    """A value's type as JAX writes it: `float32[4,8]`; what is no array by its Python type."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return type(leaf).__name__
+    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def describe_shape(shape: tuple[Any, ...]) -> str:
+    """A shape as documentation writes it: `(N, 4)`, `(4,)`."""
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+def in_words(cell: Any) -> str:
+    """A cell for a title: the name of a function, what an object shows of itself, or else the name of its class."""
+    if hasattr(cell, "__name__"):
+        return str(cell.__name__)
+    kind = type(cell)
+    shows_itself = any("__repr__" in vars(base) for base in kind.__mro__[:-1])
+    return repr(cell) if shows_itself else kind.__name__
+
+
+def place(root: str, path: Any = ()) -> str:
+    """Where a leaf is, written as the user would index it: `carry['hidden'][0]`."""
+    return f"`{root}{keystr(path)}`"
+
+
+def leaves_with_places(tree: Any, root: str) -> list[tuple[str, Any]]:
+    """The leaves of a pytree, each with the place where it is."""
+    return [(place(root, path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def listing(names: Iterable[str]) -> str:
+    """Names for a sentence: `'a', 'b'`, or `none`."""
+    return ", ".join(map(repr, names)) or "none"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'gates'?`, or nothing where no known name is near."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether a leaf is an array of typed PRNG keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def is_weak(leaf: Any) -> bool:
+    """Whether an array has the dtype of a Python number, which gives way to that of what it is combined with."""
+    return getattr(jax.typeof(leaf), "weak_type", False)
+
+
+def is_array_like(value: Any) -> bool:
+    """Whether a value is an array or a number."""
+    return hasattr(value, "shape") or isinstance(value, bool | int | float | complex)
+
+
+def is_count(value: Any, least: int = 1) -> bool:
+    """Whether a value is an integer of at least `least`; numpy's are, bools are not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)

@@ -1,0 +1,1 @@
+"""Run a planned step over time: forward, backward, and the tangents between them."""

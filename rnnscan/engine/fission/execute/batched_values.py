@@ -1,0 +1,188 @@
+"""The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rnnscan.engine.fission.analysis.split import needed
+from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.fission.trace import Atom, Constant, Equation, Value, nominal_size
+
+
+# Linear in all operands together.
+_LINEAR = frozenset(
+    {"neg", "transpose", "reshape", "reduce_sum", "broadcast_in_dim", "squeeze", "copy", "slice", "split", "unstack"}
+    | {"add", "add_any", "sub", "concatenate", "stack", "pad"}
+)
+
+
+def sums_its_operands(equation: Equation) -> bool:
+    """Whether the sum over steps of a result takes the sums of all operands, of those that do not vary too."""
+    return equation.primitive.name in _LINEAR
+
+
+def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
+    """Whether the sum over steps of a result is the result of the sums of what varies among the operands."""
+    primitive, operands = equation.primitive.name, [varies(atom) for atom in equation.inputs]
+    if primitive == "convert_element_type":  # Of mixed precision: a sum is rounded once where each term was.
+        return all(jnp.issubdtype(atom.dtype, jnp.inexact) for atom in [*equation.inputs, *equation.outputs])
+    if primitive == "div":
+        return operands == [True, False]
+    return primitive in _LINEAR or (primitive in ("mul", "dot_general") and operands.count(True) == 1)
+
+
+def ends_of_sum(
+    atom: Atom, maker: Mapping[Value, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Value] = ()
+) -> Iterator[Equation | Value]:
+    """Where a sum over steps can be pushed down to: products of two values that vary, or values to be stacked.
+
+    Not beyond values that are at hand, stacked. Each is found once, on however many ways it is reached.
+    """
+    to_see, seen = [atom], set()
+    while to_see:
+        atom = to_see.pop()
+        if not isinstance(atom, Value) or not varies(atom) or atom in seen:
+            continue
+        seen.add(atom)
+        equation = None if atom in at_hand else maker.get(atom)
+        if equation is not None and passes_sums(equation, varies):
+            to_see.extend(reversed(equation.inputs))
+        else:
+            yield equation if equation is not None and equation.primitive.name == "dot_general" else atom
+
+
+class Chunk:
+    """Values of a number of steps. Those that vary from step to step have a leading axis of steps.
+
+    Args:
+        steps: how many steps.
+        invariant: values that are the same at every step.
+        varying: values of each step, stacked.
+        looped: values that loops over the steps will make, and `add` will bring.
+        equations: what else can be asked for.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        invariant: Mapping[Value, Any],
+        varying: Mapping[Value, Any],
+        looped: Iterable[Value],
+        equations: Sequence[Equation],
+    ) -> None:
+        self.steps = steps
+        self.varying = dict(varying)
+        self._invariant = invariant
+        self._equations = equations
+        self._maker = {output: equation for equation in equations for output in equation.outputs}
+        self._sums: dict[Atom, Any] = {}
+        self._varies = {*varying, *looped}
+        for equation in equations:
+            if any(self.varies(atom) for atom in equation.inputs):
+                self._varies.update(equation.outputs)
+
+    def add(self, varying: Mapping[Value, Any]) -> None:
+        """Bring values of each step, stacked."""
+        self.varying.update(varying)
+
+    def varies(self, atom: Atom) -> bool:
+        """Whether a value differs from step to step."""
+        return isinstance(atom, Value) and atom in self._varies
+
+    def stacked(self, atom: Atom) -> Any:
+        """A value at each step, with the axis of steps even where it does not vary."""
+        value = self.read(atom)
+        return value if self.varies(atom) else jnp.broadcast_to(value, (self.steps, *jnp.shape(value)))
+
+    def sum(self, atom: Atom) -> Any:
+        """The sum of a value over the steps.
+
+        It is pushed through linear equations down to products of two values that vary, of which one product that
+        contracts over the steps too gives the sum: `sum_t a_t^T b_t` never makes a stack of weight-sized arrays.
+        """
+        if not self.varies(atom):
+            return self.read(atom) * self.steps
+        if atom not in self._sums:
+            self._sums[atom] = self._sum(atom)
+        return self._sums[atom]
+
+    def _sum(self, atom: Atom) -> Any:
+        equation = self._maker.get(atom)  # type: ignore[arg-type]
+        if equation is not None and equation.primitive.name == "reduce_sum" and not self.sums_products(atom):
+            # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
+            return jnp.sum(self.read(equation.inputs[0]), axis=(0, *(axis + 1 for axis in equation.params["axes"])))
+        if equation is not None and passes_sums(equation, self.varies):
+            is_sum = sums_its_operands(equation)
+            operands = (self.sum(own) if is_sum or self.varies(own) else self.read(own) for own in equation.inputs)
+            self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
+            return self._sums[atom]
+        if equation is not None and equation.primitive.name == "dot_general":
+            return contracted_over_steps(equation, *map(self.read, equation.inputs))
+        return jnp.sum(self.read(atom), axis=0)
+
+    def sums_products(self, atom: Atom) -> bool:
+        """Whether the sum of a value over the steps is one of products of values that vary."""
+        return any(isinstance(end, Equation) for end in ends_of_sum(atom, self._maker, self.varies))
+
+    def read(self, atom: Atom) -> Any:
+        """A value, with an axis of steps where it varies."""
+        if isinstance(atom, Constant):
+            return atom.value
+        if atom in self._invariant:
+            return self._invariant[atom]
+        if atom not in self.varying:
+            for equation in needed(self._equations, [atom]):
+                if equation.outputs[0] not in self.varying:
+                    self.varying.update(zip(equation.outputs, self._evaluate(equation), strict=True))
+        return self.varying[atom]
+
+    def _evaluate(self, equation: Equation) -> list[Any]:
+        operands = [self.read(atom) for atom in equation.inputs]
+        axes = [0 if self.varies(atom) else None for atom in equation.inputs]
+        if not any(axis == 0 for axis in axes):
+            return equation.evaluate(*operands)
+        return jax.vmap(equation.evaluate, in_axes=axes)(*operands)
+
+
+def contracted_over_steps(equation: Equation, left: Any, right: Any) -> Any:
+    """The sum over steps of products of two values that vary: one product that contracts over the steps too."""
+    contracting, batch = equation.params["dimension_numbers"]
+    contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contracting)
+    shifted = tuple(tuple(axis + 1 for axis in axes) for axes in batch)
+    first_axes = (*range(len(contracted[0])),)
+    of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
+    if of_columns and not batch[0] and heuristics().transpose_rows:
+        return _columns_by_columns(equation, left, right)
+    return _product(equation, left, right, (contracted, shifted))
+
+
+def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:
+    """The sum of `left.T @ right` over the steps, with the narrower of the two transposed first.
+
+    XLA for the CPU transposes the greater one where its last axis is not contracted, and without the barrier it would
+    undo this. Steps and rows are not merged to one axis: no sharding of the rows is one of the merged axis.
+    """
+    if nominal_size(left.shape[-1:]) > nominal_size(right.shape[-1:]):
+        return _columns_by_columns(_swapped(equation), right, left).T
+    rows = (*range(left.ndim - 1),)
+    columns = lax.optimization_barrier(jnp.moveaxis(left, -1, 0))
+    return _product(equation, columns, right, (((*(axis + 1 for axis in rows),), rows), ((), ())))
+
+
+def _swapped(equation: Equation) -> Equation:
+    """The product with its two sides the other way round, sharded accordingly."""
+    sharding = equation.params["out_sharding"]
+    if sharding is None:
+        return equation
+    columns_first = NamedSharding(sharding.mesh, PartitionSpec(*reversed([*sharding.spec, None, None][:2])))
+    return replace(equation, params={**equation.params, "out_sharding": columns_first})
+
+
+def _product(equation: Equation, left: Any, right: Any, dimension_numbers: Any) -> Any:
+    params = {**equation.params, "dimension_numbers": dimension_numbers}
+    return replace(equation, params=params).evaluate(left, right)[0]

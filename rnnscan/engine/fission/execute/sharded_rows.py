@@ -1,0 +1,238 @@
+"""Sums over rows that lie on several devices: a sum for each part of the rows, and one total after the last chunk.
+
+A parameter's gradient is a sum over steps and rows. If each chunk summed over all rows, the loop over chunks would hold
+an all-reduce. So the loop carries a sum for each part of the rows, `(parts, ...)`, sharded as the rows are, and the
+totals after the loop are one reduction for each parameter.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import gcd, prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from rnnscan._messages import is_count
+from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps, passes_sums, sums_its_operands
+from rnnscan.engine.fission.trace import Atom, Equation, Value
+
+
+@dataclass(frozen=True)
+class ShardedRows:
+    """The rows of a batch, in as many parts as devices may hold some.
+
+    Attributes:
+        count: the number of rows.
+        parts: the number of parts, of equal size.
+        mesh: the mesh, if the rows are sharded over explicit axes of one. If not, XLA alone knows their sharding.
+        axes: these explicit axes, as they stand in a `PartitionSpec`.
+    """
+
+    count: int
+    parts: int
+    mesh: Any = None
+    axes: Any = None
+
+    def split(self, value: Any, axis: int) -> Any:
+        """Cut an axis of rows into parts, and bring the parts to the front."""
+        shape = (*value.shape[:axis], self.parts, self.count // self.parts, *value.shape[axis + 1 :])
+        if self.mesh is None:
+            return jnp.moveaxis(value.reshape(shape), axis, 0)
+        spec = [*jax.typeof(value).sharding.spec]
+        if spec[axis] != self.axes:
+            spec[axis] = self.axes
+            value = jax.reshard(value, self._sharding(spec))
+        spec.insert(axis + 1, None)
+        return jnp.moveaxis(lax.reshape(value, shape, out_sharding=self._sharding(spec)), axis, 0)
+
+    def zeros(self, total: Any) -> Any:
+        """A zero for each part, from zeros of the shape of the total."""
+        shape = (self.parts, *total.shape)
+        if self.mesh is None:
+            return lax.full_like(total, 0, shape=shape)
+        return lax.full_like(total, 0, shape=shape, sharding=self._sharding(self._beside(total)))
+
+    def on_mesh(self, constant: Any) -> Any:
+        """A constant on the mesh. JAX puts those of `lax.scan` there, and can pull nothing back to one that is not."""
+        if self.mesh is None or not jnp.issubdtype(constant.dtype, jnp.inexact):
+            return constant
+        is_there = not jax.typeof(constant).sharding.mesh.empty
+        return constant if is_there else jax.reshard(constant, self._sharding([None] * constant.ndim))
+
+    def spread(self, constant: Any) -> Any:
+        """A copy for each part. Its gradient is one for each part, and that of the constant is their total."""
+        shape = (self.parts, *jnp.shape(constant))
+        dimensions = range(1, len(shape))
+        if self.mesh is None:
+            return lax.broadcast_in_dim(constant, shape, dimensions)
+        spec = self._beside(constant)
+        whole = jax.reshard(constant, self._sharding(spec[1:]))
+        return lax.broadcast_in_dim(whole, shape, dimensions, out_sharding=self._sharding(spec))
+
+    def lie_in(self, constant: Any) -> bool:
+        """Whether a constant has rows of its own, as the outputs of an encoder have."""
+        if self.mesh is None:
+            return bool(jnp.shape(constant)) and jnp.shape(constant)[0] == self.count
+        return any(map(self.holds, jax.typeof(constant).sharding.spec))
+
+    def mean(self, copies: Any) -> Any:
+        """What all copies are, of something that was spread."""
+        return copies.sum(0) / self.parts
+
+    def add(self, sums: Any, more: Any) -> Any:
+        """Add to the sums of the parts."""
+        return sums + (more if self.mesh is None else jax.reshard(more, jax.typeof(sums).sharding))
+
+    def total(self, sums: Any, like: Any) -> Any:
+        """The sum over all parts, sharded like an array."""
+        total = sums.sum(0)
+        return total if self.mesh is None else jax.reshard(total, jax.typeof(like).sharding)
+
+    def holds(self, axes: Any) -> bool:
+        """Whether an entry of a `PartitionSpec` has one of the axes over which the rows are sharded."""
+        return not _names(self.axes).isdisjoint(_names(axes))
+
+    def _beside(self, value: Any) -> list[Any]:
+        """How an array with one more axis, of the parts, is sharded: not twice over the axes of the rows."""
+        return [self.axes, *(None if self.holds(axes) else axes for axes in jax.typeof(value).sharding.spec)]
+
+    def _sharding(self, spec: Iterable[Any]) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+
+def sharded_rows(leaves: Sequence[Any], others: Iterable[Any] = ()) -> ShardedRows | None:
+    """How rows lie on devices, as far as it is known while tracing.
+
+    With explicit axes it is known. With automatic ones only the mesh is: then there are as many parts as its devices,
+    or as can be, because the rows lie on some of them.
+
+    Args:
+        leaves: arrays of one step, `(N, ...)`.
+        others: what else may tell of a mesh.
+
+    Returns:
+        The rows, or None where they are on one device, or nothing tells of a mesh.
+    """
+    leaves = [leaf for leaf in leaves if len(leaf.shape) and is_count(leaf.shape[0])]
+    for leaf in leaves:
+        sharding = _sharding_of(leaf)
+        if sharding is not None and len(sharding.spec) and sharding.spec[0] is not None:
+            axes = sharding.spec[0]
+            parts = prod(sharding.mesh.shape[name] for name in _names(axes))
+            return ShardedRows(leaf.shape[0], parts, sharding.mesh, axes) if parts > 1 else None
+    sharding = next((found for found in map(_sharding_of, [*leaves, *others]) if found is not None), None)
+    mesh = jax.sharding.get_abstract_mesh() if sharding is None else sharding.mesh
+    kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    devices = prod(size for size, kind in kinds if kind == AxisType.Auto)
+    parts = gcd(leaves[0].shape[0], devices) if leaves else 1
+    return ShardedRows(leaves[0].shape[0], parts) if parts > 1 else None
+
+
+@dataclass(frozen=True, eq=False)
+class SumsByParts:
+    """Sums over the steps of a chunk and the rows of each part.
+
+    Attributes:
+        rows: the rows.
+        maker: the equations of a step that can be asked for.
+        varies: whether a value differs from step to step.
+    """
+
+    rows: ShardedRows
+    maker: Mapping[Value, Equation]
+    varies: Callable[[Atom], bool]
+    _known: dict[Atom, bool] = field(default_factory=dict)
+
+    def can_sum(self, atom: Atom) -> bool:
+        """Whether a sum follows, by linear equations, from sums over rows alone."""
+        if atom not in self._known:
+            self._known[atom] = self._can_sum(atom)
+        return self._known[atom]
+
+    def _can_sum(self, atom: Atom) -> bool:
+        equation = self.maker.get(atom)  # type: ignore[arg-type]
+        if equation is None:
+            return False
+        if self._ends(equation):
+            return True
+        if not passes_sums(equation, self.varies) or self._is_sharded_by_rows(equation):
+            return False
+        return all(self.can_sum(own) for own in equation.inputs if self.varies(own))
+
+    def _ends(self, equation: Equation) -> bool:
+        """Whether an equation sums over rows."""
+        if equation.primitive.name == "reduce_sum":
+            return self._row_axis(equation.inputs[0], equation.params["axes"]) is not None
+        return self._row_axes(equation) is not None
+
+    def _row_axes(self, equation: Equation) -> tuple[int, int] | None:
+        """The axes of the rows of both operands of a product that contracts over them."""
+        if equation.primitive.name != "dot_general" or not all(map(self.varies, equation.inputs)):
+            return None
+        (left, right), _ = equation.params["dimension_numbers"]
+        axis = self._row_axis(equation.inputs[0], left)
+        return None if axis is None else (axis, right[left.index(axis)])
+
+    def _row_axis(self, atom: Atom, axes: Sequence[int]) -> int | None:
+        sharding = _sharding_of(atom) if isinstance(atom, Value) and self.rows.mesh is not None else None
+        if sharding is not None:
+            return next((axis for axis in axes if sharding.spec[axis] == self.rows.axes), None)
+        return next((axis for axis in sorted(axes) if atom.shape[axis] == self.rows.count), None)
+
+    def _is_sharded_by_rows(self, equation: Equation) -> bool:
+        shardings = [own for own in equation.params.values() if isinstance(own, NamedSharding)]
+        return any(self.rows.holds(axes) for sharding in shardings for axes in sharding.spec)
+
+    def sum(self, atom: Atom, chunk: Chunk, made: dict[Atom, Any]) -> Any:
+        """The sums of a value, `(parts, ...)`.
+
+        Args:
+            atom: the value.
+            chunk: the chunk.
+            made: sums that are there already; those that this one follows from are added.
+        """
+        if atom not in made:
+            equation = self.maker[atom]  # type: ignore[index]
+            results = [self._end(equation, chunk)] if self._ends(equation) else self._linear(equation, chunk, made)
+            made.update(zip(equation.outputs, results, strict=True))
+        return made[atom]
+
+    def _linear(self, equation: Equation, chunk: Chunk, made: dict[Atom, Any]) -> list[Any]:
+        def operand(own: Atom) -> Any:
+            if self.varies(own):
+                return self.sum(own, chunk, made)
+            # What is added at each step is spread over the parts.
+            return chunk.read(own) * (chunk.steps / self.rows.parts) if sums_its_operands(equation) else chunk.read(own)
+
+        axes = [0 if self.varies(own) else None for own in equation.inputs]
+        return jax.vmap(equation.evaluate, in_axes=axes)(*map(operand, equation.inputs))
+
+    def _end(self, equation: Equation, chunk: Chunk) -> Any:
+        axes = self._row_axes(equation)
+        if axes is not None:
+            equation = replace(equation, params={**equation.params, "out_sharding": None})
+            operands = [
+                self.rows.split(chunk.read(own), axis + 1) for own, axis in zip(equation.inputs, axes, strict=True)
+            ]
+            return jax.vmap(partial(contracted_over_steps, equation))(*operands)
+        (operand,), summed = equation.inputs, equation.params["axes"]
+        axis = self._row_axis(operand, summed)
+        assert axis is not None
+        if chunk.sums_products(operand):
+            return jnp.sum(self.rows.split(chunk.sum(operand), axis), axis=tuple(own + 1 for own in summed))
+        return jnp.sum(self.rows.split(chunk.read(operand), axis + 1), axis=(1, *(own + 2 for own in summed)))
+
+
+def _sharding_of(value: Any) -> NamedSharding | None:
+    """The sharding of an array or a `Value`, where it is on a mesh."""
+    aval = value.aval if isinstance(value, Value) else jax.typeof(value)
+    sharding = getattr(aval, "sharding", None)
+    return sharding if isinstance(sharding, NamedSharding) and not sharding.mesh.empty else None
+
+
+def _names(axes: Any) -> set[Any]:
+    return set(axes) if isinstance(axes, tuple) else {axes} - {None}

@@ -1,0 +1,1 @@
+"""Rewrites of a step's program, each a function from a `Program` to an equal `Program`."""

@@ -1,0 +1,196 @@
+"""A module of Flax as a pure cell: what it keeps in variables and draws from rngs becomes what `rnnscan.scan` takes.
+
+Flax's own loop, `flax.linen.scan`, knows four kinds of variables and two kinds of rngs. Each is something of a cell:
+
+| in Flax | in a cell `(params, carry, x) -> (carry, y)` |
+| --- | --- |
+| collections in `variable_broadcast`, such as "params" | `params` |
+| collections in `variable_carry`, such as "batch_stats" | a part of the carry |
+| collections in `variable_axes`, such as "intermediates" | a part of x, and of y |
+| collections in none of them | not seen by the module |
+| rngs with `split_rngs` true | a part of x: a key for each step |
+| rngs with `split_rngs` false | closed over: the same key at each step |
+
+`lifted_scan` is `flax.core.lift.scan` with that translation, and another loop in its middle. Flax's `pack` opens the
+scopes of the module and of all that it shares, and publishes what the loop returns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import errors
+from flax.core import lift, meta, partial_eval
+from flax.typing import In, Out
+
+from rnnscan._messages import listing
+
+
+def lifted_scan(
+    fn: Callable[..., tuple[Any, Any]],
+    *,
+    run: Callable[..., tuple[Any, Any]],
+    variable_axes: Mapping[Any, Any],
+    variable_broadcast: Any,
+    variable_carry: Any,
+    split_rngs: Mapping[Any, bool],
+    reverse: bool,
+) -> Callable[..., tuple[Any, Any]]:
+    """A transform for `flax.linen.transforms.lift_transform`: scan a function of a module over time.
+
+    Args:
+        fn: `(scopes, carry, x) -> (carry, y)`, which Flax makes of a function whose first argument is a module.
+        run: what runs a pure cell over time, called as `run(cell, params, carry, xs)`: `rnnscan.scan` with its options.
+        variable_axes: as in `flax.linen.scan`.
+        variable_broadcast: as there.
+        variable_carry: as there; a collection that is not mutable is not changed.
+        split_rngs: as there.
+        reverse: whether `run` goes from the last step to the first. Scanned variables and the keys of steps are in the
+            order in which the steps run.
+
+    Returns:
+        `(scopes, carry, xs) -> (carry, ys)`, leaves of xs and ys `(T, ...)`.
+
+    Raises:
+        ValueError: if a broadcast variable depends on carry or inputs, or a carried one is made in the loop.
+    """
+    in_axes = {names: _axis(axis) for names, axis in variable_axes.items() if not isinstance(axis, Out)}
+    out_axes = {names: _axis(axis) for names, axis in variable_axes.items() if not isinstance(axis, In)}
+
+    def scan(
+        scope_fn: Any, repack_fn: Any, variables: Sequence[Any], rngs: Sequence[Any], carry: Any, xs: Any
+    ) -> tuple[Any, Any]:
+        broadcast, carried, *scanned = variables
+        scanned = [_to_front(group, axis) for group, axis in zip(scanned, in_axes.values(), strict=True)]
+        shared_keys, step_keys = _split_keys(rngs, split_rngs.values(), length=jax.tree.leaves(xs)[0].shape[0])
+        if reverse:
+            scanned, step_keys = _flip(scanned), _flip(step_keys)
+        counters = _Counters()
+
+        def step(broadcast: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
+            carried, inner_carry = carry
+            scanned, keys, inner_x = x
+            rngs = [shared if key is None else key for shared, key in zip(shared_keys, keys, strict=True)]
+            scopes = scope_fn((broadcast, carried, *scanned), rngs)
+            counters.rewind(scopes)
+            inner_carry, y = fn(scopes, inner_carry, inner_x)
+            new_broadcast, new_carried, *new_scanned = repack_fn(scopes)
+            carry = (_unless_changed(carried, new_carried), inner_carry)
+            return _unless_changed(broadcast, new_broadcast), carry, (y, new_scanned)
+
+        carry, xs = (carried, carry), (scanned, step_keys, xs)
+        broadcast = _loop_invariant(step, broadcast, carry, xs)
+        counters.keep()
+
+        def cell(broadcast: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+            _, new_carry, y = step(broadcast, carry, x)
+            _check_carried(carry[0], new_carry[0])
+            return new_carry, y
+
+        (carried, carry), (ys, scanned) = run(cell, broadcast, carry, xs)
+        if reverse:
+            scanned = _flip(scanned)
+        scanned = [_from_front(group, axis) for group, axis in zip(scanned, out_axes.values(), strict=True)]
+        return (carry, ys), (broadcast, carried, *scanned)
+
+    groups = (variable_broadcast, variable_carry)
+    return lift.pack(scan, (*groups, *in_axes), (*groups, *out_axes), tuple(split_rngs), name="scan")
+
+
+class _Counters:
+    """How many keys each scope has drawn from its rngs.
+
+    Flax derives a key from the number of keys that were drawn before it, which each trace of a module advances, and its
+    own loop traces a step twice, once for the loop-invariant variables. All later traces of a step draw the keys of the
+    second one here, so that a step is a function, and the one that it is in Flax.
+    """
+
+    def __init__(self) -> None:
+        self._counters: list[dict[Any, Any]] = []
+        self._kept: list[dict[Any, Any]] | None = None
+
+    def rewind(self, scopes: Any) -> None:
+        """Set the counts of freshly made scopes to those that were kept, once there are any."""
+        self._counters = [scope.rng_counters for scope in jax.tree.leaves(scopes)]
+        if self._kept is not None:
+            for counters, kept in zip(self._counters, self._kept, strict=True):
+                _set_counts(counters, kept)
+
+    def keep(self) -> None:
+        """Keep the counts of the scopes that were made last."""
+        self._kept = [_copy_counts(counters) for counters in self._counters]
+
+
+def _copy_counts(counters: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: _copy_counts(count) if isinstance(count, dict) else count for key, count in counters.items()}
+
+
+def _set_counts(counters: dict[Any, Any], kept: dict[Any, Any]) -> None:
+    """Set counts in place, because scopes of children share the dictionaries within."""
+    for key in counters.keys() - kept.keys():
+        del counters[key]
+    for key, count in kept.items():
+        if isinstance(count, dict):
+            _set_counts(counters.setdefault(key, {}), count)
+        else:
+            counters[key] = count
+
+
+def _loop_invariant(step: Callable[..., Any], broadcast: Any, carry: Any, xs: Any) -> Any:
+    """The broadcast variables that a step makes or has, computed once, and without carry and inputs."""
+    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
+    carry = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), carry)
+    try:
+        return partial_eval.lazy_init(lambda carry, x: step(broadcast, carry, x)[0])(carry, x)
+    except errors.LazyInitError as error:
+        raise ValueError(
+            "linen.RNN: a variable of `variable_broadcast` must be the same at every step; got one that the cell "
+            "computes from its carry or input. Name its collection in `variable_carry` or `variable_axes` instead."
+        ) from error
+
+
+def _unless_changed(given: Sequence[Any], returned: Sequence[Any]) -> tuple[Any, ...]:
+    """The collections of each scope as a step returns them; those that are not mutable it does not return."""
+    return tuple({**old, **new} for old, new in zip(given, returned, strict=True))
+
+
+def _check_carried(given: Sequence[Any], returned: Sequence[Any]) -> None:
+    def structure(collection: Any) -> Any:
+        return jax.tree.structure(collection)
+
+    for old, new in zip(given, returned, strict=True):
+        made = [name for name in new if structure(new[name]) != structure(old.get(name))]
+        if made:
+            raise ValueError(
+                "linen.RNN: the variables of `variable_carry` must be there before the first step; got collections in "
+                f"which the cell makes some: {listing(made)}. Initialise with these collections in "
+                "`variable_broadcast`, as Flax needs it too, or make the variables before the loop."
+            )
+
+
+def _split_keys(rngs: Sequence[Any], splits: Any, length: int) -> tuple[list[Any], list[Any]]:
+    """Groups of rngs that all steps share, and groups that have a key for each step; None in the other's place."""
+
+    def split(key: Any) -> Any:
+        return jax.random.split(jax.random.clone(key), length)
+
+    pairs = list(zip(rngs, splits, strict=True))
+    shared = [None if is_split else group for group, is_split in pairs]
+    return shared, [jax.tree.map(split, group) if is_split else None for group, is_split in pairs]
+
+
+def _axis(axis: Any) -> int:
+    return axis.axis if isinstance(axis, In | Out) else axis
+
+
+def _to_front(group: Any, axis: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, axis, 0), meta.remove_axis(group, axis, {}))
+
+
+def _from_front(group: Any, axis: int) -> Any:
+    return meta.add_axis(jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, axis), group), axis, {})
+
+
+def _flip(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[::-1], tree)
