@@ -1,6 +1,7 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make docs: the documentation site, into site/.
+# make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: all checks that every commit must pass: all tests with the oldest jax, the core with the newest Python that is
 # there. make test-all: the long ones too, and all of them with every Python.
 
@@ -29,7 +30,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench docs test test-here test-core test-all lint clean
+.PHONY: demo bench docs dist test test-here test-core test-all lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -41,6 +42,27 @@ bench: $(VENV)/.installed-bench
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+dist: $(VENV)/.installed-dist
+	rm -rf dist build
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet dist/*.whl
+	build/empty/bin/python -I -c "$$SCAN"
+
+# What the installed wheel must be able to do; -I keeps it from importing the checkout.
+define SCAN
+import jax, jax.numpy as jnp, rnnscan as rs
+from importlib.metadata import version
+cell, xs = rs.cells.LSTM(8), jnp.ones((5, 2, 3))
+params = cell.init(jax.random.key(0), input_size=3)
+loss = lambda params: rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1].sum()
+gradients = jax.jit(jax.grad(loss))(params)
+assert 'site-packages' in rs.__file__ and all(jnp.isfinite(leaf).all() for leaf in gradients.values())
+print('rnnscan', version('rnnscan'), 'runs from', rs.__file__)
+endef
+export SCAN
 
 test:
 	$(MAKE) test-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
@@ -85,10 +107,15 @@ $(VENV)/.installed-docs: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	touch $@
 
+$(VENV)/.installed-dist: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dist]"
+	touch $@
+
 $(VENV)/.installed-dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]" $(JAX)
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -59,11 +60,49 @@ def test_a_search_for_an_old_name_finds_its_page(site, page):
     assert not missing
 
 
+def test_the_search_needs_no_server(site):
+    """A page opened from disk may not fetch: it loads the index and the search's worker as scripts."""
+    index = (site / "search" / "search_index.json").read_text()
+    assert (site / "search" / "search_index.js").read_text() == f"var __index = {index}"
+    for page in site.rglob("*.html"):
+        (script,) = re.findall(r'<script src="([^"]*iframe-worker[^"]*)"', page.read_text())
+        base = site if script.startswith("/") else page.parent  # 404.html may be shown for any address
+        assert (base / script.lstrip("/")).is_file(), page.name
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("page", ["index.html", "coming/torch.html"])
+def test_a_page_opened_from_disk_searches(site, page, tmp_path):
+    switches = [
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "virtual-time-budget=20000",
+        "host-resolver-rules=MAP * ~NOTFOUND",
+    ]
+    shown = subprocess.run(
+        [
+            *("chromium", *(f"--{switch}" for switch in switches), f"--user-data-dir={tmp_path}", "--dump-dom"),
+            f"file://{site}/{page}?q=GravesLSTM",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    links = re.findall(r'<a href="([^"]*)" class="md-search-result__link"', shown)
+    assert any("coming/dl4j.html" in link for link in links), links
+
+
 def test_no_page_loads_anything_from_another_server(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
         assert not re.search(r'<(script|img|link|iframe)\b[^>]*(src|href)="(https?:)?//', page.read_text()), page.name
+
+
+def test_the_citation_names_the_version():
+    (project,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert f"\nversion: {project}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_every_notebook_is_a_page_with_its_outputs(site):
