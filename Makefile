@@ -16,7 +16,7 @@ PYTHONS ?= python3.13,jax~=0.12.0 python3.12,jax~=0.11.0
 JAX ?=
 OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
 # What differs from one jax or Flax to the next shows here first.
-CORE := tests/test_fission.py tests/test_products.py tests/linen/test_rnn.py tests/nnx/test_rnn.py
+CORE := tests/engine/test_fission.py tests/engine/test_products.py tests/linen/test_rnn.py tests/nnx/test_rnn.py
 # The run-time type checks; tests that give wrong types on purpose run without them. The engine's functions are called so
 # often that checking them takes an eighth of the tests' time: that is for make test-all.
 comma := ,

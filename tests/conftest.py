@@ -22,8 +22,8 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 
 
-# The goldens need torch, and make what the tests read. The others are programs of their own, which set XLA's flags.
-collect_ignore = ["goldens", "on_devices.py", "plans_on_devices.py"]
+# The goldens need torch, and make what the tests read. What tests share holds none.
+collect_ignore = ["goldens", "support"]
 
 
 @pytest.hookimpl(tryfirst=True)

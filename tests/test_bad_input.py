@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.experimental import io_callback
-from slow_reference import arguments, cell, loss
 
 import rnnscan as rs
 from rnnscan import _checks as checks
+from slow_reference import arguments, cell, loss
 
 
 pytestmark = pytest.mark.bad_input

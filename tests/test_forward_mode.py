@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from slow_reference import assert_close
 
 import rnnscan as rs
 from rnnscan import cells
+from slow_reference import assert_close
 
 
 MEMORIES = {

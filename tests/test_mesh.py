@@ -47,9 +47,9 @@ def variants(asked):
 
 
 def on_devices(mode, asked):
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(here.parent)}
-    command = [sys.executable, str(here / "on_devices.py"), mode, json.dumps(asked)]
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, str(root / "tests" / "support" / "on_devices.py"), mode, json.dumps(asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from slow_reference import assert_close, loss
 
 import rnnscan as rs
 from rnnscan.insight import kept_bytes
+from slow_reference import assert_close, loss
 
 
 pytestmark = pytest.mark.usefixtures("x64")

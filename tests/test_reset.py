@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from slow_reference import arguments, cell
 
 import rnnscan as rs
 from rnnscan import cells
+from slow_reference import arguments, cell
 from zoo.case import Case, assert_trees_close
 
 

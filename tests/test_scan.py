@@ -9,11 +9,11 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 from jax.test_util import check_grads
-from slow_reference import arguments, assert_close, cell, loop, loss
 
 import rnnscan as rs
 from rnnscan.checkpointing import NestedScan, SubScan
 from rnnscan.insight import kept_bytes
+from slow_reference import arguments, assert_close, cell, loop, loss
 
 
 pytestmark = pytest.mark.usefixtures("x64")

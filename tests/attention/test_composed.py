@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.decoding import gradients
 
 import rnnscan as rs
+from decoding import gradients
 from rnnscan import attention, cells
 from zoo.case import assert_trees_close
 

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.decoding import (
+
+import rnnscan as rs
+from decoding import (
     BATCH,
     DECODERS,
     ENCODER_LENGTH,
@@ -21,8 +23,6 @@ from attention.decoding import (
     gradients_of,
     run,
 )
-
-import rnnscan as rs
 from rnnscan import attention, cells
 from zoo.case import assert_trees_close
 

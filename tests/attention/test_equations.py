@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.decoding import (
+
+from decoding import (
     DECODER_LENGTHS,
     DECODERS,
     ENCODER_LENGTHS,
@@ -16,7 +17,6 @@ from attention.decoding import (
     gradients_of,
     loop,
 )
-
 from rnnscan.attention.mechanism import masked_softmax
 from zoo.case import assert_trees_close
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
-from attention.decoding import BATCH, DECODERS, ENCODER_LENGTH, FEATURES, HIDDEN, KINDS
 
 import rnnscan as rs
+from decoding import BATCH, DECODERS, ENCODER_LENGTH, FEATURES, HIDDEN, KINDS
 from rnnscan import attention, cells
 
 

@@ -1,4 +1,4 @@
-"""What holds for every cell of the library, in every one of its forms: the cells of tests/zoo.
+"""What holds for every cell of the library, in every one of its forms: the cells of tests/support/zoo.
 
 Each property is one test per cell. To compile little, each compares one or two programs; the properties of `scan`
 itself are tested with fewer cells and in more depth in test_properties.py and tests/test_scan.py. Of a cell's forms but

@@ -5,9 +5,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from docs.pages import DOCS, code, number, table
 
 import rnnscan as rs
+from pages import DOCS, code, number, table
 from rnnscan import attention, cells, checkpointing
 from rnnscan.insight import kept_bytes
 

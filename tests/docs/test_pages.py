@@ -4,9 +4,9 @@ import re
 import tomllib
 
 import pytest
-from docs.pages import DOCS, ROOT, table
 
 import rnnscan as rs
+from pages import DOCS, ROOT, table
 
 
 PAGES = sorted(DOCS.rglob("*.md"))

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import matplotlib
 import pytest
-from docs.pages import DOCS, ROOT, script
+
+from pages import DOCS, ROOT, script
 
 
 BENCHMARK = script("make_benchmark_picture")

@@ -7,9 +7,9 @@ import re
 from types import ModuleType
 
 import pytest
-from docs.pages import DOCS
 
 import rnnscan
+from pages import DOCS
 
 
 # What has public names of its own; the engine has none, and the command line says by --help what it does.

@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from docs.pages import ROOT
+
+from pages import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from docs.pages import number, table
 from typer.testing import CliRunner
 
 import rnnscan as rs
+from pages import number, table
 from rnnscan.insight import kept_bytes
 from zoo.case import assert_trees_close
 

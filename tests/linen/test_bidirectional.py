@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from linen.flax_cells import (
+
+import rnnscan as rs
+from flax_cells import (
     BATCH,
     HIDDEN_SIZE,
     INPUT_SIZE,
@@ -22,8 +24,6 @@ from linen.flax_cells import (
     values,
     variables_of,
 )
-
-import rnnscan as rs
 from rnnscan import linen
 from zoo.case import assert_trees_close
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import errors
-from linen.flax_cells import BATCH, INPUT_SIZE, KEYS, TIME, draw, fill, gradients, remat_in_a_loop, values, variables_of
 
 import rnnscan as rs
+from flax_cells import BATCH, INPUT_SIZE, KEYS, TIME, draw, fill, gradients, remat_in_a_loop, values, variables_of
 from rnnscan import linen
 from rnnscan.insight import kept_bytes
 from zoo.case import assert_trees_close

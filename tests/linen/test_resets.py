@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from linen.flax_cells import BATCH, HIDDEN_SIZE, INPUT_SIZE, PLAIN_KERNEL, draw, variables_of
 
 import rnnscan as rs
+from flax_cells import BATCH, HIDDEN_SIZE, INPUT_SIZE, PLAIN_KERNEL, draw, variables_of
 from rnnscan import linen
 from zoo.case import assert_trees_close
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization
-from linen.flax_cells import (
+
+from flax_cells import (
     BATCH,
     CELLS,
     HIDDEN_SIZE,
@@ -24,7 +25,6 @@ from linen.flax_cells import (
     values,
     variables_of,
 )
-
 from rnnscan import linen
 from zoo.case import assert_trees_close
 

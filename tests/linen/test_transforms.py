@@ -4,9 +4,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
-from linen.flax_cells import BATCH, HIDDEN_SIZE, INPUT_SIZE, KEYS, TIME, draw, gradients, remat_in_a_loop, variables_of
 
 import rnnscan as rs
+from flax_cells import BATCH, HIDDEN_SIZE, INPUT_SIZE, KEYS, TIME, draw, gradients, remat_in_a_loop, variables_of
 from rnnscan import linen
 from zoo.case import assert_trees_close
 

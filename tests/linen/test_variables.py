@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.typing import In, Out
-from linen.flax_cells import (
+
+from flax_cells import (
     BATCH,
     HIDDEN_SIZE,
     INPUT_SIZE,
@@ -18,7 +19,6 @@ from linen.flax_cells import (
     values,
     variables_of,
 )
-
 from rnnscan import linen
 from zoo.case import assert_trees_close
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from nnx.pairs import BATCH, FEATURES, TIME, assert_same, call, fill, make_cell, random_carry, random_inputs
 
 import rnnscan as rs
 import rnnscan.nnx
+from nnx_pairs import BATCH, FEATURES, TIME, assert_same, call, fill, make_cell, random_carry, random_inputs
 from zoo.case import assert_trees_close
 
 

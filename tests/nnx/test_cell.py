@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from nnx.pairs import BATCH, FEATURES, assert_same, call, random_inputs
 
 import rnnscan as rs
 import rnnscan.nnx
+from nnx_pairs import BATCH, FEATURES, assert_same, call, random_inputs
 from zoo.case import assert_trees_close
 
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen, nnx
-from nnx.pairs import BATCH, FEATURES, TIME, make_cell, random_inputs
 
 import rnnscan as rs
+from nnx_pairs import BATCH, FEATURES, TIME, make_cell, random_inputs
 from rnnscan.nnx import RNN, Cell, Streaming
 
 

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from nnx.pairs import (
+
+import rnnscan.nnx
+from nnx_pairs import (
     BATCH,
     CELLS,
     FEATURES,
@@ -18,8 +20,6 @@ from nnx.pairs import (
     random_carry,
     random_inputs,
 )
-
-import rnnscan.nnx
 from zoo.case import assert_trees_close
 
 

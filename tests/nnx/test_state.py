@@ -6,7 +6,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from nnx.pairs import (
+
+import rnnscan.nnx
+from nnx_pairs import (
     BATCH,
     CELLS,
     FEATURES,
@@ -21,8 +23,6 @@ from nnx.pairs import (
     random_inputs,
     run,
 )
-
-import rnnscan.nnx
 from zoo.case import assert_trees_close
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from nnx.pairs import BATCH, FEATURES, TIME, UNITS, call, make_cell, random_inputs
 
 import rnnscan as rs
+from nnx_pairs import BATCH, FEATURES, TIME, UNITS, call, make_cell, random_inputs
 from rnnscan.nnx import RNN, Cell, Streaming, StreamState
 from zoo.case import assert_trees_close
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import errors, nnx
 from jax.sharding import PartitionSpec
-from nnx.pairs import BATCH, FEATURES, TIME, UNITS, call, make_cell, random_inputs
 
 import rnnscan.nnx
+from nnx_pairs import BATCH, FEATURES, TIME, UNITS, call, make_cell, random_inputs
 from zoo.case import assert_trees_close
 
 

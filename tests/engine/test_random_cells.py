@@ -2,10 +2,10 @@
 
 import jax
 import pytest
-from fuzz.compare import UnequalError, check, features
-from fuzz.random_cells import FEATURES
 
 import rnnscan as rs
+from fuzz.compare import UnequalError, check, features
+from fuzz.random_cells import FEATURES
 
 
 CELLS, CELLS_OF_A_TEST = 300, 10

@@ -20,7 +20,7 @@ from rnnscan.insight import kept_bytes
 # Keras reads its backend once, where it is imported.
 os.environ["KERAS_BACKEND"] = "jax"
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [
     path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if "```python" in path.read_text()
 ]

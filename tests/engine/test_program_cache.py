@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from slow_reference import assert_close
 
 import rnnscan as rs
+from slow_reference import assert_close
 
 
 WEIGHT, XS, CARRY = (

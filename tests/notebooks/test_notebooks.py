@@ -1,6 +1,6 @@
 """The notebooks run from a clean kernel, and their outputs are committed.
 
-`python tests/test_notebooks.py` runs them and writes their outputs.
+`python tests/notebooks/test_notebooks.py` runs them and writes their outputs.
 """
 
 import os
@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 PLACES = re.compile(r"/(home|tmp|root|work|Users|usr|opt|var|private)/|[A-Z]:\\\\|site-packages|ipykernel_\d")
 LARGEST_PICTURE = 100_000  # characters in base 64
 

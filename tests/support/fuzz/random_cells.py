@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import rnnscan as rs
 from fuzz import options as scan_options
 from fuzz.carries import KINDS
 from fuzz.draw import Draw
 from fuzz.operations import OPERATIONS
-
-import rnnscan as rs
 
 
 # These take long to compile, so there are fewer of them.

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from steps import MATRIX, ROWS, SIZE, program_of
 
 import rnnscan as rs
 from rnnscan.engine.fission.analysis import sum_placement
@@ -13,6 +12,7 @@ from rnnscan.engine.fission.heuristics import PRODUCTS
 from rnnscan.engine.fission.passes.products import join_products, store_transposed
 from rnnscan.engine.fission.passes.sums import concatenate_pads, merge_products
 from rnnscan.engine.fission.trace import trace, without_repeats
+from steps import MATRIX, ROWS, SIZE, program_of
 
 
 def products(program):

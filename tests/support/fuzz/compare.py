@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from fuzz.loop import loop
-from fuzz.random_cells import Case
 
 import rnnscan as rs
+from fuzz.loop import loop
+from fuzz.random_cells import Case
 
 
 # Relative to the largest element of a leaf. Where something is float32, its rounding differs between two programs.

@@ -12,7 +12,7 @@ from rnnscan import cells
 from rnnscan.insight.step_picture import COLOURS, GIVEN, _nodes, _place, step_figure
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def explained(cell):

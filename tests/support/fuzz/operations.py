@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from fuzz.draw import LABELS, Draw
 from jax import lax
 
 import rnnscan as rs
+from fuzz.draw import LABELS, Draw
 
 
 OPERATIONS: dict[str, Callable[[Draw], Any]] = {}

@@ -12,9 +12,9 @@ import pytest
 
 @cache
 def found():
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": str(here.parent)}
-    command = [sys.executable, "-W", "ignore", str(here / "plans_on_devices.py")]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-W", "ignore", str(root / "tests" / "support" / "plans_on_devices.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Compare many random cells: `PYTHONPATH=tests python -m fuzz --count 5000`."""
+"""Compare many random cells: `PYTHONPATH=tests:tests/support python -m fuzz --count 5000`."""
 
 import traceback
 import warnings
@@ -8,9 +8,10 @@ from typing import Annotated
 import conftest  # noqa: F401  It sets the flags of XLA, before JAX makes its backend.
 import jax
 import typer
+from tqdm import tqdm
+
 from fuzz.compare import Comparison, UnequalError, check
 from fuzz.random_cells import FEATURES, Case
-from tqdm import tqdm
 
 
 # What is compiled is used once, and would fill the memory.

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.extend import core
-from slow_reference import assert_close, loss
 
 import rnnscan as rs
 from rnnscan import cells
 from rnnscan.engine.fission import heuristics
 from rnnscan.insight import kept_bytes
+from slow_reference import assert_close, loss
 
 
 LENGTH, BATCH, SIZE = 7, 3, 4

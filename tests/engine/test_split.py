@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from steps import program_of
 
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import follows_linearly, is_linear
 from rnnscan.engine.fission.analysis.split import Roles, split
 from rnnscan.engine.fission.heuristics import BACKENDS, PRODUCTS, stays_whole
+from steps import program_of
 
 
 def split_of(step, carry, backend="cpu"):
