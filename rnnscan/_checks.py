@@ -1,6 +1,5 @@
 """The checks of scan()'s arguments, made once, while tracing and before any compute."""
 
-import inspect
 from typing import Any, get_args
 
 import jax
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
-from rnnscan._messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan._messages import describe, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
 from rnnscan.memory import Memory
 from rnnscan.naming import StepInfo
@@ -301,54 +300,6 @@ def check_raw_keys(xs: Any) -> None:
 def _raw_key_shape() -> tuple[int, ...]:
     """The shape of a raw key of the default implementation."""
     return jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
-
-
-def check_cell(cell: Any) -> None:
-    """Refuse a cell that cannot take `(params, carry, x)`.
-
-    Raises:
-        TypeError: if it is not callable, or takes another number of arguments.
-    """
-    if isinstance(cell, type):
-        raise TypeError(
-            f"scan: the cell must be a function cell(params, carry, x); got the class {cell.__name__}. Pass an object "
-            f"of it, {cell.__name__}(...)."
-        )
-    if isinstance(cell, jax.core.Tracer):
-        raise TypeError(
-            f"scan: the cell must be a function cell(params, carry, x); got the traced value {describe(cell)}. A "
-            "cell of your own is no argument of jax.jit, unless it is static: name it in static_argnums, or close over "
-            "it."
-        )
-    if not callable(cell):
-        raise TypeError(
-            f"scan: the cell must be a function cell(params, carry, x); got {describe(cell)}. The cell comes first: "
-            "scan(cell, params, carry, xs)."
-        )
-    try:
-        signature = inspect.signature(cell)
-    except (TypeError, ValueError):  # Some callables have none, such as those of C extensions.
-        return
-    if _takes(signature, 3):
-        return
-    if _takes(signature, 2):
-        raise TypeError(
-            f"scan: a cell takes three arguments, cell(params, carry, x); got {in_words(cell)}{signature}, which takes "
-            "two, as the function of jax.lax.scan does. Add the parameters in front, or pass "
-            "`lambda params, carry, x: function(carry, x)` with params=None."
-        )
-    raise TypeError(
-        f"scan: a cell takes three arguments, cell(params, carry, x); got {in_words(cell)}{signature}. Bind further "
-        "arguments by functools.partial, or close over them."
-    )
-
-
-def _takes(signature: inspect.Signature, count: int) -> bool:
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_zeros(carry: Any, y: Any, *, valid: Any, padding: str) -> None:

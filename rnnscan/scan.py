@@ -4,7 +4,6 @@
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -18,10 +17,11 @@ from rnnscan.engine.fission import run as fission_engine
 from rnnscan.engine.prepare import prepare
 from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.memory import Memory, MemoryBudget
+from rnnscan.protocols import Cell
 
 
 def scan(
-    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    cell: Cell,
     params: Any,
     carry: Any,
     xs: Any,

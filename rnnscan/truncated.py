@@ -23,6 +23,7 @@ from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, takes_nets
 from rnnscan.nets.pieces import check_runs_in_pieces
+from rnnscan.protocols import Cell
 
 
 def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
@@ -55,7 +56,7 @@ def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
 
 
 @takes_nets
-def by_chunk(cell: Any, params: Any, carry: Any, xs: Any, *, size: int, **options: Any) -> tuple[Any, Any]:
+def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **options: Any) -> tuple[Any, Any]:
     """Run a cell over time, with a gradient that goes back to the beginning of each chunk: `scan(truncate=size)`.
 
     A net takes the place of a cell as `by_chunk(net, params, xs, carry=None, size=size)`.
@@ -103,7 +104,7 @@ class _Steps(NamedTuple):
 
 @takes_nets
 def by_window(
-    cell: Any,
+    cell: Cell,
     params: Any,
     carry: Any,
     xs: Any,

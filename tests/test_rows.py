@@ -182,7 +182,10 @@ def test_raw_keys_with_lengths_are_refused_for_any_number_of_rows(batch, valid):
 
 
 NOT_CELLS = {
-    "of lax.scan": (lambda carry, x: (carry, x), r"got <lambda>\(carry, x\), which takes two, as .* jax\.lax\.scan"),
+    "of lax.scan": (
+        lambda carry, x: (carry, x),
+        r"got <lambda>\(carry, x\), which takes two arguments, as .* jax\.lax\.scan",
+    ),
     "of one argument": (lambda x: x, r"got <lambda>\(x\)\. Bind further arguments"),
     "a class": (cells.LSTM, r"got the class LSTM\. Pass an object of it, LSTM\(\.\.\.\)"),
     "no function": (jnp.ones(3), r"got float64\[3\]\. The cell comes first"),

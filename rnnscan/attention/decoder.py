@@ -1,6 +1,6 @@
 """decoder(): any cell, with attention over an encoder's outputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,14 +16,14 @@ from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.random import RandomStep, with_key
-from rnnscan.compose.wrapper import check_cell
+from rnnscan.protocols import Cell, ComposableCell, check_cell
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A cell and its attention: configuration only. Made by `decoder`; `over` makes a cell of it."""
 
-    cell: Any
+    cell: ComposableCell
     attention: Mechanism
 
     @property
@@ -153,7 +153,7 @@ class AttentionCell:
         return step
 
     def _step(
-        self, cell: Callable[[Any, Any, Any], tuple[Any, Any]], params: dict[str, Any], carry: tuple[Any, ...], x: Array
+        self, cell: Cell, params: dict[str, Any], carry: tuple[Any, ...], x: Array
     ) -> tuple[tuple[Any, ...], tuple[Array, ...]]:
         self.decoder.check_params(params)
         self._check(carry, x)
@@ -201,7 +201,7 @@ class AttentionCell:
                 )
 
 
-def decoder(cell: Any, attention: Mechanism) -> Decoder:
+def decoder(cell: ComposableCell, attention: Mechanism) -> Decoder:
     """Put attention over an encoder's outputs around a cell.
 
         h_t = cell([x_t; context_{t-1}])          one step of the cell, which makes its new carry

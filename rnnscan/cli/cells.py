@@ -11,7 +11,7 @@ import typer
 
 from rnnscan import cells
 from rnnscan._messages import listing, nearest
-from rnnscan.compose.wrapper import check_cell
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 UNITS = 256
@@ -31,7 +31,7 @@ Length: TypeAlias = Annotated[int, typer.Option(help="Time steps.", min=1)]
 class Example:
     """A cell and what it is run on; as `example_of` makes it, the shapes alone."""
 
-    cell: Any
+    cell: ComposableCell
     params: Any
     carry: Any
     xs: Any

@@ -11,8 +11,9 @@ from jaxtyping import Array
 from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.random import RandomStep, drop, with_key
-from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
+from rnnscan.compose.wrapper import Wrapper, check_rate
 from rnnscan.naming import unnamed
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 Site = Literal["output", "input", "recurrent"]
@@ -71,7 +72,7 @@ class Dropout(Wrapper):
             return output_of(jax.eval_shape(self.cell, params, carry, x)[1]).shape
 
 
-def dropout(cell: Any, rate: float, *, on: Site = "output", each: Draw = "step") -> Dropout:
+def dropout(cell: ComposableCell, rate: float, *, on: Site = "output", each: Draw = "step") -> Dropout:
     """Drop units of a cell in training: each is zero with probability `rate`, the others are scaled by 1 / (1 - rate).
 
     The choice is independent over rows and units, and over steps or not:

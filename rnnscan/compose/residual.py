@@ -9,7 +9,8 @@ from jaxtyping import Array
 from rnnscan._messages import describe
 from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.random import RandomStep, with_key
-from rnnscan.compose.wrapper import Wrapper, check_cell
+from rnnscan.compose.wrapper import Wrapper
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Residual(Wrapper):
         return with_output(y, output + x.astype(output.dtype))
 
 
-def residual(cell: Any) -> Residual:
+def residual(cell: ComposableCell) -> Residual:
     """Add a cell's input to its output, `y = cell(x) + x`.
 
     Where y is a tuple, as an attention decoder's, the input is added to its first value.

@@ -14,14 +14,14 @@ from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.residual import residual as with_residual
-from rnnscan.compose.wrapper import check_cell
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 @dataclass(frozen=True)
 class Stack:
     """Cells one above the other, as one cell. Made by `stack`."""
 
-    cells: tuple[Any, ...]
+    cells: tuple[ComposableCell, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,7 +36,8 @@ class Stack:
     @property
     def input_axes(self) -> tuple[Any, ...]:
         """The spatial axes of the input: the lowest cell's. There is no such attribute where that cell has none."""
-        return self.cells[0].input_axes
+        lowest: Any = self.cells[0]
+        return lowest.input_axes
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the lowest layer first."""
@@ -102,7 +103,7 @@ class Stack:
 pytrees.register(Stack, "cells")
 
 
-def stack(*cells: Any, residual: Sequence[int] = (), dropout: float = 0.0) -> Stack:
+def stack(*cells: ComposableCell, residual: Sequence[int] = (), dropout: float = 0.0) -> Stack:
     """Stack cells: the output of each is the input of the next, within one step.
 
     The stack's y is that of its uppermost cell. Where the y of a cell below is a tuple, as an attention decoder's, its

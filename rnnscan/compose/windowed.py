@@ -10,7 +10,8 @@ from rnnscan._messages import describe, is_count
 from rnnscan._zeros import zeros_beside
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
-from rnnscan.compose.wrapper import Wrapper, check_cell
+from rnnscan.compose.wrapper import Wrapper
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _shift(window: Array, y: Any) -> Array:
     return jnp.concatenate([window[..., 1:, :], output_of(y)[..., None, :].astype(window.dtype)], axis=-2)
 
 
-def windowed(cell: Any, window: int) -> Windowed:
+def windowed(cell: ComposableCell, window: int) -> Windowed:
     """Let a cell see its own last outputs beside its input.
 
         y_t = cell([x_t; y_{t-w}; ...; y_{t-1}])

@@ -6,14 +6,14 @@ from typing import Any
 from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
-from rnnscan._messages import listing
+from rnnscan.protocols import ComposableCell
 
 
 @dataclass(frozen=True)
 class Wrapper:
     """A cell around another. What it does not change is the inner cell's: parameters, carry, names, sizes."""
 
-    cell: Any
+    cell: ComposableCell
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -32,7 +32,8 @@ class Wrapper:
     @property
     def input_axes(self) -> tuple[Any, ...]:
         """The spatial axes of the input: the inner cell's. There is no such attribute where the inner cell has none."""
-        return self.cell.input_axes
+        cell: Any = self.cell
+        return cell.input_axes
 
     @property
     def output_part(self) -> int | None:
@@ -48,37 +49,10 @@ class Wrapper:
         return self.cell.initial_carry(x)
 
 
-def check_cell(function: str, cell: Any) -> None:
-    """Refuse what is no cell of the form that the library's have.
-
-    Raises:
-        TypeError: if it lacks what a composition asks of it.
-    """
-    lacking = [part for part in ("init", "initial_carry", "names", "output_size") if not hasattr(cell, part)]
-    if lacking or not callable(cell) or isinstance(cell, type):
-        raise TypeError(
-            f"{function}: every cell must have `init`, `initial_carry`, `names` and `output_size`; got "
-            f"{type(cell).__name__}, without {listing(lacking)}. {_likely_cause(cell)}"
-        )
-
-
 def cells_within(cell: Any) -> list[Any]:
     """A cell, and the cells that it is composed of."""
     inner = [getattr(cell, "cell", None), *getattr(cell, "cells", ())]
     return [cell, *(each for part in inner if part is not None for each in cells_within(part))]
-
-
-def _likely_cause(cell: Any) -> str:
-    if isinstance(cell, type):
-        return f"It is a class: give an object of it, {cell.__name__}(...)."
-    if hasattr(cell, "over"):
-        return "An attention decoder is a cell once it has an encoder: decoder.over(params, encoder_outputs)."
-    if callable(cell):
-        return (
-            "A plain function goes into scan, explain, memory_report and plan; what makes parameters and carries by "
-            "itself needs an object with these four."
-        )
-    return "Cells are given one by one: stack(lower, upper)."
 
 
 def check_rate(function: str, argument: str, rate: Any) -> None:

@@ -9,7 +9,8 @@ from jaxtyping import Array
 
 from rnnscan._messages import describe
 from rnnscan.compose.random import RandomStep, with_key
-from rnnscan.compose.wrapper import Wrapper, check_cell, check_rate
+from rnnscan.compose.wrapper import Wrapper, check_rate
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 _PLACE = (
@@ -72,7 +73,7 @@ class Zoneout(Wrapper):
         return rates
 
 
-def zoneout(cell: Any, rate: float | tuple[float, ...]) -> Zoneout:
+def zoneout(cell: ComposableCell, rate: float | tuple[float, ...]) -> Zoneout:
     """Let units keep their state of the step before, at random.
 
         s'[k] = s[k] with probability rate, otherwise what the cell computes          in training

@@ -3,7 +3,6 @@
 The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report` and `plan` read it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from rnnscan.engine.fission.flat_step import one_step as type_of_step
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
+from rnnscan.protocols import Cell, check_cell
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Call:
 
 
 def prepare(
-    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    cell: Cell,
     params: Any,
     carry: Any,
     xs: Any,
@@ -100,7 +100,7 @@ def prepare(
     Raises:
         TypeError, ValueError: as `scan` does.
     """
-    checks.check_cell(cell)
+    check_cell("scan", cell, Cell)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
     xs = checks.as_arrays(xs, "xs")
     carry = checks.as_arrays(carry, "carry")

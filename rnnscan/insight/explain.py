@@ -1,7 +1,6 @@
 """explain(): what the fission engine finds in a cell, and what is kept, computed again, and made at once."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -18,6 +17,7 @@ from rnnscan.memory import Memory, MemoryBudget, kept_names
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import takes_nets
 from rnnscan.nets.observing import LayerRun
+from rnnscan.protocols import Cell
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def explain(
 
 @overload
 def explain(
-    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    cell: Cell,
     params: Any,
     carry: Any,
     xs: Any,
@@ -136,7 +136,7 @@ def explain(
 
 @takes_nets
 def explain(
-    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    cell: Cell,
     params: Any,
     carry: Any,
     xs: Any,

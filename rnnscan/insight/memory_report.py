@@ -1,6 +1,6 @@
 """memory_report(): the bytes that a scan takes, part by part: predicted, counted, and by XLA's analysis."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ from rnnscan.insight.plan import fit
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import takes_nets
+from rnnscan.protocols import Cell
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class NetMemoryReport(MemoryReport):
 
 @takes_nets
 def memory_report(
-    cell: Callable[[Any, Any, Any], tuple[Any, Any]],
+    cell: Cell,
     params: Any,
     carry: Any,
     xs: Any,
@@ -225,7 +226,8 @@ def memory_report(
         )
     options = {name: _as_leaves(value) for name, value in options.items()}
     if isinstance(cell, Net) and carry is None:
-        carry = jax.eval_shape(cell.initial_carry, xs)
+        net: Any = cell
+        carry = jax.eval_shape(net.initial_carry, xs)
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, cell, params, carry, xs, options)
     given = _arguments(cell, params, carry, xs, {**options, "memory": memory})

@@ -201,7 +201,7 @@ def _check_directions(net: Bidirectional, parts: list[Part], kind: str) -> None:
             "to_dl4j: both directions of a DL4J layer must be of one size and form; got "
             f"{forward.cell!r} and {backward.cell!r}."
         )
-    if kind == "GravesBidirectionalLSTM" and (net.merge != "sum" or not net.forward.peepholes):
+    if kind == "GravesBidirectionalLSTM" and (net.merge != "sum" or not forward.cell.peepholes):
         raise ValueError(
             "to_dl4j: a GravesBidirectionalLSTM has peepholes and adds its two directions; got "
             f"merge={net.merge!r} of {net.forward!r}. Use kind='Bidirectional'."

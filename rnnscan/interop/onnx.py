@@ -151,6 +151,7 @@ def onnx_attributes(net: Any) -> dict[str, Any]:
         >>> onnx_attributes(rs.layer(rs.cells.RNN(4, activation="relu"), reverse=True))
         {'direction': 'reverse', 'hidden_size': 4, 'activations': ['Relu']}
     """
+    cells: list[Any]
     if isinstance(net, Bidirectional):
         direction, cells = "bidirectional", [net.forward, net.backward]
     else:

@@ -9,9 +9,8 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
-from rnnscan._messages import listing
 from rnnscan.compose.random import with_key
-from rnnscan.nets.base import Net
+from rnnscan.protocols import InitializableCell, check_cell
 
 
 class Cell(nn.RNNCellBase):
@@ -44,13 +43,12 @@ class Cell(nn.RNNCellBase):
         {'bias': (16,), 'kernel': (3, 16), 'recurrent_kernel': (4, 16)}
     """
 
-    cell: Any
+    cell: InitializableCell
     rng_collection: str = "dropout"
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        if not is_cell(self.cell):
-            raise TypeError(f"linen.Cell: `cell` must be a cell of rnnscan; got {what_it_lacks(self.cell)}")
+        check_cell("linen.Cell", self.cell, InitializableCell)
         super().__post_init__()
 
     @nn.compact
@@ -114,26 +112,5 @@ def as_module(cell: Any) -> nn.Module:
     """
     if isinstance(cell, nn.RNNCellBase) or (isinstance(cell, nn.Module) and hasattr(cell, "num_feature_axes")):
         return cell
-    if is_cell(cell):
-        return Cell(cell, parent=None)
-    raise TypeError(
-        f"linen.RNN: `cell` must be a flax.linen.RNNCellBase or a cell of rnnscan; got {what_it_lacks(cell)}"
-    )
-
-
-def is_cell(cell: Any) -> bool:
-    """Whether something has the form of a cell of rnnscan. Nets, modules and classes of cells have its methods too."""
-    has_methods = callable(cell) and hasattr(cell, "init") and hasattr(cell, "initial_carry")
-    return has_methods and not isinstance(cell, Net | nn.Module | type)
-
-
-def what_it_lacks(cell: Any) -> str:
-    """What was given in the place of a cell, and what to do."""
-    if isinstance(cell, type):
-        return f"the class {cell.__name__}. Make a cell of it: {cell.__name__}(256)."
-    if isinstance(cell, Net):
-        return f"the net {cell!r}, which takes whole sequences. Give the cell that is in it."
-    if isinstance(cell, nn.Module):
-        return f"the module {type(cell).__name__}. Derive it from flax.linen.RNNCellBase."
-    lacking = [part for part in ("init", "initial_carry", "__call__") if not hasattr(cell, part)]
-    return f"{type(cell).__name__}, without {listing(lacking)}. Write cells.LSTM(256), say."
+    check_cell("linen.RNN", cell, InitializableCell)
+    return Cell(cell, parent=None)

@@ -11,10 +11,10 @@ from jaxtyping import Array
 from rnnscan import _pytrees as pytrees
 from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import extras_of, output_of
-from rnnscan.compose.wrapper import check_cell
 from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
+from rnnscan.protocols import ComposableCell, check_cell
 
 
 Merge = Literal["concat", "sum", "mean", "product"] | Callable[[Array, Array], Array]
@@ -33,8 +33,8 @@ _PARTS = ("forward", "backward")
 class Bidirectional(Net):
     """Two cells over one sequence, in both directions. Made by `bidirectional`."""
 
-    forward: Any
-    backward: Any
+    forward: ComposableCell
+    backward: ComposableCell
     merge: Merge = "concat"
 
     @property
@@ -133,7 +133,9 @@ class Bidirectional(Net):
 pytrees.register(Bidirectional, "forward", "backward")
 
 
-def bidirectional(forward: Any, backward: Any = None, *, merge: Merge = "concat") -> Bidirectional:
+def bidirectional(
+    forward: ComposableCell, backward: ComposableCell | None = None, *, merge: Merge = "concat"
+) -> Bidirectional:
     """Run one cell from the first step to the last and another from the last valid step to the first.
 
     The net takes an initial carry for both directions, as torch's does. It does not run in pieces, because the backward

@@ -9,12 +9,12 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _pytrees as pytrees
 from rnnscan._step_wrappers import Padding
 from rnnscan.compose.random import with_key
-from rnnscan.compose.wrapper import check_cell
 from rnnscan.memory import Memory
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.observing import LayerRun, observe
 from rnnscan.nets.pieces import REVERSED, check_start
+from rnnscan.protocols import Cell, ComposableCell, check_cell
 from rnnscan.scan import scan
 
 
@@ -22,7 +22,7 @@ from rnnscan.scan import scan
 class Layer(Net):
     """A cell run over a sequence. Made by `layer`."""
 
-    cell: Any
+    cell: ComposableCell
     reverse: bool = False
 
     @property
@@ -103,7 +103,7 @@ class Layer(Net):
         check_start("layer", self, carry, first_step)
         check_sequence("layer", self, xs, carry, (seq_lengths, 0), (mask, 1), (reset, 1))
         carry = self.initial_carry(xs) if carry is None else carry
-        cell: Any = self.cell
+        cell: Cell = self.cell
         inputs = xs
         if key is not None:
             cell = with_key(self.cell, key, params, one_step(xs))
@@ -135,7 +135,7 @@ class Layer(Net):
 pytrees.register(Layer, "cell")
 
 
-def layer(cell: Any, *, reverse: bool = False) -> Layer:
+def layer(cell: ComposableCell, *, reverse: bool = False) -> Layer:
     """Make a net of a cell: the cell run over a sequence.
 
     Args:

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from rnnscan._messages import describe, is_array_like, listing
+from rnnscan._messages import describe, is_array_like
 from rnnscan.cells.checks import check_size
 from rnnscan.compose import with_key
 from rnnscan.compose.wrapper import cells_within
+from rnnscan.protocols import InitializableCell, check_cell
 
 
 class Cell(nnx.RNNCellBase):
@@ -42,7 +43,7 @@ class Cell(nnx.RNNCellBase):
         ((2, 4), (3, 16))
     """
 
-    def __init__(self, cell: Any, in_features: int, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cell: InitializableCell, in_features: int, *, rngs: nnx.Rngs) -> None:
         _check_cell(cell)
         check_size("Cell", "in_features", in_features)
         self.cell = cell
@@ -108,13 +109,7 @@ class Cell(nnx.RNNCellBase):
 
 
 def _check_cell(cell: Any) -> None:
-    lacking = [part for part in ("init", "initial_carry") if not hasattr(cell, part)]
-    if lacking or not callable(cell):
-        fix = "A cell of `flax.nnx` goes into RNN as it is." if isinstance(cell, nnx.Module) else ""
-        raise TypeError(
-            f"Cell: a cell of rnnscan must be callable and have `init` and `initial_carry`; got {describe(cell)}, "
-            f"without {listing(lacking)}. {fix}".rstrip()
-        )
+    check_cell("nnx.Cell", cell, InitializableCell)
     for part in reversed(cells_within(cell)):  # The innermost one holds them.
         leaves = jax.tree.leaves(part, is_leaf=lambda leaf: leaf is None)
         if any(leaf is None or is_array_like(leaf) for leaf in leaves):

@@ -120,7 +120,8 @@ class ZonedInside(Residual):
         class Zoned:
             """The LSTM whose new state is a quarter of the old one."""
 
-            output_size = HIDDEN
+            names, output_size = LSTM.names, HIDDEN
+            init, initial_carry = LSTM.init, LSTM.initial_carry
 
             def __call__(self, params, carry, x):
                 new, _ = LSTM(params, carry, x)
@@ -242,6 +243,10 @@ def test_a_wrapper_that_cannot_take_a_decoder_says_so():
             zoned(params, carry, xs[0])
     with pytest.raises(TypeError, match=r"^dropout: on='recurrent' needs a cell with a recurrent product, directly"):
         rs.dropout(cell, 0.5, on="recurrent")
+
+
+@pytest.mark.bad_input
+def test_a_decoder_without_an_encoder_is_no_cell():
     with pytest.raises(TypeError, match=r"^layer: .* got Decoder, .* once it has an encoder: decoder\.over\(params, "):
         rs.layer(DECODER)
 

@@ -44,7 +44,7 @@ def test_configurations_that_cannot_be(make, message):
         (lambda: attention.Dot(5, dtype=jnp.int32), r"Dot: `dtype` must be a floating dtype"),
         (lambda: attention.Dot(5, param_dtype=None), r"Dot: `param_dtype` must be a floating dtype"),
         (lambda: attention.decoder(cells.GRU(4), cells.GRU(4)), r"`attention` must be a mechanism.*got GRU\("),
-        (lambda: attention.decoder(attention.Dot(4), cells.GRU(4)), r"attention.decoder: every cell must have"),
+        (lambda: attention.decoder(attention.Dot(4), cells.GRU(4)), r"attention.decoder: a cell must be"),
     ],
 )
 def test_what_is_no_cell_no_mechanism_and_no_dtype(make, message):

@@ -169,8 +169,9 @@ def test_a_stack_of_nothing():
         rs.stack()
 
 
+@pytest.mark.bad_input
 def test_a_stack_of_what_is_no_cell():
-    with pytest.raises(TypeError, match=r"^stack: every cell must have .* got list, without 'init', .*one by one"):
+    with pytest.raises(TypeError, match=r"^stack: a cell must be .* got list, without 'init', .*one by one"):
         rs.stack([cells.LSTM(4), cells.GRU(4)])
 
 

@@ -61,7 +61,7 @@ def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytes
     [
         (["explain", "LSMT"], "got 'LSMT'. Did you mean 'LSTM'?"),
         (["explain", "no_such_module:cell"], "no module 'no_such_module'"),
-        (["explain", "math:pi"], "every cell must have `init`"),
+        (["explain", "math:pi"], "with `init`"),
         (["explain", "LSTM", "--recompute", "gate"], "Did you mean 'gates'?"),
         (["plan", "LSTM", "--budget", "much"], "`budget` must be a number of bytes above 0"),
         (["plan", "LSTM", "--budget", "1B"], "nothing fits '1B'"),

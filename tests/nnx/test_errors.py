@@ -171,8 +171,8 @@ CASES = {
     ),
     "Cell: a module": (
         TypeError,
-        r"Cell: a cell of rnnscan must be callable and have `init` and `initial_carry`; got .*SimpleCell, without "
-        r"'init', 'initial_carry'\. A cell of `flax\.nnx` goes into RNN as it is\.",
+        r"nnx\.Cell: a cell must be .* with `init` and `initial_carry`; got SimpleCell, without 'init', 'initial_carry'"
+        r"\. A Flax cell, .* goes into rnnscan\.linen\.RNN or rnnscan\.nnx\.RNN as it is\.",
         lambda: Cell(make_cell("SimpleCell"), 3, rngs=nnx.Rngs(0)),
     ),
     "Cell: a cell that holds arrays": (

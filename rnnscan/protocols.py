@@ -1,0 +1,181 @@
+"""What a cell is: three protocols, each for what more it can do, and the check of them.
+
+Cell                cell(params, carry, x) -> (carry, y)    scan, explain, memory_report, plan
+InitializableCell   ... with `init` and `initial_carry`     the modules of linen and nnx
+ComposableCell      ... with `names` and `output_size`      stack, residual, dropout, layer, decoders
+"""
+
+import inspect
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+from jaxtyping import Array
+
+from rnnscan._messages import describe, in_words, listing
+
+
+@runtime_checkable
+class Cell(Protocol):
+    """Any callable `cell(params, carry, x) -> (carry, y)`: a function, a `functools.partial`, an object.
+
+    Calling it has no effect besides its result. The new carry has the structure, shapes and dtypes of the old one.
+
+    Example:
+        >>> import rnnscan as rs
+        >>> def decay(params, carry, x):
+        ...     carry = params * carry + x
+        ...     return carry, carry
+        >>> cell: rs.Cell = decay
+    """
+
+    def __call__(self, params: Any, carry: Any, x: Any, /) -> tuple[Any, Any]:
+        """One step.
+
+        Args:
+            params: the parameters, any pytree.
+            carry: the carry, any pytree.
+            x: one step's input, any pytree.
+
+        Returns:
+            The new carry, and the output y, which may be None.
+        """
+        ...
+
+
+@runtime_checkable
+class InitializableCell(Cell, Protocol):
+    """A cell that makes its own parameters and initial carry.
+
+    Example:
+        >>> import rnnscan as rs
+        >>> cell: rs.InitializableCell = rs.cells.LSTM(4)
+    """
+
+    def init(self, key: Array, input_size: int, /) -> Any:
+        """Make parameters.
+
+        Args:
+            key: a PRNG key.
+            input_size: D, the size of the input's last axis.
+
+        Returns:
+            A pytree of arrays.
+        """
+        ...
+
+    def initial_carry(self, x: Any, /) -> Any:
+        """Make the carry before the first step.
+
+        Args:
+            x: one step's input, `(N, D)` or `(D,)`. Only its types matter.
+
+        Returns:
+            A pytree of arrays `(N, ...)`.
+        """
+        ...
+
+
+@runtime_checkable
+class ComposableCell(InitializableCell, Protocol):
+    """A cell that goes into other cells and into nets, as all cells of the library do.
+
+    Attributes:
+        names: the names of the intermediates that a memory choice may list.
+        output_size: the size of the output's last axis.
+
+    Example:
+        >>> import rnnscan as rs
+        >>> cell: rs.ComposableCell = rs.stack(rs.cells.LSTM(4), rs.cells.GRU(4))
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the intermediates that a memory choice may list."""
+        ...
+
+    @property
+    def output_size(self) -> int:
+        """The size of the output's last axis."""
+        ...
+
+
+_MEMBERS: dict[type, tuple[str, ...]] = {
+    Cell: (),
+    InitializableCell: ("init", "initial_carry"),
+    ComposableCell: ("init", "initial_carry", "names", "output_size"),
+}
+
+
+def check_cell(function: str, cell: Any, protocol: type = ComposableCell) -> None:
+    """Reject a value that is not a cell.
+
+    Args:
+        function: the caller's name, for the message.
+        cell: the value.
+        protocol: what the caller needs of a cell.
+
+    Raises:
+        TypeError: if it lacks a member, or is not callable with three arguments.
+    """
+    members = _MEMBERS[protocol]
+    problem = _problem(cell, members)
+    if problem is not None:
+        form = "cell(params, carry, x)" + (f" with {_in_words(members)}" if members else "")
+        raise TypeError(f"{function}: a cell must be callable as {form}; got {problem}")
+
+
+def _problem(cell: Any, members: tuple[str, ...]) -> str | None:
+    """What was given in place of a cell, and how to fix it; None for a cell."""
+    if isinstance(cell, type):
+        return f"the class {cell.__name__}. Pass an object of it, {cell.__name__}(...)."
+    if isinstance(cell, jax.core.Tracer):
+        return (
+            f"the traced value {describe(cell)}. A cell of your own is no argument of jax.jit, unless it is static: "
+            "name it in static_argnums, or close over it."
+        )
+    if hasattr(cell, "runs_in_pieces"):
+        return f"the net {cell!r}. A net runs whole sequences, net(params, xs). Pass the cell that is in it."
+    lacking = [member for member in members if not hasattr(cell, member)]
+    if lacking or not callable(cell):
+        return f"{describe(cell)}{f', without {listing(lacking)}' if lacking else ''}. {_fix(cell, members)}"
+    return _signature_problem(cell)
+
+
+def _fix(cell: Any, members: tuple[str, ...]) -> str:
+    if not members:
+        return "The cell comes first: scan(cell, params, carry, xs)."
+    if hasattr(cell, "over"):
+        return "An attention decoder is a cell once it has an encoder: decoder.over(params, encoder_outputs)."
+    if any(base.__module__.startswith("flax.") for base in type(cell).__mro__):
+        return "A Flax cell, derived from RNNCellBase, goes into rnnscan.linen.RNN or rnnscan.nnx.RNN as it is."
+    if callable(cell):
+        return "A plain function goes into scan, explain, memory_report and plan; this needs an object."
+    return "Pass cells one by one, such as rnnscan.cells.LSTM(256)."
+
+
+def _signature_problem(cell: Any) -> str | None:
+    try:
+        signature = inspect.signature(cell)
+    except (TypeError, ValueError):  # Some callables have none, such as those of C extensions.
+        return None
+    if _takes(signature, 3):
+        return None
+    if _takes(signature, 2):
+        return (
+            f"{in_words(cell)}{signature}, which takes two arguments, as the function of jax.lax.scan does. Add the "
+            "parameters in front, or pass `lambda params, carry, x: function(carry, x)` with params=None."
+        )
+    return f"{in_words(cell)}{signature}. Bind further arguments by functools.partial, or close over them."
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _in_words(members: tuple[str, ...]) -> str:
+    *first, last = (f"`{member}`" for member in members)
+    return f"{', '.join(first)} and {last}"
