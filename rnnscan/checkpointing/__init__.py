@@ -1,13 +1,12 @@
-"""Checkpointing schedules: how often steps have to run where only some of the carries are kept.
+"""Optimal checkpointing schedules, and the nested scans that come near them. The names imported here are public.
 
-Backpropagation needs what each step computed, the last step first. With less memory than that takes, steps run again
-from carries that were kept. A *slot* holds one carry, and what is counted is *evaluations*: how often the cell runs
-forward, in all; the backward pass of each step comes on top, and costs about two of them. One evaluation of each step
-is *taped*: what it computes is there for the backward pass. The carry that is being computed needs no slot.
+A checkpoint is a saved carry, from which the backward pass recomputes the steps after it. One *slot* holds one carry;
+the carry being computed needs none. Schedules are compared by *evaluations*: how often the cell runs forward in total.
+One evaluation of each step is *taped*: it saves the residuals of that step. Backward steps, each about as costly as two
+evaluations, are not counted.
 
-`hidden_states`, `internal_states` and `mixed_states` are the least evaluations of any schedule, by the dynamic
-programmes of Gruslys et al. 2016; `binomial` is the closed form of the first. `nested` is what `rnnscan.scan` can do:
-loops within loops, of lengths that are known when the program is compiled.
+`hidden_states`, `internal_states` and `mixed_states` are the fewest evaluations of any schedule, and `binomial` is the
+closed form of the first. `nested` is what `rnnscan.scan` can run: nested loops whose lengths are static.
 """
 
 from rnnscan.checkpointing.nested_scan import NestedScan as NestedScan

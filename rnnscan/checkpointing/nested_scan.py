@@ -1,4 +1,4 @@
-"""Schedules of static nested scans: what `rnnscan.scan` can do, and the best of it."""
+"""Schedules of static nested scans, and the search for the best one."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,11 +14,11 @@ _IMPOSSIBLE = np.iinfo(np.int64).min // 4
 
 @dataclass(frozen=True)
 class SubScan:
-    """Steps of a sequence that are one scan.
+    """Consecutive steps that run as one scan.
 
     Attributes:
-        steps: their number.
-        segment: the lengths of its nested segments, as `Memory.segment` takes them; None: it has none.
+        steps: the number of steps.
+        segment: the lengths of the nested segments, as in `Memory.segment`. None: no segments.
     """
 
     steps: int
@@ -27,30 +27,30 @@ class SubScan:
 
 @dataclass(frozen=True)
 class NestedScan:
-    """A schedule of static loops: scans one after the other, each over nested segments.
+    """A schedule of static loops: consecutive scans, each over nested segments.
 
-    Each level of segments runs every step once more, and so does the step itself where its intermediates are not kept.
-    A scan of t steps with d levels of segments takes at most
+    A scan saves the carry at the start of each of its segments, and recomputes each segment on the backward pass. A
+    scan of t steps with d levels of segments takes at most
 
-        (d + 2) t evaluations with Memory(recompute="all"),   (d + 1) t where all that is named is kept.
+        (d + 2) t evaluations with Memory(recompute="all"),   (d + 1) t evaluations with Memory().
 
-    It is less where the last segment within a segment is shorter, or the only one: a segment runs again to have the
-    starts in it, and what follows the last start is then left out, unless it is a trip of the same loop as the others.
-    `evaluations` is exact about that: it is what XLA runs, with either engine. The `"fission"` engine runs the taped
-    evaluations of a chunk of steps at once, and so takes the memory of some more carries than `slots` says; the
-    `"lax"` engine takes that of two more, the new carry and the cotangent.
+    A segment is recomputed only up to its last inner checkpoint, unless that would cut a loop short. So it takes fewer
+    evaluations if the last inner segment is shorter than the others, or the only one. `evaluations` is the exact count
+    that XLA runs, with either engine. The `"fission"` engine runs the taped evaluations of a chunk of steps at once,
+    and so needs the memory of a few more carries than `slots`; the `"lax"` engine needs two more, for the new carry and
+    the cotangent.
 
-    While the innermost segment, of k steps, of a scan of n segments has its backward pass, there are held
+    A scan of n segments, during the backward pass of an innermost segment of k steps, holds
 
-        n + ... + k carries, and the starts of the scans before,
+        n + ... + k carries, and the checkpoints of the scans before.
 
-    and they are freed scan by scan. Therefore several scans can do with less than one: the later ones, whose backward
-    passes come first, have shorter segments, so that they fit in beside the starts of all.
+    Checkpoints are freed scan by scan. Several scans can therefore need less memory than one: later scans, which are
+    backpropagated first, have shorter segments and fit in beside the checkpoints of all.
 
     Attributes:
-        sub_scans: the scans, in the order in which the steps run.
-        internal_size: what each step of an innermost segment holds, in carries, where all that is named is kept
-            (`Memory()`); None: its carry (`Memory(recompute="all")`).
+        sub_scans: the scans, in the order of the steps.
+        internal_size: the residuals of one step, in carries, with `Memory()`. None: `Memory(recompute="all")`, which
+            saves only carries.
 
     Example:
         >>> import jax
@@ -78,7 +78,7 @@ class NestedScan:
 
     @property
     def evaluations(self) -> int:
-        """How often the cell runs forward, in all, the first time included."""
+        """How often the cell runs forward in total, including the forward pass."""
         taped = self.internal_size is None
         return self.steps + sum(
             _run_again(sub_scan.steps, sub_scan.segment or (), taped) for sub_scan in self.sub_scans
@@ -86,7 +86,7 @@ class NestedScan:
 
     @property
     def slots(self) -> int:
-        """The most carries that are held at once, those between the steps of the innermost segment included."""
+        """The most carries held at once, including those between the steps of the innermost segment."""
         size = 1 if self.internal_size is None else self.internal_size
         held, most = 0, 0
         for sub_scan in self.sub_scans:
@@ -96,7 +96,7 @@ class NestedScan:
 
 
 def _run_again(steps: int, segments: tuple[int, ...], taped: bool) -> int:
-    """Evaluations on the backward pass of a scan whose outermost starts are held."""
+    """Evaluations on the backward pass of a scan whose outermost checkpoints are saved."""
     if not segments:
         return steps if taped else 0
     count, rest = divmod(steps, segments[0])
@@ -108,9 +108,9 @@ def _run_again(steps: int, segments: tuple[int, ...], taped: bool) -> int:
 
 
 def _second_run(steps: int, segments: tuple[int, ...], taped: bool) -> int:
-    """Evaluations to have the outermost starts of a segment; or, without segments in it, its steps.
+    """Evaluations to recompute the outermost checkpoints in a segment, or its steps if it has none.
 
-    XLA makes no loop of one trip, and leaves out what nothing reads; it can leave out no trip of a loop.
+    XLA inlines a loop of one trip and removes dead code, but it cannot remove a trip of a loop.
     """
     if not segments:
         return 0 if taped and steps == 1 else steps
@@ -121,7 +121,7 @@ def _second_run(steps: int, segments: tuple[int, ...], taped: bool) -> int:
 
 
 def _held(steps: int, segments: tuple[int, ...], size: int) -> int:
-    """Slots of one scan: the starts of its segments, and those of the segment that has its backward pass."""
+    """Slots of one scan: its checkpoints, and those of the segment on its backward pass."""
     if not segments:
         return steps * size
     count, rest = divmod(steps, segments[0])
@@ -131,36 +131,35 @@ def _held(steps: int, segments: tuple[int, ...], size: int) -> int:
 
 
 def nested(steps: int, slots: int, *, sub_scans: int = 4, internal_size: int | None = None) -> NestedScan:
-    """Static nested scans for so many slots, with few evaluations.
+    """Find static nested scans with few evaluations that fit into `slots`.
 
-    The search is over at most `sub_scans` scans one after the other. The first have d levels of segments and the
-    others d - 1, with the least d that the slots allow, and as many steps as they allow in the others. It takes every
-    segment for as long as the first, so where the last is shorter the plan may need less than was counted.
+    The search covers at most `sub_scans` consecutive scans. The first ones have d levels of segments, with the least d
+    that the slots allow. The others have d - 1 levels, and as many steps as fit. All segments count as long as the
+    first, so a plan with a shorter last segment may need less.
 
-    Its evaluations, divided by those of `hidden_states`:
+    Evaluations, relative to `hidden_states`:
 
         steps    50 slots     64     100     200    50 slots, one scan
           100       1.016  1.013   1.005   1.005    1.210
          1000       1.018  1.007   1.004   1.003    1.345
         10000       1.111  1.034   1.046   1.002    1.264
 
-    With 50 slots or more and up to 10000 steps it is at most 1.13, and near 30000 steps up to 1.20. What is missing is
-    that the starts of a scan are freed together, and that the segments within a segment are all alike. Fewer slots
-    than about 20 are not what static scans are good at: the starts of every level take some.
+    The ratio is at most 1.13 for 50 or more slots and up to 10000 steps, and at most 1.20 near 30000 steps. Static
+    scans fall behind because they free all checkpoints of a scan together, and because the segments of one level are
+    equally long. They do badly below about 20 slots, since each level takes some.
 
     Args:
         steps: the length of the sequence.
-        slots: the most memory, in carries.
-        sub_scans: the most scans one after the other. Each is compiled on its own.
-        internal_size: what a step of the innermost segment takes, in carries, where all that is named is kept
-            (`Memory()`; the carry is part of it), to compare with `mixed_states`; None: only carries are kept
-            (`Memory(recompute="all")`), to compare with `hidden_states`.
+        slots: the memory limit, in carries.
+        sub_scans: the most consecutive scans. Each is compiled separately.
+        internal_size: the residuals of one step, in carries and including its carry, for `Memory()`; compare with
+            `mixed_states`. None: only carries are saved, for `Memory(recompute="all")`; compare with `hidden_states`.
 
     Returns:
-        The schedule, with its exact `evaluations` and the `slots` that it needs; a value of `Memory.segment`.
+        The schedule, with its exact `evaluations` and `slots`. `Memory.segment` takes it.
 
     Raises:
-        ValueError: if `steps` is negative, another number is not at least 1, or so few slots are not enough.
+        ValueError: if `steps` is negative, another number is below 1, or the slots are too few.
 
     Example:
         >>> from rnnscan import checkpointing
@@ -175,7 +174,7 @@ def nested(steps: int, slots: int, *, sub_scans: int = 4, internal_size: int | N
     if not steps:
         return NestedScan((), internal_size)
     planner = _Planner(steps, min(slots, steps * size), size)
-    # A level pays only with two segments or more, whose starts are two slots.
+    # A level needs at least two segments to pay, so two slots.
     for levels in range(slots // 2 + 1):
         planned = planner.plan(levels, sub_scans)
         if planned:
@@ -187,26 +186,25 @@ def nested(steps: int, slots: int, *, sub_scans: int = 4, internal_size: int | N
 
 
 class _Planner:
-    """The search of `nested`: which slots hold the starts of which scan.
+    """The search of `nested`: which slots hold the checkpoints of which scan.
 
-    `longest[d][b]` is the most steps that d levels of segments, all alike, run with b slots:
+    `longest[d][b]` is the most steps that d levels of equal segments run with b slots:
 
         longest[0][b] = b / size
         longest[d][b] = max over n of  n longest[d - 1][b - n]
 
-    and `starts[d][b]` is that n. After scans whose starts hold h slots, the next scan with n starts covers
-    n longest[d - 1][slots - h - n] steps. The most that some scans cover is found for every h, from the front and
-    from the end.
+    and `checkpoints[d][b]` is that n. If earlier scans hold h slots, the next scan with n checkpoints covers
+    n longest[d - 1][slots - h - n] steps. Dynamic programming finds the most steps for every h, from both ends.
     """
 
     def __init__(self, steps: int, slots: int, size: int) -> None:
         self.steps, self.slots, self.size = steps, slots, size
         self.held = np.arange(slots + 1, dtype=np.int64)
         self.longest = [np.minimum(self.held // size, steps)]
-        self.starts = [np.zeros_like(self.held)]
+        self.checkpoints = [np.zeros_like(self.held)]
 
     def plan(self, levels: int, sub_scans: int) -> tuple[SubScan, ...]:
-        """The scans with the fewest evaluations, of which the first have so many levels; none if that is too few."""
+        """The scans with the fewest evaluations whose first ones have `levels` levels; empty if they do not fit."""
         while len(self.longest) < levels:
             self._add_level()
         front = self._from_front(levels, sub_scans)
@@ -215,7 +213,7 @@ class _Planner:
         for last in range(len(back)):
             for first in range(1, sub_scans - last + 1):
                 enough = np.flatnonzero(front[first][0] + back[last][0] >= self.steps)
-                # Fewer starts in front leave more to the scans behind, which have a level less.
+                # Fewer checkpoints in front leave more steps to the later scans, which have one level less.
                 if len(enough) and back[last][0][enough[0]] > fewest:
                     fewest, best = back[last][0][enough[0]], (first, last, int(enough[0]))
         if best is None:
@@ -226,17 +224,17 @@ class _Planner:
     def _add_level(self) -> None:
         below = self.longest[-1]
         products = [self.held[: budget + 1] * below[budget::-1] for budget in self.held]
-        self.starts.append(np.array([product.argmax() for product in products]))
+        self.checkpoints.append(np.array([product.argmax() for product in products]))
         self.longest.append(np.minimum([product.max() for product in products], self.steps))
 
     def _covers(self, levels: int, before: Any, after: Any) -> Any:
-        """Steps of a scan whose starts are the slots from `before` to `after`."""
+        """Steps of a scan whose checkpoints take the slots from `before` to `after`."""
         if not levels:
             return (after - before) // self.size
         return (after - before) * self.longest[levels - 1][self.slots - after]
 
     def _from_front(self, levels: int, sub_scans: int) -> list[tuple[Integers, Integers]]:
-        """For each number of scans and of slots held behind them: the steps, and the slots held before the last."""
+        """By number of scans and of slots held after them: their steps, and the slots held before the last scan."""
         steps = np.where(self.held == 0, 0, _IMPOSSIBLE)
         tables = [(steps, self.held)]
         for _ in range(sub_scans):
@@ -246,7 +244,7 @@ class _Planner:
         return tables
 
     def _from_end(self, levels: int, sub_scans: int) -> list[tuple[Integers, Integers]]:
-        """For each number of scans and of slots held before them: the steps, and the slots held behind the first."""
+        """By number of scans and of slots held before them: their steps, and the slots held after the first scan."""
         steps = np.zeros_like(self.held)
         tables = [(steps, self.held)]
         for _ in range(sub_scans):
@@ -256,31 +254,31 @@ class _Planner:
         return tables
 
     def _build(self, levels: int, front: list[int], back: list[int]) -> tuple[SubScan, ...]:
-        """The scans between these numbers of held slots, each as long as it can be, from the end."""
+        """The scans between these numbers of held slots. The last ones are made as long as possible."""
         cuts = [(levels, *cut) for cut in pairwise(front)]
         cuts += [(levels - 1, *cut) for cut in pairwise(back)]
         left, sizes = self.steps, {}
         for cut in reversed(cuts):
             sizes[cut] = min(left, int(self._covers(*cut)))
             left -= sizes[cut]
-        return tuple(self._part(steps, *cut) for cut in cuts if (steps := sizes[cut]))
+        return tuple(self._sub_scan(steps, *cut) for cut in cuts if (steps := sizes[cut]))
 
-    def _part(self, steps: int, levels: int, before: int, after: int) -> SubScan:
+    def _sub_scan(self, steps: int, levels: int, before: int, after: int) -> SubScan:
         if not levels:
             return SubScan(steps, None)
         budget = self.slots - after
         segment = [-(-steps // (after - before))]
         for level in range(levels - 1, 0, -1):
-            starts = int(self.starts[level][budget])
-            budget -= starts
-            length = -(-segment[-1] // starts)
+            count = int(self.checkpoints[level][budget])
+            budget -= count
+            length = -(-segment[-1] // count)
             if length < segment[-1]:
                 segment.append(length)
         return SubScan(steps, tuple(segment))
 
 
 def _path(tables: list[tuple[Integers, Integers]], sub_scans: int, held: int) -> list[int]:
-    """The numbers of held slots on either side of each of so many scans, as the tables chose them."""
+    """The numbers of held slots between the scans, followed back through the tables."""
     path = [held]
     for _, choice in tables[sub_scans:0:-1]:
         path.append(int(choice[path[-1]]))

@@ -1,4 +1,4 @@
-"""The least evaluations of any checkpointing schedule."""
+"""The fewest evaluations of any checkpointing schedule."""
 
 from functools import lru_cache
 from math import comb
@@ -12,26 +12,26 @@ from rnnscan._messages import is_count
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
-# Above any cost, and sums of a few do not overflow.
+# Above any cost, while a sum of a few does not overflow.
 _IMPOSSIBLE = np.iinfo(np.int64).max // 4
 
 
 def hidden_states(steps: int, slots: int) -> int:
-    """The least evaluations for backpropagation through `steps` steps with `slots` carries kept.
+    """The fewest evaluations to backpropagate through `steps` steps with `slots` saved carries.
 
         C(t, m) = min over 1 <= y < t of  y + C(t - y, m - 1) + C(y, m)
         C(t, 1) = t (t + 1) / 2
         C(t, m) = 2 t - 1                                         for m >= t
 
-    y steps run, the carry after them takes a slot, the steps behind it are done with, which frees the slot, and then
-    the y steps. The carry before the first step takes one of the m slots.
+    The first y steps run, and the carry after them takes a slot. The later t - y steps are backpropagated, which frees
+    the slot; then the first y are. The carry before the first step takes one of the m slots.
 
     Args:
         steps: t, the length of the sequence.
-        slots: m, the number of carries that are kept at once.
+        slots: m, the number of carries saved at once.
 
     Returns:
-        C(t, m). It takes O(t^2 m) operations and O(t m) memory; `binomial` has the same number at once.
+        C(t, m), in O(t^2 m) operations and O(t m) memory. `binomial` computes the same number in closed form.
 
     Raises:
         ValueError: if `steps` is negative or `slots` is not at least 1.
@@ -48,19 +48,19 @@ def hidden_states(steps: int, slots: int) -> int:
 
 
 def internal_states(steps: int, slots: int) -> int:
-    """The least evaluations where a slot holds all that the backward pass of one step needs.
+    """The fewest evaluations if a slot holds all residuals of one step.
 
         C(t, m) = min over 1 <= y <= t of  y + C(t - y, m - 1) + C(y - 1, m)
         C(t, 1) = t (t + 1) / 2
         C(t, m) = t                                               for m >= t
 
-    y steps run, and what the last of them computed takes a slot, its new carry included. The steps behind it are done
-    with, then its own backward pass, without running it again, and then the y - 1 steps before it.
+    The first y steps run, and the residuals of step y take a slot, its new carry included. The later t - y steps are
+    backpropagated, then step y without running again, then the y - 1 steps before it.
 
     Args:
         steps: t, the length of the sequence.
-        slots: m, the number of steps that are kept at once, the one whose backward pass is due among them. The carry
-            before the first step takes none.
+        slots: m, the number of steps whose residuals are saved at once, including the step that is being
+            backpropagated. The carry before the first step takes no slot.
 
     Returns:
         C(t, m), in O(t^2 m) operations and O(t m) memory.
@@ -80,20 +80,20 @@ def internal_states(steps: int, slots: int) -> int:
 
 
 def mixed_states(steps: int, slots: int, internal_size: int) -> int:
-    """The least evaluations where each kept state is a carry, or all that one step's backward pass needs.
+    """The fewest evaluations if each checkpoint is either a carry or all residuals of one step.
 
-        C(t, m) = min of  y + C(t - y, m - 1) + C(y, m)           over 1 <= y < t    (a carry is kept)
-                          y + C(t - y, m - a) + C(y - 1, m)       over 1 <= y <= t   (a step is kept)
+        C(t, m) = min of  y + C(t - y, m - 1) + C(y, m)           over 1 <= y < t    (a carry is saved)
+                          y + C(t - y, m - a) + C(y - 1, m)       over 1 <= y <= t   (a step is saved)
         C(t, 1) = t (t + 1) / 2
         C(t, m) = t                                               for m >= a t
 
-    With a = 1 it is `internal_states`; with more slots to a step than there are, `hidden_states`. As in that, the step
-    that runs taped from a kept carry, for its own backward pass, is not counted.
+    With a = 1 this is `internal_states`, and with a > m `hidden_states`. As in the latter, the memory of the step that
+    is being backpropagated from a saved carry is not counted.
 
     Args:
         steps: t, the length of the sequence.
         slots: m, the memory, in carries.
-        internal_size: a, the memory that a step takes, in carries; its new carry is part of it.
+        internal_size: a, the memory of one step's residuals, in carries; its new carry is one of them.
 
     Returns:
         C(t, m), in O(t^2 m) operations and O(t m) memory.
@@ -113,17 +113,16 @@ def mixed_states(steps: int, slots: int, internal_size: int) -> int:
 
 
 def binomial(steps: int, slots: int) -> int:
-    """The least evaluations for backpropagation with `slots` carries kept, in closed form.
+    """The fewest evaluations to backpropagate with `slots` saved carries, in closed form.
 
-        beta(s, r) = (s + r)! / (s! r!)                 the most steps of which none runs untaped more than r times
+        beta(s, r) = (s + r)! / (s! r!)                 the most steps if none runs untaped more than r times
         C(t, s) = t + r t - beta(s + 1, r - 1)          with the least r for which t <= beta(s, r)
 
-    Of the total, t evaluations are taped and r t - beta(s + 1, r - 1) are not. As in `hidden_states`, to which it is
-    equal, the carry before the first step takes one of the s slots.
+    It equals `hidden_states`: t evaluations are taped, and the carry before the first step takes one of the s slots.
 
     Args:
         steps: t, the length of the sequence.
-        slots: s, the number of carries that are kept at once.
+        slots: s, the number of carries saved at once.
 
     Returns:
         C(t, s).
@@ -149,7 +148,7 @@ def binomial(steps: int, slots: int) -> int:
 
 
 def _least(steps: int, slots: int, internal_size: int | None) -> int:
-    # More slots than there is to keep change nothing.
+    # More slots than the schedule can fill change nothing.
     needed = max(1, steps if internal_size is None else steps * internal_size)
     slots = min(slots, needed)
     return int(_table(steps, slots, internal_size)[slots, steps])
@@ -157,9 +156,9 @@ def _least(steps: int, slots: int, internal_size: int | None) -> int:
 
 @lru_cache(maxsize=4)
 def _table(steps: int, slots: int, internal_size: int | None) -> Integers:
-    """C(t, m) of `mixed_states` at [m, t]; where no step can be kept, of `hidden_states`.
+    """C(t, m) of `mixed_states` at [m, t], or of `hidden_states` if `internal_size` is None.
 
-    `internal_states` is the case of one slot a step: to keep a step is then never worse than to keep its carry.
+    `internal_states` is the case `internal_size=1`: saving a step is then never worse than saving its carry.
     """
     lengths = np.arange(steps + 1, dtype=np.int64)
     cost = np.full((slots + 1, steps + 1), _IMPOSSIBLE)
@@ -167,19 +166,19 @@ def _table(steps: int, slots: int, internal_size: int | None) -> Integers:
     cost[1:, 1:2] = 1
     cost[1] = lengths * (lengths + 1) // 2
     for m in range(2, slots + 1):
-        carry_kept = cost[m - 1]
-        step_kept = None if internal_size is None or internal_size > m else cost[m - internal_size]
-        left = lengths + cost[m]  # y + C(y, m); it is filled as t grows
+        carry_saved = cost[m - 1]
+        step_saved = None if internal_size is None or internal_size > m else cost[m - internal_size]
+        left = lengths + cost[m]  # y + C(y, m), filled in as t grows
         for t in range(2, steps + 1):
-            least = (left[1:t] + carry_kept[t - 1 : 0 : -1]).min()
-            if step_kept is not None:
-                least = min(least, 1 + (left[:t] + step_kept[t - 1 :: -1]).min())
+            least = (left[1:t] + carry_saved[t - 1 : 0 : -1]).min()
+            if step_saved is not None:
+                least = min(least, 1 + (left[:t] + step_saved[t - 1 :: -1]).min())
             cost[m, t], left[t] = least, t + least
     return cost
 
 
 def check(function: str, **values: Any) -> None:
-    """Refuse what is no number of its kind: `steps` of at least 0, others of at least 1."""
+    """Check that `steps` is an integer of at least 0, and the others of at least 1."""
     meaning = {"steps": "steps", "slots": "carries", "sub_scans": "scans", "internal_size": "carries"}
     for name, value in values.items():
         least = 0 if name == "steps" else 1

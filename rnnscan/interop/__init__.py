@@ -1,4 +1,4 @@
-"""Weights from other libraries and to them, each library a file; one table of gate orders drives them all."""
+"""Convert weights from and to other libraries. The names imported here are public; each library has its own file."""
 
 from rnnscan.interop import cudnn as cudnn
 from rnnscan.interop import safetensors as safetensors

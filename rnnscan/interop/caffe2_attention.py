@@ -1,4 +1,4 @@
-"""Weights from and to Caffe2's `LSTMWithAttention`."""
+"""Convert weights from and to Caffe2's `LSTMWithAttention`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from rnnscan.interop.caffe2_blobs import (
     strip_scopes,
     with_scope,
 )
-from rnnscan.interop.nets import cell_part
+from rnnscan.interop.nets import cell_of
 from rnnscan.interop.tensors import as_arrays, check_names, reshape_by_size, to_jax
 
 
@@ -31,7 +31,7 @@ _REGULAR: Blobs = {
     "bias": (f"{_QUERY}_b", _KEYS[1]),
     "score_kernel": ("attention_v",),
 }
-# For each of Caffe2's types the blobs whose sum a parameter is; the first is the parameter on the way back.
+# The mechanism of each Caffe2 type, and the blobs of its parameters, which are added as for a cell.
 _TYPES: dict[str, tuple[type[Mechanism], Blobs]] = {
     "Regular": (Additive, _REGULAR),
     "Recurrent": (
@@ -48,7 +48,7 @@ _TYPES: dict[str, tuple[type[Mechanism], Blobs]] = {
         _REGULAR | {"coverage_kernel": ("coverage_weights_w",), "coverage_bias": ("coverage_weights_b",)},
     ),
 }
-# The documented shapes of what is not (E, E), or a bias (E,).
+# The documented shapes of blobs that are not (E, E), or a bias (E,).
 _SHAPES = {"attention_v": ("1", "E"), f"{_QUERY}_w": ("E", "H")}
 _LAYOUT = "outputs in rows"
 
@@ -56,33 +56,33 @@ _LAYOUT = "outputs in rows"
 def from_caffe2_attention(
     blobs: Mapping[str, Any], attention_type: str = "Regular", *, forget_bias: float = 0.0
 ) -> tuple[Decoder, Any]:
-    """Make a decoder of the weights of a Caffe2 `LSTMWithAttention`.
+    """Make a decoder from the weights of a Caffe2 `LSTMWithAttention`.
 
-    Caffe2 joins the context to the hidden state, and rnnscan to the input. That is the same sum of products: the
-    context's columns of `gates_t_w` become the last rows of the kernel. Biases within one tanh become their sum.
+    Caffe2 concatenates the context with the hidden state, and rnnscan with the input. The results are equal: the
+    context's columns of `gates_t_w` become the last rows of the kernel. Biases inside the same tanh are added.
 
     Args:
-        blobs: by name, with or without scopes, of any shape with the right number of elements:
+        blobs: the blobs by name, with or without scopes, of any shape with the right number of elements:
 
-            - of the cell `"i2h_w"` `(4H, D)`, `"i2h_b"` `(4H,)`, `"gates_t_w"` `(4H, H+E)` and `"gates_t_b"` `(4H,)`,
-              with `"gates_t_norm_scale"` and `"gates_t_norm_bias"` `(4H,)` of a `LayerNormLSTMCell`;
-            - `"weighted_decoder_hidden_state_w"` `(E, H)` and `_b` `(E,)`, of Dot only where H is not E;
-            - `"weighted_encoder_outputs_w"` `(E, E)` and `_b` `(E,)`, but for Dot. Without them `decoder.over` takes
-              the weighted encoder outputs as its `keys`;
-            - `"attention_v"` `(1, E)`, but for Dot. `"attention_zeros"` may be there, and changes nothing;
-            - of Recurrent `"weighted_prev_attention_context_w"` `(E, E)` and `_b` `(E,)`;
-            - of SoftCoverage `"coverage_weights_w"` `(E, E)` and `_b` `(E,)`.
+            - the cell has `"i2h_w"` `(4H, D)`, `"i2h_b"` `(4H,)`, `"gates_t_w"` `(4H, H+E)` and `"gates_t_b"` `(4H,)`.
+              A `LayerNormLSTMCell` adds `"gates_t_norm_scale"` and `"gates_t_norm_bias"` `(4H,)`;
+            - all types but Dot have `"weighted_decoder_hidden_state_w"` `(E, H)` and `_b` `(E,)`. Dot has them only if
+              H is not E;
+            - all types but Dot have `"attention_v"` `(1, E)`, and may have `"weighted_encoder_outputs_w"` `(E, E)` and
+              `_b` `(E,)`. Without them, give `decoder.over` the weighted encoder outputs as `keys`.
+              `"attention_zeros"` is ignored;
+            - Recurrent has `"weighted_prev_attention_context_w"` `(E, E)` and `_b` `(E,)`;
+            - SoftCoverage has `"coverage_weights_w"` `(E, E)` and `_b` `(E,)`.
         attention_type: the name in Caffe2's `AttentionType`: "Regular", "Recurrent", "Dot" or "SoftCoverage".
-        forget_bias: the `forget_bias` of the Caffe2 cell. Caffe2 adds it at run time; here it is added to the bias.
+        forget_bias: the `forget_bias` of the Caffe2 cell. Caffe2 adds it at run time; rnnscan adds it to the bias.
 
     Returns:
-        The decoder, of `rnnscan.attention.decoder`, and its parameters. In padding `rnnscan.scan` holds the context and
-        the coverage; Caffe2 goes on changing them.
+        The decoder, of `rnnscan.attention.decoder`, and its parameters. In padding, `rnnscan.scan` holds the context
+        and the coverage, while Caffe2 updates them.
 
     Raises:
-        ValueError: if the type is not known, or a blob is missing, unknown, given twice or of another size, or is one
-            of a MILSTM.
-        TypeError: if one is no tensor of a floating dtype.
+        ValueError: if the type is unknown, or a blob is missing, unknown, given twice, of another size or of a MILSTM.
+        TypeError: if one is not a tensor of a floating dtype.
 
     Example:
         >>> import numpy as np
@@ -103,7 +103,7 @@ def from_caffe2_attention(
     if kind.endswith("MILSTM"):
         raise ValueError(
             f"{function}: the cell must be an LSTM or a LayerNormLSTM; got the blobs of a MILSTM. Caffe2 multiplies "
-            "the context of a MILSTM with its input, and a decoder joins it to the input: no weights make them equal."
+            "the context of a MILSTM by its input, and no weights of a decoder do the same."
         )
     _check_names(attention_type, kind, names, arrays)
     sizes = {"H": max(1, arrays["i2h_b"].size // 4)}
@@ -119,24 +119,24 @@ def from_caffe2_attention(
 
 
 def to_caffe2_attention(decoder: Decoder, params: Any, *, scope: str | None = None) -> dict[str, np.ndarray]:
-    """The weights of a decoder as those of a Caffe2 `LSTMWithAttention`, for a `forget_bias` of 0.
+    """Convert the weights of a decoder to those of a Caffe2 `LSTMWithAttention`, for a `forget_bias` of 0.
 
-    Of the biases that Caffe2 adds, the first is rnnscan's and the others are zero; without biases all are zero. So
-    rnnscan's parameters come back exactly by `from_caffe2_attention`.
+    Of the biases that Caffe2 adds, the first is rnnscan's, and the others are zero. `from_caffe2_attention` restores
+    rnnscan's parameters exactly.
 
     Args:
-        decoder: of `rnnscan.attention.decoder`: an `LSTM`, or a `LayerNormLSTM` with Caffe2's `epsilon=1e-4`, with
-            `Additive` ("Regular"), `RecurrentAdditive` ("Recurrent") or `Coverage` ("SoftCoverage") of the encoder's
-            size, or `Dot`, without a scale and with a projection where H is not E.
+        decoder: a decoder of `rnnscan.attention.decoder`. Its cell is an `LSTM`, or a `LayerNormLSTM` with Caffe2's
+            `epsilon=1e-4`. Its mechanism is `Additive` ("Regular"), `RecurrentAdditive` ("Recurrent") or `Coverage`
+            ("SoftCoverage") of the encoder's size, or `Dot` without a scale, which projects the query if H is not E.
         params: its parameters.
-        scope: what stands before the names of blobs.
+        scope: the scope of the blobs.
 
     Returns:
-        The blobs by name, arrays of numpy. Those of the cell are in the scope `"decoder"`, as in Caffe2.
+        The blobs by name, as numpy arrays. Those of the cell have the scope `"decoder"`, as in Caffe2.
 
     Raises:
-        TypeError: if it is no decoder.
-        ValueError: if Caffe2 has no such decoder, or the parameters are not its own.
+        TypeError: if `decoder` is not a decoder.
+        ValueError: if Caffe2 has no such decoder, or the parameters do not fit it.
 
     Example:
         >>> import jax
@@ -151,20 +151,20 @@ def to_caffe2_attention(decoder: Decoder, params: Any, *, scope: str | None = No
     if not isinstance(decoder, Decoder):
         raise TypeError(
             f"{function}: the decoder must be one of rnnscan.attention.decoder; got {type(decoder).__name__}. "
-            "Give the decoder itself, and not the cell that decoder.over makes."
+            "Give the decoder itself, not the cell that decoder.over makes."
         )
     names = _blobs_of(function, decoder)
     decoder.check_params(params)
-    part = cell_part(function, LIBRARY, decoder.cell, params["cell"])
-    if part.kind.endswith("MILSTM"):
+    kind, cell, cell_params = cell_of(function, LIBRARY, decoder.cell, params["cell"])
+    if kind.endswith("MILSTM"):
         raise ValueError(
-            f"{function}: Caffe2's decoder with the weights of this one must be an LSTM or a LayerNormLSTM; got "
-            f"{decoder.cell!r}. Caffe2 multiplies the context of a MILSTM with its input."
+            f"{function}: the cell must be an LSTM or a LayerNormLSTM; got {cell!r}. Caffe2 multiplies the context of "
+            "a MILSTM by its input."
         )
-    kernel, of_context = np.split(np.asarray(part.params["kernel"]), [-decoder.attention.context_size])
-    of_hidden = np.concatenate([np.asarray(part.params["recurrent_kernel"]), of_context])
-    own = part.params | {"kernel": kernel, "recurrent_kernel": of_hidden}
-    blobs = with_scope("decoder", cell_blobs(function, part.kind, part.cell, own))
+    kernel, of_context = np.split(np.asarray(cell_params["kernel"]), [-decoder.attention.context_size])
+    of_hidden = np.concatenate([np.asarray(cell_params["recurrent_kernel"]), of_context])
+    cell_params = cell_params | {"kernel": kernel, "recurrent_kernel": of_hidden}
+    blobs = with_scope("decoder", cell_blobs(function, kind, cell, cell_params))
     return with_scope(scope, blobs | _mechanism_blobs(names, decoder.attention, params["attention"]))
 
 
@@ -179,7 +179,7 @@ def _find_type(attention_type: str) -> tuple[type[Mechanism], Blobs]:
 
 def _check_names(attention_type: str, kind: str, names: Blobs, arrays: Mapping[str, np.ndarray]) -> None:
     mechanism = [blob for blobs in names.values() for blob in blobs]
-    # Keys may be supplied from outside; a Dot projects its query only where H is not E.
+    # Keys may come from the caller. A Dot projects its query only if H is not E.
     together = list(_DOT["query_kernel"] + _DOT["bias"]) if attention_type == "Dot" else list(_KEYS)
     wanted = together if any(name in arrays for name in together) else []
     expected = [*shape_of(kind), *wanted, *(name for name in mechanism if name not in together)]
@@ -220,7 +220,7 @@ def _make_mechanism(mechanism_type: type[Mechanism], size: int, params: Mapping[
 
 
 def _blobs_of(function: str, decoder: Decoder) -> Blobs:
-    """The blobs of a decoder's mechanism.
+    """The names of the blobs of a decoder's mechanism.
 
     Raises:
         ValueError: if Caffe2 has no such mechanism.
@@ -236,13 +236,13 @@ def _blobs_of(function: str, decoder: Decoder) -> Blobs:
             raise ValueError(f"{function}: Caffe2's Dot has no scale; got {mechanism!r}. Make it with scale=False.")
         if mechanism.project_query != (query_size != size):
             raise ValueError(
-                f"{function}: Caffe2's Dot projects its query where H is not E, and only there; got {mechanism!r} for "
-                f"H={query_size}."
+                f"{function}: Caffe2's Dot projects its query only if H is not E; got {mechanism!r} for "
+                f"H={query_size}. Make it with project_query={query_size != size}."
             )
         return names if mechanism.project_query else {}
     if mechanism.key_size != size:
         raise ValueError(
-            f"{function}: Caffe2's keys are of the size of the encoder's outputs; got {mechanism!r}. "
+            f"{function}: Caffe2's keys are as large as the encoder's outputs; got {mechanism!r}. "
             f"Make it with attention_size={size}."
         )
     return names

@@ -1,4 +1,4 @@
-"""The blobs of Caffe2's LSTM cells, and which parameter of rnnscan's cells each of them is."""
+"""The blobs of Caffe2's LSTM cells, and the parameters of rnnscan's cells that they map to."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from rnnscan.interop.tensors import reshape_by_size
 
 
 LIBRARY = "Caffe2"
-# The epsilon of `brew.layer_norm`, which the cells leave as it is.
+# The default epsilon of `brew.layer_norm`, which the cells use.
 EPSILON = 1e-4
 
 Blobs = dict[str, tuple[str, ...]]
 
-# For each parameter the blobs whose sum it is. On the way back the first is the parameter, and the others are zero.
+# Each parameter is the sum of its blobs. In the other direction the first blob is the parameter and the rest are zero.
 _LSTM: Blobs = {"kernel": ("i2h_w",), "recurrent_kernel": ("gates_t_w",), "bias": ("i2h_b", "gates_t_b")}
 _MILSTM: Blobs = {
     "kernel": ("i2h_w",),
@@ -53,16 +53,16 @@ MECHANISM_BLOBS = (
 
 
 def shape_of(kind: str, context: str = "") -> dict[str, tuple[str, ...]]:
-    """The documented shape of each blob of a cell. `context` is what the recurrent product reads beside h: "+E"."""
+    """The documented shape of each blob of a cell. `context` is "+E" if the recurrent product also reads a context."""
     shapes = {"kernel": ("4H", "D"), "recurrent_kernel": ("4H", f"H{context}")}
     return {blob: shapes.get(param, ("4H",)) for param, blobs in BLOBS[kind].items() for blob in blobs}
 
 
 def strip_scopes(function: str, blobs: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
-    """Blobs by their names without scopes.
+    """Remove scopes from the names of blobs.
 
     Raises:
-        ValueError: if two scopes have a blob of one name.
+        ValueError: if two blobs then have the same name.
     """
     found: dict[str, str] = {}
     for name in map(str, blobs):
@@ -77,12 +77,12 @@ def strip_scopes(function: str, blobs: Mapping[Any, np.ndarray]) -> dict[str, np
 
 
 def with_scope(scope: str | None, blobs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Blobs with a scope before their names."""
+    """Add a scope to the names of blobs."""
     return blobs if scope is None else {f"{scope}/{name}": blob for name, blob in blobs.items()}
 
 
 def find_kind(blobs: Mapping[str, Any]) -> str:
-    """The cell that has a blob of such a name."""
+    """Determine the kind of cell from the names of its blobs."""
     norm = "LayerNorm" if any(name.startswith("gates_t_norm") for name in blobs) else ""
     multiplicative = ("prev_t_w", "prev_t_b", "alpha", "beta1", "beta2", "b")
     return norm + ("MILSTM" if any(name in blobs for name in multiplicative) else "LSTM")
@@ -97,21 +97,21 @@ def read_cell(
     forget_bias: float,
     context: str = "",
 ) -> dict[str, np.ndarray]:
-    """The parameters of a cell, of those of its blobs that there are.
+    """Convert the given blobs of a cell to its parameters.
 
     Args:
-        function: that speaks.
-        kind: of the cell.
-        blobs: by name.
-        sizes: H, D and other sizes where they are known. H is found by the first bias otherwise.
-        forget_bias: added to the bias that the forget gate has last.
-        context: what the recurrent product reads beside h.
+        function: the name of the calling function, for messages.
+        kind: the kind of cell.
+        blobs: the blobs by name.
+        sizes: the known sizes. The first bias determines H if it is not among them.
+        forget_bias: added to the last bias of the forget gate.
+        context: as in `shape_of`.
     """
     layout, own = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
     shapes = shape_of(kind, context)
     first_bias = next(name for name, shape in shapes.items() if name in blobs and shape == ("4H",))
     sizes = {"H": max(1, blobs[first_bias].size // 4)} | sizes
-    # First, because the other sizes follow from it.
+    # Checked first, because the other sizes follow from it.
     reshape_by_size(function, LIBRARY, first_bias, blobs[first_bias], ("4H",), sizes, layout)
     params: dict[str, np.ndarray] = {}
     for param, names in BLOBS[kind].items():
@@ -124,7 +124,7 @@ def read_cell(
             params[param] = own.fuse(layout.split(sum(arrays[1:], start=arrays[0])))
     last_bias = "norm_bias" if "norm_bias" in params else "bias"
     units = sizes["H"]
-    # 0 is not added: it would turn -0.0 into 0.0.
+    # Adding 0 would turn -0.0 into 0.0.
     if forget_bias:
         params[last_bias] = params[last_bias].copy()
         params[last_bias][units : 2 * units] += forget_bias
@@ -132,17 +132,17 @@ def read_cell(
 
 
 def find_cell(kind: str, params: Mapping[str, Any]) -> Any:
-    """The cell of parameters, of which there may be a part only."""
+    """Make the cell for all or some of its parameters."""
     first = next(iter(params.values()))
     norm = {"epsilon": EPSILON} if "norm_scale" in params else {}
     return CELLS[kind](first.shape[-1] // 4, param_dtype=first.dtype, **norm)
 
 
 def cell_blobs(function: str, kind: str, cell: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The blobs of a cell's parameters.
+    """Convert a cell's parameters to blobs.
 
     Raises:
-        ValueError: if a layer norm has another epsilon than Caffe2's.
+        ValueError: if the epsilon of a layer norm is not Caffe2's.
     """
     if getattr(cell, "epsilon", EPSILON) != EPSILON:
         raise ValueError(

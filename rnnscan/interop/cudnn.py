@@ -1,4 +1,4 @@
-"""cuDNN's LSTM: its flat weight, as `jax.experimental.rnn` packs it, and `jax.experimental.rnn.lstm` itself."""
+"""Convert cuDNN's flat LSTM weight, and call cuDNN's LSTM through `jax.experimental.rnn`."""
 
 from typing import Any
 
@@ -10,36 +10,36 @@ from jaxtyping import Array, Float32, Int32
 
 from rnnscan._messages import describe
 from rnnscan.interop.gates import find_layout, read_weights
-from rnnscan.interop.nets import check_alike, make_net, make_part, parts_of
+from rnnscan.interop.nets import cells_of, check_alike, make_cell, make_net
 from rnnscan.interop.tensors import as_array
 
 
-# The largest grid of a kernel along one axis; cuDNN fails above it.
+# The largest grid of a CUDA kernel along one axis. cuDNN fails above it.
 _MOST_STEPS = 65535
 
 
 def from_cudnn(
     weights: Any, input_size: int, hidden_size: int, num_layers: int, bidirectional: bool
 ) -> tuple[Any, Any]:
-    """Make a net of cuDNN's flat LSTM weight.
+    """Make a net from cuDNN's flat LSTM weight.
 
-    The weight is that of `jax.experimental.rnn`: the kernels W_ih and W_hh of every layer and direction, then all their
-    biases b_ih and b_hh, in torch's layout. The two biases become their sum. The net is time-major, `(T, N, D)`;
-    `carry_from_torch` converts states, whose order is torch's.
+    The weight is packed as in `jax.experimental.rnn`: the kernels W_ih and W_hh of each layer and direction, then all
+    biases b_ih and b_hh, in torch's layout. The two biases are added. The net is time-major, `(T, N, D)`. The states
+    have torch's order, so `carry_from_torch` converts them.
 
     Args:
         weights: the weight, one flat array.
         input_size: D.
         hidden_size: H.
-        num_layers: how many layers there are.
-        bidirectional: whether each has two directions.
+        num_layers: the number of layers.
+        bidirectional: whether each layer has two directions.
 
     Returns:
-        The net, and its parameters: a `layer` or a `bidirectional` net, or a `chain` of such.
+        The net and its parameters. One layer is a `layer` or a `bidirectional` net, several are a `chain`.
 
     Raises:
-        ValueError: if the weight is of another size.
-        TypeError: if it is not of a floating dtype.
+        ValueError: if the weight has another size.
+        TypeError: if its dtype is not floating.
 
     Example:
         >>> import jax
@@ -53,32 +53,31 @@ def from_cudnn(
     layout = find_layout("from_cudnn", "cuDNN", "LSTM")
     flat = as_array("from_cudnn", "the weight", weights)
     _check_weight("from_cudnn", flat, input_size, hidden_size, num_layers, bidirectional)
-    # Dictionaries by layer and direction: a reverse one follows its forward one.
+    # Dictionaries by layer and direction. The reverse direction follows the forward one.
     tensors = rnn.unpack_lstm_weights(flat, input_size, hidden_size, num_layers, bidirectional)  # type: ignore[arg-type]
-    parts = [
-        make_part("LSTM", read_weights(layout, kernel, recurrent_kernel, biases))
-        for kernel, recurrent_kernel, *biases in zip(*(by_part.values() for by_part in tensors), strict=True)
+    cells = [
+        make_cell("LSTM", read_weights(layout, kernel, recurrent_kernel, biases))
+        for kernel, recurrent_kernel, *biases in zip(*(by_cell.values() for by_cell in tensors), strict=True)
     ]
     directions = 2 if bidirectional else 1
-    return make_net([parts[first : first + directions] for first in range(0, len(parts), directions)])
+    return make_net([cells[first : first + directions] for first in range(0, len(cells), directions)])
 
 
 def to_cudnn(net: Any, params: Any) -> Array:
-    """The weights of a net as cuDNN's flat LSTM weight.
+    """Convert the weights of a net to cuDNN's flat LSTM weight.
 
-    Of cuDNN's two biases the first is rnnscan's and the second is zero; without biases both are zero. So rnnscan's
-    parameters come back exactly by `from_cudnn`, and cuDNN's own biases come back as their sums.
+    b_ih is rnnscan's bias, or zero if there is none. b_hh is zero. `from_cudnn` restores rnnscan's parameters exactly.
 
     Args:
-        net: a layer of `LSTM`, a bidirectional net, or a chain of such with cells of one form.
+        net: a layer of `LSTM`, a bidirectional net, or a chain of these with cells of one form.
         params: its parameters.
 
     Returns:
-        The flat weight, which `lstm` takes.
+        The flat weight, for `lstm`.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if cuDNN has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if cuDNN has no such net, or the parameters do not fit the net.
 
     Example:
         >>> import jax
@@ -89,11 +88,11 @@ def to_cudnn(net: Any, params: Any) -> Array:
         (144,)
     """
     layout = find_layout("to_cudnn", "cuDNN", "LSTM")
-    layers = parts_of("to_cudnn", "cuDNN", net, params)
+    layers = cells_of("to_cudnn", "cuDNN", net, params)
     check_alike("to_cudnn", "cuDNN", layers)
-    all_weights = [part.weights for parts in layers for part in parts]
-    kernels = [layout.fuse(kernel) for weights in all_weights for kernel in (weights.kernel, weights.recurrent_kernel)]
-    biases = [bias for weights in all_weights for bias in weights.biases(layout, absent="zeros")]
+    cells = [weights.by_gate for directions in layers for weights in directions]
+    kernels = [layout.fuse(kernel) for by_gate in cells for kernel in (by_gate.kernel, by_gate.recurrent_kernel)]
+    biases = [bias for by_gate in cells for bias in by_gate.biases(layout, absent="zeros")]
     return jnp.concatenate([jnp.asarray(tensor).ravel() for tensor in kernels + biases])
 
 
@@ -110,10 +109,10 @@ def lstm(
     bidirectional: bool,
     precision: Any = None,
 ) -> tuple[Array, Array, Array]:
-    """Run cuDNN's LSTM on a GPU: `jax.experimental.rnn.lstm`, with errors where that has faults.
+    """Run cuDNN's LSTM on a GPU: `jax.experimental.rnn.lstm` with checked arguments.
 
-    Batch-major, in float32 only. Under `jax.jit` the sizes are static: close over them, or name them in
-    `static_argnums`. A length of zero makes cuDNN fail; where the lengths are traced, it cannot be seen here.
+    Arrays are batch-major and float32. Under `jax.jit` the sizes must be static: close over them, or use
+    `static_argnums`. A length of zero makes cuDNN fail; traced lengths cannot be checked.
 
     Args:
         x: the inputs `(N, T, D)`.
@@ -123,17 +122,17 @@ def lstm(
         seq_lengths: `(N,)` integers, each at least 1 and at most T.
         input_size: D.
         hidden_size: H.
-        num_layers: how many layers there are.
-        dropout: the rate between layers.
-        bidirectional: whether each has two directions.
-        precision: of the products, as JAX's; None: with TF32.
+        num_layers: the number of layers.
+        dropout: the rate of dropout between layers.
+        bidirectional: whether each layer has two directions.
+        precision: the precision of the matrix products, as in JAX. None: TF32.
 
     Returns:
         The outputs `(N, T, H * directions)`, and the last h and c.
 
     Raises:
-        ValueError: if a shape, a length or the number of steps cannot be.
-        TypeError: if a dtype is another one.
+        ValueError: if a shape, a length or the number of steps is invalid.
+        TypeError: if a dtype is not float32, or int32 for the lengths.
         RuntimeError: if there is no GPU.
     """
     _check_weight("cudnn.lstm", weights, input_size, hidden_size, num_layers, bidirectional)
@@ -141,22 +140,11 @@ def lstm(
     _check_sizes(x, h_0, c_0, seq_lengths, input_size, hidden_size, num_layers * (2 if bidirectional else 1))
     if jax.default_backend() != "gpu":
         raise RuntimeError(
-            f"cudnn.lstm: cuDNN runs on a GPU, and JAX's backend is {jax.default_backend()!r}. Elsewhere run the net "
-            "of from_cudnn(weights, input_size, hidden_size, num_layers, bidirectional)."
+            f"cudnn.lstm: cuDNN runs on a GPU, and JAX's backend is {jax.default_backend()!r}. On other backends run "
+            "the net of from_cudnn(weights, input_size, hidden_size, num_layers, bidirectional)."
         )
-    return rnn.lstm(
-        x,
-        h_0,
-        c_0,
-        weights,
-        seq_lengths,
-        input_size,
-        hidden_size,
-        num_layers,
-        dropout,
-        bidirectional,
-        precision,
-    )
+    sizes = input_size, hidden_size, num_layers
+    return rnn.lstm(x, h_0, c_0, weights, seq_lengths, *sizes, dropout, bidirectional, precision)
 
 
 def _check_weight(
@@ -165,8 +153,8 @@ def _check_weight(
     expected = rnn.get_num_params_in_lstm(input_size, hidden_size, num_layers, bidirectional)
     if weights.shape != (expected,):
         raise ValueError(
-            f"{function}: the weight must be ({expected},), which cuDNN lays out as (W_ih, W_hh) of every layer and "
-            f"direction, gates i f g o in rows, then (b_ih, b_hh) of every one, for input_size={input_size}, "
+            f"{function}: the weight must be ({expected},), which cuDNN lays out as (W_ih, W_hh) of each layer and "
+            f"direction, gates i f g o in rows, then (b_ih, b_hh) of each, for input_size={input_size}, "
             f"hidden_size={hidden_size}, num_layers={num_layers}, bidirectional={bidirectional}; got {weights.shape}."
         )
 
@@ -193,8 +181,8 @@ def _check_sizes(x: Any, h_0: Any, c_0: Any, seq_lengths: Any, input_size: int, 
         raise ValueError(f"cudnn.lstm: `seq_lengths` must be ({batch},); got {describe(seq_lengths)}.")
     if steps > _MOST_STEPS:
         raise ValueError(
-            f"cudnn.lstm: cuDNN fails above {_MOST_STEPS} steps; got {steps}. Run the sequence in pieces, each from "
-            "the last states of the one before."
+            f"cudnn.lstm: cuDNN fails above {_MOST_STEPS} steps; got {steps}. Split the sequence, and start each "
+            "piece from the last states of the one before."
         )
     try:
         lengths = np.asarray(seq_lengths)

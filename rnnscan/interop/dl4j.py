@@ -1,4 +1,4 @@
-"""Weights from and to DL4J's `GravesLSTM`, whose gates have peepholes, its `LSTM`, and both directions of either."""
+"""Convert weights from and to DL4J's `LSTM` and `GravesLSTM`, which has peepholes, in one or both directions."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,13 +8,13 @@ import numpy as np
 from rnnscan._messages import listing
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import find_layout, read_weights
-from rnnscan.interop.nets import Part, activation_name, make_net, make_part, one_layer, parts_of
+from rnnscan.interop.nets import CellWeights, activation_name, cells_of, make_cell, make_net, only_layer
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape
 from rnnscan.nets import Bidirectional
 
 
 _NAMES = ("W", "RW", "b")
-# For each bidirectional layer its parameters' names, forward and backward.
+# The parameter names of each bidirectional layer, forward and backward.
 _DIRECTIONS = {
     "Bidirectional": (tuple(f"f{name}" for name in _NAMES), tuple(f"b{name}" for name in _NAMES)),
     "GravesBidirectionalLSTM": (tuple(f"{name}F" for name in _NAMES), tuple(f"{name}B" for name in _NAMES)),
@@ -30,26 +30,26 @@ def from_dl4j(
     gate_activation: Activation = "sigmoid",
     merge: Literal["concat", "sum", "mean", "product"] | None = None,
 ) -> tuple[Any, Any]:
-    """Make a net of the weights of a DL4J `GravesLSTM` or `LSTM`, or of both directions of one.
+    """Make a net from the weights of a DL4J `GravesLSTM` or `LSTM`, or of a bidirectional layer of either.
 
-    `RW` says which it is: `(H, 4H+3)` has the peepholes in its last three columns, of the forget, the output and the
-    input gate. The net is time-major, `(T, N, D)`, where DL4J's data is `(N, D, T)`.
+    A `GravesLSTM` has `RW` `(H, 4H+3)`. The last three columns are the peepholes of the forget, output and input gates.
+    The net is time-major, `(T, N, D)`, while DL4J's data is `(N, D, T)`.
 
     Args:
-        tensors: `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`. Both directions have six: `"fW"`, `"fRW"`,
-            `"fb"` and `"bW"`, `"bRW"`, `"bb"` of a `Bidirectional`, or `"WF"`, `"RWF"`, `"bF"` and `"WB"`, `"RWB"`,
-            `"bB"` of a `GravesBidirectionalLSTM`.
-        activation: the layer's activation; "tanh" is DL4J's most frequent one.
-        gate_activation: the layer's gate activation; DL4J's HARDSIGMOID is "hard_sigmoid" here.
-        merge: the mode of a `Bidirectional`, which its weights do not say: "concat" for CONCAT, its default, "sum" for
-            ADD, "mean" for AVERAGE or "product" for MUL. A `GravesBidirectionalLSTM` always sums.
+        tensors: `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`. A `Bidirectional` has `"fW"`, `"fRW"`,
+            `"fb"`, `"bW"`, `"bRW"` and `"bb"`. A `GravesBidirectionalLSTM` has `"WF"`, `"RWF"`, `"bF"`, `"WB"`,
+            `"RWB"` and `"bB"`.
+        activation: the layer's activation.
+        gate_activation: the layer's gate activation. DL4J's HARDSIGMOID is "hard_sigmoid".
+        merge: the mode of a `Bidirectional`: "concat" for CONCAT, the default, "sum" for ADD, "mean" for AVERAGE or
+            "product" for MUL. A `GravesBidirectionalLSTM` always sums.
 
     Returns:
         The net, a `layer` or a `bidirectional` net, and its parameters.
 
     Raises:
-        ValueError: if a tensor is missing, unknown or of another shape, or the layer cannot merge so.
-        TypeError: if one is no tensor of a floating dtype.
+        ValueError: if a tensor is missing, unknown or of another shape, or the layer has no such mode.
+        TypeError: if one is not a tensor of a floating dtype.
 
     Example:
         >>> import numpy as np
@@ -75,36 +75,35 @@ def from_dl4j(
                 f"Give the tensors {listing(sum(_DIRECTIONS['Bidirectional'], ()))}."
             )
         check_names("from_dl4j", "a DL4J LSTM", arrays, _NAMES)
-        return make_net([[_read_part(arrays, _NAMES, {}, options)]])
+        return make_net([[_read_cell(arrays, _NAMES, {}, options)]])
     forward, backward = _DIRECTIONS[kind]
     check_names("from_dl4j", f"a DL4J {kind}", arrays, forward + backward)
     sizes: dict[str, int] = {}
-    first = _read_part(arrays, forward, sizes, options, peepholes=True if kind == "GravesBidirectionalLSTM" else None)
-    second = _read_part(arrays, backward, sizes, options, peepholes=first.cell.peepholes)
+    first = _read_cell(arrays, forward, sizes, options, peepholes=True if kind == "GravesBidirectionalLSTM" else None)
+    second = _read_cell(arrays, backward, sizes, options, peepholes=first.cell.peepholes)
     return make_net([[first, second]], merge=_find_merge(kind, merge))
 
 
 def to_dl4j(
     net: Any, params: Any, *, kind: Literal["Bidirectional", "GravesBidirectionalLSTM"] | None = None
 ) -> dict[str, np.ndarray]:
-    """The weights of a net as those of a DL4J `GravesLSTM`, of an `LSTM` without peepholes, or of both directions.
+    """Convert the weights of a net to those of a DL4J `LSTM` or `GravesLSTM`, or of a bidirectional layer.
 
-    They come back exactly by `from_dl4j`. Without a bias DL4J's is zero. The weights say neither the activations nor
-    how directions merge: give the layer those of the net. DL4J's modes CONCAT, ADD, AVERAGE and MUL are rnnscan's
-    "concat", "sum", "mean" and "product".
+    `from_dl4j` restores them exactly. Missing biases become zero. Weights include neither activations nor the mode of a
+    bidirectional layer: give the layer those of the net.
 
     Args:
         net: a layer of `LSTM`, or a bidirectional net of two.
         params: its parameters.
-        kind: the layer that a bidirectional net is for; None: "Bidirectional". A `GravesBidirectionalLSTM` has
-            peepholes, and sums.
+        kind: the layer for a bidirectional net. None: "Bidirectional". A `GravesBidirectionalLSTM` has peepholes, and
+            sums.
 
     Returns:
-        `{"W": (D, 4H), "RW": (H, 4H+3) or (H, 4H), "b": (1, 4H)}`, or six of these by the names of the `kind`.
+        The tensors, in the form that `from_dl4j` takes.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if DL4J has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if DL4J has no such net, or the parameters do not fit the net.
 
     Example:
         >>> import jax
@@ -117,37 +116,37 @@ def to_dl4j(
         >>> list(to_dl4j(net, net.init(jax.random.key(0), input_size=3)))
         ['fW', 'fRW', 'fb', 'bW', 'bRW', 'bb']
     """
-    parts = one_layer("to_dl4j", "DL4J", parts_of("to_dl4j", "DL4J", net, params, merges=tuple(_MODES)))
+    cells = only_layer("to_dl4j", "DL4J", cells_of("to_dl4j", "DL4J", net, params, merges=tuple(_MODES)))
     if kind is not None and kind not in _DIRECTIONS:
         raise ValueError(f"to_dl4j: `kind` must be one of {listing(_DIRECTIONS)}; got {kind!r}.")
-    if len(parts) == 1:
+    if len(cells) == 1:
         if kind is not None:
             raise ValueError(
                 f"to_dl4j: `kind` is for a bidirectional net; got kind={kind!r} and {net!r}. Leave it out."
             )
-        return _write_part(parts[0], _NAMES)
+        return _write_cell(cells[0], _NAMES)
     kind = kind or "Bidirectional"
-    _check_directions(net, parts, kind)
-    forward, backward = (_write_part(part, names) for part, names in zip(parts, _DIRECTIONS[kind], strict=True))
+    _check_directions(net, cells, kind)
+    forward, backward = (_write_cell(weights, names) for weights, names in zip(cells, _DIRECTIONS[kind], strict=True))
     return forward | backward
 
 
-def _read_part(
+def _read_cell(
     arrays: Mapping[str, np.ndarray],
     names: tuple[str, ...],
     sizes: dict[str, int],
     options: Mapping[str, Any],
     *,
     peepholes: bool | None = None,
-) -> Part:
-    """One direction.
+) -> CellWeights:
+    """Read one direction.
 
     Args:
-        arrays: of all directions.
-        names: of this one's.
-        sizes: H and D where they are known. What is found is added, so that the other direction must have it too.
-        options: of the cell.
-        peepholes: whether there must be peepholes; None: the shape decides.
+        arrays: the tensors of all directions.
+        names: the names of the tensors of this direction.
+        sizes: the known sizes. H and D are added, so that the other direction must have them too.
+        options: the options of the cell.
+        peepholes: whether there must be peepholes. None: the shape decides.
     """
     layout = find_layout("from_dl4j", "DL4J", "LSTM")
     kernel, recurrent, bias = names
@@ -160,26 +159,24 @@ def _read_part(
         check_shape("from_dl4j", "DL4J", name, arrays[name], shape, sizes, layout)
     sizes["D"] = arrays[kernel].shape[0]
     recurrent_kernel, columns = np.split(arrays[recurrent], [4 * units], axis=1)
-    weights = read_weights(
+    by_gate = read_weights(
         layout,
         arrays[kernel],
         recurrent_kernel,
         [arrays[bias][0]],
-        # One column for each gate.
         peepholes=columns.T.ravel() if has_peepholes else None,
     )
-    return make_part("LSTM", weights, **options)
+    return make_cell("LSTM", by_gate, **options)
 
 
-def _write_part(part: Part, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    layout = find_layout("to_dl4j", "DL4J", "LSTM")
-    weights = part.weights
-    recurrent_kernel = layout.fuse(weights.recurrent_kernel)
-    if weights.peepholes is not None:
-        columns = np.stack([weights.peepholes[gate] for gate in layout.peepholes], axis=1)
+def _write_cell(weights: CellWeights, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    layout, by_gate = find_layout("to_dl4j", "DL4J", "LSTM"), weights.by_gate
+    recurrent_kernel = layout.fuse(by_gate.recurrent_kernel)
+    if by_gate.peepholes is not None:
+        columns = np.stack([by_gate.peepholes[gate] for gate in layout.peepholes], axis=1)
         recurrent_kernel = np.concatenate([recurrent_kernel, columns], axis=1)
-    (bias,) = weights.biases(layout, absent="zeros")
-    return dict(zip(names, (layout.fuse(weights.kernel), recurrent_kernel, bias[None]), strict=True))
+    (bias,) = by_gate.biases(layout, absent="zeros")
+    return dict(zip(names, (layout.fuse(by_gate.kernel), recurrent_kernel, bias[None]), strict=True))
 
 
 def _find_merge(kind: str, merge: Any) -> str:
@@ -193,12 +190,12 @@ def _find_merge(kind: str, merge: Any) -> str:
     return merge
 
 
-def _check_directions(net: Bidirectional, parts: list[Part], kind: str) -> None:
-    """Refuse two directions that DL4J cannot have in one layer."""
-    forward, backward = parts
+def _check_directions(net: Bidirectional, cells: list[CellWeights], kind: str) -> None:
+    """Check that DL4J supports the two directions in one layer."""
+    forward, backward = cells
     if _form(forward) != _form(backward):
         raise ValueError(
-            "to_dl4j: both directions of a DL4J layer must be of one size and form; got "
+            "to_dl4j: both directions of a DL4J layer must have one size and form; got "
             f"{forward.cell!r} and {backward.cell!r}."
         )
     if kind == "GravesBidirectionalLSTM" and (net.merge != "sum" or not forward.cell.peepholes):
@@ -208,6 +205,6 @@ def _check_directions(net: Bidirectional, parts: list[Part], kind: str) -> None:
         )
 
 
-def _form(part: Part) -> tuple[Any, ...]:
-    activations = activation_name(part.cell.activation), activation_name(part.cell.gate_activation)
-    return part.sizes, part.cell.peepholes, activations
+def _form(weights: CellWeights) -> tuple[Any, ...]:
+    cell = weights.cell
+    return weights.sizes, cell.peepholes, activation_name(cell.activation), activation_name(cell.gate_activation)

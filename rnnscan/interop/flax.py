@@ -1,4 +1,4 @@
-"""Weights from and to the cells of `flax.linen`, which have one dense layer for each gate."""
+"""Convert weights from and to the cells of `flax.linen`, which have one dense layer per gate."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,8 +8,8 @@ from jaxtyping import Array
 
 from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
-from rnnscan.interop.gates import Weights, find_layout
-from rnnscan.interop.nets import Part, make_net, make_part, one_layer, parts_of
+from rnnscan.interop.gates import GateWeights, find_layout
+from rnnscan.interop.nets import CellWeights, cells_of, make_cell, make_net, only_layer
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape, to_jax
 
 
@@ -21,8 +21,8 @@ KINDS = {
     "MGUCell": "MGU",
 }
 
-# The dense layers that have the biases: those of the input, i, or of the hidden state, h. The candidate's of the hidden
-# state has one in addition where a gate multiplies its product.
+# The dense layers that have the biases: those of the input, i, or of the hidden state, h. If a gate multiplies the
+# candidate's recurrent product, that layer has a bias too.
 _BIASED = {"LSTM": "h", "GRU": "i", "RNN": "i", "MGU": "i"}
 _RECURRENT_BIAS = "hn/bias"
 
@@ -34,23 +34,23 @@ def from_flax(
     activation: Activation = "tanh",
     gate_activation: Activation = "sigmoid",
 ) -> tuple[Any, Any]:
-    """Make a net of the parameters of a cell of `flax.linen`.
+    """Make a net from the parameters of a cell of `flax.linen`.
 
-    Flax's LSTM cells have the carry `(c, h)`, and rnnscan's `(h, c)`. A `SimpleCell(residual=True)` adds h to the
-    preactivation, which its parameters do not say: add the identity to `"recurrent_kernel"`.
+    The carry of an LSTM is `(c, h)` in Flax and `(h, c)` in rnnscan. For a `SimpleCell(residual=True)`, which adds h to
+    the preactivation, add the identity to `"recurrent_kernel"`.
 
     Args:
         params: `cell.init(...)["params"]`: a dictionary of dense layers.
         kind: "LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell" or "MGUCell".
         activation: the cell's `activation_fn`.
-        gate_activation: the cell's `gate_fn`, where it has one.
+        gate_activation: the cell's `gate_fn`, if it has one.
 
     Returns:
         The net, a `layer`, and its parameters.
 
     Raises:
         ValueError: if a tensor is missing, unknown or of another shape.
-        TypeError: if one is no tensor of a floating dtype.
+        TypeError: if one is not a tensor of a floating dtype.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,21 +66,21 @@ def from_flax(
 
 
 def to_flax(net: Any, params: Any) -> dict[str, dict[str, Array]]:
-    """The weights of a net as parameters of a cell of `flax.linen`.
+    """Convert the weights of a net to parameters of a cell of `flax.linen`.
 
-    They come back exactly by `from_flax`. Flax's biases are zero where rnnscan has none. The activations are not among
-    the parameters: the cell's must be those of the net.
+    `from_flax` restores them exactly. Missing biases become zero. Parameters do not include activations: give the cell
+    those of the net.
 
     Args:
         net: a layer of `LSTM`, `GRU`, `RNN` or `MGU`.
         params: its parameters.
 
     Returns:
-        The parameters of `LSTMCell` and `OptimizedLSTMCell`, which are the same, `GRUCell`, `SimpleCell` or `MGUCell`.
+        The parameters of a `GRUCell`, `SimpleCell` or `MGUCell`, or of either `LSTMCell` or `OptimizedLSTMCell`.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if Flax has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if Flax has no such net, or the parameters do not fit the net.
 
     Example:
         >>> import jax
@@ -90,22 +90,22 @@ def to_flax(net: Any, params: Any) -> dict[str, dict[str, Array]]:
         >>> jax.tree.map(lambda leaf: leaf.shape, to_flax(net, net.init(jax.random.key(0), input_size=3))["hi"])
         {'bias': (4,), 'kernel': (4, 4)}
     """
-    (part,) = one_layer("to_flax", "Flax", parts_of("to_flax", "Flax", net, params, merges=()))
-    return nest(write_dense(part))
+    (weights,) = only_layer("to_flax", "Flax", cells_of("to_flax", "Flax", net, params, merges=()))
+    return nest(write_dense(weights))
 
 
 def find_kind(function: str, kind: str, known: Iterable[str]) -> None:
-    """Refuse a kind of cell that is not known.
+    """Check that a kind of cell is known.
 
     Raises:
-        ValueError: naming the known ones.
+        ValueError: if it is not.
     """
     if kind not in known:
         raise ValueError(f"{function}: the cell must be one of {listing(known)}; got {kind!r}.{nearest(kind, known)}")
 
 
 def flatten(function: str, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The tensors of dense layers, by `layer/tensor`."""
+    """Flatten a dictionary of dense layers to tensors by `layer/tensor`."""
     tensors: dict[str, Any] = {}
     for dense, of_dense in params.items():
         if isinstance(of_dense, Mapping):
@@ -116,7 +116,7 @@ def flatten(function: str, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def nest(tensors: Mapping[str, np.ndarray]) -> dict[str, dict[str, Array]]:
-    """Tensors by `layer/tensor` as a dictionary of dense layers."""
+    """Nest tensors by `layer/tensor` to a dictionary of dense layers."""
     nested: dict[str, dict[str, Array]] = {}
     for name, tensor in tensors.items():
         dense, leaf = name.split("/")
@@ -125,7 +125,7 @@ def nest(tensors: Mapping[str, np.ndarray]) -> dict[str, dict[str, Array]]:
 
 
 def read_dense(function: str, kind: str, tensors: Mapping[str, np.ndarray], **activations: Any) -> tuple[Any, Any]:
-    """A net of dense layers, one for each gate."""
+    """Make a net from dense layers, one per gate."""
     gates = find_layout(function, "Flax", kind).gates
     names = _names(kind, gates)
     shapes: dict[str, tuple[str, ...]] = dict.fromkeys(names["kernel"].values(), ("D", "H"))
@@ -137,44 +137,39 @@ def read_dense(function: str, kind: str, tensors: Mapping[str, np.ndarray], **ac
     check_names(function, f"Flax's {kind}", tensors, shapes)
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
-        layout = "one dense layer for each gate, units in columns"
-        check_shape(function, "Flax", name, tensors[name], shape, sizes, layout)
+        check_shape(function, "Flax", name, tensors[name], shape, sizes, "one dense layer per gate, units in columns")
         sizes = sizes or dict(zip("DH", tensors[name].shape, strict=True))
-    by_gate = {what: {gate: tensors[name] for gate, name in of_what.items()} for what, of_what in names.items()}
-    weights = Weights(
-        by_gate["kernel"],
-        by_gate["recurrent_kernel"],
-        by_gate["bias"],
-        tensors[_RECURRENT_BIAS] if has_recurrent_bias else None,
-    )
-    return make_dense_net(kind, weights, reset_gate=has_recurrent_bias, **activations)
+    blocks = {param: {gate: tensors[name] for gate, name in by_gate.items()} for param, by_gate in names.items()}
+    recurrent_bias = tensors[_RECURRENT_BIAS] if has_recurrent_bias else None
+    by_gate = GateWeights(**blocks, recurrent_bias=recurrent_bias)
+    return make_dense_net(kind, by_gate, reset_gate=has_recurrent_bias, **activations)
 
 
-def make_dense_net(kind: str, weights: Weights, **options: Any) -> tuple[Any, Any]:
-    """A layer of a cell with those of the options that its kind has."""
+def make_dense_net(kind: str, by_gate: GateWeights, **options: Any) -> tuple[Any, Any]:
+    """Make a layer, with those of the options that its kind of cell has."""
     if kind != "MGU":
         options.pop("reset_gate", None)
     if kind == "RNN":
         options.pop("gate_activation", None)
-    return make_net([[make_part(kind, weights, **options)]])
+    return make_net([[make_cell(kind, by_gate, **options)]])
 
 
-def write_dense(part: Part) -> dict[str, np.ndarray]:
-    """The weights of a cell as dense layers, one for each gate, by `layer/tensor`."""
-    weights = part.weights
-    names = _names(part.kind, find_layout("to_flax", "Flax", part.kind).gates)
-    tensors = {name: weights.kernel[gate] for gate, name in names["kernel"].items()}
-    tensors |= {name: weights.recurrent_kernel[gate] for gate, name in names["recurrent_kernel"].items()}
-    zeros = np.zeros_like(next(iter(weights.kernel.values()))[0])
+def write_dense(weights: CellWeights) -> dict[str, np.ndarray]:
+    """Convert the weights of a cell to dense layers, one per gate, by `layer/tensor`."""
+    by_gate = weights.by_gate
+    names = _names(weights.kind, find_layout("to_flax", "Flax", weights.kind).gates)
+    tensors = {name: by_gate.kernel[gate] for gate, name in names["kernel"].items()}
+    tensors |= {name: by_gate.recurrent_kernel[gate] for gate, name in names["recurrent_kernel"].items()}
+    zeros = np.zeros_like(next(iter(by_gate.kernel.values()))[0])
     for gate, name in names["bias"].items():
-        tensors[name] = zeros if weights.bias is None else weights.bias[gate]
-    if getattr(part.cell, "reset_gate", part.kind == "GRU"):
-        tensors[_RECURRENT_BIAS] = zeros if weights.recurrent_bias is None else weights.recurrent_bias
+        tensors[name] = zeros if by_gate.bias is None else by_gate.bias[gate]
+    if getattr(weights.cell, "reset_gate", weights.kind == "GRU"):
+        tensors[_RECURRENT_BIAS] = zeros if by_gate.recurrent_bias is None else by_gate.recurrent_bias
     return tensors
 
 
 def _names(kind: str, gates: str) -> dict[str, dict[str, str]]:
-    """What the tensors of each gate are called."""
+    """The names of the tensors, by parameter and gate."""
 
     def names(source: str, leaf: str) -> dict[str, str]:
         return {gate: f"{source if kind == 'RNN' else source + gate}/{leaf}" for gate in gates}

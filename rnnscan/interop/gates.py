@@ -1,8 +1,8 @@
-"""The one table of how libraries lay out the gates of a cell, and what takes tensors apart and together by it.
+"""The gate orders of all libraries in one table, and functions that split and fuse tensors by it.
 
-Gates go by rnnscan's letters, whatever a library calls them: of an LSTM the input gate i, the forget gate f, the
-candidate g and the output gate o; of a GRU the reset gate r, the update gate z and the candidate n; of an MGU the
-forget gate f and the candidate n. An RNN has one block, h.
+Gates have rnnscan's letters. An LSTM has the input gate i, the forget gate f, the candidate g and the output gate o. A
+GRU has the reset gate r, the update gate z and the candidate n, an MGU the forget gate f and the candidate n. An RNN
+has one block, h.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from rnnscan._messages import listing, nearest
 
 @dataclass(frozen=True)
 class Layout:
-    """How a library lays out one kind of cell.
+    """The layout of one kind of cell in a library.
 
     Attributes:
-        gates: the order of the blocks in kernels and biases.
-        gates_in: the axis of a kernel along which they are: "columns" of `(D, 4H)`, or "rows" of `(4H, D)`.
-        biases: how many bias vectors there are, which are summed.
-        peepholes: the order of the peepholes, where there can be some.
-        options: the options of rnnscan's cell that the library has as well; the others must be at their defaults.
+        gates: the order of the gates in kernels and biases.
+        gates_in: the axis of the gates in a kernel: "columns" of `(D, 4H)`, or "rows" of `(4H, D)`.
+        biases: the number of bias vectors, which the cell adds.
+        peepholes: the order of the peepholes. Empty: none.
+        options: the options of rnnscan's cell that the library supports. The others must have their defaults.
     """
 
     gates: str
@@ -40,12 +40,12 @@ class Layout:
         return f"gates {' '.join(self.gates)} in {self.gates_in}"
 
     def split(self, fused: np.ndarray) -> dict[str, np.ndarray]:
-        """The blocks of a kernel, each `(D, H)`, or of a bias, each `(H,)`, by gate."""
+        """Split a kernel into blocks `(D, H)`, or a bias into blocks `(H,)`, by gate."""
         columns = fused.T if self.gates_in == "rows" else fused
         return split_blocks(columns, self.gates)
 
     def fuse(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
-        """One tensor of blocks `(D, H)`, or `(H,)`."""
+        """Fuse blocks `(D, H)` or `(H,)` into one tensor."""
         columns = np.concatenate([blocks[gate] for gate in self.gates], axis=-1)
         return np.ascontiguousarray(columns.T) if self.gates_in == "rows" else columns
 
@@ -68,14 +68,14 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
         "GRU": Layout("rzn", "rows", biases=2),
         "RNN": Layout("h", "rows", biases=2, options=("activation",)),
     },
-    # Keras calls g c, and n h. A GRU has two biases with reset_after=True only.
+    # Keras calls g c, and n h. A GRU has two biases only with reset_after=True.
     "Keras": {
         "LSTM": Layout("ifgo", "columns", options=_ACTIVATIONS),
         "GRU": Layout("zrn", "columns", biases=2, options=("reset_after", *_ACTIVATIONS)),
         "RNN": Layout("h", "columns", options=_ACTIVATIONS),
         "ConvLSTM": Layout("ifgo", "columns", options=_ACTIVATIONS),
     },
-    # One dense layer for each gate, and flax.nnx's fused ones.
+    # One dense layer per gate, or one for all gates in some cells of flax.nnx.
     "Flax": {
         "LSTM": Layout("ifgo", "columns", options=_ACTIVATIONS),
         "GRU": Layout("rzn", "columns", options=_ACTIVATIONS),
@@ -101,14 +101,14 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
 
 
 @dataclass(frozen=True)
-class Weights:
-    """The weights of one cell by gate, the form between two layouts.
+class GateWeights:
+    """The weights of one cell by gate: the common form of all layouts.
 
     Attributes:
         kernel: blocks `(D, H)`.
         recurrent_kernel: blocks `(H, H)`, or `(P, H)` with a projection.
-        bias: blocks `(H,)`; None: there are none.
-        recurrent_bias: `(H,)`, the bias of a candidate inside the product with the reset gate.
+        bias: blocks `(H,)`. None: no bias.
+        recurrent_bias: `(H,)`, the bias of the candidate that the reset gate multiplies.
         peepholes: blocks `(H,)`.
         projection_kernel: `(H, P)`.
     """
@@ -121,11 +121,11 @@ class Weights:
     projection_kernel: np.ndarray | None = None
 
     def biases(self, layout: Layout, *, absent: Literal["zeros", "none"] = "none") -> list[np.ndarray]:
-        """The bias vectors of a layout: the sum in the first, and of the second only a candidate's own is not zero.
+        """Make the bias vectors of a layout. The first holds the bias, the second only `recurrent_bias`.
 
         Args:
-            layout: whose vectors.
-            absent: what there is of a cell without biases.
+            layout: the layout of the vectors.
+            absent: whether a cell without biases gets zeros or no vectors.
         """
         if self.bias is None and absent == "none":
             return []
@@ -133,8 +133,8 @@ class Weights:
         bias = zeros if self.bias is None else self.bias
         vectors = [layout.fuse(bias)]
         if layout.biases == 2:
-            apart = {} if self.recurrent_bias is None else {"n": self.recurrent_bias}
-            vectors.append(layout.fuse(zeros | apart))
+            candidate = {} if self.recurrent_bias is None else {"n": self.recurrent_bias}
+            vectors.append(layout.fuse(zeros | candidate))
         return vectors
 
 
@@ -147,16 +147,16 @@ def read_weights(
     resets_product: bool = False,
     peepholes: np.ndarray | None = None,
     projection_kernel: np.ndarray | None = None,
-) -> Weights:
-    """Take a library's tensors apart.
+) -> GateWeights:
+    """Split a library's tensors by gate.
 
     Args:
-        layout: whose tensors they are.
-        kernel: of the input.
-        recurrent_kernel: of the hidden state.
-        biases: none, one, or two that are summed.
-        resets_product: whether a candidate n has the reset gate after its recurrent product, so that its second bias
-            stays apart.
+        layout: the layout of the tensors.
+        kernel: the input kernel.
+        recurrent_kernel: the kernel of the hidden state.
+        biases: none, one, or two to add.
+        resets_product: whether the reset gate multiplies the recurrent product of the candidate n. Its second bias is
+            then `recurrent_bias`.
         peepholes: `(3H,)`.
         projection_kernel: `(H, P)`.
 
@@ -170,7 +170,7 @@ def read_weights(
         if resets_product:
             recurrent_bias = of_hidden.pop("n")
         bias |= {gate: bias[gate] + block for gate, block in of_hidden.items()}
-    return Weights(
+    return GateWeights(
         layout.split(kernel),
         layout.split(recurrent_kernel),
         bias,
@@ -181,15 +181,15 @@ def read_weights(
 
 
 def split_blocks(columns: np.ndarray, gates: str) -> dict[str, np.ndarray]:
-    """Equal blocks along the last axis, by gate."""
+    """Split the last axis into equal blocks, by gate."""
     return dict(zip(gates, np.split(columns, len(gates), axis=-1), strict=True))
 
 
 def find_layout(function: str, library: str, kind: str) -> Layout:
-    """A row of the table.
+    """Look up the layout of a kind of cell in a library.
 
     Raises:
-        ValueError: if the library has no such kind.
+        ValueError: if the library does not have the kind.
     """
     kinds = LAYOUTS[library]
     if kind not in kinds:
@@ -200,25 +200,25 @@ def find_layout(function: str, library: str, kind: str) -> Layout:
 def reorder_gates(
     fused: Shaped[Any, "..."], source: str, target: str, *, kind: str = "LSTM", axis: int = -1
 ) -> Shaped[Array, "..."]:
-    """Put the blocks of a tensor into another order of gates.
+    """Reorder the gates of a tensor.
 
-    Orders are written in rnnscan's letters: of an LSTM the input gate i, the forget gate f, the candidate g (c in Keras
-    and ONNX) and the output gate o; of a GRU the reset gate r, the update gate z and the candidate n (h in Keras and
-    ONNX). Where z and 1 - z, or f and 1 - f, are exchanged, an order alone does not make one library's gate another's.
+    Orders use rnnscan's letters. An LSTM has the input gate i, the forget gate f, the candidate g (c in Keras and ONNX)
+    and the output gate o. A GRU has the reset gate r, the update gate z and the candidate n (h in Keras and ONNX). The
+    order alone does not convert a cell whose library exchanges z and 1 - z, or f and 1 - f.
 
     Args:
         fused: a kernel or bias with equal blocks along an axis.
-        source: its order, such as "iofg", or a library whose order it is: "torch", "keras", "flax", "cudnn", "caffe2",
+        source: its order, such as "iofg", or the name of a library: "torch", "keras", "flax", "cudnn", "caffe2",
             "dl4j", "onnx" or "rnnscan".
-        target: the order that it shall have, or a library.
-        kind: the kind of cell, which says what gates there are.
-        axis: the axis of the blocks: 0 where gates are in rows.
+        target: the order of the result, or the name of a library.
+        kind: the kind of cell, which determines the gates.
+        axis: the axis of the gates, 0 for gates in rows.
 
     Returns:
         A tensor of the same shape.
 
     Raises:
-        ValueError: if an order is not known, or the axis cannot be split into its blocks.
+        ValueError: if an order is unknown, or the axis does not have a multiple of the number of gates.
 
     Example:
         >>> import jax.numpy as jnp
@@ -237,8 +237,8 @@ def reorder_gates(
     blocks = jnp.asarray(fused)
     if blocks.ndim == 0 or not -blocks.ndim <= axis < blocks.ndim or blocks.shape[axis] % len(gates):
         raise ValueError(
-            f"reorder_gates: `axis` must be one of {len(gates)} equal blocks, the gates {' '.join(gates)}; got axis "
-            f"{axis} of {blocks.shape}. Kernels (4H, D) have gates in rows: axis=0."
+            f"reorder_gates: `axis` must have {len(gates)} equal blocks, the gates {' '.join(gates)}; got axis "
+            f"{axis} of {blocks.shape}. Give axis=0 for gates in rows, as in (4H, D)."
         )
     by_gate = dict(zip(source_gates, jnp.split(blocks, len(gates), axis=axis), strict=True))
     return jnp.concatenate([by_gate[gate] for gate in target_gates], axis=axis)
@@ -253,6 +253,6 @@ def _find_order(argument: str, order: str, kind: str) -> str:
         orders = ", ".join(f"{library} {of_library!r}" for library, of_library in known.items())
         raise ValueError(
             f"reorder_gates: `{argument}` must be an order of the gates {' '.join(gates)}, or a library; got {order!r}."
-            f" Known are {orders}.{nearest(order, known)}"
+            f" The known orders are {orders}.{nearest(order, known)}"
         )
     return order

@@ -1,4 +1,4 @@
-"""Weights from and to Keras' recurrent layers, of any backend: a layer is read by its attributes alone."""
+"""Convert weights from and to Keras' recurrent layers, of any backend. Keras is not imported."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,7 +11,7 @@ import numpy as np
 from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import Layout, find_layout, read_weights
-from rnnscan.interop.nets import Part, find_activation, make_net, make_part, one_layer, parts_of
+from rnnscan.interop.nets import CellWeights, cells_of, find_activation, make_cell, make_net, only_layer
 from rnnscan.interop.tensors import as_array, check_shape
 from rnnscan.nets import layer as make_layer
 
@@ -26,7 +26,7 @@ _KINDS = {
 }
 _MERGES = {"concat": "concat", "sum": "sum", "ave": "mean", "mul": "product"}
 
-# Keras' functions of these names. Those of JAX stand here where rnnscan's, or JAX's defaults, are others.
+# Keras' activations. Functions of JAX are listed where rnnscan's function of that name differs.
 _ACTIVATIONS: dict[str, Activation] = {
     "elu": "elu",
     "exponential": jnp.exp,
@@ -47,11 +47,11 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def from_keras(layer: Any) -> tuple[Any, Any]:
-    """Make a net of a Keras layer: `SimpleRNN`, `LSTM`, `GRU`, `ConvLSTM1D` to `3D`, or `Bidirectional` of two such.
+    """Make a net from a Keras layer: `SimpleRNN`, `LSTM`, `GRU`, `ConvLSTM1D` to `3D`, or `Bidirectional` of these.
 
-    The net is time-major, `(T, N, D)`, and returns the outputs of all steps, whatever `return_sequences` was. Dropout,
-    masks and `stateful` are no part of it. Keras' two biases of a GRU become their sum, apart from the candidate's,
-    whose second one stays `"recurrent_bias"`.
+    The net is time-major, `(T, N, D)`, and always returns the outputs of all steps. Dropout, masks and `stateful` are
+    not converted. The two biases of a GRU are added, except for the candidate, whose second bias becomes
+    `"recurrent_bias"`.
 
     Args:
         layer: the layer, built.
@@ -60,50 +60,50 @@ def from_keras(layer: Any) -> tuple[Any, Any]:
         The net, a `layer` or a `bidirectional` one, and its parameters.
 
     Raises:
-        ValueError: if the layer is of another kind or not built, or has an option that nothing here is like: outputs in
-            reverse order (`go_backwards`), two separate outputs (`merge_mode=None`), channels before spatial axes.
+        ValueError: if the layer is of another kind or not built, or has an unsupported option: `go_backwards`,
+            `merge_mode=None` or `data_format="channels_first"`.
     """
     if _class_of(layer) == "Bidirectional":
         if layer.merge_mode not in _MERGES:
             raise ValueError(
                 f"from_keras: `merge_mode` must be one of {listing(_MERGES)}; got {layer.merge_mode!r}. Convert "
-                "layer.forward_layer and layer.backward_layer by themselves."
+                "layer.forward_layer and layer.backward_layer separately."
             )
         if layer.forward_layer.go_backwards:
             raise ValueError("from_keras: the forward layer must have go_backwards=False; got True.")
-        parts = [_read_layer(layer.forward_layer), _read_layer(layer.backward_layer)]
-        return make_net([parts], merge=_MERGES[layer.merge_mode])
-    part = _read_layer(layer)
+        directions = [_read_layer(layer.forward_layer), _read_layer(layer.backward_layer)]
+        return make_net([directions], merge=_MERGES[layer.merge_mode])
+    weights = _read_layer(layer)
     if layer.go_backwards:
         raise ValueError(
-            "from_keras: `go_backwards` must be False, because Keras then returns the last step's output first, as no "
-            "net here does; got True. For a net in reverse, whose outputs are in the order of the inputs: "
-            "from_keras_weights(layer.get_weights(), ..., reverse=True)."
+            "from_keras: `go_backwards` must be False, because Keras then returns the outputs in reverse order; got "
+            "True. For a reverse net with outputs in input order, use from_keras_weights(layer.get_weights(), ..., "
+            "reverse=True)."
         )
-    return make_net([[part]])
+    return make_net([[weights]])
 
 
 def from_keras_weights(
     weights: Sequence[Any], kind: str = "LSTM", *, merge: str | None = None, reverse: bool = False, **options: Any
 ) -> tuple[Any, Any]:
-    """Make a net of what `get_weights()` of a Keras layer returns.
+    """Make a net from the weights that `get_weights()` of a Keras layer returns.
 
     Args:
-        weights: kernel, recurrent kernel, and the bias if there is one; of a `Bidirectional` those of the forward
-            layer, then those of the backward one.
+        weights: kernel, recurrent kernel, and the bias if there is one. A `Bidirectional` has those of the forward
+            layer, then those of the backward layer.
         kind: the layer's class, "SimpleRNN", "LSTM", "GRU" or "ConvLSTM1D" to "ConvLSTM3D".
-        merge: of a `Bidirectional`, its `merge_mode`.
-        reverse: whether the net runs in reverse, as a layer with `go_backwards`, whose outputs are those of the net
-            from the last to the first.
-        options: of rnnscan's cell: `activation`, `gate_activation`, `reset_after` of a GRU without biases, and
-            `padding`, `strides` and `dilation` of a ConvLSTM.
+        merge: the `merge_mode` of a `Bidirectional`.
+        reverse: whether the net runs in reverse, as with `go_backwards`. The net keeps outputs in input order; Keras
+            reverses them.
+        options: options of rnnscan's cell: `activation`, `gate_activation`, `reset_after` for a GRU without biases, and
+            `padding`, `strides` and `dilation` for a ConvLSTM.
 
     Returns:
-        The net, and its parameters.
+        The net and its parameters.
 
     Raises:
-        ValueError: if there are not as many tensors as there must be, or one is of another shape.
-        TypeError: if one is no tensor of a floating dtype.
+        ValueError: if the number of tensors or the shape of one is wrong.
+        TypeError: if one is not a tensor of a floating dtype.
 
     Example:
         >>> import numpy as np
@@ -119,34 +119,34 @@ def from_keras_weights(
         )
     read = partial(_read_weights, "from_keras_weights", kind)
     if merge is None:
-        part = read(weights, options)
-        return make_layer(part.cell, reverse=reverse), part.params
+        converted = read(weights, options)
+        return make_layer(converted.cell, reverse=reverse), converted.params
     if merge not in _MERGES:
         raise ValueError(f"from_keras_weights: `merge` must be one of {listing(_MERGES)}; got {merge!r}.")
     if len(weights) % 2:
-        raise ValueError(f"from_keras_weights: two layers must have as many weights each; got {len(weights)} in all.")
+        raise ValueError(f"from_keras_weights: two layers must have equally many weights; got {len(weights)} in total.")
     half = len(weights) // 2
     return make_net([[read(weights[:half], options), read(weights[half:], options)]], merge=_MERGES[merge])
 
 
 def to_keras(net: Any, params: Any) -> list[np.ndarray]:
-    """The weights of a net as what `set_weights` of a Keras layer takes.
+    """Convert the weights of a net to the list that `set_weights` of a Keras layer takes.
 
-    Of the two biases of a GRU with `reset_after` the first is rnnscan's and the second is zero, apart from the
-    candidate's. So rnnscan's parameters come back exactly by `from_keras`, and Keras' own biases come back as their
-    sums. The activations are not among the weights: the layer's must be those of the net.
+    For a GRU with `reset_after`, the first bias is rnnscan's and the second is zero, except for the candidate.
+    `from_keras` restores rnnscan's parameters exactly. Weights do not include activations: give the layer those of the
+    net.
 
     Args:
         net: a layer of `RNN`, `LSTM`, `GRU` or `ConvLSTM`, or a bidirectional net.
         params: its parameters.
 
     Returns:
-        Arrays of numpy: kernel, recurrent kernel, and the bias if there is one; of a bidirectional net those of the
-        forward layer, then those of the backward one.
+        Numpy arrays: kernel, recurrent kernel, and the bias if there is one. A bidirectional net has those of the
+        forward layer, then those of the backward layer.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if Keras has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if Keras has no such net, or the parameters do not fit the net.
 
     Example:
         >>> import jax
@@ -156,17 +156,17 @@ def to_keras(net: Any, params: Any) -> list[np.ndarray]:
         >>> [array.shape for array in to_keras(net, net.init(jax.random.key(0), input_size=3))]
         [(3, 12), (4, 12), (2, 12)]
     """
-    layers = parts_of("to_keras", "Keras", net, params, merges=tuple(_MERGES.values()), reverse=True)
-    return [array for part in one_layer("to_keras", "Keras", layers) for array in _write_weights(part)]
+    layers = cells_of("to_keras", "Keras", net, params, merges=tuple(_MERGES.values()), reverse=True)
+    return [array for weights in only_layer("to_keras", "Keras", layers) for array in _write_weights(weights)]
 
 
 def _class_of(layer: Any) -> str | None:
-    """Which of the known classes a layer is of, or is a subclass of."""
+    """The known class of a layer, or of a base class of it."""
     names = (parent.__name__ for parent in type(layer).__mro__)
     return next((name for name in names if name in _KINDS or name == "Bidirectional"), None)
 
 
-def _read_layer(layer: Any) -> Part:
+def _read_layer(layer: Any) -> CellWeights:
     kind = _class_of(layer)
     if kind not in _KINDS:
         raise ValueError(
@@ -187,14 +187,14 @@ def _read_layer(layer: Any) -> Part:
 
 
 def _read_activation(activation: Any) -> Any:
-    """Keras' own functions by name; any other one is itself what the net shall compute."""
+    """Look up Keras' own functions by name. Other functions are used unchanged."""
     if getattr(activation, "__module__", "").partition(".")[0] != "keras":
         return activation
-    hint = " Convert the weights alone, with functions of JAX: from_keras_weights(..., activation=..., ...)."
+    hint = " Convert only the weights, with a function of JAX: from_keras_weights(..., activation=..., ...)."
     return find_activation("from_keras", "Keras", activation.__name__, _ACTIVATIONS, hint)
 
 
-def _read_weights(function: str, name: str, weights: Sequence[Any], options: dict[str, Any]) -> Part:
+def _read_weights(function: str, name: str, weights: Sequence[Any], options: dict[str, Any]) -> CellWeights:
     kind = _KINDS[name]
     layout = find_layout(function, "Keras", kind)
     if len(weights) not in (2, 3):
@@ -218,7 +218,7 @@ def _read_weights(function: str, name: str, weights: Sequence[Any], options: dic
     if spatial:
         options = options | {"kernel_size": arrays["kernel"].shape[:-2]}
     read = read_weights(layout, arrays["kernel"], arrays["recurrent_kernel"], biases, resets_product=resets_product)
-    return make_part(kind, read, **options)
+    return make_cell(kind, read, **options)
 
 
 def _check_shapes(
@@ -235,15 +235,15 @@ def _check_shapes(
     )
     *sizes, units, _ = arrays["recurrent_kernel"].shape
     known = dict(zip("XYZ", sizes, strict=False)) | {"H": units}
-    # The one that the sizes are of comes first, so that an error names it where it is at fault.
+    # The tensor that determines sizes comes first, so that an error names it if it is wrong.
     for name, shape in shapes.items():
         if name in arrays:
             check_shape(function, "Keras", name, arrays[name], shape, known, layout)
 
 
-def _write_weights(part: Part) -> list[np.ndarray]:
-    layout, weights = find_layout("to_keras", "Keras", part.kind), part.weights
-    biases = weights.biases(layout)
-    if part.kind == "GRU" and biases:
-        biases = [np.stack(biases)] if part.cell.reset_after else biases[:1]
-    return [layout.fuse(weights.kernel), layout.fuse(weights.recurrent_kernel), *biases]
+def _write_weights(weights: CellWeights) -> list[np.ndarray]:
+    layout, by_gate = find_layout("to_keras", "Keras", weights.kind), weights.by_gate
+    biases = by_gate.biases(layout)
+    if weights.kind == "GRU" and biases:
+        biases = [np.stack(biases)] if weights.cell.reset_after else biases[:1]
+    return [layout.fuse(by_gate.kernel), layout.fuse(by_gate.recurrent_kernel), *biases]

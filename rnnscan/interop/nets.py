@@ -1,4 +1,4 @@
-"""Nets from weights by gate, and the cells of a net with their weights by gate."""
+"""Build nets from weights by gate, and read the weights by gate of the cells of a net."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 from rnnscan import cells
 from rnnscan._messages import listing
 from rnnscan.cells.activations import ACTIVATIONS, Activation
-from rnnscan.interop.gates import LAYOUTS, Weights, split_blocks
+from rnnscan.interop.gates import LAYOUTS, GateWeights, split_blocks
 from rnnscan.interop.tensors import to_jax
 from rnnscan.nets import Bidirectional, Chain, Layer, bidirectional, chain, layer
 from rnnscan.nets.base import check_parts
@@ -27,7 +27,7 @@ CELLS: dict[str, Any] = {
     "LayerNormMILSTM": cells.LayerNormMILSTM,
 }
 
-# What decides which function of its weights a cell is; everything else is about making parameters, or about dtypes.
+# The options that change the function a cell computes. The others concern initialization and dtypes.
 _OPTIONS = (
     "peepholes",
     "coupled_gates",
@@ -42,19 +42,19 @@ _OPTIONS = (
 )
 
 
-class Part(NamedTuple):
-    """One cell of a net, with its parameters: one direction of one layer."""
+class CellWeights(NamedTuple):
+    """A cell with its parameters: one direction of one layer."""
 
     kind: str
     cell: Any
     params: dict[str, Any]
 
     @property
-    def weights(self) -> Weights:
+    def by_gate(self) -> GateWeights:
         """The parameters by gate."""
         layout = LAYOUTS["rnnscan"][self.kind]
         arrays = {name: np.asarray(leaf) for name, leaf in self.params.items()}
-        return Weights(
+        return GateWeights(
             layout.split(arrays["kernel"]),
             layout.split(arrays["recurrent_kernel"]),
             layout.split(arrays["bias"]) if "bias" in arrays else None,
@@ -66,72 +66,69 @@ class Part(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """The size D of the input, H of the state and P of the output."""
-        return {
-            "D": self.params["kernel"].shape[-2],
-            "H": self.cell.hidden_size,
-            "P": self.cell.output_size,
-        }
+        return {"D": self.params["kernel"].shape[-2], "H": self.cell.hidden_size, "P": self.cell.output_size}
 
 
-def make_part(kind: str, weights: Weights, **options: Any) -> Part:
-    """A cell of the weights' sizes and dtype, and its parameters."""
+def make_cell(kind: str, by_gate: GateWeights, **options: Any) -> CellWeights:
+    """Make a cell that fits the sizes and the dtype of weights, with its parameters."""
     layout = LAYOUTS["rnnscan"][kind]
     arrays = {
-        "kernel": layout.fuse(weights.kernel),
-        "recurrent_kernel": layout.fuse(weights.recurrent_kernel),
-        "recurrent_bias": weights.recurrent_bias,
-        "projection_kernel": weights.projection_kernel,
+        "kernel": layout.fuse(by_gate.kernel),
+        "recurrent_kernel": layout.fuse(by_gate.recurrent_kernel),
+        "recurrent_bias": by_gate.recurrent_bias,
+        "projection_kernel": by_gate.projection_kernel,
     }
-    if weights.bias is not None:
-        arrays["bias"] = layout.fuse(weights.bias)
-    if weights.peepholes is not None:
-        arrays["peepholes"] = np.concatenate([weights.peepholes[gate] for gate in layout.peepholes])
+    if by_gate.bias is not None:
+        arrays["bias"] = layout.fuse(by_gate.bias)
+    if by_gate.peepholes is not None:
+        arrays["peepholes"] = np.concatenate([by_gate.peepholes[gate] for gate in layout.peepholes])
         options["peepholes"] = True
-    if weights.projection_kernel is not None:
-        options["proj_size"] = weights.projection_kernel.shape[1]
+    if by_gate.projection_kernel is not None:
+        options["proj_size"] = by_gate.projection_kernel.shape[1]
     params = to_jax({name: array for name, array in arrays.items() if array is not None})
     kernel = params["kernel"]
     cell = CELLS[kind](
-        kernel.shape[-1] // len(layout.gates), use_bias=weights.bias is not None, param_dtype=kernel.dtype, **options
+        kernel.shape[-1] // len(layout.gates), use_bias=by_gate.bias is not None, param_dtype=kernel.dtype, **options
     )
-    return Part(kind, cell, params)
+    return CellWeights(kind, cell, params)
 
 
-def make_net(layers: Sequence[Sequence[Part]], *, dropout: float = 0.0, merge: Any = "concat") -> tuple[Any, Any]:
-    """A net of layers, each of one cell or of a forward and a backward one; a chain where there are several."""
+def make_net(layers: list[list[CellWeights]], *, dropout: float = 0.0, merge: Any = "concat") -> tuple[Any, Any]:
+    """Make a layer of one cell, or a bidirectional net of two. Several layers become a chain."""
     nets: list[Any] = []
     params: list[Any] = []
-    for parts in layers:
-        if len(parts) == 2:
-            nets.append(bidirectional(parts[0].cell, parts[1].cell, merge=merge))
-            params.append({"forward": parts[0].params, "backward": parts[1].params})
+    for directions in layers:
+        if len(directions) == 2:
+            forward, backward = directions
+            nets.append(bidirectional(forward.cell, backward.cell, merge=merge))
+            params.append({"forward": forward.params, "backward": backward.params})
         else:
-            nets.append(layer(parts[0].cell))
-            params.append(parts[0].params)
+            nets.append(layer(directions[0].cell))
+            params.append(directions[0].params)
     if len(nets) == 1:
         return nets[0], params[0]
     return chain(*nets, dropout=dropout), {f"net_{number}": of_net for number, of_net in enumerate(params)}
 
 
-def parts_of(
+def cells_of(
     function: str, library: str, net: Any, params: Any, *, merges: Sequence[Any] = ("concat",), reverse: bool = False
-) -> list[list[Part]]:
-    """The cells of a net that a library has as well, by layer and direction.
+) -> list[list[CellWeights]]:
+    """Read the cells of a net, by layer and direction, and check that a library supports them.
 
     Args:
-        function: that speaks.
-        library: that must have such cells.
-        net: a layer, a bidirectional net, or a chain of such.
+        function: the name of the calling function, for messages.
+        library: the library that must support the net.
+        net: a layer, a bidirectional net, or a chain of these.
         params: its parameters.
-        merges: the ways in which the library merges two directions.
-        reverse: whether the library has layers that run in reverse only.
+        merges: the `merge` options that the library supports.
+        reverse: whether the library supports layers that run only in reverse.
 
     Returns:
         For each layer its cell, or its forward and its backward cell.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if the library has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if the library does not support the net, or the parameters do not fit it.
     """
     nets = net.nets if isinstance(net, Chain) else (net,)
     of_nets = [params]
@@ -140,48 +137,48 @@ def parts_of(
         check_parts(function, names, params, None)
         of_nets = [params[name] for name in names]
     return [
-        _parts_of_layer(function, library, of_layer, of_net, merges, reverse)
+        _cells_of_layer(function, library, of_layer, of_net, merges, reverse)
         for of_layer, of_net in zip(nets, of_nets, strict=True)
     ]
 
 
-def one_layer(function: str, library: str, layers: list[list[Part]]) -> list[Part]:
-    """The only layer of a net.
+def only_layer(function: str, library: str, layers: list[list[CellWeights]]) -> list[CellWeights]:
+    """Return the only layer of a net.
 
     Raises:
         ValueError: if there are several.
     """
     if len(layers) != 1:
         raise ValueError(
-            f"{function}: {library} has one layer at a time; got a chain of {len(layers)}. Convert each by itself: "
-            "net.nets[0] with params['net_0'], and so on."
+            f"{function}: {library} has one layer at a time; got a chain of {len(layers)}. Convert each layer "
+            "separately: net.nets[0] with params['net_0'], and so on."
         )
     return layers[0]
 
 
-def check_alike(function: str, library: str, layers: list[list[Part]]) -> None:
-    """Refuse layers that differ in what a library has once for all of them.
+def check_alike(function: str, library: str, layers: list[list[CellWeights]]) -> None:
+    """Check that all cells of a net have the same kind, sizes and options, as one module of a library does.
 
     Raises:
-        ValueError: naming two that differ.
+        ValueError: if two differ.
     """
-    (first, directions), *others = [(part, len(parts)) for parts in layers for part in parts]
-    for part, of_part in others:
-        if _form(part) != _form(first) or of_part != directions:
+    (first, count), *others = [(weights, len(directions)) for directions in layers for weights in directions]
+    for other, other_count in others:
+        if _form(other) != _form(first) or other_count != count:
             raise ValueError(
-                f"{function}: all cells of {library} must be of one kind, size and form, and all layers of as many "
-                f"directions; got {first.cell!r} and {part.cell!r} in {directions} and {of_part} directions."
+                f"{function}: all cells of {library} must have one kind, size and form, and all layers as many "
+                f"directions; got {first.cell!r} and {other.cell!r} in {count} and {other_count} directions."
             )
 
 
-def _form(part: Part) -> tuple[Any, ...]:
-    cell = part.cell
-    return part.kind, cell.hidden_size, cell.output_size, sorted(part.params), getattr(cell, "reset_after", None)
+def _form(weights: CellWeights) -> tuple[Any, ...]:
+    cell = weights.cell
+    return weights.kind, cell.hidden_size, cell.output_size, sorted(weights.params), getattr(cell, "reset_after", None)
 
 
-def _parts_of_layer(
+def _cells_of_layer(
     function: str, library: str, net: Any, params: Any, merges: Sequence[Any], reverse: bool
-) -> list[Part]:
+) -> list[CellWeights]:
     if isinstance(net, Bidirectional):
         if net.merge not in merges:
             raise ValueError(
@@ -189,24 +186,24 @@ def _parts_of_layer(
             )
         check_parts(function, ("forward", "backward"), params, None)
         return [
-            cell_part(function, library, net.forward, params["forward"]),
-            cell_part(function, library, net.backward, params["backward"]),
+            cell_of(function, library, net.forward, params["forward"]),
+            cell_of(function, library, net.backward, params["backward"]),
         ]
     if not isinstance(net, Layer):
         raise TypeError(
-            f"{function}: the net must be a layer, a bidirectional net, or a chain of such; got {type(net).__name__}. "
-            "Make a net of a cell with layer(cell)."
+            f"{function}: the net must be a layer, a bidirectional net, or a chain of these; got "
+            f"{type(net).__name__}. Make a net from a cell with layer(cell)."
         )
     if net.reverse and not reverse:
-        raise ValueError(f"{function}: {library} has no layer that runs in reverse only; got {net!r}.")
-    return [cell_part(function, library, net.cell, params)]
+        raise ValueError(f"{function}: {library} has no layer that runs only in reverse; got {net!r}.")
+    return [cell_of(function, library, net.cell, params)]
 
 
-def cell_part(function: str, library: str, cell: Any, params: Any) -> Part:
-    """A cell that a library has as well.
+def cell_of(function: str, library: str, cell: Any, params: Any) -> CellWeights:
+    """Check that a library supports a cell, and that the parameters fit it.
 
     Raises:
-        ValueError: if the library has no such cell, or the parameters are not those of the cell.
+        ValueError: if either is not so.
     """
     known = {kind: CELLS[kind] for kind in LAYOUTS[library]}
     kind = next((kind for kind, cell_type in known.items() if type(cell) is cell_type), None)
@@ -218,14 +215,14 @@ def cell_part(function: str, library: str, cell: Any, params: Any) -> Part:
         if option not in layout.options and activation_name(value) != getattr(default, option, None):
             raise ValueError(f"{function}: {library} has no {kind} with {option}={value!r}; got {cell!r}.")
     check_cell_params(cell, params)
-    return Part(kind, cell, params)
+    return CellWeights(kind, cell, params)
 
 
 def check_cell_params(cell: Any, params: Any) -> None:
-    """Have the cell itself refuse parameters that are not its own, as it does in a step."""
+    """Let the cell check its parameters, as it does in a step."""
     kernel: Any = params.get("kernel") if isinstance(params, dict) else None
     features = kernel.shape[-2] if getattr(kernel, "ndim", 0) >= 2 else 1
-    # Any spatial sizes, large enough for a kernel without padding.
+    # Spatial sizes that are large enough for any kernel without padding.
     spatial = tuple(1 + reach for reach in _reaches(cell))
     x = jax.ShapeDtypeStruct((1, *spatial, features), jnp.float32)
     jax.eval_shape(lambda params, x: cell(params, cell.initial_carry(x), x), params, x)
@@ -239,18 +236,18 @@ def _reaches(cell: Any) -> tuple[int, ...]:
 
 
 def activation_name(activation: Any) -> Any:
-    """The name of an activation that rnnscan has one for; anything else as it is."""
+    """Return the name of an activation, or the activation itself if rnnscan has no name for it."""
     return next((name for name, function in ACTIVATIONS.items() if function is activation), activation)
 
 
 def find_activation(
     function: str, library: str, name: str, known: Mapping[str, Activation], hint: str = ""
 ) -> Activation:
-    """An activation of a library, by the library's name for it.
+    """Look up an activation by a library's name.
 
     Raises:
-        ValueError: if it is not known.
+        ValueError: if the name is unknown.
     """
     if name not in known:
-        raise ValueError(f"{function}: {library}'s activations here are {listing(known)}; got {name!r}.{hint}")
+        raise ValueError(f"{function}: an activation must be one of {listing(known)}; got {library}'s {name!r}.{hint}")
     return known[name]

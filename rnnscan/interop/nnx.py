@@ -1,4 +1,4 @@
-"""Weights from and to the cells of `flax.nnx`."""
+"""Convert weights from and to the cells of `flax.nnx`."""
 
 import importlib
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from jaxtyping import Array
 from rnnscan._messages import listing
 from rnnscan.interop.flax import KINDS, find_kind, flatten, make_dense_net, nest, read_dense, write_dense
 from rnnscan.interop.gates import find_layout, read_weights
-from rnnscan.interop.nets import Part, activation_name, one_layer, parts_of
+from rnnscan.interop.nets import CellWeights, activation_name, cells_of, only_layer
 from rnnscan.interop.tensors import check_names, check_shape
 
 
 _DEFAULTS = {"LSTM": "LSTMCell", "GRU": "GRUCell", "RNN": "SimpleCell"}
 
-# The cells with one dense layer for all gates of the input, and one for those of the hidden state; here are the biases.
+# The cells with one dense layer for the input and one for the hidden state, each for all gates; and their bias.
 _FUSED = {"OptimizedLSTMCell": "dense_h/bias", "GRUCell": "dense_i/bias", "SimpleCell": "dense_i/bias"}
 
 
 def from_nnx(cell: Any) -> tuple[Any, Any]:
-    """Make a net of a cell of `flax.nnx`.
+    """Make a net from a cell of `flax.nnx`.
 
-    Flax's LSTM cells have the carry `(c, h)`, and rnnscan's `(h, c)`. A `GRUCell` of `flax.nnx` has no bias of the
-    candidate's recurrent product, which is zero here.
+    The carry of an LSTM is `(c, h)` in Flax and `(h, c)` in rnnscan. A `GRUCell` of `flax.nnx` has no bias in the
+    candidate's recurrent product, so `"recurrent_bias"` is zero.
 
     Args:
-        cell: an `LSTMCell`, `OptimizedLSTMCell`, `GRUCell` or `SimpleCell`, whose activations become the net's.
+        cell: an `LSTMCell`, `OptimizedLSTMCell`, `GRUCell` or `SimpleCell`. The net takes its activations.
 
     Returns:
         The net, a `layer`, and its parameters.
@@ -42,7 +42,7 @@ def from_nnx(cell: Any) -> tuple[Any, Any]:
     find_kind("from_nnx", name, ["LSTMCell", *_FUSED])
     if getattr(cell, "residual", False):
         raise ValueError(
-            "from_nnx: a SimpleCell must have residual=False; got residual=True. The like of it is a cell without, "
+            "from_nnx: a SimpleCell must have residual=False; got residual=True. Use the equivalent non-residual cell, "
             "whose recurrent kernel has the identity added."
         )
     tensors = flatten("from_nnx", nnx.to_pure_dict(nnx.state(cell, nnx.Param)))
@@ -51,29 +51,29 @@ def from_nnx(cell: Any) -> tuple[Any, Any]:
         activations["gate_activation"] = activation_name(cell.gate_fn)
     if name in _FUSED:
         return _read_fused(name, tensors, activations)
-    # "if" is a word of Python's, so that the attribute of flax.nnx has an underscore.
+    # "if" is a keyword of Python, so the attribute in flax.nnx has an underscore.
     renamed = {tensor.replace("if_/", "if/"): array for tensor, array in tensors.items()}
     return read_dense("from_nnx", KINDS[name], renamed, **activations)
 
 
 def to_nnx(net: Any, params: Any, kind: str | None = None) -> dict[str, dict[str, Array]]:
-    """The weights of a net as the state of a cell of `flax.nnx`, which `nnx.update(cell, state)` puts into a cell.
+    """Convert the weights of a net to the state of a cell of `flax.nnx`, for `nnx.update(cell, state)`.
 
-    They come back exactly by `from_nnx`. Flax's biases are zero where rnnscan has none. The activations are not among
-    the weights: the cell's must be those of the net.
+    `from_nnx` restores them exactly. Missing biases become zero. Weights do not include activations: give the cell
+    those of the net.
 
     Args:
         net: a layer of `LSTM`, `GRU` or `RNN`.
         params: its parameters.
-        kind: of the cell: "LSTMCell", "OptimizedLSTMCell", "GRUCell" or "SimpleCell"; None: the one of the net's cell,
-            of the LSTM cells "LSTMCell".
+        kind: the kind of cell, "LSTMCell", "OptimizedLSTMCell", "GRUCell" or "SimpleCell". None: the kind of the net's
+            cell, "LSTMCell" for an LSTM.
 
     Returns:
-        A dictionary as `nnx.to_pure_dict(nnx.state(cell, nnx.Param))` has it.
+        A dictionary in the form of `nnx.to_pure_dict(nnx.state(cell, nnx.Param))`.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if Flax has no such net, as of a GRU whose `"recurrent_bias"` is not zero.
+        TypeError: if the net is of another kind.
+        ValueError: if Flax has no such net, such as a GRU whose `"recurrent_bias"` is not zero.
 
     Example:
         >>> import jax
@@ -84,14 +84,14 @@ def to_nnx(net: Any, params: Any, kind: str | None = None) -> dict[str, dict[str
         >>> jax.tree.map(lambda leaf: leaf.shape, state)
         {'dense_h': {'bias': (16,), 'kernel': (4, 16)}, 'dense_i': {'kernel': (3, 16)}}
     """
-    (part,) = one_layer("to_nnx", "Flax", parts_of("to_nnx", "Flax", net, params, merges=()))
-    if part.kind not in _DEFAULTS:
-        raise ValueError(f"to_nnx: flax.nnx has cells of the kinds {listing(_DEFAULTS)}; got {part.cell!r}.")
-    kind = _DEFAULTS[part.kind] if kind is None else kind
-    find_kind("to_nnx", kind, [name for name, of_name in KINDS.items() if of_name == part.kind])
+    (weights,) = only_layer("to_nnx", "Flax", cells_of("to_nnx", "Flax", net, params, merges=()))
+    if weights.kind not in _DEFAULTS:
+        raise ValueError(f"to_nnx: flax.nnx has cells of the kinds {listing(_DEFAULTS)}; got {weights.cell!r}.")
+    kind = _DEFAULTS[weights.kind] if kind is None else kind
+    find_kind("to_nnx", kind, [name for name, of_name in KINDS.items() if of_name == weights.kind])
     if kind in _FUSED:
-        return nest(_write_fused(kind, part))
-    return nest({tensor.replace("if/", "if_/"): array for tensor, array in write_dense(part).items()})
+        return nest(_write_fused(kind, weights))
+    return nest({tensor.replace("if/", "if_/"): array for tensor, array in write_dense(weights).items()})
 
 
 def _import_nnx() -> Any:
@@ -99,7 +99,7 @@ def _import_nnx() -> Any:
         return importlib.import_module("flax.nnx")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"from_nnx: the extra 'flax' must be installed; got no module {error.name!r}. Install it with the extra: "
+            f"from_nnx: the extra 'flax' must be installed; got no module {error.name!r}. Run "
             'pip install ".[flax]" in the checkout of rnnscan.'
         ) from error
 
@@ -114,22 +114,22 @@ def _read_fused(name: str, tensors: Mapping[str, np.ndarray], activations: dict[
     for tensor, shape in shapes.items():
         check_shape("from_nnx", "flax.nnx", tensor, tensors[tensor], shape, sizes, layout)
         sizes = sizes or {"H": tensors[tensor].shape[0]}
-    weights = read_weights(layout, tensors["dense_i/kernel"], tensors["dense_h/kernel"], [tensors[bias]])
+    by_gate = read_weights(layout, tensors["dense_i/kernel"], tensors["dense_h/kernel"], [tensors[bias]])
     if kind == "GRU":
-        weights = replace(weights, recurrent_bias=np.zeros_like(tensors[bias][: sizes["H"]]))
-    return make_dense_net(kind, weights, **activations)
+        by_gate = replace(by_gate, recurrent_bias=np.zeros_like(tensors[bias][: sizes["H"]]))
+    return make_dense_net(kind, by_gate, **activations)
 
 
-def _write_fused(name: str, part: Part) -> dict[str, np.ndarray]:
-    layout, weights = find_layout("to_nnx", "Flax", part.kind), part.weights
-    if weights.recurrent_bias is not None and weights.recurrent_bias.any():
+def _write_fused(name: str, weights: CellWeights) -> dict[str, np.ndarray]:
+    layout, by_gate = find_layout("to_nnx", "Flax", weights.kind), weights.by_gate
+    if by_gate.recurrent_bias is not None and by_gate.recurrent_bias.any():
         raise ValueError(
-            "to_nnx: `recurrent_bias` must be zero, because flax.nnx's GRUCell has none; got others. flax.linen's has "
-            "one: to_flax."
+            "to_nnx: `recurrent_bias` must be zero, because flax.nnx's GRUCell has none; got other values. Use "
+            "to_flax, whose GRUCell has one."
         )
-    (bias,) = weights.biases(layout, absent="zeros")
+    (bias,) = by_gate.biases(layout, absent="zeros")
     return {
-        "dense_i/kernel": layout.fuse(weights.kernel),
-        "dense_h/kernel": layout.fuse(weights.recurrent_kernel),
+        "dense_i/kernel": layout.fuse(by_gate.kernel),
+        "dense_h/kernel": layout.fuse(by_gate.recurrent_kernel),
         _FUSED[name]: bias,
     }

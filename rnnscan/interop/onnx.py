@@ -1,4 +1,4 @@
-"""Weights from and to ONNX's operators `LSTM`, `GRU` and `RNN`, whose tensors are arrays: no `onnx` is needed."""
+"""Convert tensors from and to the ONNX operators `LSTM`, `GRU` and `RNN`. The `onnx` package is not needed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import (
-    Part,
+    CellWeights,
     activation_name,
+    cells_of,
     check_alike,
     find_activation,
+    make_cell,
     make_net,
-    make_part,
-    one_layer,
-    parts_of,
+    only_layer,
 )
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape
 from rnnscan.nets import Bidirectional, layer
@@ -24,7 +24,7 @@ from rnnscan.nets import Bidirectional, layer
 
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
-# Those whose parameters alpha and beta are at ONNX's defaults.
+# With ONNX's default alpha and beta.
 _ACTIVATIONS: dict[str, Activation] = {
     "Elu": "elu",
     "HardSigmoid": "hard_sigmoid",
@@ -36,7 +36,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "Tanh": "tanh",
 }
 
-# Of one direction: f of the gates, g of the candidate, h of an LSTM's state.
+# For one direction: gates (f), candidate (g), and an LSTM's state (h).
 _DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
@@ -48,26 +48,26 @@ def from_onnx(
     linear_before_reset: int = 0,
     activations: Sequence[str] | None = None,
 ) -> tuple[Any, Any]:
-    """Make a net of the tensors of an ONNX operator `LSTM`, `GRU` or `RNN`, which is one layer.
+    """Make a net from the tensors of an ONNX operator `LSTM`, `GRU` or `RNN`, which is one layer.
 
-    The two halves of `B` become their sum, apart from the candidate's of a GRU with `linear_before_reset`, whose second
-    one stays `"recurrent_bias"`. The net's outputs are `(T, N, H)`, or of two directions `(T, N, 2H)`, where ONNX's are
-    `(T, directions, N, H)`. The attributes `clip`, of the preactivations, and `input_forget` have no like here.
+    The two halves of `B` are added, except for the candidate of a GRU with `linear_before_reset`, whose second bias
+    becomes `"recurrent_bias"`. The net's outputs are `(T, N, H)`, or `(T, N, 2H)` for two directions, while ONNX's are
+    `(T, directions, N, H)`. The attributes `clip` and `input_forget` are not supported.
 
     Args:
-        tensors: the inputs `{"W": (directions, 4H, D), "R": (directions, 4H, H)}` of an LSTM, with 3H of a GRU and H of
-            an RNN, and where the operator has them `"B"` `(directions, 8H)` and `"P"` `(directions, 3H)`.
+        tensors: the inputs `{"W": (directions, 4H, D), "R": (directions, 4H, H)}` of an LSTM, with 3H for a GRU and H
+            for an RNN. Optionally `"B"` `(directions, 8H)`, and `"P"` `(directions, 3H)` of an LSTM.
         kind: "LSTM", "GRU" or "RNN".
         direction: the attribute: "forward", "reverse" or "bidirectional".
-        linear_before_reset: the attribute of a GRU: 1 is `reset_after=True`.
-        activations: the attribute, of each direction in turn; None: ONNX's defaults.
+        linear_before_reset: the attribute of a GRU. 1 is `reset_after=True`.
+        activations: the attribute, for each direction in turn. None: ONNX's defaults.
 
     Returns:
         The net, a `layer` or a `bidirectional` one, and its parameters.
 
     Raises:
-        ValueError: if a tensor is missing, unknown or of another shape, or an attribute cannot be.
-        TypeError: if one is no tensor of a floating dtype.
+        ValueError: if a tensor is missing, unknown or of another shape, or an attribute is invalid.
+        TypeError: if one is not a tensor of a floating dtype.
 
     Example:
         >>> import numpy as np
@@ -90,32 +90,31 @@ def from_onnx(
     options = _read_activations(kind, activations, directions)
     if kind == "GRU":
         options = [of_direction | {"reset_after": bool(linear_before_reset)} for of_direction in options]
-    parts = [
-        _read_part(kind, layout, {name: array[number] for name, array in arrays.items()}, options[number])
+    cells = [
+        _read_cell(kind, layout, {name: array[number] for name, array in arrays.items()}, options[number])
         for number in range(directions)
     ]
     if direction == "reverse":
-        return layer(parts[0].cell, reverse=True), parts[0].params
-    return make_net([parts])
+        return layer(cells[0].cell, reverse=True), cells[0].params
+    return make_net([cells])
 
 
 def to_onnx(net: Any, params: Any) -> dict[str, np.ndarray]:
-    """The weights of a net as tensors of an ONNX operator `LSTM`, `GRU` or `RNN`.
+    """Convert the weights of a net to tensors of an ONNX operator `LSTM`, `GRU` or `RNN`.
 
-    Of the two halves of `B` the first is rnnscan's bias and the second is zero, apart from the candidate's of a GRU
-    with `reset_after`. So rnnscan's parameters come back exactly by `from_onnx`, and an operator's own biases come back
-    as their sums. `onnx_attributes` makes the attributes.
+    The first half of `B` is rnnscan's bias. The second is zero, except for the candidate of a GRU with `reset_after`.
+    `from_onnx` restores rnnscan's parameters exactly. `onnx_attributes` makes the operator's attributes.
 
     Args:
         net: a layer of `LSTM`, `GRU` or `RNN`, or a bidirectional net of two cells of one form.
         params: its parameters.
 
     Returns:
-        Arrays of numpy: `"W"`, `"R"`, and where the net has them `"B"` and `"P"`.
+        Numpy arrays `"W"`, `"R"`, and `"B"` and `"P"` if the net has biases and peepholes.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if ONNX has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if ONNX has no such net, or the parameters do not fit the net.
 
     Example:
         >>> import jax
@@ -125,22 +124,22 @@ def to_onnx(net: Any, params: Any) -> dict[str, np.ndarray]:
         >>> {name: array.shape for name, array in to_onnx(net, net.init(jax.random.key(0), input_size=3)).items()}
         {'W': (2, 16, 3), 'R': (2, 16, 4), 'B': (2, 32)}
     """
-    parts = one_layer("to_onnx", "ONNX", parts_of("to_onnx", "ONNX", net, params, reverse=True))
-    check_alike("to_onnx", "ONNX", [parts])
-    for part in parts:
-        _write_activations(part.kind, part.cell)
-    tensors = [_write_part(part) for part in parts]
-    return {name: np.stack([of_part[name] for of_part in tensors]) for name in tensors[0]}
+    cells = only_layer("to_onnx", "ONNX", cells_of("to_onnx", "ONNX", net, params, reverse=True))
+    check_alike("to_onnx", "ONNX", [cells])
+    for weights in cells:
+        _write_activations(weights.kind, weights.cell)
+    tensors = [_write_cell(weights) for weights in cells]
+    return {name: np.stack([of_cell[name] for of_cell in tensors]) for name in tensors[0]}
 
 
 def onnx_attributes(net: Any) -> dict[str, Any]:
-    """The attributes of the ONNX operator that `to_onnx` makes the tensors of.
+    """Make the attributes of the ONNX operator for the tensors of `to_onnx`.
 
     Args:
         net: a layer of `LSTM`, `GRU` or `RNN`, or a bidirectional net.
 
     Returns:
-        `direction`, `hidden_size`, `activations` and of a GRU `linear_before_reset`.
+        `direction`, `hidden_size`, `activations`, and `linear_before_reset` for a GRU.
 
     Raises:
         ValueError: if ONNX has no such activation.
@@ -179,8 +178,8 @@ def _check_shapes(layout: Layout, arrays: dict[str, np.ndarray], directions: int
         check_shape("from_onnx", "ONNX", name, array, shapes[name], {"H": arrays["R"].shape[-1]}, layout)
 
 
-def _read_part(kind: str, layout: Layout, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> Part:
-    weights = read_weights(
+def _read_cell(kind: str, layout: Layout, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> CellWeights:
+    by_gate = read_weights(
         layout,
         tensors["W"],
         tensors["R"],
@@ -188,21 +187,21 @@ def _read_part(kind: str, layout: Layout, tensors: dict[str, np.ndarray], option
         resets_product=options.get("reset_after", False),
         peepholes=tensors.get("P"),
     )
-    return make_part(kind, weights, **options)
+    return make_cell(kind, by_gate, **options)
 
 
-def _write_part(part: Part) -> dict[str, np.ndarray]:
-    layout, weights = find_layout("to_onnx", "ONNX", part.kind), part.weights
-    tensors = {"W": layout.fuse(weights.kernel), "R": layout.fuse(weights.recurrent_kernel)}
-    if weights.bias is not None:
-        tensors["B"] = np.concatenate(weights.biases(layout))
-    if weights.peepholes is not None:
-        tensors["P"] = np.concatenate([weights.peepholes[gate] for gate in layout.peepholes])
+def _write_cell(weights: CellWeights) -> dict[str, np.ndarray]:
+    layout, by_gate = find_layout("to_onnx", "ONNX", weights.kind), weights.by_gate
+    tensors = {"W": layout.fuse(by_gate.kernel), "R": layout.fuse(by_gate.recurrent_kernel)}
+    if by_gate.bias is not None:
+        tensors["B"] = np.concatenate(by_gate.biases(layout))
+    if by_gate.peepholes is not None:
+        tensors["P"] = np.concatenate([by_gate.peepholes[gate] for gate in layout.peepholes])
     return tensors
 
 
 def _read_activations(kind: str, names: Sequence[str] | None, directions: int) -> list[dict[str, Any]]:
-    """The activations of each direction, as options of a cell."""
+    """Convert the activations of each direction to options of a cell."""
     count = len(_DEFAULTS[kind])
     names = _DEFAULTS[kind] * directions if names is None else names
     if len(names) != count * directions:
@@ -215,8 +214,8 @@ def _read_activations(kind: str, names: Sequence[str] | None, directions: int) -
         *of_gates, activation = found[first : first + count]
         if kind == "LSTM" and of_gates.pop() != activation:
             raise ValueError(
-                "from_onnx: the second and the third activation, of candidate and state, must be the same here; got "
-                f"{names!r}."
+                "from_onnx: the second and the third activation, of candidate and state, must be the same in rnnscan; "
+                f"got {names!r}."
             )
         options.append({"activation": activation} | ({"gate_activation": of_gates[0]} if of_gates else {}))
     return options

@@ -1,4 +1,4 @@
-"""Parameters in files of safetensors."""
+"""Save and load parameters as safetensors files."""
 
 import hashlib
 import importlib
@@ -15,23 +15,23 @@ from rnnscan.interop.tensors import to_jax
 
 
 _FORMAT = "rnnscan"
-# Of the names and forms of what is written: a change of them takes another number.
+# The version of the names and shapes in a file. Change it with them.
 _LAYOUT = "1"
 
 
 def save(path: str | Path, net: Any, params: Any) -> None:
-    """Write parameters into a file of safetensors.
+    """Write parameters to a safetensors file.
 
-    Every array goes by its place, such as `"net_0/forward/kernel"`. The metadata says what wrote it: the version of
-    rnnscan and of its layout, the net as it is shown, and a digest of the arrays.
+    Each array is named by its path, such as `"net_0/forward/kernel"`. The metadata holds the versions of rnnscan and of
+    the layout, `repr(net)`, and a digest of the arrays.
 
     Args:
         path: the file.
-        net: the net, which is not written itself, only how it is shown.
+        net: the net. Only its `repr` is written.
         params: its parameters: nested dictionaries of arrays.
 
     Raises:
-        TypeError: if the parameters are no dictionaries of arrays, or of a dtype that safetensors has not.
+        TypeError: if the parameters are not dictionaries of arrays, or safetensors does not support a dtype.
         ImportError: if safetensors is not installed.
 
     Example:
@@ -63,14 +63,14 @@ def load(path: str | Path, net: Any = None) -> Any:
 
     Args:
         path: the file.
-        net: the net that they are for; None: any. Float64 stays so where `jax_enable_x64` is on.
+        net: the net that the parameters must fit. None: any.
 
     Returns:
-        The parameters.
+        The parameters. Float64 stays float64 if `jax_enable_x64` is on.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is truncated, altered or another program's, or its parameters are not those of the net.
+        ValueError: if the file is truncated, altered or not rnnscan's, or its parameters do not fit the net.
         ImportError: if safetensors is not installed.
     """
     files = _import("safetensors")
@@ -82,11 +82,12 @@ def load(path: str | Path, net: Any = None) -> Any:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except files.SafetensorError as error:
-        raise ValueError(f"load: {str(path)!r} must be a whole file of safetensors; got {error}.") from error
+        raise ValueError(f"load: {str(path)!r} must be a complete safetensors file; got {error}.") from error
     if metadata.get("format") != _FORMAT:
         raise ValueError(
             f"load: {str(path)!r} must be a file that rnnscan wrote; got the tensors {listing(sorted(tensors))} "
-            "without its metadata. Read it by safetensors.numpy.load_file, and convert the tensors, as by from_torch."
+            "without its metadata. Read it with safetensors.numpy.load_file, then convert the tensors, for example "
+            "with from_torch."
         )
     if metadata.get("layout") != _LAYOUT:
         raise ValueError(
@@ -94,7 +95,7 @@ def load(path: str | Path, net: Any = None) -> Any:
             f"{metadata.get('rnnscan')}."
         )
     if metadata.get("sha256") != _digest(tensors):
-        raise ValueError(f"load: {str(path)!r} must hold what was written; got other tensors, by their digest.")
+        raise ValueError(f"load: {str(path)!r} must be unaltered; got tensors with another digest.")
     params = to_jax(_nest(tensors))
     if net is not None:
         _check_fit(path, net, params, metadata.get("net"))
@@ -106,8 +107,8 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"safetensors: the extra 'interop' must be installed; got no module {error.name!r}. Install it with the "
-            'extra: pip install ".[interop]" in the checkout of rnnscan.'
+            f"safetensors: the extra 'interop' must be installed; got no module {error.name!r}. Run "
+            'pip install ".[interop]" in the checkout of rnnscan.'
         ) from error
 
 
@@ -116,14 +117,14 @@ def _flatten(params: Any) -> dict[str, np.ndarray]:
 
     def add(place: str, value: Any) -> None:
         if isinstance(value, Mapping) and value:
-            for name, part in value.items():
+            for name, inner in value.items():
                 if not isinstance(name, str) or "/" in name or not name:
                     raise TypeError(f"save: names must be strings without '/'; got {name!r} at {place or 'the top'!r}.")
-                add(f"{place}/{name}" if place else name, part)
+                add(f"{place}/{name}" if place else name, inner)
         elif hasattr(value, "shape") and hasattr(value, "dtype") and place:
             if value.dtype == np.complex128:
                 raise TypeError(f"save: safetensors has no complex128; got {describe(value)} at {place!r}.")
-            # safetensors writes the memory as it lies, so it must lie in the order of C.
+            # safetensors writes the raw memory, so it must be in C order.
             tensors[place] = np.array(value, order="C")
         else:
             raise TypeError(
@@ -138,11 +139,11 @@ def _flatten(params: Any) -> dict[str, np.ndarray]:
 def _nest(tensors: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for place, tensor in tensors.items():
-        *parts, name = place.split("/")
-        part = nested
-        for key in parts:
-            part = part.setdefault(key, {})
-        part[name] = tensor
+        *keys, name = place.split("/")
+        inner = nested
+        for key in keys:
+            inner = inner.setdefault(key, {})
+        inner[name] = tensor
     return nested
 
 
@@ -156,7 +157,7 @@ def _digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _check_fit(path: Path, net: Any, params: Any, saved: str | None) -> None:
-    """Refuse parameters that the net has for no size of the input."""
+    """Check that the net has such parameters for some input size."""
     given = {name: tensor.shape for name, tensor in _flatten_shapes(params).items()}
     sizes = sorted({size for shape in given.values() for size in shape})
     faults = [_faults(given, net, size) for size in sizes]

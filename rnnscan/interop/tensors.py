@@ -1,4 +1,4 @@
-"""Tensors from elsewhere as arrays of numpy, and the checks of their names and shapes."""
+"""Convert tensors of other libraries to numpy arrays, and check their names and shapes."""
 
 import math
 import re
@@ -17,15 +17,15 @@ _SIZE = re.compile(r"(\d*)([A-Z]?)(?:\+(\d+))?")
 
 
 def as_array(function: str, name: str, tensor: Any) -> np.ndarray:
-    """A tensor of torch, numpy, JAX or Keras as an array of numpy, of the same dtype.
+    """Convert a tensor of torch, numpy, JAX or Keras to a numpy array of the same dtype.
 
     Raises:
-        TypeError: if it is no tensor of a floating dtype.
+        TypeError: if it is not a tensor of a floating dtype.
     """
     if hasattr(tensor, "detach"):
         tensor = tensor.detach().cpu()
         if str(tensor.dtype) == "torch.bfloat16":
-            # A dtype that torch does not hand to numpy; by way of float32 it stays exact.
+            # torch cannot convert bfloat16 to numpy; float32 holds it exactly.
             tensor = np.asarray(tensor.float()).astype(jnp.bfloat16)
     array = np.asarray(tensor)
     if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -34,10 +34,10 @@ def as_array(function: str, name: str, tensor: Any) -> np.ndarray:
 
 
 def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Named tensors as arrays of numpy.
+    """Convert a dictionary of tensors to numpy arrays.
 
     Raises:
-        TypeError: if they are no dictionary, or one is no tensor of a floating dtype.
+        TypeError: if it is not a dictionary, or a value is not a tensor of a floating dtype.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"{function}: the tensors must be a dictionary by name; got {type(tensors).__name__}.")
@@ -47,10 +47,10 @@ def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray
 def check_names(
     function: str, library: str, given: Iterable[str], expected: Iterable[str], optional: Iterable[str] = ()
 ) -> None:
-    """Refuse tensors that are missing, or that the library has not.
+    """Check that all expected tensors are given, and no unknown ones.
 
     Raises:
-        ValueError: naming them, each unknown one with the nearest known name.
+        ValueError: if a tensor is missing or unknown.
     """
     given, expected, optional = list(given), list(expected), list(optional)
     missing = [name for name in expected if name not in given]
@@ -77,19 +77,19 @@ def check_shape(
     sizes: Mapping[str, int],
     layout: object,
 ) -> None:
-    """Refuse a tensor of another shape.
+    """Check the shape of a tensor.
 
     Args:
-        function: that speaks.
-        library: whose tensor it is.
-        name: of the tensor.
+        function: the name of the calling function, for the message.
+        library: the library of the tensor, for the message.
+        name: the name of the tensor.
         array: the tensor.
-        shape: as the library documents it, such as ("4H", "D").
-        sizes: what its letters stand for. A letter that is not among them stands for any size.
+        shape: the shape in the library's documentation, such as ("4H", "D").
+        sizes: the sizes of the letters. A letter without a size matches any size.
         layout: the order of gates, for the message.
 
     Raises:
-        ValueError: naming both shapes and the layout.
+        ValueError: if the shape differs.
     """
     expected = tuple(_evaluate(size, sizes) for size in shape)
     fits = len(expected) == array.ndim and all(
@@ -111,22 +111,12 @@ def reshape_by_size(
     sizes: Mapping[str, int],
     layout: object,
 ) -> np.ndarray:
-    """Give a tensor of any shape its documented one, element by element in the order of rows.
+    """Reshape a tensor, row by row, to the shape in its library's documentation.
 
-    Args:
-        function: that speaks.
-        library: whose tensor it is.
-        name: of the tensor.
-        array: the tensor.
-        shape: as the library documents it, such as ("4H", "D").
-        sizes: what its letters stand for. The tensor's size decides one that is not among them.
-        layout: the order of gates, for the message.
-
-    Returns:
-        The tensor in its documented shape.
+    The arguments are those of `check_shape`. One letter may be without a size; the tensor's size determines it.
 
     Raises:
-        ValueError: if it has another number of elements, naming both shapes and the layout.
+        ValueError: if the number of elements does not fit.
     """
     expected = tuple(_evaluate(size, sizes) for size in shape)
     known = math.prod(size for size in expected if isinstance(size, int))
@@ -140,7 +130,7 @@ def reshape_by_size(
 
 
 def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
-    """A documented size as a number, or as it is where its letter stands for any."""
+    """Evaluate a documented size such as "4H", or return it unchanged if its letter has no size."""
     if size in sizes:
         return sizes[size]
     match = _SIZE.fullmatch(size)
@@ -150,5 +140,5 @@ def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
 
 
 def to_jax(params: Any) -> Any:
-    """Arrays of numpy as those of JAX, which are of float32 at most unless `jax_enable_x64` is on."""
+    """Convert numpy arrays to JAX arrays. Float64 becomes float32 unless `jax_enable_x64` is on."""
     return jax.tree.map(jnp.asarray, params)

@@ -1,4 +1,4 @@
-"""Weights from and to `torch.nn.LSTM`, `GRU` and `RNN`."""
+"""Convert weights from and to `torch.nn.LSTM`, `GRU` and `RNN`."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from rnnscan._messages import listing
 from rnnscan.interop.gates import Layout, find_layout, read_weights
-from rnnscan.interop.nets import Part, activation_name, check_alike, make_net, make_part, parts_of
+from rnnscan.interop.nets import CellWeights, activation_name, cells_of, check_alike, make_cell, make_net
 from rnnscan.interop.tensors import as_array, as_arrays, check_names, check_shape
 from rnnscan.nets import Bidirectional, Chain
 
@@ -23,26 +23,25 @@ _NONLINEARITIES = ("tanh", "relu")
 def from_torch(
     state_dict: Mapping[str, Any], kind: str = "LSTM", *, nonlinearity: str = "tanh", dropout: float = 0.0
 ) -> tuple[Any, Any]:
-    """Make a net of the weights of `torch.nn.LSTM`, `torch.nn.GRU` or `torch.nn.RNN`.
+    """Make a net from the weights of `torch.nn.LSTM`, `torch.nn.GRU` or `torch.nn.RNN`.
 
-    Sizes, layers, directions, biases and projection are those of the tensors. Torch's two biases become their sum,
-    apart from the candidate's of a GRU, whose second one stays `"recurrent_bias"`. The net is time-major, `(T, N, D)`,
-    whatever `batch_first` was; `carry_from_torch` converts states.
+    The tensors determine sizes, layers, directions, biases and projection. Torch's two biases are added, except for the
+    candidate of a GRU, whose second bias becomes `"recurrent_bias"`. The net is always time-major, `(T, N, D)`.
+    `carry_from_torch` converts states.
 
     Args:
-        state_dict: `module.state_dict()`: tensors of torch, numpy or JAX by torch's names. Float64 stays so where
+        state_dict: `module.state_dict()`, with tensors of torch, numpy or JAX. Float64 stays float64 if
             `jax_enable_x64` is on.
         kind: "LSTM", "GRU" or "RNN".
-        nonlinearity: of an RNN, "tanh" or "relu", which its weights do not say.
-        dropout: the rate at which outputs of every layer but the last are dropped in training.
+        nonlinearity: the `nonlinearity` of an RNN, "tanh" or "relu".
+        dropout: the rate of dropout between layers, in training.
 
     Returns:
-        The net, and its parameters: a `layer` or a `bidirectional` net, or a `chain` of such where there are several
-        layers.
+        The net and its parameters. One layer is a `layer` or a `bidirectional` net, several are a `chain`.
 
     Raises:
         ValueError: if a tensor is missing, unknown or of another shape.
-        TypeError: if one is no tensor of a floating dtype.
+        TypeError: if one is not a tensor of a floating dtype.
 
     Example:
         >>> import numpy as np
@@ -77,32 +76,32 @@ def from_torch(
     sizes: dict[str, int] = {}
     nets = []
     for number in range(layers):
-        parts = []
+        cells = []
         for direction in directions:
-            of_part = {tensor: tensors[f"{tensor}_l{number}{direction}"] for tensor in tensor_shapes}
-            sizes = _check_shapes(layout, of_part, tensor_shapes, sizes, f"_l{number}{direction}")
-            parts.append(_read_part(kind, layout, of_part, options))
-        nets.append(parts)
+            of_cell = {tensor: tensors[f"{tensor}_l{number}{direction}"] for tensor in tensor_shapes}
+            sizes = _check_shapes(layout, of_cell, tensor_shapes, sizes, f"_l{number}{direction}")
+            cells.append(_read_cell(kind, layout, of_cell, options))
+        nets.append(cells)
         sizes |= {"D": len(directions) * sizes["P"]}
     return make_net(nets, dropout=dropout)
 
 
 def to_torch(net: Any, params: Any) -> dict[str, np.ndarray]:
-    """The weights of a net as a state dict of `torch.nn.LSTM`, `torch.nn.GRU` or `torch.nn.RNN`.
+    """Convert the weights of a net to a state dict of `torch.nn.LSTM`, `torch.nn.GRU` or `torch.nn.RNN`.
 
-    Of torch's two biases `bias_ih` is rnnscan's and `bias_hh` is zero, apart from the candidate's of a GRU. So
-    rnnscan's parameters come back exactly by `from_torch`, and torch's own biases come back as their sums.
+    `bias_ih` is rnnscan's bias. `bias_hh` is zero, except for the candidate of a GRU. `from_torch` restores rnnscan's
+    parameters exactly.
 
     Args:
-        net: a layer of `LSTM`, `GRU` or `RNN`, a bidirectional net, or a chain of such with cells of one form.
+        net: a layer of `LSTM`, `GRU` or `RNN`, a bidirectional net, or a chain of these with cells of one form.
         params: its parameters.
 
     Returns:
-        Arrays of numpy by torch's names. `module.load_state_dict({name: torch.from_numpy(array) for ...})` takes them.
+        Numpy arrays by torch's names, for `module.load_state_dict({name: torch.from_numpy(array) for ...})`.
 
     Raises:
-        TypeError: if the net is of another form.
-        ValueError: if torch has no such net, or the parameters are not those of the net.
+        TypeError: if the net is of another kind.
+        ValueError: if torch has no such net, or the parameters do not fit the net.
 
     Example:
         >>> import jax
@@ -112,33 +111,33 @@ def to_torch(net: Any, params: Any) -> dict[str, np.ndarray]:
         >>> {name: array.shape for name, array in to_torch(net, net.init(jax.random.key(0), input_size=3)).items()}
         {'weight_ih_l0': (12, 3), 'weight_hh_l0': (12, 4), 'bias_ih_l0': (12,), 'bias_hh_l0': (12,)}
     """
-    layers = parts_of("to_torch", "torch", net, params)
+    layers = cells_of("to_torch", "torch", net, params)
     check_alike("to_torch", "torch", layers)
-    nonlinearities = {activation_name(part.cell.activation) for parts in layers for part in parts}
+    nonlinearities = {activation_name(weights.cell.activation) for directions in layers for weights in directions}
     if len(nonlinearities) > 1 or not nonlinearities <= set(_NONLINEARITIES):
         raise ValueError(
             f"to_torch: torch's RNN has one of {listing(_NONLINEARITIES)} in all layers; got {listing(nonlinearities)}."
         )
     state_dict = {}
-    for number, parts in enumerate(layers):
-        for part, direction in zip(parts, ("", "_reverse"), strict=False):
-            for tensor, array in _write_part(part).items():
-                state_dict[f"{tensor}_l{number}{direction}"] = array
+    for number, directions in enumerate(layers):
+        for weights, suffix in zip(directions, ("", "_reverse"), strict=False):
+            for tensor, array in _write_cell(weights).items():
+                state_dict[f"{tensor}_l{number}{suffix}"] = array
     return state_dict
 
 
 def carry_from_torch(net: Any, states: Any) -> Any:
-    """Torch's states as a net's carry.
+    """Convert torch's states to a net's carry.
 
     Args:
         net: the net.
-        states: `(h, c)` of an LSTM, otherwise h, each `(layers * directions, N, ...)`: torch's `h_0`, and cuDNN's.
+        states: `(h, c)` of an LSTM, otherwise h, each `(layers * directions, N, ...)`, as in torch and cuDNN.
 
     Returns:
-        The carry, as `net.initial_carry` has it.
+        The carry, in the form of `net.initial_carry`.
 
     Raises:
-        ValueError: if there are not as many states as the net has cells.
+        ValueError: if the number of states is not the number of cells.
 
     Example:
         >>> import jax.numpy as jnp
@@ -149,10 +148,9 @@ def carry_from_torch(net: Any, states: Any) -> Any:
         >>> forward.shape, backward.shape
         ((3, 4), (3, 4))
     """
-    parts = states if isinstance(states, tuple | list) else (states,)
     arrays = [
-        part if isinstance(part, jax.Array) else jnp.asarray(as_array("carry_from_torch", "a state", part))
-        for part in parts
+        state if isinstance(state, jax.Array) else jnp.asarray(as_array("carry_from_torch", "a state", state))
+        for state in (states if isinstance(states, tuple | list) else (states,))
     ]
     nets = net.nets if isinstance(net, Chain) else (net,)
     directions = [2 if isinstance(of_layer, Bidirectional) else 1 for of_layer in nets]
@@ -170,7 +168,7 @@ def carry_from_torch(net: Any, states: Any) -> Any:
 
 
 def carry_to_torch(net: Any, carry: Any) -> Array | tuple[Array, ...]:
-    """A net's carry as torch's states.
+    """Convert a net's carry to torch's states.
 
     Args:
         net: the net.
@@ -193,12 +191,12 @@ def carry_to_torch(net: Any, carry: Any) -> Array | tuple[Array, ...]:
     cells: list[tuple[Array, ...]] = []
     for of_layer, of_net in zip(nets, carries, strict=True):
         cells += of_net if isinstance(of_layer, Bidirectional) else [of_net]
-    states = tuple(jnp.stack(parts) for parts in zip(*cells, strict=True))
+    states = tuple(jnp.stack(of_cells) for of_cells in zip(*cells, strict=True))
     return states if len(states) > 1 else states[0]
 
 
 def _tensor_shapes(blocks: int, *, biases: bool, projection: bool) -> dict[str, tuple[str, ...]]:
-    """The tensors of one direction of one layer, as torch documents them; P is H without a projection."""
+    """The tensors of one direction of one layer, with torch's documented shapes."""
     fused, hidden = f"{blocks}H", "P" if projection else "H"
     shapes: dict[str, tuple[str, ...]] = {"weight_ih": (fused, "D"), "weight_hh": (fused, hidden)}
     if biases:
@@ -213,8 +211,8 @@ def _check_shapes(
     sizes: dict[str, int],
     suffix: str,
 ) -> dict[str, int]:
-    """The sizes D, H and P: those given, or those of the first tensors."""
-    # Those that the sizes are of come first, so that an error names them where they are at fault.
+    """Check shapes, and return the sizes D, H and P: those given, or those of these tensors."""
+    # The tensors that determine sizes come first, so that an error names the wrong one.
     for tensor in ("weight_hr", "weight_hh", *tensors):
         if tensor in tensors:
             check_shape("from_torch", "torch", tensor + suffix, tensors[tensor], shapes[tensor], sizes, layout)
@@ -225,9 +223,9 @@ def _check_shapes(
     return sizes
 
 
-def _read_part(kind: str, layout: Layout, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> Part:
+def _read_cell(kind: str, layout: Layout, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> CellWeights:
     projection = tensors.get("weight_hr")
-    weights = read_weights(
+    by_gate = read_weights(
         layout,
         tensors["weight_ih"],
         tensors["weight_hh"],
@@ -235,13 +233,13 @@ def _read_part(kind: str, layout: Layout, tensors: dict[str, np.ndarray], option
         resets_product=kind == "GRU",
         projection_kernel=None if projection is None else projection.T,
     )
-    return make_part(kind, weights, **options)
+    return make_cell(kind, by_gate, **options)
 
 
-def _write_part(part: Part) -> dict[str, np.ndarray]:
-    layout, weights = find_layout("to_torch", "torch", part.kind), part.weights
-    tensors = {"weight_ih": layout.fuse(weights.kernel), "weight_hh": layout.fuse(weights.recurrent_kernel)}
-    tensors |= dict(zip(("bias_ih", "bias_hh"), weights.biases(layout), strict=False))
-    if weights.projection_kernel is not None:
-        tensors["weight_hr"] = np.ascontiguousarray(weights.projection_kernel.T)
+def _write_cell(weights: CellWeights) -> dict[str, np.ndarray]:
+    layout, by_gate = find_layout("to_torch", "torch", weights.kind), weights.by_gate
+    tensors = {"weight_ih": layout.fuse(by_gate.kernel), "weight_hh": layout.fuse(by_gate.recurrent_kernel)}
+    tensors |= dict(zip(("bias_ih", "bias_hh"), by_gate.biases(layout), strict=False))
+    if by_gate.projection_kernel is not None:
+        tensors["weight_hr"] = np.ascontiguousarray(by_gate.projection_kernel.T)
     return tensors

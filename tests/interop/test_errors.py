@@ -127,7 +127,7 @@ FAULTS = {
     ),
     "keras_halves": (
         lambda: interop.from_keras_weights([np.ones(3)] * 5, merge="sum"),
-        r"two layers must have as many weights each; got 5 in all\.",
+        r"two layers must have .* got 5",
     ),
     "flax_kind": (
         lambda: interop.from_flax(flax_gru(), "GRUCel"),
@@ -143,7 +143,7 @@ FAULTS = {
     ),
     "flax_shape": (
         lambda: interop.from_flax(flax_gru(hz={"kernel": np.ones((5, 4))}), "GRUCell"),
-        r"'hz/kernel' must be \(4, 4\), which Flax lays out as \(H, H\), one dense layer for each gate, .*; got \(5, 4",
+        r"'hz/kernel' must be \(4, 4\), which Flax lays out as \(H, H\), one dense layer .*; got \(5, 4",
     ),
     "onnx_direction": (
         lambda: interop.from_onnx(tensors(**ONNX), direction="backward"),
@@ -163,7 +163,7 @@ FAULTS = {
     ),
     "onnx_activation": (
         lambda: interop.from_onnx(tensors(**ONNX), activations=["Sigmoid", "Affine", "Affine"]),
-        r"ONNX's activations here are 'Elu', .*; got 'Affine'\.",
+        r"must be one of 'Elu', .*; got ONNX's 'Affine'",
     ),
     "onnx_activations": (
         lambda: interop.from_onnx(tensors(**ONNX), activations=["Sigmoid", "Tanh"]),
@@ -171,7 +171,7 @@ FAULTS = {
     ),
     "onnx_two_activations": (
         lambda: interop.from_onnx(tensors(**ONNX), activations=["Sigmoid", "Tanh", "Relu"]),
-        r"the second and the third activation, .*, must be the same here; got",
+        r"the second and the third activation, .* must be the same .* got",
     ),
 }
 
@@ -235,7 +235,7 @@ def test_parameters_of_another_cell_are_refused(write, random_params):
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_cell_is_no_net(write, random_params):
-    with pytest.raises(TypeError, match=r"the net must be a layer, .*; got LSTM\. Make a net of a cell with layer"):
+    with pytest.raises(TypeError, match=r"the net must be a layer, .*; got LSTM\. Make a net .* layer"):
         write(LSTM, random_params(LSTM))
 
 
@@ -257,14 +257,14 @@ def test_where_a_library_has_one_layer_a_chain_is_refused(name, random_params):
     ids=["kinds", "sizes", "directions", "biases"],
 )
 def test_torch_has_layers_of_one_form(net, random_params):
-    with pytest.raises(ValueError, match=r"to_torch: all cells of torch must be of one kind, size and form, and all"):
+    with pytest.raises(ValueError, match=r"to_torch: all cells of torch must .* one kind, size and form"):
         interop.to_torch(net, random_params(net))
 
 
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (rs.layer(LSTM, reverse=True), r"to_torch: torch has no layer that runs in reverse only; got Layer\("),
+        (rs.layer(LSTM, reverse=True), r"to_torch: torch has no layer that runs .* in reverse.*; got Layer\("),
         (rs.bidirectional(LSTM, merge="sum"), r"to_torch: torch merges two directions by 'concat'; got merge='sum'\."),
         (rs.layer(rs.cells.GRU(4, reset_after=False)), r"to_torch: torch has no GRU with reset_after=False; got GRU\("),
         (rs.layer(rs.cells.LSTM(4, peepholes=True)), r"to_torch: torch has no LSTM with peepholes=True; got LSTM\("),

@@ -132,9 +132,7 @@ def test_what_nothing_is_like_is_refused():
         interop.from_keras(keras.layers.LSTM(3, name="unbuilt"))
     with pytest.raises(ValueError, match=r"`merge_mode` must be one of 'concat', 'sum', 'ave', 'mul'; got None\."):
         interop.from_keras(keras.layers.Bidirectional(keras.layers.LSTM(3), merge_mode=None))
-    with pytest.raises(
-        ValueError, match=r"Keras's activations here are 'elu', .*; got 'softmax'\. Convert the weights"
-    ):
+    with pytest.raises(ValueError, match=r"must be one of 'elu', .*; got Keras's 'softmax'\. Convert only the weights"):
         interop.from_keras(build(keras.layers.LSTM, activation="softmax"))
     layer = build(keras.layers.ConvLSTM1D, (INPUT_SIZE, 6), kernel_size=3, data_format="channels_first")
     with pytest.raises(ValueError, match=r"`data_format` must be 'channels_last'; got 'channels_first'\."):
