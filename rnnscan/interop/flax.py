@@ -141,7 +141,7 @@ def read_dense(function: str, kind: str, tensors: Mapping[str, np.ndarray], **ac
         sizes = sizes or dict(zip("DH", tensors[name].shape, strict=True))
     blocks = {param: {gate: tensors[name] for gate, name in by_gate.items()} for param, by_gate in names.items()}
     recurrent_bias = tensors[_RECURRENT_BIAS] if has_recurrent_bias else None
-    by_gate = GateWeights(**blocks, recurrent_bias=recurrent_bias)
+    by_gate = GateWeights(blocks["kernel"], blocks["recurrent_kernel"], blocks["bias"], recurrent_bias)
     return make_dense_net(kind, by_gate, reset_gate=has_recurrent_bias, **activations)
 
 
