@@ -1,4 +1,4 @@
-"""Attention around cells: decoders that look at an encoder's outputs at every step."""
+"""Attention decoders: cells that attend to an encoder's outputs. The names imported here are public."""
 
 from rnnscan.attention.additive import Additive as Additive
 from rnnscan.attention.additive import Coverage as Coverage

@@ -1,4 +1,4 @@
-"""Additive attention, also with the context of the step before, and with the coverage of what was attended to."""
+"""Additive attention, optionally with the previous context or with coverage."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -22,12 +22,12 @@ class Additive(Mechanism):
         a = softmax(e)
         context = sum_l a_l enc_l
 
-    What is named is `(N, L, A)` at each step, by far the largest of a decoder: `Memory(recompute=("attention",))` drops
-    it, for a sum and a tanh on the backward pass.
+    The named value is `(N, L, A)` at each step, by far the largest residual of a decoder.
+    `Memory(recompute=("attention",))` recomputes it with a sum and a tanh.
 
     Parameters: `"query_kernel"` W_q `(H, A)`, `"key_kernel"` W_k `(E, A)`, `"bias"` b `(A,)` and `"score_kernel"` v
-    `(A,)`. A bias of the keys would be one with b, and one of the scores would change no weight.
-    Carry: nothing beside the context.
+    `(A,)`. The keys need no bias beside b, and a bias of the scores would not change the weights.
+    Carry: only the context.
 
     Args:
         encoder_size: E, the size of the encoder's outputs.
@@ -35,13 +35,13 @@ class Additive(Mechanism):
         kernel_init: initializer of the kernels.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation; None: as query, encoder outputs and parameters promote. Scores and their softmax are
-            in at least float32.
-        param_dtype: of the parameters.
-        project_keys: False: keys are always supplied, and there is no W_k.
+        dtype: the dtype of the computation. None: the promoted dtype of query, encoder outputs and parameters. Scores
+            and softmax are at least float32.
+        param_dtype: the dtype of the parameters.
+        project_keys: whether there is W_k. If not, give `over` the keys.
 
     Raises:
-        ValueError: if a size cannot be.
+        ValueError: if a size is invalid.
         TypeError: if a dtype is not floating.
 
     Example:
@@ -54,7 +54,8 @@ class Additive(Mechanism):
         {'query_kernel': (4, 5), 'key_kernel': (6, 5), 'bias': (5,), 'score_kernel': (5,)}
 
     Source: Bahdanau et al. 2014, "Neural Machine Translation by Jointly Learning to Align and Translate", equations 5
-    and 6 and appendix A.1.2, there with the state before the step; with the one after it, as here, Caffe2's "Regular".
+    and 6 and appendix A.1.2, which score with the state before the step. Caffe2's "Regular" scores, as here, with the
+    state after it.
     """
 
     attention_size: int
@@ -87,21 +88,21 @@ class Additive(Mechanism):
     ) -> Array:
         projected = with_bias(project(query, params["query_kernel"]), params)
         preactivation = encoded["keys"] + projected[..., None, :]
-        for seen in self._seen_beside(params, encoded, context, state):
-            preactivation = preactivation + seen
+        for term in self._extra_terms(params, encoded, context, state):
+            preactivation = preactivation + term
         preactivation = name(preactivation.astype(query.dtype), "attention")
         return product("...a,a->...", jnp.tanh(preactivation), params["score_kernel"])
 
-    def _seen_beside(
+    def _extra_terms(
         self, params: dict[str, Array], encoded: dict[str, Array], context: Array, state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        """What is added to keys and query within tanh, for every step of the encoder, `(N, L, A)` or `(N, 1, A)`."""
+        """Terms to add inside tanh, each `(N, L, A)` or `(N, 1, A)`."""
         return ()
 
 
 @dataclass(frozen=True, repr=False)
 class RecurrentAdditive(Additive):
-    """Additive attention that sees the context of the step before.
+    """Additive attention that also scores with the previous context.
 
         k_l = enc_l W_k                                            once, before the loop
         e_l = v . tanh(k_l + h W_q + context_{t-1} W_c + b)        (the argument of tanh is named "attention")
@@ -109,7 +110,7 @@ class RecurrentAdditive(Additive):
         context = sum_l a_l enc_l
 
     Parameters: those of `Additive`, and `"context_kernel"` W_c `(E, A)`.
-    Carry: nothing beside the context.
+    Carry: only the context.
 
     Args:
         encoder_size: E, the size of the encoder's outputs.
@@ -117,13 +118,13 @@ class RecurrentAdditive(Additive):
         kernel_init: initializer of the kernels.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation; None: as query, encoder outputs and parameters promote. Scores and their softmax are
-            in at least float32.
-        param_dtype: of the parameters.
-        project_keys: False: keys are always supplied, and there is no W_k.
+        dtype: the dtype of the computation. None: the promoted dtype of query, encoder outputs and parameters. Scores
+            and softmax are at least float32.
+        param_dtype: the dtype of the parameters.
+        project_keys: whether there is W_k. If not, give `over` the keys.
 
     Raises:
-        ValueError: if a size cannot be.
+        ValueError: if a size is invalid.
         TypeError: if a dtype is not floating.
 
     Example:
@@ -133,13 +134,13 @@ class RecurrentAdditive(Additive):
         >>> mechanism.init(jax.random.key(0), query_size=4)["context_kernel"].shape
         (6, 5)
 
-    Source: Caffe2's `AttentionType.Recurrent`, whose three biases within tanh are one here.
+    Source: Caffe2's `AttentionType.Recurrent`, with the sum of its three biases inside tanh as one bias.
     """
 
     def _shapes(self, query_size: int) -> dict[str, tuple[int, ...]]:
         return super()._shapes(query_size) | {"context_kernel": (self.encoder_size, self.attention_size)}
 
-    def _seen_beside(
+    def _extra_terms(
         self, params: dict[str, Array], encoded: dict[str, Array], context: Array, state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         return (project(context, params["context_kernel"])[..., None, :],)
@@ -147,7 +148,7 @@ class RecurrentAdditive(Additive):
 
 @dataclass(frozen=True, repr=False)
 class Coverage(Additive):
-    """Additive attention that sees how much it has attended to each step of the encoder.
+    """Additive attention that also scores with the weights so far on each step of the encoder.
 
         k_l = enc_l W_k        u_l = enc_l W_u + b_u               once, before the loop
         e_l = v . tanh(k_l + h W_q + b + coverage_l u_l)           (the argument of tanh is named "attention")
@@ -156,7 +157,7 @@ class Coverage(Additive):
         coverage' = coverage + a
 
     Parameters: those of `Additive`, and `"coverage_kernel"` W_u `(E, A)`, `"coverage_bias"` b_u `(A,)`.
-    Carry: `coverage` `(N, L)` beside the context, zeros at the beginning, in at least float32.
+    Carry: the context and `coverage` `(N, L)`, initially zero, at least float32.
 
     Args:
         encoder_size: E, the size of the encoder's outputs.
@@ -164,13 +165,13 @@ class Coverage(Additive):
         kernel_init: initializer of the kernels.
         bias_init: initializer of the biases.
         use_bias: whether there are biases.
-        dtype: of the computation; None: as query, encoder outputs and parameters promote. Scores and their softmax are
-            in at least float32.
-        param_dtype: of the parameters.
-        project_keys: False: keys are always supplied, and there is no W_k.
+        dtype: the dtype of the computation. None: the promoted dtype of query, encoder outputs and parameters. Scores
+            and softmax are at least float32.
+        param_dtype: the dtype of the parameters.
+        project_keys: whether there is W_k. If not, give `over` the keys.
 
     Raises:
-        ValueError: if a size cannot be.
+        ValueError: if a size is invalid.
         TypeError: if a dtype is not floating.
 
     Example:
@@ -185,8 +186,8 @@ class Coverage(Additive):
         >>> context.shape, coverage.shape
         ((2, 6), (2, 7))
 
-    Source: Tu et al. 2016, "Modeling Coverage for Neural Machine Translation", section 3.1; as here, with a vector for
-    each step of the encoder, Caffe2's `AttentionType.SoftCoverage`.
+    Source: Tu et al. 2016, "Modeling Coverage for Neural Machine Translation", section 3.1. The vector u_l for each
+    step of the encoder is that of Caffe2's `AttentionType.SoftCoverage`.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("coverage",)
@@ -205,7 +206,7 @@ class Coverage(Additive):
         return super().encode(params, values, keys) | {"coverage": vectors.astype(dtype)}
 
     def initial_state(self, x: Array, length: Any) -> tuple[Array, ...]:
-        """The coverage `(N, L)`: zeros. It is a sum over all steps, so it is of at least 32 bits."""
+        """The coverage `(N, L)`: zeros, at least float32 because it sums over all steps."""
         dtype: Any = jnp.promote_types(x.dtype, jnp.float32)
         return (zeros_beside(x, (*x.shape[:-1], length), dtype),)
 
@@ -213,7 +214,7 @@ class Coverage(Additive):
         shapes = super()._shapes(query_size) | {"coverage_kernel": (self.encoder_size, self.attention_size)}
         return shapes | ({"coverage_bias": (self.attention_size,)} if self.use_bias else {})
 
-    def _seen_beside(
+    def _extra_terms(
         self, params: dict[str, Array], encoded: dict[str, Array], context: Array, state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         (coverage,) = state

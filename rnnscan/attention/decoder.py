@@ -1,4 +1,4 @@
-"""decoder(): any cell, with attention over an encoder's outputs."""
+"""decoder(): a cell with attention over an encoder's outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from rnnscan.protocols import Cell, ComposableCell, check_cell
 
 @dataclass(frozen=True)
 class Decoder:
-    """A cell and its attention: configuration only. Made by `decoder`; `over` makes a cell of it."""
+    """The configuration of a cell with attention. Made by `decoder`; `over` makes a cell from it."""
 
     cell: ComposableCell
     attention: Mechanism
@@ -33,11 +33,11 @@ class Decoder:
 
     @property
     def output_size(self) -> int:
-        """The size of the output's last axis: the inner cell's, and the context's."""
+        """The size of the output's last axis: the inner cell's plus the context's."""
         return self.cell.output_size + self.attention.context_size
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
-        """Make parameters: `{"cell": ..., "attention": ...}`, the cell's for the input and the context side by side."""
+        """Make parameters: `{"cell": ..., "attention": ...}`. The cell's are for the concatenated input and context."""
         cell_key, attention_key = jax.random.split(key)
         return {
             "cell": self.cell.init(cell_key, input_size + self.attention.context_size),
@@ -52,26 +52,25 @@ class Decoder:
         encoder_lengths: Integer[Array, "*batch"] | None = None,
         keys: Float[Array, "length *batch keys"] | None = None,
     ) -> "AttentionCell":
-        """The cell that attends to an encoder's outputs.
+        """Make the cell that attends to an encoder's outputs.
 
-        What is made of them alone, such as the keys, is made here, once, and not at every step.
+        Keys and other functions of the encoder's outputs are computed here, once instead of at every step.
 
         Args:
             params: the parameters that `init` made.
             encoder_outputs: `(L, N, E)`, time-major.
-            encoder_lengths: `(N,)` integers: step l of row n is valid where `l < encoder_lengths[n]`; None: all are. 0
-                is allowed: such a row has weights and a context of zeros. What the padding holds, NaN included, reaches
-                neither values nor gradients.
-            keys: `(L, N, K)`, time-major, in place of those that are projected from the encoder's outputs, K being the
+            encoder_lengths: `(N,)` integers. Step l of row n is valid if `l < encoder_lengths[n]`. None: all are valid.
+                A row of length 0 has weights and a context of zeros. Padding values, even NaN, affect neither values
+                nor gradients.
+            keys: `(L, N, K)`, time-major, to use instead of keys projected from the encoder's outputs. K is the
                 mechanism's `key_size`.
 
         Returns:
             A cell over the decoder's inputs, for `params`.
 
         Raises:
-            ValueError: if shapes do not fit each other, the parameters or the mechanism, or keys are to be supplied and
-                are not.
-            TypeError: if encoder outputs or keys are not floating, or lengths no integers.
+            ValueError: if shapes do not fit each other, the parameters or the mechanism, or the mechanism needs `keys`.
+            TypeError: if encoder outputs or keys are not floating, or lengths are not integers.
         """
         self.check_params(params)
         check_encoder(self.attention, encoder_outputs, encoder_lengths, keys)
@@ -81,7 +80,7 @@ class Decoder:
         return AttentionCell(self, self.attention.encode(params["attention"], values, supplied), valid)
 
     def check_params(self, params: Any) -> None:
-        """Refuse what are no parameters of a cell and of its attention."""
+        """Check the parameters of the cell and of its attention."""
         if not isinstance(params, Mapping) or sorted(params) != ["attention", "cell"]:
             got = listing(params) if isinstance(params, Mapping) else describe(params)
             raise ValueError(
@@ -99,21 +98,21 @@ pytrees.register(Decoder, "cell")
 class AttentionCell:
     """A cell that attends to an encoder's outputs. Made by `Decoder.over`.
 
-    It is a pytree of what was made of the encoder's outputs, so it can be an argument of a function under `jax.jit`.
+    It is a pytree, whose leaves are the encoded outputs and their mask, so it can be an argument under `jax.jit`.
 
     Attributes:
         decoder: the configuration.
-        encoded: arrays `(N, L, ...)` that the mechanism made of the encoder's outputs.
-        valid: `(N, L)` booleans, true where the encoder's steps are valid; None: everywhere.
+        encoded: arrays `(N, L, ...)` that the mechanism computed from the encoder's outputs.
+        valid: the boolean mask of the encoder's valid steps, `(N, L)`. None: all are valid.
     """
 
     decoder: Decoder
-    # Not annotated as arrays: JAX puts other things in their place while it handles pytrees.
+    # Not annotated as arrays, because JAX rebuilds pytrees with placeholder leaves.
     encoded: Any
     valid: Any
 
     def __repr__(self) -> str:
-        """The configuration, and the types of what it attends to."""
+        """The configuration, and the type of the encoded values."""
         return f"AttentionCell({self.decoder}, values={describe(self.encoded['values'])})"
 
     @property
@@ -123,32 +122,31 @@ class AttentionCell:
 
     @property
     def output_size(self) -> int:
-        """The size of the output's last axis: the inner cell's, and the context's."""
+        """The size of the output's last axis: the inner cell's plus the context's."""
         return self.decoder.output_size
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
-        """Make parameters: those of the decoder. The keys that this cell holds stay those of the parameters before."""
+        """Make parameters of the decoder. The keys in this cell still belong to the parameters given to `over`."""
         return self.decoder.init(key, input_size)
 
     def initial_carry(self, x: Array) -> tuple[Any, ...]:
-        """The inner cell's carry, a context of zeros, and what the mechanism carries; typed like one step's input."""
+        """The inner cell's carry, a context of zeros, and the mechanism's state, typed like one step's input."""
         context = self._initial_context(x)
-        seen = _side_by_side(x, context)
-        state = self.decoder.attention.initial_state(seen, self._shape[-1])
-        return (self.decoder.cell.initial_carry(seen), context, *state)
+        inputs = _concatenate(x, context)
+        state = self.decoder.attention.initial_state(inputs, self._shape[-1])
+        return (self.decoder.cell.initial_carry(inputs), context, *state)
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Array) -> tuple[tuple[Any, ...], Any]:
-        """One step: `(params, carry, x) -> (carry, (output, weights))`, and after these what the inner cell adds."""
+        """One step: `(params, carry, x) -> (carry, (output, weights, *extras of the inner cell))`."""
         return self._step(self.decoder.cell, params, carry, x)
 
     def with_key(self, key: Array, params: dict[str, Any], x: Array) -> RandomStep:
-        """The inner cell's random choices; attention makes none."""
-        seen = _side_by_side(x, self._initial_context(x))
-        inner = with_key(self.decoder.cell, key, params["cell"], seen)
+        """Bind the key to the inner cell."""
+        inner = with_key(self.decoder.cell, key, params["cell"], _concatenate(x, self._initial_context(x)))
 
         def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
             x, index = scanned
-            return self._step(lambda params, carry, seen: inner(params, carry, (seen, index)), params, carry, x)
+            return self._step(lambda params, carry, inputs: inner(params, carry, (inputs, index)), params, carry, x)
 
         return step
 
@@ -158,7 +156,7 @@ class AttentionCell:
         self.decoder.check_params(params)
         self._check(carry, x)
         inner_carry, context, *state = carry
-        new_inner, y = cell(params["cell"], inner_carry, _side_by_side(x, context))
+        new_inner, y = cell(params["cell"], inner_carry, _concatenate(x, context))
         hidden = output_of(y)
         new_context, new_state, weights = self.decoder.attention.attend(
             params["attention"], self.encoded, self.valid, hidden, context, tuple(state)
@@ -169,7 +167,7 @@ class AttentionCell:
 
     @property
     def _shape(self) -> tuple[Any, ...]:
-        """The batch and the number of the encoder's steps: `(N, L)`."""
+        """The batch size and the encoder's length: `(N, L)`."""
         return self.encoded["values"].shape[:-1]
 
     def _initial_context(self, x: Array) -> Array:
@@ -196,42 +194,42 @@ class AttentionCell:
             if jnp.shape(leaf) != (*batch, size) or not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise ValueError(
                     f"attention.decoder: {part} in the carry must be floating, {describe_shape((*batch, size))}; got "
-                    f"{describe(leaf)}. A carry of another batch or hidden size does not fit, nor one of another "
-                    "encoder's length: start from cell.initial_carry(x)."
+                    f"{describe(leaf)}. Batch, hidden size or the encoder's length may differ: start from "
+                    "cell.initial_carry(x)."
                 )
 
 
 def decoder(cell: ComposableCell, attention: Mechanism) -> Decoder:
-    """Put attention over an encoder's outputs around a cell.
+    """Add attention over an encoder's outputs to a cell.
 
-        h_t = cell([x_t; context_{t-1}])          one step of the cell, which makes its new carry
-        context_t, a_t = attention(h_t)           weights a_t over the encoder's steps, with the query h_t
+        h_t = cell([x_t; context_{t-1}])          one step of the cell
+        context_t, a_t = attention(h_t)           weights a_t over the encoder's steps, for the query h_t
         y_t = [h_t; context_t], a_t
 
-    This is Caffe2's order of computation: the cell steps first, and what it has made is the query. Caffe2 joins the
-    context to the state that an LSTM's recurrent product reads, and here it is joined to the input: that is the same
-    sum of products, with the context's weights being rows of the kernel in place of the recurrent kernel.
+    As in Caffe2, the cell steps first, and its output is the query. Caffe2 concatenates the context with the hidden
+    state, and rnnscan with the input. The results are equal: the weights of the context are rows of the kernel instead
+    of the recurrent kernel.
 
-    Carry: the tuple `(the inner cell's carry, context)`, context `(N, C)` zeros at the beginning; with
-    `attention.Coverage` `coverage` `(N, L)` too. `rnnscan.scan` with `seq_lengths` freezes all of them in padding.
+    Carry: the tuple `(inner carry, context)`, with the context `(N, C)` initially zero. `attention.Coverage` adds
+    `coverage` `(N, L)`. `rnnscan.scan` with `seq_lengths` holds all of them in padding.
     Output: the pair of `(N, H + C)` and the weights `(N, L)`, or `(N, heads, L)`.
 
     The cell that `over` makes composes like any other. `dropout`, `residual`, `windowed`, `bidirectional`, and the next
     layer of a `stack` or `chain`, take the `(N, H + C)` output and leave the weights unchanged. A stack or chain with
-    another layer on top returns that layer's y alone. `zoneout` goes around the inner cell. `over` projects keys,
-    so give it the decoder's own part of the composition's parameters, such as `params["layer_0"]`.
+    another layer on top returns only that layer's y. Put `zoneout` around the inner cell. In a composition, give `over`
+    the decoder's own parameters, such as `params["layer_0"]`, because it projects the keys with them.
 
     Args:
-        cell: a cell over features: one of `rnnscan.cells`, a stack, one with dropout or zoneout, another decoder's. Its
-            y is the query. Dropout of its input drops units of the context too.
+        cell: a cell over features, such as one of `rnnscan.cells`, a stack, a cell with dropout or zoneout, or the cell
+            of another decoder. Its y is the query. Dropout of its input also drops units of the context.
         attention: an `Additive`, `RecurrentAdditive`, `Dot`, `Coverage` or `MultiHead`.
 
     Returns:
-        A configuration. `init(key, input_size)` makes parameters, and `over(params, encoder_outputs)` a cell.
+        A configuration. `init(key, input_size)` makes parameters, and `over(params, encoder_outputs)` makes a cell.
 
     Raises:
-        TypeError: if it is no cell, or no mechanism.
-        ValueError: if the cell's output cannot be the mechanism's query.
+        TypeError: if `cell` is not a cell, or `attention` is not a mechanism.
+        ValueError: if the mechanism does not support the size of the cell's output.
 
     Example:
         >>> import jax
@@ -247,9 +245,10 @@ def decoder(cell: ComposableCell, attention: Mechanism) -> Decoder:
         >>> ys.shape, weights.shape
         ((9, 2, 10), (9, 2, 7))
 
-    Source: Bahdanau et al. 2014, "Neural Machine Translation by Jointly Learning to Align and Translate"; the order of
+    Source: Bahdanau et al. 2014, "Neural Machine Translation by Jointly Learning to Align and Translate". The order of
     computation is that of Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine Translation",
-    section 3, with their input feeding of the context in place of their attentional state; Caffe2's `AttentionCell`.
+    section 3, but the input feeding passes on the context instead of the attentional state, as in Caffe2's
+    `AttentionCell`.
     """
     check_cell("attention.decoder", cell)
     if not isinstance(attention, Mechanism):
@@ -261,6 +260,6 @@ def decoder(cell: ComposableCell, attention: Mechanism) -> Decoder:
     return Decoder(cell, attention)
 
 
-def _side_by_side(x: Array, context: Array) -> Array:
+def _concatenate(x: Array, context: Array) -> Array:
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else context.dtype
     return jnp.concatenate([x.astype(dtype), context.astype(dtype)], axis=-1)

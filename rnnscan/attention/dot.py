@@ -14,29 +14,29 @@ from rnnscan.naming import name
 class Dot(Mechanism):
     """Dot-product attention.
 
-        e_l = enc_l . q               with scale enc_l . q / sqrt(E)          (named "attention")
-        q = h                         with project_query h W_q + b
+        e_l = enc_l . q, or enc_l . q / sqrt(E) with scale          (named "attention")
+        q = h, or h W_q + b with project_query
         a = softmax(e)
         context = sum_l a_l enc_l
 
-    What is named is `(N, L)` at each step: no step makes anything of the size `(N, L, E)`.
+    The named value is `(N, L)` at each step. No step computes a value of size `(N, L, E)`.
 
-    Parameters: none, or with `project_query` `"query_kernel"` W_q `(H, E)` and `"bias"` b `(E,)`.
-    Carry: nothing beside the context.
+    Parameters: none. With `project_query`, `"query_kernel"` W_q `(H, E)` and `"bias"` b `(E,)`.
+    Carry: only the context.
 
     Args:
         encoder_size: E, the size of the encoder's outputs.
         kernel_init: initializer of the kernel.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation; None: as query, encoder outputs and parameters promote. Scores and their softmax are
-            in at least float32.
-        param_dtype: of the parameters.
+        dtype: the dtype of the computation. None: the promoted dtype of query, encoder outputs and parameters. Scores
+            and softmax are at least float32.
+        param_dtype: the dtype of the parameters.
         scale: whether scores are divided by sqrt(E).
-        project_query: whether the query is projected, as it must be where H is not E.
+        project_query: whether the query is projected. Needed if H is not E.
 
     Raises:
-        ValueError: if a size cannot be, or in `init` if the query is not projected and not of size E.
+        ValueError: if a size is invalid; in `init`, if the query is not projected and H is not E.
         TypeError: if a dtype is not floating.
 
     Example:
@@ -49,8 +49,8 @@ class Dot(Mechanism):
         (4, 6)
 
     Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine Translation", section 3.1, "dot"
-    and "general"; the scale of Vaswani et al. 2017, "Attention Is All You Need", equation 1. Caffe2's
-    `AttentionType.Dot` has no scale, and projects where H is not E.
+    and "general"; the scale is that of Vaswani et al. 2017, "Attention Is All You Need", equation 1. Caffe2's
+    `AttentionType.Dot` has no scale, and projects if H is not E.
     """
 
     _: KW_ONLY
@@ -58,7 +58,7 @@ class Dot(Mechanism):
     project_query: bool = False
 
     def check_query_size(self, query_size: int) -> None:
-        """Refuse a query that cannot be multiplied with the encoder's outputs."""
+        """Check that the query can be multiplied with the encoder's outputs."""
         if not self.project_query and query_size != self.encoder_size:
             raise ValueError(
                 f"Dot: without a projection the query must be as large as the encoder's outputs; got a query of "

@@ -1,4 +1,4 @@
-"""What a decoder takes of an encoder: outputs, lengths and keys, checked, and turned to have the batch first."""
+"""The arguments of `Decoder.over`, checked and converted to batch-first."""
 
 from typing import Any
 
@@ -11,23 +11,23 @@ from rnnscan.attention.mechanism import Mechanism
 
 
 def valid_by_row(lengths: Integer[Array, "*batch"], length: int) -> Bool[Array, "*batch length"]:
-    """Which of the encoder's `length` steps are valid."""
+    """The mask of the encoder's valid steps."""
     valid = valid_steps(jnp.asarray(lengths).reshape(-1), length)
     return valid.T.reshape(*lengths.shape, length)
 
 
 def batch_first(time_major: Array, valid: Array | None) -> Array:
-    """`(N, L, E)` of `(L, N, E)`, zero in the padding: a weight of zero would not keep a NaN out of a product."""
+    """Transpose `(L, N, E)` to `(N, L, E)`, and zero the padding: a NaN times a weight of zero is NaN."""
     rows = jnp.moveaxis(time_major, 0, -2)
     return rows if valid is None else jnp.where(valid[..., None], rows, 0)
 
 
 def check_encoder(mechanism: Mechanism, values: Any, lengths: Any, keys: Any) -> None:
-    """Refuse encoder outputs, lengths and keys that do not fit each other or the mechanism.
+    """Check that encoder outputs, lengths and keys fit each other and the mechanism.
 
     Raises:
         ValueError: if shapes do not fit.
-        TypeError: if encoder outputs or keys are not floating, or lengths no integers.
+        TypeError: if encoder outputs or keys are not floating, or lengths are not integers.
     """
     size = mechanism.encoder_size
     if values.ndim < 2 or values.shape[-1] != size:
@@ -50,7 +50,7 @@ def check_encoder(mechanism: Mechanism, values: Any, lengths: Any, keys: Any) ->
     if lengths.shape != tuple(batch):
         raise ValueError(
             f"attention.decoder: `encoder_lengths` must be {describe_shape(tuple(batch))}, one for each row of the "
-            f"encoder outputs {describe(values)}; got {describe(lengths)}. They are time-major, (L, N, E)."
+            f"encoder outputs {describe(values)}; got {describe(lengths)}. Encoder outputs are time-major, (L, N, E)."
         )
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise TypeError(f"attention.decoder: `encoder_lengths` must be integers; got {describe(lengths)}.")

@@ -1,11 +1,11 @@
-"""What every attention mechanism is: a configuration, what it makes of the encoder once, and one step of attending.
+"""The base of attention mechanisms: their configuration, the encoding before the loop, and one step of attention.
 
-A mechanism differs from another in its scores alone, but for the state that coverage adds and the heads of the
-multi-head one. All arrays here have the batch first: `(N, L, E)`.
+Mechanisms differ in their scores, except for the state of `Coverage` and the heads of `MultiHead`. All arrays are
+batch-first: `(N, L, E)`.
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -14,26 +14,27 @@ from jaxtyping import Array, Bool, Float
 
 from rnnscan._messages import describe, describe_shape
 from rnnscan.cells import checks, initializers
+from rnnscan.cells.base import show_options
 from rnnscan.cells.dense import project
 from rnnscan.cells.initializers import Initializer
 
 
 @dataclass(frozen=True, repr=False)
 class Mechanism:
-    """The base of mechanisms. A subclass says the shapes of its parameters (`_shapes`) and its scores (`_scores`).
+    """The base of mechanisms. A subclass defines the shapes of its parameters (`_shapes`) and its scores (`_scores`).
 
     Args:
         encoder_size: E, the size of the encoder's outputs.
         kernel_init: initializer of the kernels.
         bias_init: initializer of the biases.
         use_bias: whether there are biases.
-        dtype: of the computation; None: as query, encoder outputs and parameters promote. Scores and their softmax are
-            in at least float32.
-        param_dtype: of the parameters.
+        dtype: the dtype of the computation. None: the promoted dtype of query, encoder outputs and parameters. Scores
+            and softmax are at least float32.
+        param_dtype: the dtype of the parameters.
     """
 
     names: ClassVar[tuple[str, ...]] = ("attention",)
-    # What is carried from step to step beside the context.
+    # The parts of the carry after the context.
     state_names: ClassVar[tuple[str, ...]] = ()
 
     encoder_size: int
@@ -51,10 +52,8 @@ class Mechanism:
             object.__setattr__(self, field, dtype)
 
     def __repr__(self) -> str:
-        """The configuration, as far as it differs from the default."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if _differs(self, field)}
-        shown = ", ".join(f"{name}={getattr(value, '__name__', repr(value))}" for name, value in given.items())
-        return f"{self._title}({shown})"
+        """The options that differ from their defaults."""
+        return show_options(self)
 
     @property
     def context_size(self) -> int:
@@ -71,13 +70,13 @@ class Mechanism:
 
         Args:
             key: a PRNG key.
-            query_size: H, the size of the query: of the decoder cell's output.
+            query_size: H, the size of the query, which is the cell's output.
 
         Returns:
-            A dictionary of arrays of `param_dtype`; the mechanism's docstring gives their names and shapes.
+            A dictionary of arrays of `param_dtype`. The mechanism's docstring lists their names and shapes.
 
         Raises:
-            ValueError: if the query is of a size that the mechanism cannot take.
+            ValueError: if the mechanism does not support the query's size.
         """
         checks.check_size(self._title, "query_size", query_size)
         self.check_query_size(query_size)
@@ -89,10 +88,10 @@ class Mechanism:
         }
 
     def check_query_size(self, query_size: int) -> None:
-        """Refuse a query of a size that the mechanism cannot take."""
+        """Check that the mechanism supports the query's size."""
 
     def check_params(self, params: Any, query_size: int) -> None:
-        """Refuse parameters of other names or shapes."""
+        """Check the names and shapes of parameters."""
         shapes = self._shapes(query_size)
         is_dictionary = isinstance(params, Mapping)
         if is_dictionary and {name: jnp.shape(leaf) for name, leaf in params.items()} == shapes:
@@ -110,12 +109,12 @@ class Mechanism:
         values: Float[Array, "*batch length features"],
         keys: Float[Array, "*batch length keys"] | None,
     ) -> dict[str, Array]:
-        """What is made of the encoder's outputs once, before the loop over steps.
+        """Compute the values and keys from the encoder's outputs, once before the loop over steps.
 
         Args:
             params: the parameters.
-            values: the encoder's outputs, zero where they are padding.
-            keys: supplied keys, zero where they are padding; or None.
+            values: the encoder's outputs, zero in the padding.
+            keys: the user's keys, zero in the padding, or None.
 
         Returns:
             Arrays `(N, L, ...)`.
@@ -123,7 +122,7 @@ class Mechanism:
         return {"values": values, "keys": self._keys(params, values, keys)}
 
     def initial_state(self, x: Array, length: Any) -> tuple[Array, ...]:
-        """What is carried from step to step beside the context, for one step's input `(N, D)`: nothing."""
+        """The parts of the initial carry after the context, for one step's input `(N, D)`."""
         return ()
 
     def attend(
@@ -135,22 +134,22 @@ class Mechanism:
         context: Float[Array, "*batch context"],
         state: tuple[Array, ...],
     ) -> tuple[Array, tuple[Array, ...], Array]:
-        """One step.
+        """Run one step of attention.
 
         Args:
             params: the parameters.
-            encoded: what `encode` made.
-            valid: where the encoder's steps are valid; None: everywhere.
-            query: the decoder cell's output.
-            context: the context of the step before.
-            state: what is carried beside it.
+            encoded: the result of `encode`.
+            valid: the mask of the encoder's valid steps. None: all are valid.
+            query: the cell's output.
+            context: the previous context.
+            state: the parts of the carry after the context.
 
         Returns:
-            The new context `(N, C)`, the new state, and the weights `(N, L)`, with heads `(N, heads, L)`.
+            The new context `(N, C)`, the new state, and the weights `(N, L)`, or `(N, heads, L)` with heads.
         """
         leaves = query, encoded["values"], *params.values()
         dtype = jnp.result_type(*leaves) if self.dtype is None else self.dtype
-        # Cast in the step, and not once before the loop: the gradients of all steps are then summed in their own dtype.
+        # Cast inside the step, so that the gradients of all steps are summed in the parameters' dtype.
         cast = lambda tree: jax.tree.map(lambda leaf: leaf.astype(dtype), tree)  # noqa: E731
         params, encoded = cast(params), cast(encoded)
         weights = masked_softmax(self._scores(params, encoded, cast(query), cast(context), state), valid)
@@ -159,11 +158,11 @@ class Mechanism:
 
     @property
     def _title(self) -> str:
-        """The name under which messages speak of the mechanism."""
+        """The name of the mechanism in messages."""
         return type(self).__name__
 
     def _shapes(self, query_size: int) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters. Those whose names end in "bias" are biases, and the others kernels."""
+        """The shapes of the parameters. Names that end in "bias" are biases, all others kernels."""
         raise NotImplementedError
 
     def _scores(
@@ -174,25 +173,25 @@ class Mechanism:
         context: Array,
         state: tuple[Array, ...],
     ) -> Array:
-        """The scores `(N, L)`, with heads `(N, heads, L)`; they may be anything finite where the encoder is padding."""
+        """The scores `(N, L)`, or `(N, heads, L)` with heads. Any finite value will do in the padding."""
         raise NotImplementedError
 
     def _context(
         self, params: dict[str, Array], encoded: dict[str, Array], valid: Array | None, weights: Array
     ) -> Array:
-        """The sum of the values by their weights."""
+        """The weighted sum of the values."""
         return product("...l,...le->...e", weights, encoded["values"])
 
     def _new_state(self, state: tuple[Array, ...], weights: Array) -> tuple[Array, ...]:
         return state
 
     def _keys(self, params: dict[str, Array], values: Array, keys: Array | None) -> Array:
-        """The keys that were supplied, or else the values projected."""
+        """The user's keys, or the projected values."""
         if keys is not None:
             return keys
         if "key_kernel" not in params:
             raise ValueError(
-                f"{self._title}: with project_keys=False `keys` must be supplied; got keys=None. Give "
+                f"{self._title}: with project_keys=False `keys` must be given; got keys=None. Use "
                 "decoder.over(params, encoder_outputs, keys=...)."
             )
         return project(values, params["key_kernel"]).astype(jnp.result_type(values, params["key_kernel"]))
@@ -207,14 +206,14 @@ class Mechanism:
 def masked_softmax(
     scores: Float[Array, "*shape"], valid: Bool[Array, "*batch length"] | None
 ) -> Float[Array, "*shape"]:
-    """The softmax over the steps that are valid, in at least float32; zeros where no step is.
+    """Compute the softmax over valid steps, in at least float32.
 
     Args:
-        scores: `(N, L)`, or with heads `(N, heads, L)`.
-        valid: `(N, L)`; None: everywhere.
+        scores: `(N, L)`, or `(N, heads, L)` with heads.
+        valid: the mask of valid steps, `(N, L)`. None: all are valid.
 
     Returns:
-        The weights, which sum to 1, or 0 where no step is valid.
+        The weights. They sum to 1, or are all 0 in a row without valid steps.
 
     Example:
         >>> import jax.numpy as jnp
@@ -227,16 +226,12 @@ def masked_softmax(
         return jax.nn.softmax(scores, axis=-1)
     if scores.ndim > valid.ndim:
         valid = valid[..., None, :]
-    # Not -inf: a row without any valid step would be NaN before it is zero, and jax_debug_nans stop there.
+    # With -inf, a row without valid steps would be NaN before it is zeroed, which fails under jax_debug_nans.
     least = jnp.finfo(scores.dtype).min
     return jnp.where(valid, jax.nn.softmax(jnp.where(valid, scores, least), axis=-1), 0)
 
 
 def product(subscripts: str, one: Array, other: Array) -> Array:
-    """An einsum in at least float32."""
+    """Compute an einsum in at least float32."""
     wide = jnp.promote_types(jnp.result_type(one, other), jnp.float32)
     return jnp.einsum(subscripts, one, other, preferred_element_type=wide)
-
-
-def _differs(mechanism: Mechanism, field: Any) -> bool:
-    return getattr(mechanism, field.name) != field.default

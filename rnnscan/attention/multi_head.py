@@ -14,7 +14,7 @@ from rnnscan.naming import name
 
 @dataclass(frozen=True, repr=False)
 class MultiHead(Mechanism):
-    """Multi-head attention: scaled dot products of projected queries, keys and values, in several heads.
+    """Multi-head attention: scaled dot-product attention on projected queries, keys and values, in several heads.
 
         k_l = enc_l W_k        v_l = enc_l W_v                        once, before the loop
         q = h W_q + b
@@ -22,28 +22,28 @@ class MultiHead(Mechanism):
         a_i = softmax(e_i)
         context = [sum_l a_1l v_1l; sum_l a_2l v_2l; ...] W_o + b_o
 
-    where k_i, v_i and q_i are the part of head i. A row without any valid step of the encoder has a context of zeros,
-    and not b_o. What is named is `(N, heads, L)` at each step: no step makes anything of the size `(N, L, A)`.
+    where k_i, v_i and q_i are the slices of head i. A row without valid steps of the encoder has a context of zeros,
+    not b_o. The named value is `(N, heads, L)` at each step. No step computes a value of size `(N, L, A)`.
 
     Parameters: `"query_kernel"` W_q `(H, A)`, `"key_kernel"` W_k and `"value_kernel"` W_v `(E, A)`, `"output_kernel"`
-    W_o `(A, E)`, `"bias"` b `(A,)`, `"output_bias"` b_o `(E,)`; the heads are blocks of columns, as in torch. A bias of
-    the keys would change no weight; one of the values, b_v, is b_v W_o within b_o, because weights sum to 1.
-    Carry: nothing beside the context.
+    W_o `(A, E)`, `"bias"` b `(A,)`, `"output_bias"` b_o `(E,)`. Heads are blocks of columns, as in torch. A bias of the
+    keys would not change the weights, and a bias b_v of the values is part of b_o as b_v W_o, since weights sum to 1.
+    Carry: only the context.
 
     Args:
         encoder_size: E, the size of the encoder's outputs and of the context.
-        attention_size: A, the size of queries, keys and values, of all heads together.
-        heads: their number, which divides A.
+        attention_size: A, the size of queries, keys and values over all heads.
+        heads: the number of heads, a divisor of A.
         kernel_init: initializer of the kernels.
         bias_init: initializer of the biases.
         use_bias: whether there are biases.
-        dtype: of the computation; None: as query, encoder outputs and parameters promote. Scores and their softmax are
-            in at least float32.
-        param_dtype: of the parameters.
-        project_keys: False: keys `(L, N, A)` are always supplied, and there is no W_k.
+        dtype: the dtype of the computation. None: the promoted dtype of query, encoder outputs and parameters. Scores
+            and softmax are at least float32.
+        param_dtype: the dtype of the parameters.
+        project_keys: whether there is W_k. If not, give `over` the keys `(L, N, A)`.
 
     Raises:
-        ValueError: if a size cannot be, or the heads do not divide A.
+        ValueError: if a size is invalid, or the heads do not divide A.
         TypeError: if a dtype is not floating.
 
     Example:
@@ -67,8 +67,8 @@ class MultiHead(Mechanism):
         checks.check_size("MultiHead", "heads", self.heads)
         if self.attention_size % self.heads:
             raise ValueError(
-                "MultiHead: `heads` must divide `attention_size`, of which each head has its part; got "
-                f"heads={self.heads} and attention_size={self.attention_size}. Give a multiple of the heads."
+                f"MultiHead: `heads` must divide `attention_size`; got heads={self.heads} and "
+                f"attention_size={self.attention_size}. Give a multiple of the heads."
             )
 
     @property
@@ -82,7 +82,7 @@ class MultiHead(Mechanism):
         values: Float[Array, "*batch length features"],
         keys: Float[Array, "*batch length keys"] | None,
     ) -> dict[str, Array]:
-        """Values and keys, both projected."""
+        """The projected values and keys."""
         dtype = jnp.result_type(values, params["value_kernel"])
         projected = project(values, params["value_kernel"]).astype(dtype)
         return {"values": projected, "keys": self._keys(params, values, keys)}
@@ -117,5 +117,5 @@ class MultiHead(Mechanism):
         return context if valid is None else jnp.where(valid.any(axis=-1, keepdims=True), context, 0)
 
     def _by_head(self, projected: Array) -> Array:
-        """`(..., heads, A / heads)` of `(..., A)`."""
+        """Reshape `(..., A)` to `(..., heads, A / heads)`."""
         return projected.reshape(*projected.shape[:-1], self.heads, self.attention_size // self.heads)

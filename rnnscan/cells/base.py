@@ -63,13 +63,8 @@ class Cell:
                 check_activation(self._title, field, getattr(self, field))
 
     def __repr__(self) -> str:
-        """The configuration, as far as it differs from the default."""
-        shown = [
-            f"{field.name}={_show(getattr(self, field.name))}"
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        ]
-        return f"{self._title}({', '.join(shown)})"
+        """The options that differ from their defaults."""
+        return show_options(self)
 
     @property
     def output_size(self) -> int:
@@ -169,5 +164,11 @@ def _complex(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.complex64)
 
 
-def _show(value: Any) -> str:
-    return getattr(value, "__name__", repr(value))
+def show_options(configuration: Any) -> str:
+    """The repr of a dataclass, without the options that have their defaults."""
+    shown = []
+    for field in fields(configuration):
+        value = getattr(configuration, field.name)
+        if value != field.default:
+            shown.append(f"{field.name}={getattr(value, '__name__', repr(value))}")
+    return f"{type(configuration).__name__}({', '.join(shown)})"

@@ -1,4 +1,4 @@
-"""Cells made of cells: each is a cell again, so they go into each other, into nets, and into `scan`."""
+"""Cells composed of cells, which compose again. The names imported here are public."""
 
 from rnnscan.compose.dropout import Dropout as Dropout
 from rnnscan.compose.dropout import drop_weights as drop_weights

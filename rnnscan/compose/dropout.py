@@ -1,4 +1,4 @@
-"""Dropout: of outputs, of inputs, of what the recurrent product reads, and of weights."""
+"""Dropout of outputs, inputs, recurrent states and weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Draw = Literal["step", "sequence"]
 
 @dataclass(frozen=True)
 class Dropout(Wrapper):
-    """A cell of which something is dropped in training. Made by `dropout`."""
+    """A cell with dropout in training. Made by `dropout`."""
 
     rate: float
     on: Site = "output"
@@ -30,7 +30,7 @@ class Dropout(Wrapper):
 
     @property
     def output_part(self) -> int | None:
-        """The part of the new carry that y is; none where y is dropped."""
+        """The part of the new carry that equals y. None if y is dropped."""
         return None if self.on == "output" else super().output_part
 
     def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
@@ -38,7 +38,7 @@ class Dropout(Wrapper):
         return self.cell(params, carry, x)
 
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
-        """The step that drops, with the mask of each step or one for all of them."""
+        """Return the step with dropout."""
         own_key, inner_key = jax.random.split(key)
         inner: Any = self.cell if self.on == "recurrent" else with_key(self.cell, inner_key, params, x)
         mask = self._mask(own_key, self._dropped_shape(params, x))
@@ -55,7 +55,7 @@ class Dropout(Wrapper):
         return step
 
     def _mask(self, key: Array, shape: tuple[Any, ...]) -> Callable[[Any], Array]:
-        """What is kept at a step."""
+        """Return the function from a step's index to its mask of kept units."""
         if self.each == "sequence":
             kept = jax.random.bernoulli(key, 1 - self.rate, shape)
             return lambda index: kept
@@ -67,7 +67,7 @@ class Dropout(Wrapper):
         carry = jax.eval_shape(self.cell.initial_carry, x)
         if self.on == "recurrent":
             return carry[0].shape
-        # Where this is asked for within a step, what is traced for its shape alone has no names for it.
+        # Shape-only tracing must not record names.
         with unnamed():
             return output_of(jax.eval_shape(self.cell, params, carry, x)[1]).shape
 
@@ -75,41 +75,42 @@ class Dropout(Wrapper):
 def dropout(cell: ComposableCell, rate: float, *, on: Site = "output", each: Draw = "step") -> Dropout:
     """Drop units of a cell in training: each is zero with probability `rate`, the others are scaled by 1 / (1 - rate).
 
-    The choice is independent over rows and units, and over steps or not:
+    Masks are independent over rows and units. `each` chooses whether they are independent over steps.
 
     | `on` | `each` | known as |
     | --- | --- | --- |
-    | "output" | "step" | dropout between layers (torch, Zaremba et al. 2014); it never enters the recurrent path |
+    | "output" | "step" | dropout between layers (torch, Zaremba et al. 2014), outside the recurrent path |
     | "input" | "step" | dropout of a layer's input (DL4J) |
     | "input" or "output" | "sequence" | variational dropout; Keras' `dropout=` is "input" |
     | "recurrent" | "sequence" | variational dropout of the state; Keras' `recurrent_dropout=` |
-    | "recurrent" | "step" | as in Semeniuta et al. 2016, of the state that the product reads |
+    | "recurrent" | "step" | recurrent dropout as in Semeniuta et al. 2016, on the input of the recurrent product |
 
-    "recurrent" drops h where the recurrent product reads it, and not where it is handed on, so a GRU's state does not
-    fade. It is done in the cell, so it goes directly around a cell of `rnnscan.cells` that has such a product.
+    "recurrent" masks h only in the recurrent product, not in the carry, so a GRU's state does not fade. The cell itself
+    applies the mask, so this dropout must directly wrap a cell of `rnnscan.cells` with a recurrent product.
+
+    If y is a tuple, as in an attention decoder, "output" drops units only of its first value.
 
     Args:
         cell: a cell.
         rate: the probability, at least 0 and below 1.
-        on: what is dropped.
-        each: "step" for a mask of its own at each step, "sequence" for one mask.
-
-    Where y is a tuple, as an attention decoder's, "output" drops units of its first value: the weights stay whole.
+        on: "output", "input" or "recurrent".
+        each: "step" for a new mask at each step, "sequence" for one mask.
 
     Returns:
-        A cell, with the parameters and the carry of the inner one. It evaluates without dropout; in training it gets a
-        key from the net it is in, or from `with_key`.
+        A cell, with the parameters and the carry of the inner cell. Called directly, it applies no dropout. In
+        training it gets a key from its net, or from `with_key`.
 
     Raises:
-        ValueError: if the rate is no probability below 1, or `on` or `each` is not known.
-        TypeError: if it is no cell, or has no recurrent product of which something could be dropped.
+        ValueError: if the rate is not a probability below 1, or `on` or `each` is unknown.
+        TypeError: if `cell` is not a cell, or has no recurrent product to mask.
 
     Example:
         >>> import rnnscan as rs
         >>> cell = rs.dropout(rs.dropout(rs.cells.LSTM(8), 0.2, on="recurrent", each="sequence"), 0.1)
 
-    Source: Srivastava et al. 2014, "Dropout"; Zaremba et al. 2014, "Recurrent Neural Network Regularization"; Gal and
-    Ghahramani 2015, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks".
+    Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"; Zaremba et al.
+    2014, "Recurrent Neural Network Regularization"; Gal and Ghahramani 2015, "A Theoretically Grounded Application of
+    Dropout in Recurrent Neural Networks"; Semeniuta et al. 2016, "Recurrent Dropout without Memory Loss".
     """
     check_cell("dropout", cell)
     check_rate("dropout", "rate", rate)
@@ -120,29 +121,29 @@ def dropout(cell: ComposableCell, rate: float, *, on: Site = "output", each: Dra
             )
     if on == "recurrent" and not getattr(cell, "takes_recurrent_mask", False):
         raise TypeError(
-            f"dropout: on='recurrent' needs a cell with a recurrent product, directly inside; got {cell!r}. "
-            "Other dropout goes around this one; for cells of your own, mask the state where the product reads it."
+            f"dropout: on='recurrent' must directly wrap a cell with a recurrent product; got {cell!r}. Put other "
+            "dropout around this one. In your own cells, mask the state inside the recurrent product."
         )
     return Dropout(cell, rate, on, each)
 
 
 def drop_weights(params: Any, key: Array, rate: float, *, names: Sequence[str] = ("recurrent_kernel",)) -> Any:
-    """Drop single weights: each is zero with probability `rate`, and the others are scaled by 1 / (1 - rate).
+    """Drop single weights: each is zero with probability `rate`, the others are scaled by 1 / (1 - rate).
 
-    One choice for all steps and rows: call it once for a training step, on the parameters of a cell or of a net, and
-    run these with what it returns. Gradients reach the parameters that were given.
+    Call it once per training step, on the parameters of a cell or net, and run the cell or net with the result. All
+    steps and rows share the mask. Gradients flow to the original parameters.
 
     Args:
         params: a pytree of parameters.
         key: a PRNG key; each array derives its own from it.
         rate: the probability, at least 0 and below 1.
-        names: the names of the parameters to drop from, wherever they are in the pytree.
+        names: the names of the parameters to drop from, at any depth of the pytree.
 
     Returns:
-        Parameters like those given.
+        Parameters of the same structure.
 
     Raises:
-        ValueError: if the rate is no probability below 1, or a name is not there.
+        ValueError: if the rate is not a probability below 1, or a name is unknown.
 
     Example:
         >>> import jax
@@ -152,7 +153,7 @@ def drop_weights(params: Any, key: Array, rate: float, *, names: Sequence[str] =
         >>> bool((dropped["recurrent_kernel"] == 0).any()), bool((dropped["kernel"] == 0).any())
         (True, False)
 
-    Source: Wan et al. 2013, "Regularization of Neural Networks using DropConnect"; on recurrent kernels Merity et al.
+    Source: Wan et al. 2013, "Regularization of Neural Networks using DropConnect"; for recurrent kernels, Merity et al.
     2017, "Regularizing and Optimizing LSTM Language Models", section 2.
     """
     check_rate("drop_weights", "rate", rate)
@@ -161,7 +162,7 @@ def drop_weights(params: Any, key: Array, rate: float, *, names: Sequence[str] =
     for name in names:
         if name not in known:
             raise ValueError(
-                f"drop_weights: `names` must be names of parameters; got {name!r}, and there are {listing(known)}."
+                f"drop_weights: `names` must be names of parameters; got {name!r}. The names are {listing(known)}."
                 f"{nearest(name, known)}"
             )
     leaves = [

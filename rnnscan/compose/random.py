@@ -1,8 +1,8 @@
-"""How cells with random choices get their keys.
+"""PRNG keys for cells with randomness, such as dropout.
 
-Such a cell, called as every cell is, makes no choice: that is evaluation. For training, `with_key` gives it a key once
-for a sequence, and the number of the step with each input. So a choice is a function of the key, of its site and of the
-step: it is the same when a step is computed again, and the same whether a sequence runs in one piece or in several.
+Called directly, such a cell is deterministic, for evaluation. For training, `with_key` binds a key to it, and each
+input comes with the index of its step. Masks depend only on the key, their site and that index, so recomputed steps and
+windows of a sequence draw the same masks.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ RandomStep: TypeAlias = Callable[[Any, Any, tuple[Any, Any]], tuple[Any, Any]]
 
 
 def with_key(cell: Any, key: Array, params: Any, x: Any) -> RandomStep:
-    """The cell as a step that makes its random choices.
+    """Bind a PRNG key to a cell.
 
-    Choices that are made once for a sequence, such as the masks of variational dropout, are made here, outside the loop
-    over steps; those that are made anew at each step depend on the key and on the number of the step.
+    Masks that a whole sequence shares, as in variational dropout, are drawn here, outside the loop over steps. Masks of
+    a single step are drawn from the key and the step's index.
 
     Args:
         cell: a cell, random or not.
-        key: a PRNG key. Every site, such as each layer of a stack, derives its own from it.
-        params: the parameters of the cell, of which only the shapes matter.
-        x: one step's input, of which only the shape matters.
+        key: a PRNG key. Each site, such as each layer of a stack, derives its own from it.
+        params: the parameters of the cell. Only their shapes matter.
+        x: one step's input. Only its shape matters.
 
     Returns:
-        A cell over pairs `(x, step)`, where `step` is the number of the step, an integer.
+        A cell over pairs `(x, index)`, where `index` is the integer index of the step.
 
     Example:
         >>> import jax
@@ -56,22 +56,22 @@ class KeyedCell:
     """A cell with its key. Made by `with_key`.
 
     Attributes:
-        step: `(params, carry, (x, step number)) -> (carry, y)`.
-        cell: the cell, which says where a sequence starts.
+        step: `(params, carry, (x, index)) -> (carry, y)`.
+        cell: the cell, for its initial carry.
     """
 
     step: RandomStep
     cell: Any
 
     def __call__(self, params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
-        """One step with random choices: `(params, carry, (x, step number)) -> (carry, y)`."""
+        """One random step: `(params, carry, (x, index)) -> (carry, y)`."""
         return self.step(params, carry, scanned)
 
     def initial_carry(self, scanned: tuple[Any, Any]) -> Any:
-        """The cell's initial carry, for one step's input and its number."""
+        """The cell's initial carry, for one step's input and its index."""
         return self.cell.initial_carry(scanned[0])
 
 
 def drop(value: Array, kept: Array, rate: float) -> Array:
-    """Zero where it is not kept, and scaled so that the mean stays, elsewhere."""
+    """Set values to zero where `kept` is false, and scale the others to preserve the mean."""
     return jnp.where(kept, value / (1 - rate), 0).astype(value.dtype)

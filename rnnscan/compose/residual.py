@@ -1,4 +1,4 @@
-"""A cell whose input is added to its output."""
+"""Residual connections around cells."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,23 +15,23 @@ from rnnscan.protocols import ComposableCell, check_cell
 
 @dataclass(frozen=True)
 class Residual(Wrapper):
-    """A cell whose input is added to its output. Made by `residual`."""
+    """A cell that adds its input to its output. Made by `residual`."""
 
     @property
     def output_part(self) -> None:
-        """None: y is not a part of the carry."""
+        """None: y is not part of the carry."""
         return
 
     def init(self, key: Array, input_size: int) -> Any:
         """Make parameters: those of the inner cell.
 
         Raises:
-            ValueError: if the cell's output is not as large as its input.
+            ValueError: if input and output differ in size.
         """
         if input_size != self.cell.output_size:
             raise ValueError(
-                f"residual: input and output must be of one size to be added; got input_size={input_size} for "
-                f"{self.cell}, whose output has {self.cell.output_size}. Leave this layer without `residual`."
+                f"residual: input and output must have the same size; got input_size={input_size} for {self.cell}, "
+                f"whose output has {self.cell.output_size}. Use this layer without `residual`."
             )
         return self.cell.init(key, input_size)
 
@@ -41,7 +41,7 @@ class Residual(Wrapper):
         return carry, self._sum(x, y)
 
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
-        """The inner cell's random choices; this one makes none."""
+        """Bind the key to the inner cell."""
         inner = with_key(self.cell, key, params, x)
 
         def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -54,8 +54,8 @@ class Residual(Wrapper):
         output = output_of(y)
         if jax.numpy.shape(x) != jax.numpy.shape(output):
             raise ValueError(
-                f"residual: input and output must be of one shape to be added; got the input {describe(x)} and, from "
-                f"{self.cell}, the output {describe(output)}. Leave this layer without `residual`."
+                f"residual: input and output must have the same shape; got the input {describe(x)} and the output "
+                f"{describe(output)} of {self.cell}. Use this layer without `residual`."
             )
         return with_output(y, output + x.astype(output.dtype))
 
@@ -63,16 +63,16 @@ class Residual(Wrapper):
 def residual(cell: ComposableCell) -> Residual:
     """Add a cell's input to its output, `y = cell(x) + x`.
 
-    Where y is a tuple, as an attention decoder's, the input is added to its first value.
+    If y is a tuple, as in an attention decoder, the input is added to its first value.
 
     Args:
-        cell: a cell whose output is as large as its input.
+        cell: a cell whose output has the size of its input.
 
     Returns:
-        A cell, with the parameters and the carry of the inner one.
+        A cell, with the parameters and the carry of the inner cell.
 
     Raises:
-        TypeError: if it is no cell.
+        TypeError: if `cell` is not a cell.
         ValueError: in `init` or in a step, if input and output differ in size.
 
     Example:

@@ -1,4 +1,4 @@
-"""Cells one above the other, within one step."""
+"""Stacks of cells within one step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,28 +19,28 @@ from rnnscan.protocols import ComposableCell, check_cell
 
 @dataclass(frozen=True)
 class Stack:
-    """Cells one above the other, as one cell. Made by `stack`."""
+    """A stack of cells, as one cell. Made by `stack`."""
 
     cells: tuple[ComposableCell, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that the layers give to intermediates; one name speaks of all layers."""
+        """The names of the layers' intermediates. A name that several layers have denotes all of them."""
         return tuple(dict.fromkeys(name for cell in self.cells for name in cell.names))
 
     @property
     def output_size(self) -> int:
-        """The size of y's last axis: the uppermost cell's."""
+        """The size of y's last axis: the last cell's."""
         return self.cells[-1].output_size
 
     @property
     def input_axes(self) -> tuple[Any, ...]:
-        """The spatial axes of the input: the lowest cell's. There is no such attribute where that cell has none."""
+        """The spatial axes of the input: the first cell's. Missing if that cell does not have the attribute."""
         lowest: Any = self.cells[0]
         return lowest.input_axes
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
-        """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the lowest layer first."""
+        """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the first layer first."""
         params = {}
         for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
             params[_layer_name(layer)] = cell.init(layer_key, input_size)
@@ -66,7 +66,7 @@ class Stack:
         return tuple(new_carries), y
 
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
-        """The random choices of the layers, each with a key of its own."""
+        """Bind a separate key to each layer."""
         steps = []
         for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
             steps.append(with_key(cell, layer_key, params[_layer_name(layer)], x))
@@ -106,23 +106,23 @@ pytrees.register(Stack, "cells")
 def stack(*cells: ComposableCell, residual: Sequence[int] = (), dropout: float = 0.0) -> Stack:
     """Stack cells: the output of each is the input of the next, within one step.
 
-    The stack's y is that of its uppermost cell. Where the y of a cell below is a tuple, as an attention decoder's, its
-    first value is the input of the next, and the others are not returned.
+    The stack's y is that of its last cell. If the y of an earlier cell is a tuple, as in an attention decoder, its
+    first value is the input of the next cell, and the others are discarded.
 
     Args:
-        cells: the cells, the lowest first. Each has `init`, `initial_carry`, `names` and `output_size`, as those of
-            `rnnscan.cells` have.
-        residual: which layers, counted from 0, add their input to their output (`rnnscan.residual`).
-        dropout: the rate at which the output of every layer but the last is dropped, in training (`rnnscan.dropout`).
-            A residual layer adds its input to the output that is dropped.
+        cells: the cells, first to last. Each has `init`, `initial_carry`, `names` and `output_size`, like those of
+            `rnnscan.cells`.
+        residual: the indices of the layers that add their input to their output (`rnnscan.residual`).
+        dropout: the rate of dropout on the output of each layer but the last, in training (`rnnscan.dropout`). A
+            residual layer adds its input after dropout.
 
     Returns:
         A cell. Its carry is the tuple of the layers' carries, its parameters are `{"layer_0": ..., "layer_1": ...}`.
 
     Raises:
-        ValueError: if there is no cell, a layer of `residual` is not there, `dropout` is no probability below 1, or
-            what the stack is given does not fit its cells.
-        TypeError: if one of the cells lacks what a stack asks of it.
+        ValueError: if there is no cell, an index of `residual` is out of range, or `dropout` is not a probability
+            below 1; in a step, if parameters or carry do not fit the cells.
+        TypeError: if a cell lacks one of the four attributes.
 
     Example:
         >>> import jax
@@ -141,7 +141,7 @@ def stack(*cells: ComposableCell, residual: Sequence[int] = (), dropout: float =
     unknown = [layer for layer in residual if layer not in range(len(cells))]
     if unknown:
         raise ValueError(
-            f"stack: `residual` must name layers from 0 to {len(cells) - 1}; got {unknown[0]!r}. The lowest is 0."
+            f"stack: `residual` must name layers from 0 to {len(cells) - 1}; got {unknown[0]!r}. The first is 0."
         )
     last = len(cells) - 1
     layers = [drop_out(cell, dropout) if dropout and layer < last else cell for layer, cell in enumerate(cells)]

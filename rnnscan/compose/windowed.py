@@ -1,4 +1,4 @@
-"""A cell that sees its own last outputs."""
+"""Cells that read their own last outputs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,37 +16,37 @@ from rnnscan.protocols import ComposableCell, check_cell
 
 @dataclass(frozen=True)
 class Windowed(Wrapper):
-    """A cell that sees its own last outputs. Made by `windowed`."""
+    """A cell that reads its own last outputs. Made by `windowed`."""
 
     window: int
 
     @property
     def output_part(self) -> None:
-        """None: y is not a part of the carry by itself."""
+        """None: y is not a separate part of the carry."""
         return
 
     def init(self, key: Array, input_size: int) -> Any:
-        """Make parameters: those of the inner cell, for the input and the window side by side."""
+        """Make parameters: those of the inner cell, for the concatenated input and window."""
         return self.cell.init(key, input_size + self.window * self.cell.output_size)
 
     def initial_carry(self, x: Array) -> tuple[Any, Array]:
         """The inner cell's carry, and a window of zeros `(N, window, P)`."""
         window = self._initial_window(x)
-        return self.cell.initial_carry(self._seen(x, window)), window
+        return self.cell.initial_carry(self._concatenate(x, window)), window
 
     def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         inner, window = carry
-        inner, y = self.cell(params, inner, self._seen(x, window))
+        inner, y = self.cell(params, inner, self._concatenate(x, window))
         return (inner, _shift(window, y)), y
 
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
-        """The inner cell's random choices; this one makes none."""
-        inner_step = with_key(self.cell, key, params, self._seen(x, self._initial_window(x)))
+        """Bind the key to the inner cell."""
+        inner_step = with_key(self.cell, key, params, self._concatenate(x, self._initial_window(x)))
 
         def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
             inner, window = carry
-            inner, y = inner_step(params, inner, (self._seen(scanned[0], window), scanned[1]))
+            inner, y = inner_step(params, inner, (self._concatenate(scanned[0], window), scanned[1]))
             return (inner, _shift(window, y)), y
 
         return step
@@ -54,13 +54,12 @@ class Windowed(Wrapper):
     def _initial_window(self, x: Array) -> Array:
         return zeros_beside(x, (*x.shape[:-1], self.window, self.cell.output_size))
 
-    def _seen(self, x: Array, window: Array) -> Array:
+    def _concatenate(self, x: Array, window: Array) -> Array:
         expected = (*x.shape[:-1], self.window, self.cell.output_size)
         if jnp.shape(window) != expected:
             raise ValueError(
-                f"windowed: the window of the carry must be {expected}, as one step's input {describe(x)} has it; got "
-                f"{describe(window)}. A carry of another batch or hidden size does not fit: start from "
-                "cell.initial_carry(x)."
+                f"windowed: the window of the carry must be {expected} for one step's input {describe(x)}; got "
+                f"{describe(window)}. Batch or hidden size may differ: start from cell.initial_carry(x)."
             )
         return jnp.concatenate([x, window.reshape(*window.shape[:-2], -1).astype(x.dtype)], axis=-1)
 
@@ -70,7 +69,7 @@ def _shift(window: Array, y: Any) -> Array:
 
 
 def windowed(cell: ComposableCell, window: int) -> Windowed:
-    """Let a cell see its own last outputs beside its input.
+    """Concatenate a cell's input with its own last outputs.
 
         y_t = cell([x_t; y_{t-w}; ...; y_{t-1}])
 
@@ -79,12 +78,12 @@ def windowed(cell: ComposableCell, window: int) -> Windowed:
         window: w, the number of outputs, at least 1.
 
     Returns:
-        A cell. Its carry is the pair of the inner carry and the window `(N, w, P)`, the oldest output first, zeros at
-        the beginning; its parameters are the inner cell's, for an input of D + w * P features.
+        A cell. Its carry is the pair of the inner carry and the window `(N, w, P)`, oldest output first, initially
+        zero. Its parameters are the inner cell's, for an input of D + w * P features.
 
     Raises:
-        ValueError: if the window is no number of outputs.
-        TypeError: if it is no cell.
+        ValueError: if the window is not an integer of at least 1.
+        TypeError: if `cell` is not a cell.
 
     Example:
         >>> import jax
@@ -93,9 +92,10 @@ def windowed(cell: ComposableCell, window: int) -> Windowed:
         >>> cell.init(jax.random.key(0), input_size=3)["kernel"].shape
         (11, 12)
 
-    Source: the windows of links in Caffe2's `recurrent_net`; Jordan 1986, "Serial Order", has a window of one.
+    Source: the link windows of Caffe2's `recurrent_net`; with a window of one, Jordan 1986, "Serial Order: A Parallel
+    Distributed Processing Approach".
     """
     check_cell("windowed", cell)
     if not is_count(window):
-        raise ValueError(f"windowed: `window` must be a number of outputs of at least 1; got {window!r}.")
+        raise ValueError(f"windowed: `window` must be an integer of at least 1; got {window!r}.")
     return Windowed(cell, window)

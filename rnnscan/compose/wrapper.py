@@ -1,4 +1,4 @@
-"""What cells around one other cell share."""
+"""The base of cells that wrap one other cell, and checks of their arguments."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from rnnscan.protocols import ComposableCell
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A cell around another. What it does not change is the inner cell's: parameters, carry, names, sizes."""
+    """A cell around another, with the parameters, carry, names and sizes of the inner cell by default."""
 
     cell: ComposableCell
 
@@ -21,7 +21,7 @@ class Wrapper:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that the inner cell gives to intermediates."""
+        """The names of the inner cell's intermediates."""
         return self.cell.names
 
     @property
@@ -31,13 +31,13 @@ class Wrapper:
 
     @property
     def input_axes(self) -> tuple[Any, ...]:
-        """The spatial axes of the input: the inner cell's. There is no such attribute where the inner cell has none."""
+        """The spatial axes of the input. Missing if the inner cell does not have the attribute."""
         cell: Any = self.cell
         return cell.input_axes
 
     @property
     def output_part(self) -> int | None:
-        """The part of the new carry that y is, or None where y is something else."""
+        """The index of the part of the new carry that equals y, or None."""
         return getattr(self.cell, "output_part", None)
 
     def init(self, key: Array, input_size: int) -> Any:
@@ -50,16 +50,16 @@ class Wrapper:
 
 
 def cells_within(cell: Any) -> list[Any]:
-    """A cell, and the cells that it is composed of."""
+    """List a cell and all cells inside it."""
     inner = [getattr(cell, "cell", None), *getattr(cell, "cells", ())]
     return [cell, *(each for part in inner if part is not None for each in cells_within(part))]
 
 
 def check_rate(function: str, argument: str, rate: Any) -> None:
-    """Refuse what is no probability below 1.
+    """Check that a rate is a probability below 1.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not.
     """
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise ValueError(f"{function}: `{argument}` must be a probability, at least 0 and below 1; got {rate!r}.")

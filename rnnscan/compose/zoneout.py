@@ -1,4 +1,4 @@
-"""Zoneout: units that keep their state of the step before, at random."""
+"""Zoneout: units that randomly keep their previous state."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +14,19 @@ from rnnscan.protocols import ComposableCell, check_cell
 
 
 _PLACE = (
-    "Put zoneout directly around the cell that has the state, and stacks, residuals and attention around zoneout: "
-    "attention reads the state of its cell as the query, so the choice comes before it."
+    "Put zoneout directly around the cell with the state, and put stacks, residuals and attention around zoneout, so "
+    "that attention reads the state after zoneout."
 )
 
 
 @dataclass(frozen=True)
 class Zoneout(Wrapper):
-    """A cell whose units keep their state at random. Made by `zoneout`."""
+    """A cell whose units randomly keep their previous state. Made by `zoneout`."""
 
     rate: float | tuple[float, ...]
 
     def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
-        """One step of the expectation: `(params, carry, x) -> (carry, y)`."""
+        """One step in expectation: `(params, carry, x) -> (carry, y)`."""
         self._check(carry)
         new_carry, y = self.cell(params, carry, x)
         expected = tuple(
@@ -36,7 +36,7 @@ class Zoneout(Wrapper):
         return expected, self._output(expected, y)
 
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
-        """The step that keeps each unit's state of the step before with probability `rate`."""
+        """Return the step that keeps each unit's previous state with probability `rate`."""
         own_key, inner_key = jax.random.split(key)
         inner = with_key(self.cell, inner_key, params, x)
 
@@ -74,28 +74,28 @@ class Zoneout(Wrapper):
 
 
 def zoneout(cell: ComposableCell, rate: float | tuple[float, ...]) -> Zoneout:
-    """Let units keep their state of the step before, at random.
+    """Let units randomly keep their previous state.
 
-        s'[k] = s[k] with probability rate, otherwise what the cell computes          in training
-        s' = rate * s + (1 - rate) * (what the cell computes)                           in evaluation
+        s'[k] = s[k] with probability rate, otherwise cell(s)[k]        in training
+        s' = rate * s + (1 - rate) * cell(s)                            in evaluation
 
-    The choice is independent over steps, rows, units and parts of the carry. Where y is a part of the carry, as the h
-    of an LSTM, it is the part after that choice.
+    Masks are independent over steps, rows, units and parts of the carry. If y is a part of the carry, like the h of an
+    LSTM, it is that part after zoneout.
 
     Args:
-        cell: a cell of `rnnscan.cells`, or one of your own whose carry is a tuple of arrays and which says by its
-            attribute `output_part` which of them y is, None for none.
-        rate: the probability, at least 0 and below 1; or one for each part of the carry, in its order: the paper's
-            best for an LSTM is `(0.05, 0.5)`, for (h, c).
+        cell: a cell of `rnnscan.cells`, or your own cell whose carry is a tuple of arrays. Its attribute `output_part`
+            is the index of the part that equals y, or None.
+        rate: the probability, at least 0 and below 1, or a tuple with one for each part of the carry. For an LSTM,
+            whose carry is (h, c), the paper's best is `(0.05, 0.5)`.
 
     Returns:
-        A cell, with the parameters and the carry of the inner one. It evaluates as it is; in training it gets a key
-        from the net it is in, or from `with_key`.
+        A cell, with the parameters and the carry of the inner cell. Called directly, it computes the evaluation form.
+        In training it gets a key from its net, or from `with_key`.
 
     Raises:
-        ValueError: if the rate is no probability below 1, or there is not one for each part of the carry.
-        TypeError: if it is no cell, or does not say its `output_part`, such as a stack or an attention decoder; in a
-            step, if the carry is no tuple of arrays.
+        ValueError: if a rate is not a probability below 1, or the number of rates does not fit the carry.
+        TypeError: if `cell` is not a cell or has no `output_part`, such as a stack or an attention decoder; in a step,
+            if the carry is not a tuple of arrays.
 
     Example:
         >>> import rnnscan as rs
@@ -109,7 +109,7 @@ def zoneout(cell: ComposableCell, rate: float | tuple[float, ...]) -> Zoneout:
         check_rate("zoneout", "rate", each)
     if not hasattr(cell, "output_part"):
         raise TypeError(
-            f"zoneout: a cell must say which part of its carry its output is, or None, by `output_part`; got "
+            "zoneout: the cell must have `output_part`, the index of the part of its carry that equals y, or None; got "
             f"{type(cell).__name__}. {_PLACE}"
         )
     return Zoneout(cell, rate)

@@ -100,7 +100,7 @@ def test_encoder_outputs_keys_and_lengths_of_wrong_types(error, outputs, options
 
 def test_keys_that_are_to_be_supplied():
     decoder = attention.decoder(cells.LSTM(HIDDEN), replace(DECODER.attention, project_keys=False))
-    with pytest.raises(ValueError, match=r"with project_keys=False `keys` must be supplied"):
+    with pytest.raises(ValueError, match=r"with project_keys=False `keys` must be given"):
         decoder.over(params_of(decoder), OUTPUTS)
 
 
