@@ -232,9 +232,7 @@ def test_dropout_drops_the_output_and_not_the_weights():
 def test_a_wrapper_that_cannot_take_a_decoder_says_so():
     params, outputs, carry, xs = arguments(Residual())
     cell = over(params, outputs)
-    with pytest.raises(
-        TypeError, match=r"^zoneout: .* got AttentionCell\. Put zoneout directly around the cell"
-    ):
+    with pytest.raises(TypeError, match=r"^zoneout: .* got AttentionCell\. Put zoneout directly around the cell"):
         rs.zoneout(cell, 0.5)
     for inside in (cell, rs.stack(GRU, cell)):
         zoned = rs.zoneout(rs.dropout(inside, 0.1), 0.5)
