@@ -93,7 +93,7 @@ def test_the_table_of_schedules_is_what_they_say():
 def test_the_bytes_that_the_text_states():
     text = (DOCS / "memory.md").read_text()
     kernels, inputs = 4 * 4 * 256 * (128 + 256), 4 * 128 * 32 * 128
-    assert f"Inputs and parameters are {(kernels + inputs) / 1e6:.1f} MB of each row." in text
-    assert f"inputs, which are {4 * 4096 * 2 * 8:,} bytes" in text
+    assert f"{(kernels + inputs) / 1e6:.1f} MB of inputs and parameters" in text
+    assert f"most bytes are the inputs, {4 * 4096 * 2 * 8:,}." in text
     assert "D + 12H numbers a row" in text
     assert kept(cells.LSTM(256), None) == 4 * 128 * 32 * (128 + 12 * 256) + kernels

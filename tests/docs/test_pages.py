@@ -23,8 +23,10 @@ def test_the_extras_of_the_quick_start_are_there():
 
 def test_the_files_of_the_engine_are_there():
     for files, _ in table("engine.md", "file"):
-        for file in re.findall(r"`([\w/]+\.py)`", files):
-            assert (ROOT / "rnnscan" / "engine" / file).is_file(), file
+        found = re.findall(r"`([\w/]+(?:\.py|/))`", files)
+        assert found, files
+        for file in found:
+            assert (ROOT / "rnnscan" / "engine" / file).exists(), file
 
 
 def test_the_converters_of_the_table_are_there_and_no_others():
