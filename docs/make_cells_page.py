@@ -44,18 +44,18 @@ FAMILIES = {
 
 INTRODUCTION = f"""# Cells
 
-Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnscan.explain` of one step, with names kept, on a
-CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
+Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnscan.explain` of one step, with names kept,
+on a CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
 convolutions), T = 1024 steps.
 
-In the pictures `@` is a matrix product, squares are the inputs and outputs of a step, and small text is the name of a value,
-for `Memory(recompute=...)`. Colours are the kinds of work: green is parallel, so it can run for many steps at once; blue is
-linear in the state; orange runs step by step. Where a blue or orange state feeds green work, that work runs at once after
-the loop.
+In the pictures `@` is a matrix product, squares are the inputs and outputs of a step, and small text is the name of a
+value, for `Memory(recompute=...)`. Colours are the kinds of work: green is parallel, so it can run for many steps at
+once; blue is linear in the state; orange runs step by step. Where a blue or orange state feeds green work, that work
+runs at once after the loop.
 
 All cells take `dtype`, `param_dtype` and `carry_dtype`, work under `jit`, `grad` and `vmap`, and are tested with each
-memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout` and `rs.windowed` make cells from them;
-`rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention` makes decoders.
+memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout` and `rs.windowed` make cells from
+them; `rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention` makes decoders.
 """
 
 
