@@ -44,7 +44,7 @@ FAMILIES = {
 
 INTRODUCTION = f"""# Cells
 
-Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnscan.explain` of one step, with names kept,
+Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnscan.explain` of one step with names kept,
 on a CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
 convolutions), T = 1024 steps.
 
