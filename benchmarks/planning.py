@@ -18,7 +18,7 @@ from rich.table import Table
 import rnnscan as rs
 from rnnscan import cells
 from rnnscan._byte_sizes import readable_bytes
-from rnnscan.insight import kept_bytes, measure_tradeoff, temporary_bytes
+from rnnscan.insight import kept_bytes, measure_losses, temporary_bytes
 from rnnscan.insight.candidates import candidates
 from rnnscan.insight.tradeoff import choice_name
 from rnnscan.insight.training_step import TrainingStep
@@ -97,7 +97,7 @@ def last_state(table: Table) -> None:
         "segment 40, recompute all": rs.Memory(recompute="all", segment=40),
     }
     plain = kept_bytes(build(None)[0], params) - xs.nbytes
-    for row in measure_tradeoff(build, choices, rounds=5):
+    for row in measure_losses(build, choices, rounds=5):
         kept = (row.kept_bytes - xs.nbytes) / plain
         temporary = readable_bytes(row.temporary_bytes or 0)
         table.add_row(row.choice, f"{kept:.3f}", temporary, f"{row.relative_time:.2f}")

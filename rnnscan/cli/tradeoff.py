@@ -1,8 +1,10 @@
 """`rnnscan tradeoff`: what memory choices cost a cell, measured side by side on this machine."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import jax
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -12,8 +14,8 @@ from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
 from rnnscan.cli.options import Recompute, Segment, parse_recompute, parse_segment, readable_errors
-from rnnscan.insight.tradeoff import Tradeoff, choice_name, measure_tradeoff, memory_choices
-from rnnscan.insight.training_step import TrainingStep
+from rnnscan.insight import Tradeoff, measure_tradeoff
+from rnnscan.insight.tradeoff import choice_name, memory_choices
 
 
 Rounds: TypeAlias = Annotated[int, typer.Option(help="How often each choice is run.", min=1)]
@@ -46,10 +48,8 @@ def tradeoff(
         if recompute or segment is not None:
             names = parse_recompute(recompute or [])
             own.append(rs.Memory(recompute=names, segment=None if segment is None else parse_segment(segment)))
-            # It traces the cell, and so refuses names that the cell does not have.
-            TrainingStep(given.cell, given.params, given.carry, given.xs, options={}, last_only=last_only).kept_bytes(
-                own[0]
-            )
+            # Tracing rejects names that the cell does not have.
+            jax.eval_shape(partial(rs.scan, given.cell, memory=own[0]), given.params, given.carry, given.xs)
         if plot is not None:
             from rnnscan.insight.picture import check_picture_file
 
@@ -79,11 +79,19 @@ def measure(given: Example, own: list[rs.Memory], *, last_only: bool, rounds: in
         A row for each choice.
     """
     arrays = given.with_arrays()
-    choices = memory_choices(getattr(given.cell, "names", ()), given.xs.shape[0])
+    choices = memory_choices(given.cell.names, given.xs.shape[0])
     choices |= {choice_name(memory): memory for memory in own if memory not in choices.values()}
-    step = TrainingStep(arrays.cell, arrays.params, arrays.carry, arrays.xs, options={}, last_only=last_only)
     with console.status("measuring") as status:
-        return measure_tradeoff(step.build, choices, rounds=rounds, report=status.update)
+        return measure_tradeoff(
+            arrays.cell,
+            arrays.params,
+            arrays.carry,
+            arrays.xs,
+            choices=choices,
+            rounds=rounds,
+            report=status.update,
+            last_only=last_only,
+        )
 
 
 def draw(

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from rnnscan._byte_sizes import readable_bytes
-from rnnscan.insight.tradeoff import Tradeoff, pareto_front
+from rnnscan.insight.measure_losses import Tradeoff
+from rnnscan.insight.tradeoff import pareto_front
 
 
 try:

@@ -1,106 +1,80 @@
-"""What memory choices cost: kept bytes, peak temporary bytes and time of the same function, side by side."""
+"""What memory choices cost a cell or a net, measured side by side."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
-from statistics import median
 from typing import Any
 
-import jax
-
+from rnnscan import _checks as checks
 from rnnscan.checkpointing import NestedScan
-from rnnscan.insight.bytes import kept_bytes, temporary_bytes
+from rnnscan.insight.arguments import Arguments
+from rnnscan.insight.measure_losses import Tradeoff, measure_losses
+from rnnscan.insight.training_step import TrainingStep
 from rnnscan.memory import Memory
+from rnnscan.nets.calls import takes_nets
+from rnnscan.protocols import Cell
 
 
-@dataclass(frozen=True)
-class Tradeoff:
-    """What one memory choice costs.
-
-    Attributes:
-        choice: its name.
-        memory: the choice.
-        kept_bytes: what stays between the forward and the backward pass, counted.
-        temporary_bytes: what both passes need beside arguments and results, by XLA's memory analysis; None where the
-            backend has none.
-        seconds: the time of both passes; the median of the rounds.
-        relative_time: the same beside the first choice's; the median of the rounds' ratios.
-    """
-
-    choice: str
-    memory: Memory | None
-    kept_bytes: int
-    temporary_bytes: int | None
-    seconds: float
-    relative_time: float
-
-
+@takes_nets
 def measure_tradeoff(
-    build: Callable[[Memory | None], tuple[Callable[..., Any], tuple[Any, ...]]],
-    choices: Mapping[str, Memory | None],
+    cell: Cell,
+    params: Any,
+    carry: Any,
+    xs: Any,
     *,
+    choices: Mapping[str, Memory | None] | None = None,
     rounds: int = 10,
     report: Callable[[str], None] = lambda doing: None,
+    last_only: bool = False,
+    **options: Any,
 ) -> list[Tradeoff]:
-    """Measure a loss and its gradient under several memory choices.
+    """Measure the training step of a scan under several memory choices.
 
-    All choices are compiled first. Then they take turns, `rounds` times, and times are compared within a round, so
-    that what else the machine does meanwhile falls on all of them alike.
+    The step is that of `plan`: the gradient, in parameters, carry and inputs, of a loss that reads every output
+    nonlinearly. `measure_losses` measures a loss of your own. A net takes the place of a cell as
+    `measure_tradeoff(net, params, xs, carry=None)`.
 
     Args:
-        build: takes a memory choice and returns `(loss, arguments)`: a function with a scalar result that can be
-            differentiated with respect to all of its arguments, and these.
-        choices: memory choices by name; the first one is what the others' times are relative to.
-        rounds: how often each is run.
-        report: called with what is done next, in words.
+        cell: `cell(params, carry, x) -> (carry, y)`, or a net.
+        params: its parameters.
+        carry: the carry before the first step.
+        xs: the inputs, time-major: leaves `(T, ...)`; or None, with `length` among the options.
+        choices: memory choices by name; times are relative to the first one's. None: plain autodiff, every name kept,
+            everything recomputed, and segments.
+        rounds: how often each choice is run.
+        report: called with a description of each stage.
+        last_only: whether the loss depends on the last carry alone, so that outputs need not be kept.
+        options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `reset_to`, `engine`, `key`.
 
     Returns:
         A `Tradeoff` for each choice, in their order.
 
     Raises:
-        ValueError: if there is no choice or no round.
+        ValueError: if there is no choice or no round, or as `scan` does.
+        TypeError: if `memory` is given, or as `scan` does.
 
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import rnnscan as rs
-        >>> cell = rs.cells.LSTM(8)
-        >>> params, xs = cell.init(jax.random.key(0), input_size=4), jnp.ones((16, 2, 4))
-        >>> def build(memory):
-        ...     def loss(params, xs):
-        ...         return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)[1].sum()
-        ...     return loss, (params, xs)
-        >>> plain, gates = measure_tradeoff(build, {"plain": None, "recompute": rs.Memory(recompute="all")}, rounds=1)
-        >>> gates.kept_bytes < plain.kept_bytes / 2
+        >>> cell, xs = rs.cells.LSTM(8), jnp.ones((16, 2, 4))
+        >>> params = cell.init(jax.random.key(0), input_size=4)
+        >>> choices = {"plain": None, "recompute": rs.Memory(recompute="all")}
+        >>> rows = measure_tradeoff(cell, params, cell.initial_carry(xs[0]), xs, choices=choices, rounds=1)
+        >>> rows[1].kept_bytes < rows[0].kept_bytes
         True
     """
-    if not choices:
-        raise ValueError("measure_tradeoff: there must be at least one memory choice; got none.")
-    if rounds < 1:
-        raise ValueError(f"measure_tradeoff: `rounds` must be at least 1; got {rounds}.")
-    built = [build(memory) for memory in choices.values()]
-    compiled = []
-    for choice, (loss, arguments) in zip(choices, built, strict=True):
-        report(f"compiling {choice}")
-        compiled.append(_compile(loss, arguments))
-    for run, (_, arguments) in zip(compiled, built, strict=True):
-        _seconds(run, arguments)  # The first run of all is slower, and not counted.
-    times = []
-    for number in range(1, rounds + 1):
-        report(f"round {number} of {rounds}")
-        times.append([_seconds(run, arguments) for run, (_, arguments) in zip(compiled, built, strict=True)])
-    return [
-        Tradeoff(
-            choice=choice,
-            memory=memory,
-            kept_bytes=kept_bytes(loss, *arguments),
-            temporary_bytes=temporary_bytes(compiled[index]),
-            seconds=median(round_times[index] for round_times in times),
-            relative_time=median(round_times[index] / round_times[0] for round_times in times),
+    if "memory" in options:
+        raise TypeError(
+            "measure_tradeoff: memory choices are given by `choices`; got `memory`. Write choices={'mine': memory}."
         )
-        for index, ((choice, memory), (loss, arguments)) in enumerate(zip(choices.items(), built, strict=True))
-    ]
+    xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    if choices is None:
+        given = Arguments(cell, params, carry, xs, options)
+        found: list[tuple[str, ...]] = []
+        given.eval_shape(lambda *arrays: found.extend(call.names.known for _, call in given.calls(arrays)))
+        choices = memory_choices(sum(found, ()), int(checks.sequence_length(xs, options.get("length"))))
+    step = TrainingStep(cell, params, carry, xs, options=options, last_only=last_only)
+    return measure_losses(step.build, choices, rounds=rounds, report=report)
 
 
 def memory_choices(names: Sequence[str], length: int) -> dict[str, Memory | None]:
@@ -181,14 +155,3 @@ def pareto_front(points: Sequence[tuple[int | float, int | float]]) -> list[int]
             least = points[number][1]
             front.append(number)
     return front
-
-
-def _compile(loss: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    loss_and_gradient = jax.value_and_grad(loss, argnums=tuple(range(len(arguments))))
-    return jax.jit(loss_and_gradient).lower(*arguments).compile()
-
-
-def _seconds(run: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(run(*arguments))
-    return time.perf_counter() - start

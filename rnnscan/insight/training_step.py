@@ -11,8 +11,8 @@ from jax.extend import core
 
 from rnnscan.insight.arguments import Arguments, is_array
 from rnnscan.insight.bytes import kept_bytes, temporary_bytes
+from rnnscan.insight.measure_losses import measure_losses
 from rnnscan.insight.memory_prediction import predict_temporary
-from rnnscan.insight.tradeoff import measure_tradeoff
 from rnnscan.memory import Memory
 
 
@@ -70,7 +70,7 @@ class TrainingStep:
         return gradient, *constants, *self._targets, *self._shapes
 
     def build(self, memory: Memory | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The loss under a memory choice and its arguments, for `measure_tradeoff`; it needs arrays."""
+        """The loss under a memory choice and its arguments, for `measure_losses`; it needs arrays."""
         random = np.random.default_rng(0)
         targets = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._targets]
         some = tuple(self._arrays[place] for place in self._differentiated)
@@ -78,7 +78,7 @@ class TrainingStep:
 
     def fastest(self, choices: Sequence[Memory]) -> int:
         """The number of the choice that takes the least time; it needs arrays."""
-        rows = measure_tradeoff(self.build, {str(number): memory for number, memory in enumerate(choices)})
+        rows = measure_losses(self.build, {str(number): memory for number, memory in enumerate(choices)})
         return int(np.argmin([row.relative_time for row in rows]))
 
     def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from rnnscan._byte_sizes import readable_bytes
+from rnnscan.insight import Tradeoff
 from rnnscan.insight.picture import save_tradeoff_figure, tradeoff_figure
-from rnnscan.insight.tradeoff import Tradeoff
 
 
 def choices(*points: tuple[int, float]) -> list[Tradeoff]:

@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 import rnnscan as rs
 from rnnscan.cli.app import app
 from rnnscan.cli.options import parse_recompute, parse_segment
-from rnnscan.insight.tradeoff import measure_tradeoff, memory_choices
+from rnnscan.insight import measure_losses
+from rnnscan.insight.tradeoff import memory_choices
 
 
 Command = Callable[..., Result]
@@ -121,6 +122,6 @@ def test_segments_are_read(value: str, segment: object) -> None:
 
 def test_nothing_to_measure_is_refused() -> None:
     with pytest.raises(ValueError, match=r"there must be at least one memory choice; got none\."):
-        measure_tradeoff(lambda memory: (jnp.sum, (jnp.ones(2),)), {})
+        measure_losses(lambda memory: (jnp.sum, (jnp.ones(2),)), {})
     with pytest.raises(ValueError, match=r"`rounds` must be at least 1; got 0\."):
-        measure_tradeoff(lambda memory: (jnp.sum, (jnp.ones(2),)), {"plain": None}, rounds=0)
+        measure_losses(lambda memory: (jnp.sum, (jnp.ones(2),)), {"plain": None}, rounds=0)
