@@ -1,4 +1,4 @@
-"""What checks ask of values, and the words of their messages: types, places in pytrees, the nearest known name."""
+"""Helpers of checks and their messages: types, places in pytrees, the nearest known name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ from jax.tree_util import keystr
 
 
 def describe(leaf: Any) -> str:
-    """A value's type as JAX writes it: `float32[4,8]`; what is no array by its Python type."""
+    """The type of an array as JAX writes it, `float32[4,8]`; the Python type of other values."""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
@@ -23,7 +23,7 @@ def describe_shape(shape: tuple[Any, ...]) -> str:
 
 
 def in_words(cell: Any) -> str:
-    """A cell for a title: the name of a function, what an object shows of itself, or else the name of its class."""
+    """A cell for a title: the name of a function, the repr of an object, or the name of its class."""
     if hasattr(cell, "__name__"):
         return str(cell.__name__)
     kind = type(cell)
@@ -32,22 +32,22 @@ def in_words(cell: Any) -> str:
 
 
 def place(root: str, path: Any = ()) -> str:
-    """Where a leaf is, written as the user would index it: `carry['hidden'][0]`."""
+    """The place of a leaf as the user would index it: `carry['hidden'][0]`."""
     return f"`{root}{keystr(path)}`"
 
 
 def leaves_with_places(tree: Any, root: str) -> list[tuple[str, Any]]:
-    """The leaves of a pytree, each with the place where it is."""
+    """The leaves of a pytree, each with its place."""
     return [(place(root, path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def listing(names: Iterable[str]) -> str:
-    """Names for a sentence: `'a', 'b'`, or `none`."""
+    """Names in a sentence: `'a', 'b'`, or `none`."""
     return ", ".join(map(repr, names)) or "none"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'gates'?`, or nothing where no known name is near."""
+    """` Did you mean 'gates'?`, or nothing if no known name is near."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
@@ -58,7 +58,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def is_weak(leaf: Any) -> bool:
-    """Whether an array has the dtype of a Python number, which gives way to that of what it is combined with."""
+    """Whether an array is weakly typed, like a Python number."""
     return getattr(jax.typeof(leaf), "weak_type", False)
 
 
@@ -68,5 +68,5 @@ def is_array_like(value: Any) -> bool:
 
 
 def is_count(value: Any, least: int = 1) -> bool:
-    """Whether a value is an integer of at least `least`; numpy's are, bools are not."""
+    """Whether a value is an integer of at least `least`, also numpy's, but not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)

@@ -1,4 +1,4 @@
-"""One trace of a recurrent_net's cell, for shapes alone: a state that does not fit its link is found before scan()."""
+"""Trace a recurrent_net's cell once for its shapes, to find a state that does not fit its link before scan()."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from rnnscan.naming import unnamed
 def trace_outputs(
     wires: Wiring, cell_net: Callable[..., Any], params: Any, states: Mapping[str, Any], xs: Mapping[str, Any]
 ) -> list[str]:
-    """Trace one step without computing it, and check its outputs.
+    """Trace one step without computing it, check its outputs, and return their names in order.
 
     Args:
         wires: the names of the net.
@@ -24,11 +24,8 @@ def trace_outputs(
         states: the initial states, `(N, ...)`.
         xs: the inputs, `(T, N, ...)`.
 
-    Returns:
-        The names of the outputs, in the order in which the cell returns them.
-
     Raises:
-        ValueError: if a state does not fit the output that is linked to it, also where the cell fails because of it.
+        ValueError: if a state does not fit its linked output, even if the cell itself fails because of it.
     """
     x = {name: one_step(leaf) for name, leaf in xs.items()}
     returned: list[str] = []
@@ -46,19 +43,19 @@ def trace_outputs(
     try:
         run(states)
     except Exception as error:
-        if returned:  # The cell ran, and its outputs are refused.
+        if returned:  # The cell ran, and `check_outputs` raised.
             raise
-        # Only these can come of a wrong shape or dtype.
+        # A wrong shape or dtype raises one of these.
         fitting = _states_that_fit(run, states, (params, xs)) if isinstance(error, TypeError | ValueError) else {}
         if fitting:
             raise ValueError(
                 "recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
                 + " and ".join(f"{describe(states[state])} for the state {state!r}" for state in fitting)
-                + ", and the cell takes and returns "
+                + ", and the cell fits "
                 + " and ".join(
                     f"{describe(leaf)} for the output {wires.links[state]!r}" for state, leaf in fitting.items()
                 )
-                + ". Check the initial state's shape and dtype. The cell itself failed with: "
+                + ". Check the initial state's shape and dtype. The cell failed with: "
                 + str(error).strip().partition("\n")[0]
             ) from error
         error.add_note(_called_with(wires, states, x))
@@ -69,7 +66,7 @@ def trace_outputs(
 def _states_that_fit(
     run: Callable[[Mapping[str, Any]], None], states: Mapping[str, Any], others: Any
 ) -> dict[str, Any]:
-    """Other types of one or more states, for which a cell that fails runs and returns what it was given."""
+    """Other types of states with which a failing cell runs and returns states of these types."""
     for changed in _other_types(states, others):
         try:
             run({**states, **changed})
@@ -80,7 +77,7 @@ def _states_that_fit(
 
 
 def _other_types(states: Mapping[str, Any], others: Any) -> Iterator[dict[str, Any]]:
-    """Types for one state, and for all of one type: with the dtypes, and the sizes as last axis, of the arguments."""
+    """Candidate types for one state, and for all states of its type: the dtypes and last sizes of the arguments."""
     leaves = [leaf for leaf in jax.tree.leaves((states, others)) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
     sizes = sorted({size for leaf in leaves for size in leaf.shape if isinstance(size, int)})
     dtypes = sorted({leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}, key=str)

@@ -1,7 +1,7 @@
 """Cells and nets as pytrees, so that they can be arguments of `jax.jit`.
 
-A cell is configuration alone: it has no leaves, and `jax.jit` compiles anew where it changes. What is made of cells has
-the leaves of its cells, such as the encoder's outputs that an attention cell holds.
+A cell is configuration: it has no leaves, and `jax.jit` recompiles if it changes. A cell of cells has the leaves of its
+cells, such as the encoder outputs in an attention cell.
 """
 
 from dataclasses import fields
@@ -15,7 +15,7 @@ def register(cls: type, *children: str) -> None:
 
     Args:
         cls: the class; it may be registered before it becomes a dataclass.
-        children: the fields that hold cells or nets. The others are static: they must be hashable.
+        children: the fields that hold cells or nets. The other fields are static and must be hashable.
     """
 
     def flatten(value: Any) -> tuple[list[Any], tuple[Any, ...]]:
@@ -23,7 +23,7 @@ def register(cls: type, *children: str) -> None:
         return [getattr(value, child) for child in children], tuple((name, getattr(value, name)) for name in names)
 
     def unflatten(static: tuple[Any, ...], values: Any) -> Any:
-        # Without __init__, whose checks are for users: JAX puts other things in the place of the children.
+        # Without __init__ and its checks: JAX replaces the children with other objects.
         value: Any = object.__new__(cls)
         for name, part in (*static, *zip(children, values, strict=True)):
             object.__setattr__(value, name, part)

@@ -1,4 +1,4 @@
-"""The names of a recurrent_net: which value is an input, a state, an output, and how they are tied together."""
+"""The names of a recurrent_net: its inputs, states, outputs and links."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -14,16 +14,7 @@ from rnnscan._zeros import zeros_beside, zeros_of_step
 
 @dataclass(frozen=True)
 class Wiring:
-    """The names that a user gave to recurrent_net, and the checks that they fit together.
-
-    Attributes:
-        inputs: the sequences, by the name under which the cell receives one step of each.
-        states: the initial states, by the name under which the cell receives them.
-        links: state -> the output that it is at the next step.
-        aliases: result -> (state, offset).
-        timestep: the name under which the cell receives the step's index.
-        outputs_with_grads: the results through which gradients flow, by name or position; None: all.
-    """
+    """The arguments of recurrent_net that hold names, and their checks."""
 
     inputs: Mapping[str, Any]
     states: Mapping[str, Any]
@@ -33,7 +24,7 @@ class Wiring:
     outputs_with_grads: tuple[str, ...] | tuple[int, ...] | None
 
     def check(self) -> None:
-        """Refuse names that are missing, unknown or used twice, before the cell is traced."""
+        """Reject missing, unknown and duplicate names before the cell is traced."""
         for argument, value in (
             ("inputs", self.inputs),
             ("initial_cell_inputs", self.states),
@@ -46,8 +37,8 @@ class Wiring:
                 )
         if not self.inputs:
             raise ValueError(
-                "recurrent_net: there must be at least one input, which gives the number of steps; got none. "
-                "Use rnnscan.scan with xs=None and `length` for a net without inputs."
+                "recurrent_net: `inputs` must have at least one input; got none. For a net without inputs use "
+                "rnnscan.scan with xs=None and `length`."
             )
         self._check_outputs_with_grads()
         self._check_unique()
@@ -77,8 +68,8 @@ class Wiring:
         twice = sorted({name for name in received if received.count(name) > 1})
         if twice:
             raise ValueError(
-                "recurrent_net: inputs, states and timestep must have different names, and none may be 'params', "
-                f"because the cell receives them by name; got {listing(twice)} more than once. Rename one of each."
+                "recurrent_net: inputs, states and timestep must have different names, other than 'params'; got "
+                f"{listing(twice)} more than once. Rename one of each."
             )
 
     def _check_links(self) -> None:
@@ -86,21 +77,21 @@ class Wiring:
             if state not in self.links:
                 raise ValueError(
                     f"recurrent_net: every state in `initial_cell_inputs` must be linked to an output; got no link "
-                    f"for {state!r}, and links for {listing(self.links)}. Write links={{{state!r}: <output>, ...}}; "
-                    "what is the same at every step belongs into `params`."
+                    f"for {state!r}, and links for {listing(self.links)}. Write links={{{state!r}: <output>, ...}}, or "
+                    "move a constant to `params`."
                 )
         for state, output in self.links.items():
             if state not in self.states:
                 raise ValueError(
                     f"recurrent_net: every link must start at a state in `initial_cell_inputs`; got a link of "
                     f"{state!r} to {output!r}, and the states {listing(self.states)}.{nearest(state, self.states)} "
-                    "Links are written {state: output}, the cell's input first."
+                    "Write links as {state: output}."
                 )
         linked = list(self.links.values())
         for output in linked:
             if linked.count(output) > 1:
                 raise ValueError(
-                    f"recurrent_net: every state must be linked to an output of its own; got {output!r} linked to "
+                    f"recurrent_net: every state must have its own output; got {output!r} linked to "
                     f"{listing(state for state in self.links if self.links[state] == output)}. "
                     "Return the value under two names."
                 )
@@ -110,7 +101,7 @@ class Wiring:
             if not (isinstance(target, tuple) and len(target) == 2 and isinstance(target[1], int)):
                 raise TypeError(
                     f"recurrent_net: an alias must be a pair (state, offset); got {target!r} for {alias!r}. "
-                    'Write aliases={"hidden_t_states": ("hidden_t_prev", 0)}, say.'
+                    'Write aliases={"hidden_t_states": ("hidden_t_prev", 0)}.'
                 )
             state = target[0]
             if state not in self.states:
@@ -120,10 +111,10 @@ class Wiring:
                 )
 
     def check_signature(self, cell_net: Callable[..., Any]) -> None:
-        """Refuse a cell that does not take the inputs and states by their names."""
+        """Reject a cell that does not take the inputs and states by name."""
         try:
             signature = inspect.signature(cell_net)
-        except (TypeError, ValueError):  # Of a callable that Python cannot look into.
+        except (TypeError, ValueError):  # Some callables have no signature.
             return
         given = [*self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
         try:
@@ -134,27 +125,26 @@ class Wiring:
             taken = [each.name for each in named]
             missing = [each.name for each in named if each.default is each.empty and each.name not in given]
             message = (
-                "recurrent_net: the cell must take params first, and then every input and state by its name; got a "
-                f"cell that takes {listing(taken)}, and the names {listing(given)} ({error})."
+                "recurrent_net: the cell must take params, then every input and state by name; got a cell that takes "
+                f"{listing(taken)}, and the names {listing(given)} ({error})."
             )
             if "timestep" in missing and self.timestep is None:
-                message += ' Write timestep="timestep" in the call to pass it the index of the step.'
+                message += ' Pass timestep="timestep" to give it the index of the step.'
             elif missing:
                 message += f" Add {listing(missing)} to `inputs` or `initial_cell_inputs`.{nearest(missing[0], given)}"
             else:
-                message += " Take what the cell does not take out of `inputs` and `initial_cell_inputs`."
+                message += " Remove the others from `inputs` and `initial_cell_inputs`."
             raise ValueError(message) from None
 
     def check_reset(self, reset: Any, reset_to: Any) -> None:
-        """Refuse resets without a state to go back to, and states that are not those of the net."""
+        """Reject `reset` without `reset_to`, the reverse, and a `reset_to` without every state."""
         if reset_to is None and reset is None:
             return
-        example = f"reset_to={{{next(iter(self.states), 'hidden_t_prev')!r}: <the state an episode starts with>, ...}}"
+        example = f"reset_to={{{next(iter(self.states), 'hidden_t_prev')!r}: <its value at an episode's start>, ...}}"
         if reset is None or reset_to is None:
             missing = "reset" if reset is None else "reset_to"
             raise ValueError(
-                "recurrent_net: `reset` says where the states go back to `reset_to`, so both must be given; got no "
-                f"`{missing}`. A net has no initial state of its own: write {example}."
+                f"recurrent_net: `reset` and `reset_to` must be given together; got no `{missing}`. Write {example}."
             )
         if not isinstance(reset_to, Mapping) or sorted(reset_to) != sorted(self.states):
             got = listing(reset_to) if isinstance(reset_to, Mapping) else type(reset_to).__name__
@@ -164,7 +154,7 @@ class Wiring:
             )
 
     def check_outputs(self, outputs: Any, states: Mapping[str, Any]) -> None:
-        """Refuse what the cell returned, if a link or an alias does not fit it. Called while the cell is traced."""
+        """Reject outputs of the cell that do not fit a link or an alias. Called while the cell is traced."""
         if not isinstance(outputs, Mapping):
             raise TypeError(
                 f"recurrent_net: the cell must return a dictionary {{output name: value}}; got {describe(outputs)}."
@@ -180,20 +170,20 @@ class Wiring:
         twice = sorted({result for result in results if results.count(result) > 1})
         if twice:
             raise ValueError(
-                f"recurrent_net: every result must have a name of its own; got {listing(twice)} more than once among "
-                f"the results of the outputs and the aliases. Rename the output or the alias."
+                f"recurrent_net: every result must have its own name; got {listing(twice)} more than once among the "
+                "outputs and the aliases. Rename the output or the alias."
             )
         self.results_with_grads(outputs)
 
     def results_with_grads(self, outputs: Iterable[str]) -> list[str]:
-        """The names of the results through which gradients flow, where the cell returns these outputs."""
+        """The names of the results that pass gradients on, if the cell returns these outputs."""
         results = self.result_names(outputs)
         chosen: list[Any] = list(results if self.outputs_with_grads is None else self.outputs_with_grads)
         for name in chosen:
             if not isinstance(name, str) and name >= len(results):
                 raise ValueError(
-                    f"recurrent_net: a position in `outputs_with_grads` must be one of the {len(results)} results, "
-                    f"from 0 to {len(results) - 1}; got {name}. The results are {listing(results)}, in this order."
+                    f"recurrent_net: a position in `outputs_with_grads` must be from 0 to {len(results) - 1}; got "
+                    f"{name}. The results are {listing(results)}, in this order."
                 )
             if isinstance(name, str) and name not in results:
                 raise ValueError(
@@ -206,9 +196,9 @@ class Wiring:
         if not is_array_like(returned):
             raise TypeError(
                 f"recurrent_net: an output that is linked to a state must be an array; got {type(returned).__name__} "
-                f"for {output!r}, linked to {state!r}. Link each array of it by a name of its own."
+                f"for {output!r}, linked to {state!r}. Give each of its arrays a name and a link."
             )
-        # A weakly typed state, such as a Python number, takes the dtype of its output, so only its shape is fixed.
+        # A weakly typed state, such as a Python number, takes the dtype of its output.
         same_shape = jnp.shape(returned) == given.shape
         if not same_shape or (jnp.result_type(returned) != given.dtype and not is_weak(given)):
             shared = jnp.ndim(self.states[state]) != given.ndim
@@ -221,7 +211,7 @@ class Wiring:
             )
 
     def result_names(self, outputs: Iterable[str]) -> list[str]:
-        """The results in their order: all and last of each link, all of each other output, the aliases."""
+        """The names of the results in order: all and last of each link, all of each other output, the aliases."""
         linked = list(self.links.values())
         names = [f"{output}_{part}" for output in linked for part in ("all", "last")]
         names += [f"{output}_all" for output in outputs if output not in linked]
@@ -229,7 +219,7 @@ class Wiring:
 
 
 def length_and_step(inputs: Any) -> tuple[int, Array]:
-    """T, and zeros like one step `(N, ...)` of an input; that all agree on T is `scan`'s check."""
+    """T, and zeros like one step `(N, ...)` of an input. `scan` checks that all inputs have this T."""
     places = leaves_with_places(inputs, "inputs")
     for where, leaf in places:
         if leaf.ndim < 2:
@@ -249,33 +239,33 @@ def length_and_step(inputs: Any) -> tuple[int, Array]:
 
 
 def shared(argument: str, state: str, value: Any, x: Array) -> Array:
-    """A state for every row of one step's input `x`; one of rank 0 or 1 is shared by them. Keys stay as they are."""
+    """A state with the rows of one step's input `x`; rank 0 or 1 is broadcast. Keys do not change."""
     batch = x.shape[0]
     if not is_array_like(value):
         raise TypeError(
             f"recurrent_net: a state in `{argument}` must be an array or a number; got {type(value).__name__} for "
-            f"{state!r}. Give each array a name and a link of its own."
+            f"{state!r}. Give each of its arrays a name and a link."
         )
     value = jnp.asarray(value)
     if is_key(value):
         return value
-    if value.ndim < 2 and is_weak(value):  # A number, whose dtype is still open.
+    if value.ndim < 2 and is_weak(value):  # A number, which takes the dtype of its output.
         return jnp.broadcast_to(value, (batch, *value.shape))
     if value.ndim < 2:
-        # Added to zeros that are sharded over the rows as x is, and vary over the mesh as x does under shard_map.
+        # Added to zeros, to get the sharding of x over the rows, and its varying axes under shard_map.
         return zeros_beside(x.reshape(batch, -1), (batch, *value.shape), value.dtype) + value
     if value.shape[0] != batch:
         raise ValueError(
-            f"recurrent_net: a state in `{argument}` must be (N, ...) with the rows of the inputs, N = {batch}, or "
-            f"(H,) to be shared by them; got {describe(value)} for {state!r}."
+            f"recurrent_net: a state in `{argument}` must be (N, ...) with N = {batch}, as in the inputs, or (H,), "
+            f"shared by the rows; got {describe(value)} for {state!r}."
         )
     return value
 
 
 def check_offset(alias: str, offset: int, length: int) -> None:
-    """Refuse an offset outside of the T + 1 states."""
+    """Reject an offset outside of the T + 1 states."""
     if not -(length + 1) <= offset <= max(length, 1):
         raise ValueError(
-            f"recurrent_net: an alias begins within the T + 1 states of a sequence of T = {length} steps, at an offset "
-            f"from {-(length + 1)} to {max(length, 1)}; got {offset} for {alias!r}."
+            f"recurrent_net: an alias's offset for T = {length} steps must be from {-(length + 1)} to "
+            f"{max(length, 1)}; got {offset} for {alias!r}."
         )

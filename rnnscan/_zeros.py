@@ -1,4 +1,4 @@
-"""Zeros that stand beside an array on a mesh: sharded over the axes that both have."""
+"""Zeros with the sharding of an array."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +9,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 
 def zeros_beside(x: Any, shape: Sequence[Any], dtype: Any = None) -> Any:
-    """Zeros, sharded as `x` is over the leading axes that both have.
+    """Zeros with the sharding of `x` on their common leading axes.
 
-    Under `jax.shard_map` they vary over the mesh as `x` does, which those of `jnp.zeros` do not. In a jitted function
-    the axes of an automatic mesh have no sharding while tracing: there XLA chooses.
+    Under `jax.shard_map` they vary over the mesh as `x` does; `jnp.zeros` does not. In a jitted function the axes of an
+    automatic mesh have no sharding while tracing, and XLA chooses.
 
     Args:
         x: an array `(N, ...)`; its values do not matter.
         shape: the shape of the zeros, `(N, ...)`.
         dtype: their dtype; None: that of `x`.
-
-    Returns:
-        An array of zeros.
     """
     spec = [
         axes if size == own_size else None
@@ -30,7 +27,7 @@ def zeros_beside(x: Any, shape: Sequence[Any], dtype: Any = None) -> Any:
 
 
 def zeros_of_step(xs: Any) -> Any:
-    """Zeros in the shape of one step of a stack `(T, ...)`, sharded as it is. There may be no step."""
+    """Zeros with the shape and sharding of one step of `(T, ...)`, also for T = 0."""
     return _zeros(xs, xs.shape[1:], None, _spec(xs)[1:])
 
 
@@ -42,14 +39,14 @@ def _zeros(x: Any, shape: Sequence[Any], dtype: Any, spec: Sequence[Any]) -> Any
 
 
 def _spec(x: Any) -> list[Any]:
-    """Over which axes of the mesh each axis of an array is sharded."""
+    """The axes of the mesh that each axis of an array is sharded over."""
     sharding = _sharding(x)
     spec = [] if sharding is None else [*sharding.spec]
     return [*spec, *[None] * (x.ndim - len(spec))]
 
 
 def _sharding(x: Any) -> NamedSharding | None:
-    # The type of an array that is not being traced leaves out the axes of an automatic mesh.
+    # The type of a concrete array leaves out the axes of an automatic mesh.
     is_traced = isinstance(x, jax.core.Tracer)
     sharding = jax.typeof(x).sharding if is_traced else getattr(x, "sharding", None)
     return sharding if isinstance(sharding, NamedSharding) else None

@@ -1,6 +1,6 @@
-"""Sequences of different lengths: where they are valid, reversal, the last valid step, and packing.
+"""Sequences of different lengths: masks, reversal, the last valid step, and packing.
 
-`seq_lengths` `(N,)` says how many steps of each row are valid, from the first on; a `mask` `(T, N)` may have gaps.
+`seq_lengths` `(N,)` is the number of valid steps of each row, from the first step on; a `mask` `(T, N)` may have gaps.
 A row without a batch axis has a scalar length, or a mask `(T,)`.
 """
 
@@ -16,17 +16,17 @@ from rnnscan._step_wrappers import valid_steps
 
 
 def mask_from_input(xs: Shaped[Array, "time batch *features"], padding_value: Any = 0) -> Bool[Array, "time batch"]:
-    """The mask of inputs that were padded with one value: a step is padding where all its features are that.
+    """The mask of padded inputs: a step is padding if all its features equal `padding_value`.
 
     Args:
         xs: inputs `(T, N, ...)`.
-        padding_value: what padding holds; NaN is allowed.
+        padding_value: the value of padding; may be NaN.
 
     Returns:
-        `(T, N)` booleans, true where the step is valid.
+        `(T, N)` booleans, true at valid steps.
 
     Raises:
-        ValueError: if there is no axis of features: a valid step may hold the value itself.
+        ValueError: if `xs` has no feature axis, because a valid step may equal the value.
 
     Example:
         >>> import jax.numpy as jnp
@@ -40,7 +40,7 @@ def mask_from_input(xs: Shaped[Array, "time batch *features"], padding_value: An
     if xs.ndim < 3:
         raise ValueError(
             f"mask_from_input: `xs` must be (T, N, ...), with features; got {describe(xs)}. "
-            "A mask of tokens is tokens != padding; for one row (T, D) it is (xs != padding).any(axis=1)."
+            "For tokens write tokens != padding; for one row (T, D) write (xs != padding).any(axis=1)."
         )
     is_padding = jnp.isnan(xs) if _is_nan(padding_value) else xs == padding_value
     return ~is_padding.all(axis=tuple(range(2, xs.ndim)))
@@ -52,20 +52,20 @@ def reverse_by_length(
     *,
     mask: Bool[Array, " time *batch"] | None = None,
 ) -> Any:
-    """Reverse the valid steps of each row, and leave the others where they are.
+    """Reverse the valid steps of each row; padded steps stay in place.
 
-    With a mask the valid steps change places with each other, across gaps. Applying it twice restores the input.
+    With a mask the valid steps are reversed across gaps. Applying it twice restores the input.
 
     Args:
         xs: a pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
         seq_lengths: `(N,)`, or a scalar for one row; 0 and above T are allowed.
-        mask: `(T, N)`, or `(T,)` for one row, instead.
+        mask: `(T, N)`, or `(T,)` for one row; give it or `seq_lengths`.
 
     Returns:
         A pytree like `xs`.
 
     Raises:
-        ValueError: if not exactly one of the two is given, or it does not fit `xs`.
+        ValueError: if neither or both are given, or they do not fit `xs`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -78,9 +78,8 @@ def reverse_by_length(
     xs = jax.tree.map(jnp.asarray, xs)
     valid = _valid("reverse_by_length", xs, seq_lengths, mask)
     count, rank = valid.sum(axis=0), jnp.cumsum(valid, axis=0) - 1
-    # The steps of a row in order, the valid ones first: where the k-th valid step is.
-    places = jnp.argsort(~valid, axis=0, stable=True)
-    opposite = jnp.take_along_axis(places, jnp.clip(count - 1 - rank, 0), axis=0)
+    valid_first = jnp.argsort(~valid, axis=0, stable=True)
+    opposite = jnp.take_along_axis(valid_first, jnp.clip(count - 1 - rank, 0), axis=0)
     source = jnp.where(valid, opposite, jnp.arange(valid.shape[0])[:, None])
     return jax.tree.map(lambda leaf: _take_steps(leaf, source), xs)
 
@@ -91,18 +90,18 @@ def last_valid(
     *,
     mask: Bool[Array, " time *batch"] | None = None,
 ) -> Any:
-    """The last valid step of each row; zeros where a row has none.
+    """The last valid step of each row; zeros for a row without one.
 
     Args:
         ys: a pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
         seq_lengths: `(N,)`, or a scalar for one row; 0 and above T are allowed.
-        mask: `(T, N)`, or `(T,)` for one row, instead.
+        mask: `(T, N)`, or `(T,)` for one row; give it or `seq_lengths`.
 
     Returns:
         A pytree of leaves `(N, ...)`, or `(...)` for one row.
 
     Raises:
-        ValueError: if not exactly one of the two is given, or it does not fit `ys`.
+        ValueError: if neither or both are given, or they do not fit `ys`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -126,19 +125,19 @@ def last_valid(
 
 
 def pack(xs: Any, seq_lengths: Integer[Array, "*batch"], *, total: int | None = None) -> Any:
-    """Put the valid steps of all rows one after the other, row by row, without padding.
+    """Concatenate the valid steps of all rows, without padding.
 
     Args:
         xs: a pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
         seq_lengths: `(N,)`, or a scalar for one row; a length above T counts as T.
-        total: the number of steps of the result. None: as many as are valid, which must be known while tracing; under
-            `jax.jit` give a number. What there is more of is zeros.
+        total: the number of steps of the result, padded with zeros; required under `jax.jit`. None: the number of valid
+            steps.
 
     Returns:
         A pytree of leaves `(total, ...)`.
 
     Raises:
-        ValueError: if lengths are traced and `total` is not given, or more steps are valid than it is.
+        ValueError: if lengths are traced and `total` is None, or more than `total` steps are valid.
 
     Example:
         >>> import jax.numpy as jnp
@@ -146,7 +145,7 @@ def pack(xs: Any, seq_lengths: Integer[Array, "*batch"], *, total: int | None = 
         >>> rs.pack(jnp.array([[1, 4], [2, 5], [3, 6]]), jnp.array([3, 1])).tolist()
         [1, 2, 3, 4]
 
-    Source: Caffe2's `PackRNNSequence`, the other way round; `torch.nn.utils.rnn.pack_padded_sequence` orders by step.
+    Source: Caffe2's `UnpackRNNSequence`; `torch.nn.utils.rnn.pack_padded_sequence` orders by step.
     """
     xs = jax.tree.map(jnp.asarray, xs)
     if _is_one_row(seq_lengths, None):
@@ -166,19 +165,19 @@ def pack(xs: Any, seq_lengths: Integer[Array, "*batch"], *, total: int | None = 
 
 
 def unpack(values: Any, seq_lengths: Integer[Array, "*batch"], *, length: int | None = None) -> Any:
-    """Give each row its steps back, padded with zeros: `pack` undone.
+    """Split packed steps into rows padded with zeros: the inverse of `pack`.
 
     Args:
         values: a pytree of leaves `(total, ...)`, row after row.
         seq_lengths: `(N,)`, or a scalar for one row.
-        length: T of the result. None: the largest of the lengths, which must be known while tracing.
+        length: T of the result; required under `jax.jit`. None: the largest length.
 
     Returns:
         A pytree of leaves `(T, N, ...)`, or `(T, ...)` for one row.
 
     Raises:
-        ValueError: if lengths are traced and `length` is not given, or a length is above it, or there are fewer values
-            than the lengths say.
+        ValueError: if lengths are traced and `length` is None, a length is above `length`, or the lengths need more
+            values.
 
     Example:
         >>> import jax.numpy as jnp
@@ -186,7 +185,7 @@ def unpack(values: Any, seq_lengths: Integer[Array, "*batch"], *, length: int | 
         >>> rs.unpack(jnp.array([1, 2, 3, 4]), jnp.array([3, 1])).tolist()
         [[1, 4], [2, 0], [3, 0]]
 
-    Source: Caffe2's `UnpackRNNSequence`.
+    Source: Caffe2's `PackRNNSequence`.
     """
     if _is_one_row(seq_lengths, None):
         rows = unpack(values, jnp.asarray(seq_lengths)[None], length=length)
@@ -196,8 +195,8 @@ def unpack(values: Any, seq_lengths: Integer[Array, "*batch"], *, length: int | 
     for where, leaf in leaves_with_places(values, "values"):
         if not isinstance(seq_lengths, jax.core.Tracer) and leaf.shape[0] < int(np.sum(seq_lengths)):
             raise ValueError(
-                f"unpack: there must be a value for each of the {int(np.sum(seq_lengths))} steps that the lengths say; "
-                f"got {describe(leaf)} at {where}. Values are packed row after row."
+                f"unpack: there must be a value for each of the {int(np.sum(seq_lengths))} steps; got {describe(leaf)} "
+                f"at {where}. Pass values packed row after row, and their lengths."
             )
     valid = valid_steps(seq_lengths, length)
     first = jnp.cumsum(seq_lengths) - seq_lengths
@@ -213,12 +212,12 @@ def unpack(values: Any, seq_lengths: Integer[Array, "*batch"], *, length: int | 
 
 
 def _is_one_row(seq_lengths: Any, mask: Any) -> bool:
-    """Whether lengths or a mask are those of a row without a batch axis."""
+    """Whether lengths or a mask are for one row without a batch axis."""
     return (seq_lengths is not None and jnp.ndim(seq_lengths) == 0) or (mask is not None and jnp.ndim(mask) == 1)
 
 
 def _of_one_row(function: Any, tree: Any, seq_lengths: Any, mask: Any, *, axis: int) -> Any:
-    """A function of rows, of one row without a batch axis; `axis` is that of the rows in the result."""
+    """Apply a function of a batch to one row; `axis` is the batch axis of the result."""
     rows = function(
         jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], tree),
         None if seq_lengths is None else jnp.asarray(seq_lengths)[None],
@@ -228,7 +227,7 @@ def _of_one_row(function: Any, tree: Any, seq_lengths: Any, mask: Any, *, axis: 
 
 
 def _steps_and_rows(lengths: Array, total: int) -> tuple[Array, Array]:
-    """Which step of which row each packed value is."""
+    """The step and the row of each packed value."""
     ends = jnp.cumsum(lengths)
     row = jnp.minimum(jnp.searchsorted(ends, jnp.arange(total), side="right"), lengths.shape[0] - 1)
     step = jnp.arange(total) - (ends - lengths)[row]
@@ -241,8 +240,8 @@ def _static_size(function: str, argument: str, lengths: Any, given: Any, reduce:
     if isinstance(lengths, jax.core.Tracer):
         if given is None:
             raise ValueError(
-                f"{function}: under jit and other transforms the size of the result must be given; got traced lengths "
-                f"{describe(lengths)} and {argument}=None. Write {argument}=..., as large as it can become."
+                f"{function}: under jit and other transforms `{argument}` must be given; got traced lengths "
+                f"{describe(lengths)} and {argument}=None. Pass the largest size that can occur."
             )
         return int(given)
     needed = int(reduce(lengths)) if lengths.size else 0
@@ -261,17 +260,17 @@ def _take_steps(leaf: Array, steps: Array) -> Array:
 def _valid(function: str, tree: Any, seq_lengths: Any, mask: Any) -> Array:
     if (seq_lengths is None) == (mask is None):
         given = "neither" if mask is None else "both"
-        raise ValueError(f"{function}: valid steps are given by `seq_lengths` or by `mask`; got {given}.")
+        raise ValueError(f"{function}: one of `seq_lengths` and `mask` must be given; got {given}.")
     places = leaves_with_places(tree, "xs")
     if not places:
-        raise ValueError(f"{function}: there must be an array to work on; got {tree!r}.")
+        raise ValueError(f"{function}: there must be at least one array; got {tree!r}.")
     for where, leaf in places:
         rows = len(seq_lengths) if mask is None else mask.shape[1]
         steps = leaf.shape[:1] if mask is None else mask.shape[:1]
         if leaf.ndim < 2 or leaf.shape[:2] != (*steps, rows):
             expected = f"(T, {rows}, ...)" if mask is None else f"({mask.shape[0]}, {rows}, ...)"
             raise ValueError(
-                f"{function}: leaves must be {expected}, as the lengths or the mask have it; got {describe(leaf)} at "
+                f"{function}: leaves must be {expected}, to fit the lengths or the mask; got {describe(leaf)} at "
                 f"{where}. Sequences are time-major."
             )
     return valid_steps(jnp.asarray(seq_lengths), places[0][1].shape[0]) if mask is None else mask

@@ -1,12 +1,12 @@
-"""name(): label an intermediate value, so that a memory choice can speak of it.
+"""name(): label an intermediate value, so that a memory choice can refer to it.
 
-What a label does depends on who is tracing the cell:
+A label's effect depends on who traces the cell:
 
-- outside rnnscan, it is `jax.ad_checkpoint.checkpoint_name`, and JAX's own checkpoint policies see it;
-- while rnnscan looks a step over (`trace_step`), it is only written down;
-- while rnnscan traces a cell for a memory choice (`emitting`), the labels that the choice keeps are emitted, the
-  others are not. A label that is emitted where nothing reads it costs memory: autodiff keeps the unlabelled
-  producer *and* the labelled copy (`docs/decisions.md`, "Names are emitted on demand").
+- Outside rnnscan it is `jax.ad_checkpoint.checkpoint_name`, and JAX's own checkpoint policies see it.
+- `trace_step` only records it.
+- `emitting` emits the labels that a memory choice keeps, and drops the others. An emitted label that no policy reads
+  costs memory: autodiff keeps the unlabelled producer *and* the labelled copy (`docs/decisions.md`, "Names are emitted
+  on demand").
 """
 
 from collections.abc import Callable, Iterator
@@ -24,42 +24,42 @@ _Value = TypeVar("_Value")
 
 @runtime_checkable
 class Reader(Protocol):
-    """What `name` does while a step is traced.
+    """The effect of `name` while a step is traced.
 
     Attributes:
-        depth: how many scans the step runs in, beyond its own.
+        depth: the number of scans around the step's own.
     """
 
     depth: int
 
     def read(self, leaf: Any, label: str) -> Any:
-        """Take notice of a labelled leaf, and return what stands for it from here on."""
+        """Take a labelled leaf, and return its replacement."""
 
     def forget(self) -> None:
-        """Let go of all that was read."""
+        """Drop references to the leaves."""
 
 
-# A jit-cache-sensitive context: a function that the cell jits by itself is traced anew for every reader, so a trace
-# that was made under one memory choice is never reused under another.
+# Part of jit's cache key: a function that the cell jits is retraced for every reader, so a trace made for one memory
+# choice is never reused for another.
 _reader = jax.make_user_context(None)
 
 
 def name(value: _Value, label: str) -> _Value:
     """Label an intermediate value of a cell, so that `Memory` can keep, recompute or offload it.
 
-    The value is returned unchanged. Under `rnnscan.scan` and `rnnscan.recurrent_net` the labels that
-    `Memory.recompute` lists are computed again on the backward pass and all others are kept (`Memory`).
-    Outside rnnscan the label is the one of `jax.ad_checkpoint.checkpoint_name`.
+    The value is returned unchanged. Under `rnnscan.scan` and `rnnscan.recurrent_net` the backward pass recomputes the
+    labels in `Memory.recompute` and keeps all others (`Memory`). Outside rnnscan this is
+    `jax.ad_checkpoint.checkpoint_name`.
 
     Args:
         value: an array or a pytree of arrays; every leaf gets the label.
-        label: the name. One name may be used at several places: a choice then speaks of all of them.
+        label: the name. Several values may share it; a choice then applies to all of them.
 
     Returns:
         `value`.
 
     Raises:
-        TypeError: if the label is not a string that holds something.
+        TypeError: if the label is not a non-empty string.
 
     Example:
         >>> import jax.numpy as jnp
@@ -86,14 +86,13 @@ def name(value: _Value, label: str) -> _Value:
 
 @dataclass(frozen=True)
 class Names:
-    """The labels that one step of a cell uses, in the order of the calls; a position counts labelled leaves.
+    """The labels of one step of a cell, in call order; a position is the index of a labelled leaf.
 
     Attributes:
         labels: the label at each position.
         values: at each position, the first position that labels the same value.
-        held: positions whose value is an input or a carry. The loop keeps these by itself, so a label on one would keep
-            it twice.
-        depth: how many scans the step runs in, beyond its own.
+        held: positions whose value is an input or a carry. The loop keeps these already; a label would keep them twice.
+        depth: the number of scans around the step's own.
     """
 
     labels: tuple[str, ...] = ()
@@ -103,14 +102,11 @@ class Names:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The distinct labels, in the order of their first use."""
+        """The distinct labels, in order of first use."""
         return tuple(dict.fromkeys(self.labels))
 
     def emitted(self, kept: frozenset[str]) -> dict[int, str]:
-        """The values to label where the labels `kept` are kept: position of the first label -> the label to emit.
-
-        A value is kept if any of its labels is, and then once, under the first of them.
-        """
+        """The labels to emit to keep `kept`, by first position. A value with several labels is kept once."""
         emitted: dict[int, str] = {}
         for label, value in zip(self.labels, self.values, strict=True):
             if label in kept and value not in self.held:
@@ -118,16 +114,12 @@ class Names:
         return emitted
 
     def as_emitted(self, label: str) -> str:
-        """The label as policies see it.
-
-        A cell may run a scan of its own. The names of that one are its own choice's, so they differ from the names of
-        the outer choice even where they are spelt alike.
-        """
+        """The label as policies see it. An inner scan has its own memory choice, so its labels get another spelling."""
         return "inner scan: " * self.depth + label
 
 
-class _Notebook:
-    """Writes every label down and emits none."""
+class _Recorder:
+    """Records every label and emits none."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -140,7 +132,7 @@ class _Notebook:
         return leaf
 
     def names(self, given: Any, carry: Any) -> Names:
-        """What was written down, where the step was given `given` and returned `carry` as its new carry."""
+        """The recorded labels of a step with the arguments `given` and the new carry `carry`."""
         first: dict[int, int] = {}
         values = tuple(first.setdefault(id(leaf), position) for position, leaf in enumerate(self._leaves))
         loop = {id(leaf) for leaf in jax.tree.leaves((given, carry))}
@@ -153,10 +145,10 @@ class _Notebook:
 
 
 class PositionReader:
-    """Reads the names of a step that has been looked over; never what the loop keeps by itself.
+    """Keeps the named values of a step that `trace_step` has recorded, except those that the loop keeps already.
 
-    A value that has several names is kept once in each trace that names it: a branch of a cond cannot see what was
-    named in another. Subclasses say what keeping is.
+    A value with several names is kept once per trace: a branch of a cond cannot use the other branch's copy. Subclasses
+    define `keep`.
     """
 
     def __init__(self, kept: frozenset[str], names: Names) -> None:
@@ -167,12 +159,11 @@ class PositionReader:
         self._position = 0
 
     def read(self, leaf: Any, label: str) -> Any:
-        """What stands for a labelled leaf."""
+        """Keep a labelled leaf if its label is kept, and return its replacement."""
         if self._names.labels[self._position : self._position + 1] != (label,):
             raise RuntimeError(
-                f"name: a cell must name the same values each time it is traced; got {label!r} where the names were "
-                f"{', '.join(map(repr, self._names.labels)) or 'none'} before. A cell is a pure function: what it "
-                "does may not depend on what changes between two calls."
+                f"name: a cell must name the same values in every trace; got {label!r} where the first trace named "
+                f"{', '.join(map(repr, self._names.labels)) or 'none'}. Make the cell a pure function."
             )
         value = self._names.values[self._position]
         self._position += 1
@@ -186,39 +177,39 @@ class PositionReader:
         return self._read[value][-1][1]
 
     def keep(self, position: int, leaf: Any, label: str) -> Any:
-        """What stands for a value that is kept, from its first label on."""
+        """Keep a value under its first label, and return its replacement."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Let go of all that was read."""
+        """Drop references to the leaves."""
         self._read.clear()
 
 
 class _Emitter(PositionReader):
-    """Labels what is kept for the policies of `jax.checkpoint`."""
+    """Labels kept values for the policies of `jax.checkpoint`."""
 
     def keep(self, position: int, leaf: Any, label: str) -> Any:
         return checkpoint_name(leaf, label)
 
 
 def current_trace() -> Any:
-    """What tells the traces of a function, of one that is jitted or vmapped within it, and so on, from each other."""
+    """An identity of the current trace: an inner jit or vmap has another."""
     return get_opaque_trace_state(convention="flax")
 
 
 @contextmanager
 def reading(reader: Reader) -> Iterator[None]:
-    """Trace a step inside this context, and `reader` sees its names."""
+    """Let `reader` see the names of a step that is traced inside this context."""
     try:
         with _reader(reader):
             yield
     finally:
-        # JAX's caches hold on to the reader, as a part of their keys, and must not hold the trace through it.
+        # JAX's caches keep the reader as part of their keys; it must not keep the trace alive.
         reader.forget()
 
 
 class _Ignorer:
-    """Takes no notice of names."""
+    """Ignores names."""
 
     depth = 0
 
@@ -231,27 +222,27 @@ class _Ignorer:
 
 @contextmanager
 def unnamed() -> Iterator[None]:
-    """Trace something inside this context, and its names mean nothing to the step around it."""
+    """Hide names inside this context from the step around it."""
     with reading(_Ignorer()):
         yield
 
 
 @contextmanager
 def emitting(kept: frozenset[str], names: Names) -> Iterator[None]:
-    """Trace a step inside this context to emit the labels in `kept`, and only those."""
+    """Emit only the labels in `kept` of a step that is traced inside this context."""
     with reading(_Emitter(kept, names)):
         yield
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What one abstract trace of a step tells.
+    """The result of one abstract trace of a step.
 
     Attributes:
         carry: the shapes of the new carry.
         y: the shapes of y.
-        names: the labels that the step uses.
-        has_side_effects: whether it does something that must not be done twice; printing for debugging may be.
+        names: the step's labels.
+        has_side_effects: whether the step has effects that must not run twice; debug prints may.
         closed_over: the `id` of each array that the step closes over.
     """
 
@@ -268,23 +259,20 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
     Args:
         step: `(carry, x) -> (carry, y)`.
         carry: a carry, of arrays or `jax.ShapeDtypeStruct`.
-        x: one step's input, of the same.
-
-    Returns:
-        What the trace tells.
+        x: one step's input, likewise.
     """
     outer: Reader | None = _reader.value
-    notebook = _Notebook(0 if outer is None else outer.depth + 1)
+    recorder = _Recorder(0 if outer is None else outer.depth + 1)
     names = Names()
 
-    def noted(carry: Any, x: Any) -> tuple[Any, Any]:
+    def recorded(carry: Any, x: Any) -> tuple[Any, Any]:
         nonlocal names
         new_carry, y = step(carry, x)
-        names = notebook.names((carry, x), new_carry)
+        names = recorder.names((carry, x), new_carry)
         return new_carry, y
 
-    with reading(notebook):
-        traced, (new_carry, y) = jax.make_jaxpr(noted, return_shape=True)(carry, x)
-    # Effects have no public kinds; those of jax.debug say so in their names.
+    with reading(recorder):
+        traced, (new_carry, y) = jax.make_jaxpr(recorded, return_shape=True)(carry, x)
+    # Effects have no public type; those of jax.debug have it in their names.
     has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
     return StepInfo(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)))

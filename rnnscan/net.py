@@ -19,7 +19,7 @@ from rnnscan.memory import Memory
 from rnnscan.scan import scan
 
 
-# The default, which is told from a Memory() that a caller writes.
+# The default, distinguished by identity from a caller's Memory(), which contradicts `recompute`.
 _EVERY_NAME = Memory()
 
 
@@ -45,47 +45,45 @@ def recurrent_net(
     reverse: bool = False,
     engine: Literal["auto", "fission", "lax"] = "auto",
 ) -> dict[str, Any]:
-    """Run a step over named values, whose links say which output is which state at the next step.
+    """Run a step over named values; links feed its outputs back as states of the next step.
 
     Args:
         cell_net: a pure function `cell_net(params, **blobs) -> {output: value}` of the inputs and states of one step.
-        params: whatever `cell_net` takes as parameters.
-        inputs: `{name: (T, N, ...)}`, one or many; the cell gets `(N, ...)`.
-        initial_cell_inputs: `{state: (N, ...)}` before the first step. One of rank 1, `(H,)`, is shared by the batch,
-            and its gradient is the sum over it.
-        links: `{state: output}`: the output at step t is the state at step t + 1. Every state has one.
-        aliases: `{name: (state, offset)}` adds results: the states before, between and after the steps, T + 1 of
-            them, from `offset` on. Offset 0 includes the initial state, 1 begins after the first step, and -1 is the
-            last alone, `(1, N, ...)`. With `reverse`, `offset` counts in the order in which the steps run and the
-            result is in the order of time: the initial state comes last.
-        timestep: the name under which the cell receives the step's index, an int32 scalar from 0 to T - 1.
+        params: the parameters of `cell_net`.
+        inputs: `{name: (T, N, ...)}`, at least one; the cell gets `(N, ...)`.
+        initial_cell_inputs: `{state: (N, ...)}` before the first step. A state `(H,)` is shared by the batch, and its
+            gradient is the sum over it.
+        links: `{state: output}`: the output at step t is the state at step t + 1. Every state needs a link.
+        aliases: `{name: (state, offset)}` adds results: the T + 1 states before, between and after the steps, from
+            `offset` on. Offset 0 includes the initial state, 1 begins after the first step, and -1 is only the last
+            state, `(1, N, ...)`. With `reverse`, `offset` counts in run order; the result is in time order, with the
+            initial state last.
+        timestep: the name of the step's index, an int32 scalar from 0 to T - 1, among the cell's arguments.
         scope: a prefix of the names of the results, `"scope/hidden_t_all"`, and of the operations in profiles.
-        outputs_with_grads: the results through which gradients flow; the others are stopped. Names, without the scope,
-            or positions in the order of the results, as in Caffe2. None: all of them.
-        recompute: names to compute again on the backward pass; short for `memory=Memory(recompute=...)`.
-        memory: what to keep between the forward and the backward pass, as in `scan`; instead of `recompute`. None:
-            plain autodiff.
+        outputs_with_grads: the results that pass gradients on; the others are stopped. Names, without the scope, or
+            positions among the results, as in Caffe2. None: all of them.
+        recompute: names to recompute on the backward pass; short for `memory=Memory(recompute=...)`.
+        memory: what to keep for the backward pass, as in `scan`; not with `recompute`. None: plain autodiff.
         forward_only: keep nothing for a backward pass; differentiating is an error.
         seq_lengths: `(N,)` integers, as in `scan`.
         mask: `(T, N)` booleans, as in `scan`.
         reset: `(T, N)` booleans: where true, the row's states go back to `reset_to` before the step.
-        reset_to: `{state: (N, ...) or (H,)}`, the states that an episode starts with; `reset` needs it. It is not the
-            initial state by default, because in a later window that is the state handed on.
-        padding: what a padded step leaves behind, as in `scan`. The default holds state and output. A linked output
-            then holds the initial state before a row's first valid step, as in Caffe2; other outputs are zero there.
+        reset_to: `{state: (N, ...) or (H,)}`, the states at the start of an episode; required with `reset`. The initial
+            states are no default, because in a later window they are the states of the window before.
+        padding: the values at padded steps, as in `scan`. The default holds state and output. Before a row's first
+            valid step a linked output then holds the initial state, as in Caffe2; other outputs are zero.
         reverse: run from the last step to the first.
         engine: as in `scan`.
 
     Returns:
         A dictionary. For each linked output `hidden_t`, in the order of `links`: `hidden_t_all` `(T, N, ...)` and
-        `hidden_t_last` `(N, ...)`, the state after the last step. Then `_all` of each output that is not linked, and
-        the aliases.
+        `hidden_t_last` `(N, ...)`, the state after the last step. Then `_all` of each unlinked output, and the aliases.
 
     Raises:
-        TypeError: if `cell_net` returns no dictionary, a state and its linked output differ in dtype, or a
+        TypeError: if `cell_net` does not return a dictionary, a state and its linked output differ in dtype, or a
             `forward_only` net is differentiated.
-        ValueError: if a link is missing, a name is unknown, given twice or not given, shapes do not fit, or `reset` and
-            `reset_to` are not given together.
+        ValueError: if a name is missing, unknown or duplicate, shapes do not fit, or only one of `reset` and `reset_to`
+            is given.
 
     Example:
         >>> import jax.numpy as jnp
@@ -160,14 +158,14 @@ def recurrent_net(
         flowing = wires.results_with_grads(order)
         stopped = jax.lax.stop_gradient(results)
         results = {name: (results if name in flowing else stopped)[name] for name in results}
-    if forward_only:  # Once more, for what the cell closes over.
+    if forward_only:  # Again, because the cell may close over arrays.
         results = _forbid_gradient(results)
     return {f"{scope}/{result}" if scope else result: value for result, value in results.items()}
 
 
 @dataclass(frozen=True)
 class _LinkedCell:
-    """A net's step as a cell: the states are its carry, all outputs its y. Equal for equal steps and links."""
+    """A net's step as a cell: the carry is its states, y all its outputs."""
 
     cell_net: Callable[..., Mapping[str, Any]]
     links: tuple[tuple[str, str], ...]
@@ -178,26 +176,25 @@ class _LinkedCell:
 
 
 def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory | None:
-    # By identity: an explicit Memory() keeps every name, and contradicts `recompute`.
     chosen = memory is not _EVERY_NAME
     if chosen and recompute != ():
         raise ValueError(
-            "recurrent_net: `recompute` is short for `memory=Memory(recompute=...)`, so only one of the two may be "
-            f"given; got recompute={recompute!r} and memory={memory!r}. Put the names into Memory(recompute=...)."
+            "recurrent_net: only one of `recompute` and `memory` may be given; got "
+            f"recompute={recompute!r} and memory={memory!r}. Put the names into Memory(recompute=...)."
         )
     if forward_only and (chosen or recompute != () or outputs_with_grads is not None):
         raise ValueError(
-            "recurrent_net: `forward_only` has no backward pass, so `recompute`, `memory` and `outputs_with_grads` "
-            f"have no effect; got recompute={recompute!r}, memory={memory!r}, "
-            f"outputs_with_grads={outputs_with_grads!r}. Leave them out, or set forward_only=False."
+            "recurrent_net: `forward_only` must be given without `recompute`, `memory` and `outputs_with_grads`; got "
+            f"recompute={recompute!r}, memory={memory!r}, outputs_with_grads={outputs_with_grads!r}. Leave them out, "
+            "or set forward_only=False."
         )
     return memory if recompute == () else Memory(recompute=recompute)
 
 
 def _hold_before_valid(before: Any, ys: Any, valid: Bool[Array, "time batch"], *, reverse: bool) -> Any:
-    """Put `before`, leaves `(N, ...)`, at the steps of `ys`, leaves `(T, N, ...)`, that precede a row's first valid."""
+    """Replace `ys` `(T, N, ...)` by `before` `(N, ...)` before each row's first valid step."""
 
-    # Checkpointed, or autodiff keeps `begun` broadcast to the size of ys.
+    # Without the checkpoint autodiff keeps `begun` broadcast to the size of ys.
     @partial(jax.checkpoint, prevent_cse=False)
     def hold(before: Any, ys: Any, valid: Array) -> Any:
         steps = jnp.arange(valid.shape[0])[:, None]
@@ -213,14 +210,13 @@ def _hold_before_valid(before: Any, ys: Any, valid: Bool[Array, "time batch"], *
 
 def _from_offset(initial: Array, after: Array, offset: int, *, reverse: bool) -> Array:
     """The states before, between and after the steps, from `offset` on, in the order of time."""
-    parts = [after, initial[None]] if reverse else [initial[None], after]
-    states = jnp.concatenate(parts)
+    states = jnp.concatenate([after, initial[None]] if reverse else [initial[None], after])
     begin = offset if offset >= 0 else len(states) + offset
     return states[: len(states) - begin] if reverse else states[begin:]
 
 
 def _forbid_gradient(tree: Any) -> Any:
-    """The same values, of which no derivative can be taken."""
+    """The same values, which raise an error when differentiated."""
 
     def forbid(leaf: Any) -> Any:
         is_float = hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.inexact)
@@ -237,7 +233,7 @@ def _without_gradient(leaf: Any) -> Any:
 @_without_gradient.defjvp
 def _raise_on_gradient(primals: Any, tangents: Any) -> Any:
     raise TypeError(
-        "recurrent_net: a net that was built with `forward_only=True` keeps nothing for a backward pass, and cannot be "
-        f"differentiated; got a derivative of {describe(primals[0])} among what it is given, or returns. Build it with "
-        "forward_only=False, or put jax.lax.stop_gradient around its arguments."
+        "recurrent_net: a net with `forward_only=True` must not be differentiated; got a derivative of "
+        f"{describe(primals[0])} among its arguments or results. Set forward_only=False, or put jax.lax.stop_gradient "
+        "around its arguments."
     )

@@ -1,12 +1,12 @@
-"""Truncated backpropagation through time, in its two forms, and the pieces of a sequence that is trained in pieces.
+"""Truncated backpropagation through time, in two forms, and the chunks of a sequence.
 
-Both forms have the values of `scan`; they differ in how far the gradient of an output reaches back:
+Both forms return the values of `scan`. They differ in how far the gradient of the output at step t reaches back:
 
-    by_chunk     from step t to the beginning of its chunk: 1 to k steps, after where it happens to lie in the chunk
-    by_window    from step t over k2 - k1 + 1 to k2 steps: every k1 steps the gradient goes back k2 steps
+    by_chunk     to the beginning of its chunk: 1 to k steps
+    by_window    k2 - k1 + 1 to k2 steps: every k1 steps the gradient goes back k2 steps
 
-The first is what most libraries do, with one pass over the sequence; the second is that of Williams and Peng, and runs
-each step about `1 + k2 / k1` times. In neither is a loss dropped.
+The first is common and makes one pass over the sequence. The second is Williams and Peng's, and runs each step about
+`1 + k2 / k1` times. Neither drops a loss.
 """
 
 from collections.abc import Iterator
@@ -27,22 +27,21 @@ from rnnscan.protocols import Cell
 
 
 def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
-    """The pieces of sequences, for one training step each, with the carry handed on.
+    """Split sequences into chunks, one for each training step.
 
-    For cells, and for nets whose `runs_in_pieces` is True: a bidirectional net needs the whole sequence.
-
-    A carry that is an argument of a training step gets no gradient from the steps after it, so this is the chunk form,
-    with an update after each chunk.
+    Pass the carry from chunk to chunk. It is an argument of the training step and gets no gradient from later ones, so
+    this is `by_chunk` with an update after each chunk. Nets must have `runs_in_pieces`; a bidirectional net needs the
+    whole sequence.
 
     Args:
         xs: a pytree of leaves `(T, ...)`: inputs, targets, masks.
-        size: k, the steps of a piece; the last piece may be shorter.
+        size: k, the steps of a chunk; the last chunk may be shorter.
 
     Yields:
-        The number of the piece's first step, which nets take as `first_step`, and the piece.
+        The number of the chunk's first step, which nets take as `first_step`, and the chunk.
 
     Raises:
-        ValueError: if the size is no number of steps, or the leaves do not agree on T.
+        ValueError: if `size` is not a positive integer, or the leaves do not agree on T.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,7 +58,7 @@ def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
 def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **options: Any) -> tuple[Any, Any]:
     """Run a cell over time, with a gradient that goes back to the beginning of each chunk: `scan(truncate=size)`.
 
-    A net takes the place of a cell as `by_chunk(net, params, xs, carry=None, size=size)`.
+    Call it with a net as `by_chunk(net, params, xs, carry=None, size=size)`.
 
     Args:
         cell: as in `scan`, or a net that runs in pieces.
@@ -67,10 +66,10 @@ def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **optio
         carry: as in `scan`; None, for a net: zeros.
         xs: as in `scan`.
         size: the steps of a chunk.
-        options: as those of `scan`, or of a net's call.
+        options: the options of `scan`, or of the net's call.
 
     Returns:
-        The last carry and the outputs, as `scan` does.
+        The last carry and the outputs.
 
     Raises:
         ValueError: if a net needs the whole sequence, such as a bidirectional one.
@@ -95,7 +94,7 @@ def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **optio
 
 
 class _Steps(NamedTuple):
-    """What each step of a scan is given."""
+    """The scanned inputs."""
 
     xs: Any
     valid: Any
@@ -120,32 +119,31 @@ def by_window(
 ) -> tuple[Any, Any]:
     """Run a cell over time, with a gradient that every k1 steps goes back k2 steps.
 
-    Outputs of the steps `[j k1, (j + 1) k1)` see as constant the carry before step `(j + 1) k1 - k2`, and those that
-    reach back to the first step see the initial carry as it is. All windows but the first and the last run at once,
-    side by side. A net takes the place of a cell as `by_window(net, params, xs, carry=None, every=k1, back=k2)`.
+    The outputs of the steps `[j k1, (j + 1) k1)` take the carry before step `(j + 1) k1 - k2` as a constant. Windows
+    that reach back to the first step take the initial carry, with its gradient. All windows but the first and the last
+    run side by side. Call it with a net as `by_window(net, params, xs, carry=None, every=k1, back=k2)`.
 
     Args:
         cell: as in `scan`, or a net that runs in pieces.
         params: as in `scan`.
-        carry: as in `scan`; None, for a net: zeros. It gets the gradients of the windows that reach back to the first
-            step.
+        carry: as in `scan`; None, for a net: zeros. Only windows that reach back to the first step give it gradients.
         xs: as in `scan`.
         every: k1, the steps between two backward passes.
-        back: k2, the steps that each goes back, at least k1: with less, losses would have no gradient.
-        seq_lengths: as in `scan`. Padded steps leave zeros behind.
+        back: k2, the steps that each backward pass covers; at least k1, so that every loss has a gradient.
+        seq_lengths: as in `scan`. Outputs at padded steps are zero.
         mask: as in `scan`.
         reset: as in `scan`.
-        reset_to: as in `scan`. It gets gradients like parameters: those of the windows, not of the constant carries.
+        reset_to: as in `scan`. It gets the gradients of the windows, not those of the constant carries.
         memory: as in `scan`.
         engine: as in `scan`.
 
     Returns:
-        The last carry, with the gradient of the last window, and the outputs, as `scan` does.
+        The last carry, with the gradient of the last window, and the outputs.
 
     Raises:
-        ValueError: if `every` or `back` is no number of steps, `back` is below `every`, or a net needs the whole
-            sequence, such as a bidirectional one; else as `scan` does.
-        TypeError: as `scan` does.
+        ValueError: if `every` or `back` is not a positive integer, `back` is below `every`, or a net needs the whole
+            sequence, such as a bidirectional one.
+        TypeError, ValueError: as `scan` does.
 
     Example:
         >>> import jax
@@ -164,8 +162,8 @@ def by_window(
     _check_count("by_window", "back", back)
     if back < every:
         raise ValueError(
-            f"by_window: `back` must be at least `every`, or losses would have no gradient; got back={back} and "
-            f"every={every}. Go back further, or run the backward pass more often."
+            f"by_window: `back` must be at least `every`, so that every loss has a gradient; got back={back} and "
+            f"every={every}. Raise `back`, or lower `every`."
         )
     xs = checks.as_arrays(xs, "xs")
     if isinstance(cell, Net) and carry is None:
@@ -182,12 +180,12 @@ def by_window(
     def over(carry: Any, window: Any) -> tuple[Any, Any]:
         return _scan(cell, params, carry, window, reset_to, memory=memory, engine=engine)
 
-    # The windows that reach back to the first step are one run. Then come `middle` whole ones, and what is left.
+    # One run for all windows that reach back to the first step, then `middle` whole windows, then `left` steps.
     first = min(back // every * every, length)
     middle, left = divmod(length - first, every)
     last_carry, ys = over_steps(carry, 0, first)
     outputs = [ys]
-    start = first + every - back  # of the first window that is not in that run; the others follow `every` steps apart
+    start = first + every - back  # of the first whole window; the next ones start `every` steps apart
     windows = middle + (left > 0)
     if windows:
         before = _carries_before(cell, params, carry, given, reset_to, start, every, windows, engine)
@@ -206,7 +204,7 @@ def by_window(
 def _carries_before(
     cell: Any, params: Any, carry: Any, given: Any, reset_to: Any, start: int, every: int, windows: int, engine: Any
 ) -> Any:
-    """The carries before the step `start` and those that follow it `every` steps apart, stacked, as constants."""
+    """The carries before steps `start`, `start + every`, ..., stacked, as constants."""
     params, carry, given, reset_to = jax.tree.map(jax.lax.stop_gradient, (params, carry, given, reset_to))
 
     def advance(carry: Any, steps: Any) -> tuple[Any, Any]:
@@ -220,7 +218,7 @@ def _carries_before(
     )
     _, later = jax.lax.scan(advance, carry, pieces)
     before = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), carry, later)
-    return jax.tree.map(jax.lax.stop_gradient, before)  # a cell may hold arrays that get gradients, or close over some
+    return jax.tree.map(jax.lax.stop_gradient, before)  # the cell may close over arrays that get gradients
 
 
 def _scan(cell: Any, params: Any, carry: Any, steps: _Steps, reset_to: Any, **options: Any) -> tuple[Any, Any]:

@@ -1,4 +1,7 @@
-"""rnnscan in models of `flax.linen`: `RNN` and `Bidirectional` in the place of Flax's own, and cells as modules."""
+"""Modules of `flax.linen`: `RNN` and `Bidirectional` replace Flax's own, `Cell` wraps a cell of rnnscan.
+
+The public names are those imported here.
+"""
 
 try:
     from rnnscan.linen.bidirectional import Bidirectional as Bidirectional

@@ -1,4 +1,4 @@
-"""A cell of rnnscan as a module of Flax."""
+"""A cell of rnnscan as a module of `flax.linen`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,22 +14,22 @@ from rnnscan.protocols import InitializableCell, check_cell
 
 
 class Cell(nn.RNNCellBase):
-    """A cell of rnnscan as a cell of Flax.
+    """A cell of rnnscan as a cell of `flax.linen`.
 
-    Its parameters are those of the cell, under the same names, in the collection "params"; carry and y are the cell's.
-    It goes into `rnnscan.linen.RNN`, into Flax's own `nn.RNN`, and under `nn.scan`, `nn.remat` and the like.
+    The collection "params" holds the cell's parameters under their own names; carry and y are the cell's. It works in
+    `rnnscan.linen.RNN`, in Flax's `nn.RNN`, and under `nn.scan` and `nn.remat`.
 
-    A cell with random choices, such as `rnnscan.dropout`, makes them where the rng "dropout" is given, which is
-    training, and none where it is not. `rnnscan.linen.RNN` sees to it that each step makes its own. Within Flax's own
-    loops say `split_rngs={"params": False, "dropout": True}`, or False for choices that hold for the whole sequence.
+    A cell with random choices, such as `rnnscan.dropout`, makes them only if the rng "dropout" is given: training.
+    `rnnscan.linen.RNN` gives each step its own. In Flax's loops pass
+    `split_rngs={"params": False, "dropout": True}`, or False to repeat one choice for the whole sequence.
 
     Args:
         cell: a cell: `cell.init(key, input_size)`, `cell.initial_carry(x)` and `cell(params, carry, x) -> (carry, y)`.
-        rng_collection: the name of the rng of random choices.
-        deterministic: whether no random choice is made even where there is an rng.
+        rng_collection: the name of the rng for random choices.
+        deterministic: whether to make no random choices even if the rng is given.
 
     Raises:
-        TypeError: if it is no cell.
+        TypeError: if `cell` is not a cell.
 
     Example:
         >>> import jax
@@ -58,7 +58,7 @@ class Cell(nn.RNNCellBase):
         Args:
             carry: the carry.
             inputs: one step's input `(*batch, D)`.
-            step: the number of the step, which random choices depend on.
+            step: the step's number, which random choices depend on.
 
         Returns:
             The new carry, and y.
@@ -71,7 +71,7 @@ class Cell(nn.RNNCellBase):
 
     @nn.nowrap
     def initialize_carry(self, rng: PRNGKey, input_shape: tuple[int, ...]) -> Any:
-        """The cell's carry of zeros, for one step's input of this shape; the key is not used."""
+        """The cell's carry of zeros for one step's input of this shape; the key is unused."""
         return self.cell.initial_carry(jnp.zeros(input_shape))
 
     @nn.nowrap
@@ -81,35 +81,31 @@ class Cell(nn.RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes of an input are not the batch's: the features, and the spatial ones of a convolution."""
+        """The number of axes of an input besides the batch: the features, and the spatial axes of a convolution."""
         return 1 + len(getattr(self.cell, "input_axes", ()))
 
     def _params(self, input_size: int) -> dict[str, Any]:
         shapes = jax.eval_shape(lambda: self.cell.init(jax.random.key(0), input_size))
         if not isinstance(shapes, Mapping):
             raise TypeError(
-                f"linen.Cell: the parameters that `init` makes must be a dictionary; got {type(shapes).__name__} from "
-                f"{self.cell!r}. Return one with a name for each array."
+                f"linen.Cell: the cell's `init` must return a dictionary; got {type(shapes).__name__} from "
+                f"{self.cell!r}. Return a dictionary with a name for each array."
             )
-        # One key for all of them, as the cell makes them: where one starts may depend on another.
+        # All from one key, because the cell's `init` makes them together.
         is_new = self.has_rng("params") and not all(self.has_variable("params", name) for name in shapes)
         made = self.cell.init(self.make_rng("params"), input_size) if is_new else None
 
         def start(_: Array, name: str) -> Any:
             if made is not None:
                 return made[name]
-            # The parameter is there. Flax asks for the shape that it should have.
+            # The parameter exists; Flax only compares its shape.
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[name])
 
         return {name: self.param(name, start, name) for name in shapes}
 
 
 def as_module(cell: Any) -> nn.Module:
-    """A cell of Flax as it is, and one of rnnscan as a `Cell` that no other module owns yet.
-
-    Raises:
-        TypeError: if it is neither.
-    """
+    """Return a cell of Flax unchanged, and wrap a cell of rnnscan in a `Cell` without a parent module."""
     if isinstance(cell, nn.RNNCellBase) or (isinstance(cell, nn.Module) and hasattr(cell, "num_feature_axes")):
         return cell
     check_cell("linen.RNN", cell, InitializableCell)

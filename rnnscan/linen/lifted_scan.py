@@ -1,18 +1,16 @@
-"""A module of Flax as a pure cell: what it keeps in variables and draws from rngs becomes what `rnnscan.scan` takes.
+"""A module of `flax.linen` as a pure cell: its variables and rngs become arguments of `rnnscan.scan`.
 
-Flax's own loop, `flax.linen.scan`, knows four kinds of variables and two kinds of rngs. Each is something of a cell:
-
-| in Flax | in a cell `(params, carry, x) -> (carry, y)` |
+| in `flax.linen.scan` | in a cell `(params, carry, x) -> (carry, y)` |
 | --- | --- |
 | collections in `variable_broadcast`, such as "params" | `params` |
-| collections in `variable_carry`, such as "batch_stats" | a part of the carry |
-| collections in `variable_axes`, such as "intermediates" | a part of x, and of y |
-| collections in none of them | not seen by the module |
-| rngs with `split_rngs` true | a part of x: a key for each step |
+| collections in `variable_carry`, such as "batch_stats" | part of the carry |
+| collections in `variable_axes`, such as "intermediates" | part of x and of y |
+| other collections | hidden from the module |
+| rngs with `split_rngs` true | part of x: a key for each step |
 | rngs with `split_rngs` false | closed over: the same key at each step |
 
-`lifted_scan` is `flax.core.lift.scan` with that translation, and another loop in its middle. Flax's `pack` opens the
-scopes of the module and of all that it shares, and publishes what the loop returns.
+`lifted_scan` is `flax.core.lift.scan` with this translation and another loop. Flax's `pack` opens the scopes of the
+module and of those that it shares, and publishes the loop's results.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,20 +38,20 @@ def lifted_scan(
     """A transform for `flax.linen.transforms.lift_transform`: scan a function of a module over time.
 
     Args:
-        fn: `(scopes, carry, x) -> (carry, y)`, which Flax makes of a function whose first argument is a module.
-        run: what runs a pure cell over time, called as `run(cell, params, carry, xs)`: `rnnscan.scan` with its options.
+        fn: `(scopes, carry, x) -> (carry, y)`, which Flax makes of a function of a module.
+        run: runs a pure cell over time, `run(cell, params, carry, xs)`: `rnnscan.scan` with its options.
         variable_axes: as in `flax.linen.scan`.
-        variable_broadcast: as there.
-        variable_carry: as there; a collection that is not mutable is not changed.
-        split_rngs: as there.
-        reverse: whether `run` goes from the last step to the first. Scanned variables and the keys of steps are in the
-            order in which the steps run.
+        variable_broadcast: as in `flax.linen.scan`.
+        variable_carry: as in `flax.linen.scan`; an immutable collection does not change.
+        split_rngs: as in `flax.linen.scan`.
+        reverse: whether `run` goes from the last step to the first. Scanned variables and step keys are in the order of
+            the run.
 
     Returns:
         `(scopes, carry, xs) -> (carry, ys)`, leaves of xs and ys `(T, ...)`.
 
     Raises:
-        ValueError: if a broadcast variable depends on carry or inputs, or a carried one is made in the loop.
+        ValueError: if a broadcast variable depends on carry or inputs, or the loop creates a carried one.
     """
     in_axes = {names: _axis(axis) for names, axis in variable_axes.items() if not isinstance(axis, Out)}
     out_axes = {names: _axis(axis) for names, axis in variable_axes.items() if not isinstance(axis, In)}
@@ -76,8 +74,8 @@ def lifted_scan(
             counters.rewind(scopes)
             inner_carry, y = fn(scopes, inner_carry, inner_x)
             new_broadcast, new_carried, *new_scanned = repack_fn(scopes)
-            carry = (_unless_changed(carried, new_carried), inner_carry)
-            return _unless_changed(broadcast, new_broadcast), carry, (y, new_scanned)
+            carry = (_updated(carried, new_carried), inner_carry)
+            return _updated(broadcast, new_broadcast), carry, (y, new_scanned)
 
         carry, xs = (carried, carry), (scanned, step_keys, xs)
         broadcast = _loop_invariant(step, broadcast, carry, xs)
@@ -99,11 +97,11 @@ def lifted_scan(
 
 
 class _Counters:
-    """How many keys each scope has drawn from its rngs.
+    """The number of keys that each scope has drawn from its rngs.
 
-    Flax derives a key from the number of keys that were drawn before it, which each trace of a module advances, and its
-    own loop traces a step twice, once for the loop-invariant variables. All later traces of a step draw the keys of the
-    second one here, so that a step is a function, and the one that it is in Flax.
+    Flax derives a key from the number of keys drawn before it, and each trace of a module advances that number. Flax's
+    loop traces a step twice, first for the loop-invariant variables. Here every later trace draws the keys of the
+    second one: a step is then a pure function, and equal to Flax's.
     """
 
     def __init__(self) -> None:
@@ -111,14 +109,14 @@ class _Counters:
         self._kept: list[dict[Any, Any]] | None = None
 
     def rewind(self, scopes: Any) -> None:
-        """Set the counts of freshly made scopes to those that were kept, once there are any."""
+        """Set the counts of new scopes to the kept ones, if there are any."""
         self._counters = [scope.rng_counters for scope in jax.tree.leaves(scopes)]
         if self._kept is not None:
             for counters, kept in zip(self._counters, self._kept, strict=True):
                 _set_counts(counters, kept)
 
     def keep(self) -> None:
-        """Keep the counts of the scopes that were made last."""
+        """Keep the counts of the latest scopes."""
         self._kept = [_copy_counts(counters) for counters in self._counters]
 
 
@@ -127,7 +125,7 @@ def _copy_counts(counters: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _set_counts(counters: dict[Any, Any], kept: dict[Any, Any]) -> None:
-    """Set counts in place, because scopes of children share the dictionaries within."""
+    """Set counts in place, because child scopes share the inner dictionaries."""
     for key in counters.keys() - kept.keys():
         del counters[key]
     for key, count in kept.items():
@@ -138,20 +136,20 @@ def _set_counts(counters: dict[Any, Any], kept: dict[Any, Any]) -> None:
 
 
 def _loop_invariant(step: Callable[..., Any], broadcast: Any, carry: Any, xs: Any) -> Any:
-    """The broadcast variables that a step makes or has, computed once, and without carry and inputs."""
+    """The broadcast variables that a step has or creates, computed once, without carry and inputs."""
     x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs)
     carry = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), carry)
     try:
         return partial_eval.lazy_init(lambda carry, x: step(broadcast, carry, x)[0])(carry, x)
     except errors.LazyInitError as error:
         raise ValueError(
-            "linen.RNN: a variable of `variable_broadcast` must be the same at every step; got one that the cell "
-            "computes from its carry or input. Name its collection in `variable_carry` or `variable_axes` instead."
+            "linen.RNN: a variable in `variable_broadcast` must be the same at every step; got one that depends on "
+            "carry or input. Move its collection to `variable_carry` or `variable_axes`."
         ) from error
 
 
-def _unless_changed(given: Sequence[Any], returned: Sequence[Any]) -> tuple[Any, ...]:
-    """The collections of each scope as a step returns them; those that are not mutable it does not return."""
+def _updated(given: Sequence[Any], returned: Sequence[Any]) -> tuple[Any, ...]:
+    """The collections of each scope after a step, which does not return the immutable ones."""
     return tuple({**old, **new} for old, new in zip(given, returned, strict=True))
 
 
@@ -163,14 +161,14 @@ def _check_carried(given: Sequence[Any], returned: Sequence[Any]) -> None:
         made = [name for name in new if structure(new[name]) != structure(old.get(name))]
         if made:
             raise ValueError(
-                "linen.RNN: the variables of `variable_carry` must be there before the first step; got collections in "
-                f"which the cell makes some: {listing(made)}. Initialise with these collections in "
-                "`variable_broadcast`, as Flax needs it too, or make the variables before the loop."
+                "linen.RNN: the variables in `variable_carry` must exist before the first step; got collections in "
+                f"which the cell creates some: {listing(made)}. Initialise with them in `variable_broadcast`, as in "
+                "Flax, or create them before the loop."
             )
 
 
 def _split_keys(rngs: Sequence[Any], splits: Any, length: int) -> tuple[list[Any], list[Any]]:
-    """Groups of rngs that all steps share, and groups that have a key for each step; None in the other's place."""
+    """The groups of rngs that all steps share, and those split into a key for each step; None in the other list."""
 
     def split(key: Any) -> Any:
         return jax.random.split(jax.random.clone(key), length)

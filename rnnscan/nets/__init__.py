@@ -1,4 +1,4 @@
-"""Nets: what runs cells over whole sequences, and is composed of such again."""
+"""Nets run cells over whole sequences and compose to nets. The public names are those imported here."""
 
 from rnnscan.nets.bidirectional import Bidirectional as Bidirectional
 from rnnscan.nets.bidirectional import bidirectional as bidirectional

@@ -1,4 +1,4 @@
-"""Which axes a net's inputs have: a sequence and one step are told apart, or the caller is asked."""
+"""Checks of the axes of a net's inputs, which tell a sequence from one step."""
 
 from typing import Any
 
@@ -9,21 +9,18 @@ from rnnscan._messages import describe, describe_shape
 
 
 def check_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> None:
-    """Refuse inputs without a time axis, and those that may be one step or one row.
+    """Reject inputs without a time axis, and inputs that may be one step or one row.
 
-    A cell of the library says by `input_axes` how many axes one row of one step has, so `(T, N, D)` is a sequence and
-    `(D,)` is not. `(A, D)` is either one step of A rows or A steps of one row. It counts as one row where another
-    argument says so: the carry, or lengths, a mask or resets without a batch axis.
+    The cell's `input_axes` give the number of axes of one row of one step: `(T, N, D)` is a sequence, `(D,)` is not.
+    `(A, D)` is one step of A rows or A steps of one row. It counts as one row if the carry, lengths, mask or resets
+    have no batch axis.
 
     Args:
-        name: the net's function, for the message.
-        net: the net. One whose cell has no `input_axes`, or takes a pytree of inputs, is not checked.
+        name: the net's function, for messages.
+        net: the net. It is not checked if its cell has no `input_axes`, or takes a pytree of inputs.
         xs: the inputs.
-        carry: the carry to start from, or None.
-        by_row: pairs of an argument or None, and the number of axes that it has for one row.
-
-    Raises:
-        ValueError: if there is no time axis, or it cannot be told whether there is one.
+        carry: the initial carry, or None.
+        by_row: pairs of an argument or None, and its number of axes for one row.
     """
     axes = net.input_axes
     if axes is None or not hasattr(xs, "ndim") or xs.ndim > 2 + len(axes):
@@ -48,15 +45,11 @@ def check_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> No
 
 
 def check_step(net: Any, x: Any, carry: Any) -> None:
-    """Refuse a sequence where one step's input is asked for.
-
-    Raises:
-        ValueError: if there is an axis more than a batch of rows has, or one less than a row.
-    """
+    """Reject a sequence in the place of one step's input."""
     axes = net.input_axes
     if axes is None or not hasattr(x, "ndim"):
         return
-    # A carry says how many batch axes there are, and the cell compares the two.
+    # With a carry, the cell compares its batch axes with those of x.
     if x.ndim < 1 + len(axes) or (carry is None and x.ndim > 2 + len(axes)):
         raise ValueError(
             f"step: `x` must be one step's input, {describe_shape(('N', *axes, 'D'))}; got {describe(x)}. For a "

@@ -39,12 +39,12 @@ class Bidirectional(Net):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that either cell gives to intermediates."""
+        """The names of both cells' intermediates."""
         return tuple(dict.fromkeys((*self.forward.names, *self.backward.names)))
 
     @property
     def input_axes(self) -> tuple[Any, ...] | None:
-        """The spatial axes of one step's input: the forward cell's; None where it does not say."""
+        """The spatial axes of one step's input: the forward cell's; None if it has no `input_axes`."""
         return getattr(self.forward, "input_axes", None)
 
     @property
@@ -67,31 +67,29 @@ class Bidirectional(Net):
         }
 
     def initial_carry(self, xs: Any) -> tuple[Any, Any]:
-        """The carries of zeros of both, for inputs `(T, N, ...)`: (forward, backward)."""
+        """The cells' carries of zeros for inputs `(T, N, ...)`: (forward, backward)."""
         return Layer(self.forward).initial_carry(xs), Layer(self.backward).initial_carry(xs)
 
     def __call__(
         self, params: Any, xs: Any, carry: Any = None, *, key: Array | None = None, **options: Any
     ) -> tuple[tuple[Any, Any], Any]:
-        """Run both cells over a sequence, and merge their outputs.
-
-        The sequence must be whole: see `bidirectional`.
+        """Run both cells over a whole sequence, and merge their outputs.
 
         Args:
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`.
-            carry: the carries to start from, (forward, backward); None: zeros.
+            carry: the initial carries, (forward, backward); None: zeros.
             key: a PRNG key for random choices: training; each direction derives its own. None: evaluation.
-            options: as those of `Layer`. With lengths the backward cell begins at each row's last valid step.
+            options: as in `Layer`. With lengths the backward cell begins at each row's last valid step.
 
         Returns:
-            The last carries: the forward one after the last valid step, the backward one after the first step; and the
-            merged outputs `(T, N, ...)`. Where a cell's y is a tuple, as an attention decoder's, its first value is
-            merged, and the outputs are a tuple: the merged ones, the forward cell's other values, the backward one's.
+            The last carries, (forward, backward), and the merged outputs `(T, N, ...)`. If a cell's y is a tuple, as an
+            attention decoder's, its first value is merged, and the outputs are a tuple: the merged values, the other
+            values of the forward cell, and those of the backward cell.
 
         Raises:
             TypeError, ValueError: as `scan` does.
-            ValueError: if `first_step` is not 0, or the carry is the one that a training step hands on.
+            ValueError: if `first_step` is not 0, or the carry comes from the previous training step.
         """
         given = Options(**options)
         check_parts("bidirectional", _PARTS, params, carry, given.reset_to)
@@ -117,7 +115,7 @@ class Bidirectional(Net):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the scans that the net runs, in order."""
+        """The names of the net's scans, in order."""
         return _PARTS
 
     def _merge(self, forward: Any, backward: Any) -> Any:
@@ -125,7 +123,7 @@ class Bidirectional(Net):
         if self.merge != "concat" and isinstance(self.merge, str) and forward.shape != backward.shape:
             raise ValueError(
                 f"bidirectional: merge={self.merge!r} needs outputs of one shape; got {forward.shape} from the forward "
-                f'and {backward.shape} from the backward cell. Use merge="concat", or cells of one size.'
+                f'and {backward.shape} from the backward cell. Use merge="concat", or cells of equal size.'
             )
         return merge(forward, backward)
 
@@ -139,22 +137,21 @@ def bidirectional(
     """Run one cell from the first step to the last and another from the last valid step to the first.
 
     The net takes an initial carry for both directions, as torch's does. It does not run in pieces, because the backward
-    cell starts at the end of the sequence: pieces with the carry handed on would be another function. So
-    `rnnscan.truncated`, `rnnscan.nnx.Streaming` and the training step of `rnnscan.train` refuse it, and
-    `net.runs_in_pieces` is False.
+    cell starts at the end of the sequence. `rnnscan.truncated`, `rnnscan.nnx.Streaming` and the training step of
+    `rnnscan.train` reject it, and `net.runs_in_pieces` is False.
 
     Args:
         forward: a cell.
-        backward: the cell that runs in reverse; None: one of the same configuration, with parameters of its own.
-        merge: how outputs become one: "concat" along the last axis, forward first; "sum", "mean" or "product"; or a
-            function of both outputs `(T, N, ...)`.
+        backward: the cell that runs in reverse; None: the same configuration, with its own parameters.
+        merge: "concat" along the last axis, forward first; "sum", "mean" or "product"; or a function of both outputs
+            `(T, N, ...)`.
 
     Returns:
         A net.
 
     Raises:
-        ValueError: if `merge` is not known, or the outputs do not fit together for it.
-        TypeError: if one of the two is no cell.
+        ValueError: if `merge` is unknown, or the outputs do not fit it.
+        TypeError: if an argument is not a cell.
 
     Example:
         >>> import jax

@@ -1,4 +1,4 @@
-"""Nets one after the other."""
+"""Nets in sequence."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,24 +17,24 @@ from rnnscan.nets.base import Net, Options, check_parts, part_of
 
 @dataclass(frozen=True)
 class Chain(Net):
-    """Nets one after the other. Made by `chain`."""
+    """Nets in sequence. Made by `chain`."""
 
     nets: tuple[Any, ...]
     dropout: float = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that the nets give to intermediates; one name speaks of all nets."""
+        """The names of the nets' intermediates; a name applies to all nets."""
         return tuple(dict.fromkeys(name for net in self.nets for name in net.names))
 
     @property
     def input_axes(self) -> tuple[Any, ...] | None:
-        """The spatial axes of one step's input: the first net's; None where it does not say."""
+        """The spatial axes of one step's input: the first net's."""
         return self.nets[0].input_axes
 
     @property
     def needs_whole(self) -> str | None:
-        """Why the chain does not run in pieces: the reason of the first net that does not; None where all do."""
+        """Why the chain does not run in pieces: the first such net's reason; None if all nets do."""
         return next((net.needs_whole for net in self.nets if net.needs_whole is not None), None)
 
     @property
@@ -61,18 +61,18 @@ class Chain(Net):
     def __call__(
         self, params: Any, xs: Any, carry: Any = None, *, key: Array | None = None, **options: Any
     ) -> tuple[tuple[Any, ...], Any]:
-        """Run the nets one after the other, each over the outputs of the one before.
+        """Run the nets in sequence, each over the outputs of the one before.
 
         Args:
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`.
-            carry: a tuple of the carries to start from; None: zeros.
+            carry: a tuple of the initial carries; None: zeros.
             key: a PRNG key for random choices: training; each net derives its own. None: evaluation.
-            options: as those of `Layer`.
+            options: as in `Layer`.
 
         Returns:
-            A tuple of the nets' last carries, and the outputs of the last net. Where an earlier net returns a tuple, as
-            an attention decoder does, the next one takes its first value, and the others are not returned.
+            A tuple of the nets' last carries, and the outputs of the last net. If an earlier net outputs a tuple, as an
+            attention decoder does, the next net takes its first value and the others are dropped.
 
         Raises:
             TypeError, ValueError: as `scan` does.
@@ -100,13 +100,13 @@ class Chain(Net):
                 y, jax.random.bernoulli(jax.random.fold_in(key, index), 1 - self.dropout, y.shape), self.dropout
             )
 
-        # Checkpointed, so that the mask is drawn again from its key and not kept.
+        # The backward pass draws the mask again instead of keeping it.
         steps = first_step + jnp.arange(ys.shape[0])
         return jax.checkpoint(jax.vmap(drop_step))(steps, ys)
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the scans that the chain runs, in order."""
+        """The names of the chain's scans, in order."""
         return tuple(
             f"{part}.{inner}" if inner else part
             for part, net in zip(self._parts, self.nets, strict=True)
@@ -124,19 +124,19 @@ pytrees.register(Chain, "nets")
 def chain(*nets: Any, dropout: float = 0.0) -> Chain:
     """Chain nets: the outputs of each are the inputs of the next.
 
-    Unlike the layers of a `stack`, each net runs over the whole sequence before the next begins, so that a net which
-    sees all steps, such as a bidirectional one, can feed another.
+    Unlike the layers of a `stack`, each net runs over the whole sequence before the next begins. So a bidirectional net
+    can feed another net.
 
     Args:
-        nets: the nets, the first first; each made by `layer`, `bidirectional` or `chain`.
-        dropout: the rate at which outputs of every net but the last are dropped, in training.
+        nets: the nets in order, each made by `layer`, `bidirectional` or `chain`.
+        dropout: the dropout rate in training of the outputs of every net but the last.
 
     Returns:
         A net. Its carry is the tuple of the nets' carries, its parameters are `{"net_0": ..., "net_1": ...}`.
 
     Raises:
-        ValueError: if there is no net, or `dropout` is no probability below 1.
-        TypeError: if one is no net, such as a cell.
+        ValueError: if there is no net, or `dropout` is not a probability below 1.
+        TypeError: if an argument is not a net, such as a cell.
 
     Example:
         >>> import jax
@@ -149,12 +149,9 @@ def chain(*nets: Any, dropout: float = 0.0) -> Chain:
         (6, 2, 5)
     """
     if not nets:
-        raise ValueError("chain: there must be at least one net; got none.")
+        raise ValueError("chain: there must be at least one net; got none. Pass chain(net, net).")
     check_rate("chain", "dropout", dropout)
     for net in nets:
         if not isinstance(net, Net):
-            raise TypeError(
-                f"chain: it takes nets, made by `layer`, `bidirectional` or `chain`; got {net!r}. "
-                "Make a net of a cell with layer(cell)."
-            )
+            raise TypeError(f"chain: every argument must be a net; got {net!r}. Make a net of a cell with layer(cell).")
     return Chain(nets, dropout)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _pytrees as pytrees
-from rnnscan._step_wrappers import Padding
+from rnnscan._step_wrappers import Padding, reverse_reset
 from rnnscan.compose.random import with_key
 from rnnscan.memory import Memory
 from rnnscan.nets.axes import check_sequence
@@ -27,17 +27,17 @@ class Layer(Net):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that the cell gives to intermediates."""
+        """The names of the cell's intermediates."""
         return self.cell.names
 
     @property
     def input_axes(self) -> tuple[Any, ...] | None:
-        """The spatial axes of one step's input: the cell's; None where it does not say."""
+        """The spatial axes of one step's input: the cell's; None if it has no `input_axes`."""
         return getattr(self.cell, "input_axes", None)
 
     @property
     def needs_whole(self) -> str | None:
-        """Why a reversed layer does not run in pieces: it starts at the end; None for one that is not reversed."""
+        """Why a reversed layer does not run in pieces; None for a forward one."""
         return REVERSED if self.reverse else None
 
     @property
@@ -74,23 +74,23 @@ class Layer(Net):
 
         Args:
             params: the parameters that `init` made.
-            xs: the inputs, time-major, `(T, N, D)`. `(T, D)` is one row if the carry is one row's, or lengths, mask or
-                resets are; without any of these it is an error, because it may be one step, which `step` runs.
-            carry: the carry to start from; None: the cell's `initial_carry`. A leaf `(H,)` is shared by the rows.
-            key: a PRNG key for dropout and other random choices: training. None: evaluation, without any.
-            first_step: the number of the first step, which random choices depend on: pass the steps done before where a
-                sequence is run in pieces with one key. A net that needs the whole sequence takes 0 alone.
-            seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. For one row, with `xs` of
-                shape `(T, D)`, it is a scalar, and `mask` and `reset` are `(T,)`.
-            mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
-            reset: `(T, N)` booleans, true at the first step of an episode or document, in the order of time. The carry
-                goes back to `reset_to` before that step, or after it in a net that runs in reverse.
-            reset_to: the carry that `reset` goes back to, of the structure of the net's carry; None: the cell's own
+            xs: the inputs, time-major, `(T, N, D)`. `(T, D)` is one row, if the carry, lengths, mask or resets have no
+                batch axis; otherwise it is an error, because it may be one step, which `step` runs.
+            carry: the initial carry; None: the cell's `initial_carry`. A leaf `(H,)` is shared by the rows.
+            key: a PRNG key for dropout and other random choices: training. None: evaluation, without random choices.
+            first_step: the number of the first step, which random choices depend on. Pass the steps done so far to run
+                a sequence in pieces with one key. It must be 0 for a net that needs the whole sequence.
+            seq_lengths: `(N,)` integers: step t of row n is valid if `t < seq_lengths[n]`. It is a scalar for one row
+                `(T, D)`, whose `mask` and `reset` are `(T,)`.
+            mask: `(T, N)` booleans, true at valid steps; instead of `seq_lengths`.
+            reset: `(T, N)` booleans, true at the first step of an episode or document, in time order. The carry goes
+                back to `reset_to` before that step; after it in a reversed net.
+            reset_to: the carry that `reset` goes back to, with the structure of the net's carry; None: the cell's own
                 `initial_carry`, as in `scan`.
-            padding: what a padded step leaves behind, as in `scan`.
-            truncate: no gradient flows through the carry across every `truncate`-th step, as in `scan`.
-            memory: what to keep between the forward and the backward pass (`Memory`), or a budget for the whole net
-                (`Memory.fit`); None: plain autodiff.
+            padding: the values at padded steps, as in `scan`.
+            truncate: stop the gradient through the carry at every `truncate`-th step, as in `scan`.
+            memory: what to keep for the backward pass (`Memory`), or a budget for the whole net (`Memory.fit`); None:
+                plain autodiff.
             engine: as in `scan`.
 
         Returns:
@@ -109,8 +109,7 @@ class Layer(Net):
             cell = with_key(self.cell, key, params, one_step(xs))
             inputs = (xs, first_step + jnp.arange(xs.shape[0]))
         if reset is not None and self.reverse:
-            # A document that ends before step t is begun, in reverse, at step t - 1.
-            reset = jnp.concatenate([reset[1:], jnp.zeros_like(reset[:1])])
+            reset = reverse_reset(reset)
         options = {
             "reverse": self.reverse,
             "seq_lengths": seq_lengths,
@@ -128,7 +127,7 @@ class Layer(Net):
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the scans that the net runs, in order: one, without a name."""
+        """The names of the net's scans: one, without a name."""
         return ("",)
 
 
@@ -140,14 +139,14 @@ def layer(cell: ComposableCell, *, reverse: bool = False) -> Layer:
 
     Args:
         cell: a cell, such as those of `rnnscan.cells`, or a stack of them.
-        reverse: whether it runs from the last step, or the last valid one, to the first. The outputs stay in the
-            order of the inputs. Such a net does not run in pieces in the order of time (`net.runs_in_pieces`).
+        reverse: whether to run from the last valid step to the first. Outputs stay in input order. Such a net does not
+            run in pieces (`net.runs_in_pieces`).
 
     Returns:
         A net: `net.init(key, input_size)` makes parameters, `net(params, xs)` returns the last carry and the outputs.
 
     Raises:
-        TypeError: if it is no cell.
+        TypeError: if `cell` is not a cell.
 
     Example:
         >>> import jax

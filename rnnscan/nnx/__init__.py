@@ -1,4 +1,7 @@
-"""RNNs of `flax.nnx` that keep in memory what you say: `RNN` and `Bidirectional` take the place of Flax's own."""
+"""Modules of `flax.nnx`: `RNN` and `Bidirectional` replace Flax's own, `Cell` wraps a cell, `Streaming` keeps a carry.
+
+The public names are those imported here.
+"""
 
 try:
     from rnnscan.nnx.bidirectional import Bidirectional as Bidirectional

@@ -15,10 +15,10 @@ from rnnscan.protocols import InitializableCell, check_cell
 
 
 class Cell(nnx.RNNCellBase):
-    """A cell of rnnscan as a cell of `flax.nnx`: one of `rnnscan.cells`, a stack, one of your own.
+    """A cell of rnnscan as a cell of `flax.nnx`: one of `rnnscan.cells`, a stack, or your own.
 
-    It owns its parameters as `nnx.Param`s, and nothing else. It goes into the RNNs of this package, and into those of
-    `flax.nnx`. Its carry is the cell's: for an `LSTM` the tuple `(h, c)`, where Flax's is `(c, h)`.
+    Its only state is its parameters, as `nnx.Param`s. It works in the RNNs of this package and of `flax.nnx`. Its carry
+    is the cell's: `(h, c)` for an `LSTM`, where Flax's is `(c, h)`.
 
     Args:
         cell: the cell: `init(key, input_size)`, `initial_carry(x)`, and `cell(params, carry, x) -> (carry, y)`.
@@ -26,11 +26,11 @@ class Cell(nnx.RNNCellBase):
         rngs: the stream "params" gives the key for the parameters.
 
     Attributes:
-        params: the parameters as `cell.init` makes them, each in an `nnx.Param`.
+        params: the parameters from `cell.init`, each in an `nnx.Param`.
 
     Raises:
-        TypeError: if it is no cell of rnnscan.
-        ValueError: if `in_features` is not at least 1.
+        TypeError: if `cell` is not a cell of rnnscan.
+        ValueError: if `in_features` is below 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,14 +55,11 @@ class Cell(nnx.RNNCellBase):
         return self.cell(self._values(), carry, inputs)
 
     def with_key(self, key: Array, x: Any) -> Any:
-        """The step that makes its random choices, `rnnscan.with_key`.
+        """The step with random choices, `rnnscan.with_key`: `(module, carry, (x, number)) -> (carry, y)`.
 
         Args:
             key: a PRNG key.
-            x: one step's input, of which only the shape matters.
-
-        Returns:
-            A function `(module, carry, (x, step)) -> (carry, y)`, where `step` is the number of the step.
+            x: one step's input; only its shape matters.
         """
         step = with_key(self.cell, key, self._values(), x)
         return lambda module, carry, scanned: step(module._values(), carry, scanned)
@@ -74,18 +71,15 @@ class Cell(nnx.RNNCellBase):
     def initialize_carry(
         self, input_shape: tuple[int, ...], rngs: nnx.Rngs | nnx.RngStream | None = None, carry_init: Any = None
     ) -> Any:
-        """The carry to start from, as the cells of `flax.nnx` make it: from a shape.
+        """The initial carry for a shape, as the cells of `flax.nnx` make it.
 
         Args:
-            input_shape: the shape of one step's input; its dtype is taken to be that of the parameters.
-            rngs: where `carry_init` gets its keys from; for zeros there need be none.
+            input_shape: the shape of one step's input, which gets the dtype of the parameters.
+            rngs: gives keys to `carry_init`; zeros need none.
             carry_init: an initializer `(key, shape, dtype) -> array`; None: zeros.
 
-        Returns:
-            The cell's carry.
-
         Raises:
-            ValueError: if there is an initializer and no key for it.
+            ValueError: if `carry_init` is given without `rngs`.
         """
         dtype = jnp.result_type(float, *jax.tree.leaves(self._values()))
         carry = self.cell.initial_carry(jnp.zeros(input_shape, dtype))
@@ -93,14 +87,12 @@ class Cell(nnx.RNNCellBase):
             return carry
         stream = rngs.carry if isinstance(rngs, nnx.Rngs) else rngs
         if stream is None:
-            raise ValueError(
-                "Cell: with `carry_init` there must be keys for it; got rngs=None. Write rngs=nnx.Rngs(0), say."
-            )
+            raise ValueError("Cell: `carry_init` must be given with `rngs`; got rngs=None. Pass rngs=nnx.Rngs(0).")
         return jax.tree.map(lambda leaf: carry_init(stream(), leaf.shape, leaf.dtype), carry)
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes one row of a step's input has: its features, and spatial ones where the cell has them."""
+        """The number of axes of one row of a step's input: the features, and the spatial axes of a convolution."""
         return 1 + len(getattr(self.cell, "input_axes", ()))
 
     def _values(self) -> Any:
@@ -110,10 +102,10 @@ class Cell(nnx.RNNCellBase):
 
 def _check_cell(cell: Any) -> None:
     check_cell("nnx.Cell", cell, InitializableCell)
-    for part in reversed(cells_within(cell)):  # The innermost one holds them.
+    for part in reversed(cells_within(cell)):  # The innermost cell holds the arrays.
         leaves = jax.tree.leaves(part, is_leaf=lambda leaf: leaf is None)
         if any(leaf is None or is_array_like(leaf) for leaf in leaves):
             raise TypeError(
-                f"Cell: the cell must be configuration only; got {describe(part)}, a pytree, which holds arrays. Make "
-                "it in the call of a module of your own, and run it there by rnnscan.scan."
+                f"Cell: the cell must not hold arrays; got {describe(part)}, a pytree with arrays. Build it in the "
+                "call of your own module, and run it there with rnnscan.scan."
             )

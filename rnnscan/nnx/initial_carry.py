@@ -1,7 +1,7 @@
-"""The carry to start from, drawn from a stream of keys only where it is random.
+"""The initial carry, which draws a key only if it is random.
 
-Flax's cells ask for a key to make zeros, and a module that owns a stream of keys for that changes with each call. Flax
-allows no such change under `jax.grad` and the like, of a module that was made outside.
+Flax's cells draw a key even for zeros. That changes the key stream of the module, and Flax forbids changing a module
+under transforms such as `jax.grad` if it was made outside.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,13 @@ from rnnscan.nnx.cell import Cell
 
 
 def make_carry(cell: Any, x: Any, rngs: nnx.Rngs | nnx.RngStream | None) -> Any:
-    """The carry of a cell before the first step.
+    """The carry of a cell before the first step. If it does not depend on a key, `rngs` and the cell do not change.
 
     Args:
         cell: a cell of `flax.nnx`, or a `Cell`.
-        x: one step's input, of which only the type matters.
-        rngs: where keys are drawn from if the carry depends on any, as `flax.nnx.RNN` draws them: from the stream
-            "carry", which is forked, or from a stream itself; None: from where the cell draws them without.
-
-    Returns:
-        The carry. `rngs` and the cell are left as they are where it does not depend on a key.
+        x: one step's input; only its type matters.
+        rngs: gives the keys of a random carry, as in `flax.nnx.RNN`: a fork of the stream "carry", or a stream; None:
+            the cell's default.
     """
     if isinstance(cell, Cell):
         return cell.initial_carry(x)
@@ -44,12 +41,12 @@ def make_carry(cell: Any, x: Any, rngs: nnx.Rngs | nnx.RngStream | None) -> Any:
 
 
 def _vary_as(x: Any, leaf: Any) -> Any:
-    """A leaf that varies over the mesh as x does, for under `jax.shard_map` the carry that the steps return will."""
+    """Let a leaf vary over the mesh as x does: under `jax.shard_map` the next carry will."""
     return leaf if is_key(leaf) else leaf + lax.full_like(x, 0, dtype=leaf.dtype, shape=())
 
 
 def _depends(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether a result of a function depends on its arguments."""
+    """Whether any result of a function depends on its arguments."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     reached = set(jaxpr.invars)
 

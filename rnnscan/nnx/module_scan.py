@@ -1,26 +1,25 @@
 """A module of `flax.nnx` as a pure step, and the scan over it.
 
-A module owns its parameters and other state as `Variable`s; a scan wants them as values. So they are split off the
-module before the scan and merged into a copy of it within each step, and what the steps changed is written back after.
+A module owns its state as `Variable`s; a scan takes values. So the variables are split off before the scan, each step
+merges them into a copy of the module, and changes are written back after the scan.
 
-What no step changes is a parameter of the scan, even where the module's state is said to be carried: the result is the
-same, and a module that no step changes can be used anywhere, also where Flax allows no change, as under `jax.grad`.
+A variable that no step changes becomes a parameter of the scan, even if `state_axes` carries it. The result is the
+same, and the module also works where Flax allows no changes, as under `jax.grad`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rnnscan._module_sequence import Call
 from rnnscan.naming import trace_step
 from rnnscan.scan import scan
 
 
-# (module, carry, x) -> (carry, y)
-Call: TypeAlias = Callable[[Any, Any, Any], tuple[Any, Any]]
-# Pairs of a filter of variables and their axis; the first filter that holds decides.
+# Pairs of a filter of variables and their axis; the first filter that matches decides.
 Axes: TypeAlias = Sequence[tuple[Any, Any]]
 
 
@@ -28,23 +27,21 @@ def scan_module(module: Any, call: Call, carry: Any, xs: Any, *, state_axes: Axe
     """Run a module over time.
 
     Args:
-        module: the module. What the steps change of its state is written back to it.
-        call: one step of it, `(module, carry, x) -> (carry, y)`.
-        carry: the carry before the first step.
+        module: the module; its changed state is written back to it.
+        call: one step, `(module, carry, x) -> (carry, y)`.
+        carry: the initial carry.
         xs: the inputs, time-major.
-        state_axes: for each of the module's variables `nnx.Carry` if each step gets it as the step before left it; None
-            if each gets it as it is before the scan, and what a step does to it is forgotten; or the number of the axis
-            along which each step has a value of its own.
-        options: of `rnnscan.scan`.
+        state_axes: as in `nnx.RNN`.
+        options: options of `rnnscan.scan`.
 
     Returns:
         The last carry, and the outputs of all steps, time-major.
 
     Raises:
-        ValueError: if a step creates or deletes variables that have no axis for the steps.
+        ValueError: if a step creates or deletes variables without a time axis.
         TypeError, ValueError: as `rnnscan.scan` does.
     """
-    axes = _broadcast_what_stays(module, call, carry, xs, state_axes)
+    axes = _broadcast_unchanged(module, call, carry, xs, state_axes)
     numbers = [axis for _, axis in axes if isinstance(axis, int)]
     graphdef, constant, carried, stepwise = _split(module, axes)
 
@@ -62,8 +59,8 @@ def scan_module(module: Any, call: Call, carry: Any, xs: Any, *, state_axes: Axe
     return carry, ys
 
 
-def _broadcast_what_stays(module: Any, call: Call, carry: Any, xs: Any, axes: Axes) -> Axes:
-    """The same axes, but None for what is carried and never changed."""
+def _broadcast_unchanged(module: Any, call: Call, carry: Any, xs: Any, axes: Axes) -> Axes:
+    """The same axes, but None for carried variables that never change."""
     changing = _paths_that_change(module, call, carry, xs, axes)
 
     def changes(path: Any, variable: Any) -> bool:
@@ -79,7 +76,7 @@ def _broadcast_what_stays(module: Any, call: Call, carry: Any, xs: Any, axes: Ax
 
 
 def _paths_that_change(module: Any, call: Call, carry: Any, xs: Any, axes: Axes) -> set[Any]:
-    """Where the variables are to which a step gives another value, found by tracing one."""
+    """The paths of the variables that a step changes, found by tracing one."""
     numbers = [axis for _, axis in axes if isinstance(axis, int)]
     graphdef, constant, carried, stepwise = _split(module, axes)
     changing: set[Any] = set()
@@ -100,7 +97,7 @@ def _paths_that_change(module: Any, call: Call, carry: Any, xs: Any, axes: Axes)
 
 
 def _split(module: Any, axes: Axes) -> tuple[Any, list[Any], list[Any], list[Any]]:
-    """What a module is, and its states that are constant, that are carried, and that each step has its own of."""
+    """The module's graph definition, and its constant, carried and stepwise states."""
     graphdef, *states = nnx.split(module, *(variables for variables, _ in axes))
     with_axes = [(state, axis) for state, (_, axis) in zip(states, axes, strict=True)]
     return (
@@ -112,8 +109,8 @@ def _split(module: Any, axes: Axes) -> tuple[Any, list[Any], list[Any], list[Any
 
 
 def _step(call: Call, graphdef: Any, axes: Axes, states: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
-    """One step of a copy of the module: the new carry, y, and the states after it, grouped as before."""
-    # Rebuilt, because a variable can be changed only within the trace that made it.
+    """One step of a copy of the module: the new carry, y, and the new states in the same groups."""
+    # Copied, because a variable can change only in the trace that made it.
     copy = nnx.merge(graphdef, *jax.tree.map(lambda leaf: leaf, [state for group in states for state in group]))
     carry, y = call(copy, carry, x)
     _, *after = _split(copy, axes)
@@ -134,7 +131,7 @@ def _are_same(leaves: list[Any], others: list[Any]) -> bool:
 
 
 def _check_same_variables(before: Any, after: Any) -> None:
-    """Refuse a step that makes or deletes variables, but for those that each step has its own of."""
+    """Reject a step that creates or deletes variables, except stepwise ones."""
     given, left = (_values([state for group in states for state in group]) for states in (before, after))
     stepwise, carried = _values(after[2]), _values(before[1])
     changes = {
@@ -145,9 +142,9 @@ def _check_same_variables(before: Any, after: Any) -> None:
     what = [f"{verb} {', '.join(map(_place, paths))}" for verb, paths in changes.items() if paths]
     if what:
         raise ValueError(
-            f"nnx.RNN: a step must leave the cell with the variables that it had; got one that {' and '.join(what)}. "
-            "Make them in the cell's `__init__`, or give what each step makes anew, such as what it sows, an axis for "
-            "the steps: state_axes=nnx.StateAxes({nnx.Intermediate: 0, ...: nnx.Carry})."
+            f"nnx.RNN: a step must not create or delete variables of the cell; got one that {' and '.join(what)}. "
+            "Create them in the cell's `__init__`, or give sown ones a time axis: "
+            "state_axes=nnx.StateAxes({nnx.Intermediate: 0, ...: nnx.Carry})."
         )
 
 

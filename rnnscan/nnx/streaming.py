@@ -1,4 +1,4 @@
-"""A module that goes on where its last call ended."""
+"""A module that keeps its carry between calls."""
 
 from typing import Any
 
@@ -14,28 +14,27 @@ from rnnscan.nnx.rnn import RNN
 
 
 class StreamState(nnx.Variable[Array]):
-    """A part of the carry that a `Streaming` module keeps between its calls."""
+    """A leaf of the carry of a `Streaming` module."""
 
 
 class Streaming(nnx.Module):
-    """An RNN that keeps its carry: each call goes on where the last one ended, by one step or by a window of steps.
+    """An RNN that keeps its carry: each call continues the last one, by one step or by a window of steps.
 
-    It serves inputs as they come in, and trains on windows of a long sequence: between two calls of a training step the
-    carry is a constant, so gradients end at the window's first step (truncated backpropagation through time).
+    Use it for inputs that arrive over time, and to train on windows of a long sequence. Between training steps the
+    carry is a constant: truncated backpropagation through time.
 
     Args:
-        rnn: the `RNN`, whose options hold; it may be one that was trained on whole sequences.
-        input_shape: the shape of one step's input, `(*batch, *features)`. The batch is fixed: a stream has one carry a
-            row.
-        dtype: of the inputs. The carry of a `Cell` is typed like them; Flax's cells have their `param_dtype`.
+        rnn: the `RNN`, with its options; it may have been trained on whole sequences.
+        input_shape: the shape of one step's input, `(*batch, *features)`. The batch is fixed: each row is a stream.
+        dtype: the inputs' dtype. The carry of a `Cell` has it; Flax's cells use their `param_dtype`.
 
     Attributes:
-        carry: the carry, each leaf in a `StreamState`. `nnx.to_pure_dict(nnx.state(module, StreamState))` is all that
-            a stream must remember, to be stored, and to be put back by `nnx.update`.
+        carry: the carry, each leaf in a `StreamState`. `nnx.to_pure_dict(nnx.state(module, StreamState))` is the whole
+            state of the streams; restore it with `nnx.update`.
 
     Raises:
-        TypeError: if it is no `RNN`.
-        ValueError: if it is one that runs in reverse.
+        TypeError: if `rnn` is not an `RNN`.
+        ValueError: if `rnn` runs in reverse.
 
     Example:
         >>> import jax.numpy as jnp
@@ -74,25 +73,25 @@ class Streaming(nnx.Module):
         key: Array | None = None,
         first_step: Any = 0,
     ) -> Any:
-        """Go on by one step, or by a window of steps.
+        """Run one step, or a window of steps.
 
         Args:
-            inputs: one step's, `(*batch, *features)`; or those of a window, `(*batch, T, *features)`, or
-                `(T, *batch, *features)` where the RNN is time-major.
-            seq_lengths: `(*batch)` integers, how many steps of a window are valid in each row; a row goes on after its
-                last valid one. For windows only.
+            inputs: one step, `(*batch, *features)`; or a window, `(*batch, T, *features)`, or `(T, *batch, *features)`
+                if the RNN is time-major.
+            seq_lengths: `(*batch)` integers, the valid steps of a window in each row; a row continues after its last
+                valid step. For windows only.
             reset: booleans of the shape of the inputs without features, true at the first step of an episode or
-                document: there the carry goes back to `reset_to`, before that step.
+                document. The carry goes back to `reset_to` before that step.
             reset_to: as in `RNN`; None: the cell's own carry.
-            rngs: where a random initial carry gets its keys from, with `reset`.
+            rngs: gives keys for a random initial carry, with `reset`.
             key: as in `RNN`: training.
             first_step: as in `RNN`.
 
         Returns:
-            The output of the step, `(*batch, ...)`, or the outputs of the window, laid out as its inputs.
+            The output of the step, `(*batch, ...)`, or the outputs of the window, in the layout of its inputs.
 
         Raises:
-            ValueError: if the inputs are of another batch or size than the carry.
+            ValueError: if the inputs do not fit the carry's batch and size.
             TypeError, ValueError: as `RNN` does.
         """
         is_step = inputs.ndim == len(self.input_shape)
@@ -113,10 +112,10 @@ class Streaming(nnx.Module):
         return jax.tree.map(lambda leaf: leaf[0], outputs) if is_step else outputs
 
     def reset_state(self, rngs: nnx.Rngs | nnx.RngStream | None = None) -> None:
-        """Start anew: put the cell's initial carry in the place of the one that is kept.
+        """Set the carry to the cell's initial carry.
 
         Args:
-            rngs: where a random initial carry gets its keys from, in place of the RNN's own stream.
+            rngs: gives keys for a random initial carry; None: the RNN's own stream.
         """
         self._keep(self._initial_carry(rngs))
 
@@ -137,13 +136,13 @@ class Streaming(nnx.Module):
             window = (*self.input_shape[:time_axis], "T", *self.input_shape[time_axis:])
             raise ValueError(
                 f"nnx.Streaming: inputs must be {describe_shape(self.input_shape)}, one step, or "
-                f"{describe_shape(window)}, a window, as the carry that is kept; got {describe(inputs)}. For another "
-                "batch make another Streaming of the same RNN: each of its rows is a stream of its own."
+                f"{describe_shape(window)}, a window; got {describe(inputs)}. For another batch make another Streaming "
+                "of the same RNN."
             )
         if is_step and seq_lengths is not None:
             raise ValueError(
-                f"nnx.Streaming: `seq_lengths` is for windows; got it with one step, {describe(inputs)}. Give the step "
-                "as a window of one."
+                f"nnx.Streaming: `seq_lengths` must come with a window; got one step, {describe(inputs)}. Pass the "
+                "step as a window of one."
             )
 
 

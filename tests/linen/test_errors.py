@@ -90,71 +90,70 @@ CASES = {
     "no initial carry": (
         init(lambda: linen.RNN(Growing())),
         TypeError,
-        ["no `initial_carry`", "Growing has no `initialize_carry`", "Give one of the two"],
+        ["without `initialize_carry`", "got Growing", "Pass `initial_carry`"],
     ),
     "parameters without names": (
         init(rnn(WithTuple())),
         TypeError,
-        ["must be a dictionary", "got tuple", "WithTuple", "a name for each array"],
+        ["must return a dictionary", "got tuple", "WithTuple", "a name for each array"],
     ),
-    "inputs without time": (init(rnn(), jnp.ones(3)), ValueError, ["an axis of time and 1 of features", "float32[3]"]),
+    "inputs without time": (init(rnn(), jnp.ones(3)), ValueError, ["a time axis and 1 feature axes", "float32[3]"]),
     "inputs that are no array": (init(rnn(), [1, 2]), ValueError, ["`inputs`", "got list"]),
     "lengths of another shape": (
         init(rnn(), seq_lengths=jnp.array([5])),
         ValueError,
-        ["`seq_lengths`", "the batch's shape (2,)", "int32[1]"],
+        ["`seq_lengths` must be integers (2,)", "int32[1]"],
     ),
     "lengths of floats": (init(rnn(), seq_lengths=jnp.ones(2)), ValueError, ["integers", "float32[2]", ".astype(int)"]),
-    "lengths in a list": (init(rnn(), seq_lengths=[5, 3]), ValueError, ["`seq_lengths`", "got list"]),
     "reset with time first": (
         init(rnn(), reset=jnp.zeros((5, 2), bool)),
         ValueError,
-        ["`reset` must be bool[2,5]", "time_major=False", "got bool[5,2]"],
+        ["`reset` must be booleans (2, 5)", "got bool[5,2]"],
     ),
     "reset with time last": (
         init(rnn(time_major=True), jnp.ones((5, 2, 3)), reset=jnp.zeros((2, 5), bool)),
         ValueError,
-        ["`reset` must be bool[5,2]", "time_major=True", "got bool[2,5]"],
+        ["`reset` must be booleans (5, 2)", "got bool[2,5]"],
     ),
     "reset of numbers": (
         init(rnn(), reset=jnp.zeros((2, 5))),
         ValueError,
-        ["`reset`", "got float32[2,5]", "Write reset != 0"],
+        ["`reset`", "got float32[2,5]", "write reset != 0"],
     ),
     "a carry of other rows, with lengths": (
         init(rnn(return_carry=True), initial_carry=(jnp.ones((3, 4)),) * 2, seq_lengths=jnp.array([5, 3])),
         ValueError,
-        ["speak of rows (2,)", "`carry[0]`", "float32[3,4]", "`initial_carry`"],
+        ["`seq_lengths`", "the batch, (2,)", "`carry[0]`", "float32[3,4]", "`initial_carry`"],
     ),
     "a carry of another size, with resets": (
         init(rnn(nn.GRUCell(4)), initial_carry=jnp.ones(5), reset=jnp.zeros((2, 5), bool), reset_to=jnp.ones(5)),
         ValueError,
-        ["speak of rows (2,)", "`carry`", "float32[5]"],
+        ["`reset`", "the batch, (2,)", "`carry`", "float32[5]"],
     ),
     "a carry to reset to, of another shape": (
         init(rnn(nn.GRUCell(4)), reset=jnp.zeros((2, 5), bool), reset_to=jnp.ones((3, 4))),
         ValueError,
-        ["`reset_to` must be a carry like the one to start from, float32[2,4]; got float32[3,4].", "the batch, (2,)"],
+        ["`reset_to` must be like the initial carry, float32[2,4]; got float32[3,4].", "the batch, (2,)"],
     ),
     "a carry to reset to, of another dtype": (
         init(rnn(nn.GRUCell(4)), reset=jnp.zeros((2, 5), bool), reset_to=jnp.ones((2, 4), jnp.bfloat16)),
         ValueError,
-        ["`reset_to` must be a carry like the one to start from", "got bfloat16[2,4]."],
+        ["`reset_to` must be like the initial carry", "got bfloat16[2,4]."],
     ),
     "a carry to reset to, without resets": (
         init(rnn(), reset_to=jnp.ones(4)),
         ValueError,
-        ["`reset_to` is where `reset` goes back to; got it without `reset`. Give both."],
+        ["`reset_to` is the carry that `reset` goes back to; got no `reset`. Pass both."],
     ),
     "a carry to start from, unlike the cell's own, with resets": (
         init(rnn(nn.LSTMCell(4)), initial_carry=jnp.ones((2, 4)), reset=jnp.zeros((2, 5), bool)),
         ValueError,
-        ["`reset` goes back to the cell's own carry, ", "got another to start from, float32[2,4]. Give `reset_to`"],
+        ["`reset` goes back to the cell's own carry", "the initial one, float32[2,4]", "Pass `reset_to`"],
     ),
     "resets of a cell without a carry of its own": (
         init(rnn(WithoutCarry()), initial_carry=jnp.ones((2, 3)), reset=jnp.zeros((2, 5), bool)),
         TypeError,
-        ["the cell's own carry; got WithoutCarry, which has no `initialize_carry`. Give `reset_to`."],
+        ["the cell's own carry; got WithoutCarry, which has no `initialize_carry`. Pass `reset_to`."],
     ),
     "a name that the cell does not have": (
         init(rnn(memory=rs.Memory(recompute=("gate",)))),
@@ -182,7 +181,7 @@ CASES = {
     "a carried variable that is made in the loop": (
         growing(variable_carry="count"),
         ValueError,
-        ["there before the first step", "'count'", "`variable_broadcast`"],
+        ["exist before the first step", "'count'", "`variable_broadcast`"],
     ),
 }
 

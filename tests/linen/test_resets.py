@@ -142,5 +142,5 @@ def test_both_directions_have_carries_to_go_back_to():
     assert_trees_close(run(inputs, reset=reset, reset_to=(there, None)), expected, tolerance=1e-9)
     with pytest.raises(TypeError, match=r"`reset_to` must be the pair of carries \(forward, backward\); got"):
         model.apply(variables, inputs, reset=reset, reset_to=there)
-    with pytest.raises(ValueError, match=r"linen\.Bidirectional: `reset_to` is where `reset` goes back to"):
+    with pytest.raises(ValueError, match=r"linen\.Bidirectional: `reset_to` is the carry that `reset` goes back to"):
         model.apply(variables, inputs, reset_to=(there, None))

@@ -135,7 +135,9 @@ def test_a_net_under_jit_grad_and_vmap():
 
 
 def test_what_is_no_net_in_a_chain():
-    with pytest.raises(TypeError, match=r"^chain: it takes nets, .*; got GRU\(hidden_size=4\)\. Make a net of a cell"):
+    with pytest.raises(
+        TypeError, match=r"^chain: every argument must be a net; got GRU\(hidden_size=4\)\. Make a net of a cell"
+    ):
         rs.chain(cells.GRU(4))
     with pytest.raises(ValueError, match=r"^chain: there must be at least one net; got none\."):
         rs.chain()

@@ -53,7 +53,7 @@ def test_what_runs_pieces_refuses_a_net_that_needs_the_whole_sequence(kind):
     with pytest.raises(ValueError, match=rf"^by_window: the net must run in pieces, .*{WHY}"):
         rs.truncated.by_window(net, params, XS, carry, every=2, back=3)
     state = begin(params, optax.sgd(0.1), carry=carry)
-    with pytest.raises(ValueError, match=rf"the carry .* must not be the one that a training step hands on; .*{WHY}"):
+    with pytest.raises(ValueError, match=rf"the initial carry must not come from the previous training step; .*{WHY}"):
         step_with(net)(state, XS)
     with pytest.raises(ValueError, match=rf"`first_step` must be 0 .*; got 3\. .*{WHY}"):
         net(params, XS, carry, first_step=3)
@@ -105,7 +105,7 @@ def test_the_training_step_refuses_modules_of_linen_that_need_the_whole_sequence
         carry, ys = module.apply({"params": params}, batch, initial_carry=carry)
         return jnp.mean(ys**2), carry
 
-    with pytest.raises(ValueError, match=rf"^linen\.(RNN|Bidirectional): the carry .*{WHY}"):
+    with pytest.raises(ValueError, match=rf"^linen\.(RNN|Bidirectional): the initial carry .*{WHY}"):
         make_step(loss, optax.sgd(0.1))(begin(params, optax.sgd(0.1), carry=carry), XS)
 
 
@@ -123,7 +123,7 @@ def test_the_training_step_refuses_modules_of_nnx_that_need_the_whole_sequence(r
         carry, ys = nnx.merge(graph, params, rest)(batch, initial_carry=carry)
         return jnp.mean(ys**2), carry
 
-    with pytest.raises(ValueError, match=rf"^nnx\.(RNN|Bidirectional): the carry .*{WHY}"):
+    with pytest.raises(ValueError, match=rf"^nnx\.(RNN|Bidirectional): the initial carry .*{WHY}"):
         make_step(loss, optax.sgd(0.1))(begin(params, optax.sgd(0.1), carry=carry), XS)
     with pytest.raises((TypeError, ValueError), match=rf"^nnx\.Streaming: .*{WHY}"):
         rs.nnx.Streaming(module, (2, 3))

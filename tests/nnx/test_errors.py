@@ -70,18 +70,18 @@ def attention_cell():
 CASES = {
     "a cell of rnnscan": (
         TypeError,
-        r"nnx\.RNN: the cell must be a module of flax\.nnx .*; got LSTM\. Make a module of a cell of "
-        r"rnnscan: rnnscan\.nnx\.Cell\(cell, in_features, rngs=nnx\.Rngs\(0\)\)\.",
+        r"nnx\.RNN: the cell must be a module of flax\.nnx .*; got LSTM\. Wrap a cell of rnnscan: "
+        r"rnnscan\.nnx\.Cell\(cell, in_features, rngs=nnx\.Rngs\(0\)\)\.",
         lambda: RNN(rs.cells.LSTM(4)),
     ),
     "a cell of flax.linen": (
         TypeError,
-        r"A cell of flax\.linen goes into rnnscan\.linen\.RNN\.",
+        r"Use rnnscan\.linen\.RNN for a cell of flax\.linen\.",
         lambda: RNN(linen.LSTMCell(4)),
     ),
     "no cell": (
         TypeError,
-        r"nnx\.RNN: the cell must be .*; got Linear.* Cells of your own derive from nnx\.RNNCellBase\.",
+        r"nnx\.RNN: the cell must be .*; got Linear.* Derive your own cells from nnx\.RNNCellBase\.",
         lambda: RNN(nnx.Linear(3, 4, rngs=nnx.Rngs(0))),
     ),
     "an engine": (ValueError, r"`engine` must be one of .*; got 'loop'", lambda: rnn(engine="loop")),
@@ -100,23 +100,22 @@ CASES = {
     ),
     "inputs of one step": (
         ValueError,
-        r"nnx\.RNN: the inputs must have an axis of steps, and 1 of features after it, for this cell; got float32\[3\]",
+        r"nnx\.RNN: `inputs` must have a time axis and 1 feature axes; got float32\[3\]",
         lambda: rnn()(jnp.ones(3)),
     ),
     "lengths of another batch": (
         ValueError,
-        r"nnx\.RNN: `seq_lengths` must be integers \(3,\), one length a row; got int32\[2\]\.",
+        r"nnx\.RNN: `seq_lengths` must be integers \(3,\).*; got int32\[2\]\.",
         lambda: rnn()(random_inputs(), seq_lengths=jnp.array([1, 2])),
     ),
     "lengths that are no integers": (
         ValueError,
-        r"`seq_lengths` must be integers \(3,\), one length a row; got float32\[3\]\. Write seq_lengths\.astype",
+        r"`seq_lengths` must be integers \(3,\).*; got float32\[3\]\. .*seq_lengths\.astype",
         lambda: rnn()(random_inputs(), seq_lengths=jnp.ones(3)),
     ),
     "resets of another layout": (
         ValueError,
-        r"nnx\.RNN: `reset` must be booleans \(3, 6\), as the inputs without their features; got bool\[6,3\]\. It is "
-        r"time-major where the inputs are",
+        r"nnx\.RNN: `reset` must be booleans \(3, 6\).*; got bool\[6,3\]\. Lay it out like `inputs`",
         lambda: rnn()(random_inputs(), reset=resets(TIME, BATCH)),
     ),
     "resets that are no booleans": (
@@ -136,17 +135,17 @@ CASES = {
     ),
     "a carry to reset to, of another shape": (
         ValueError,
-        r"nnx\.RNN: `reset_to` must be a carry like the one to start from, float32\[3,4\]; got float32\[1,4\]\. ",
+        r"nnx\.RNN: `reset_to` must be like the initial carry, float32\[3,4\]; got float32\[1,4\]\. ",
         lambda: rnn()(random_inputs(), reset=resets(BATCH, TIME), reset_to=jnp.ones((1, 4))),
     ),
     "a carry to reset to, without resets": (
         ValueError,
-        r"nnx\.RNN: `reset_to` is where `reset` goes back to; got it without `reset`",
+        r"nnx\.RNN: `reset_to` .*; got no `reset`",
         lambda: rnn()(random_inputs(), reset_to=jnp.ones((BATCH, 4))),
     ),
     "resets of a cell without a carry of its own": (
         TypeError,
-        r"nnx\.RNN: `reset` goes back to the cell's own carry; got NoCarry, which has no `initialize_carry`\. Give",
+        r"nnx\.RNN: `reset` .* the cell's own carry; got NoCarry, which has no `initialize_carry`\. Pass `reset_to`",
         lambda: RNN(NoCarry())(random_inputs(), initial_carry=jnp.ones((BATCH, 3)), reset=resets(BATCH, TIME)),
     ),
     "a key for a cell of Flax": (
@@ -156,7 +155,7 @@ CASES = {
     ),
     "a step that makes variables": (
         ValueError,
-        r"nnx\.RNN: a step must leave the cell with the variables that it had; got one that creates `cell\.last`\.",
+        r"nnx\.RNN: a step must not create or delete variables of the cell; got one that creates `cell\.last`\.",
         lambda: RNN(Maker())(random_inputs()),
     ),
     "a step that deletes variables": (
@@ -177,12 +176,12 @@ CASES = {
     ),
     "Cell: a cell that holds arrays": (
         TypeError,
-        r"Cell: the cell must be configuration only; got AttentionCell, a pytree, which holds arrays\. Make it in",
+        r"Cell: the cell must not hold arrays; got AttentionCell, a pytree with arrays\. Build it in",
         lambda: Cell(attention_cell(), 3, rngs=nnx.Rngs(0)),
     ),
     "Cell: a cell around one that holds arrays": (
         TypeError,
-        r"Cell: the cell must be configuration only; got AttentionCell, a pytree, which holds arrays\. Make it in",
+        r"Cell: the cell must not hold arrays; got AttentionCell, a pytree with arrays\. Build it in",
         lambda: Cell(rs.dropout(rs.stack(attention_cell(), rs.cells.GRU(4)), 0.1), 3, rngs=nnx.Rngs(0)),
     ),
     "Cell: a size": (
@@ -192,7 +191,7 @@ CASES = {
     ),
     "Cell: an initializer without keys": (
         ValueError,
-        r"Cell: with `carry_init` there must be keys for it; got rngs=None\.",
+        r"Cell: `carry_init` must be given with `rngs`; got rngs=None\.",
         lambda: Cell(rs.cells.LSTM(4), 3, rngs=nnx.Rngs(0)).initialize_carry((2, 3), carry_init=nnx.initializers.ones),
     ),
     "Streaming: a cell": (
@@ -207,13 +206,12 @@ CASES = {
     ),
     "Streaming: another batch": (
         ValueError,
-        r"nnx\.Streaming: inputs must be \(3, 3\), one step, or \(3, T, 3\), a window, as the carry that is kept; got "
-        r"float32\[4,3\]\. For another batch make another Streaming",
+        r"nnx\.Streaming: inputs must be \(3, 3\), one step, or \(3, T, 3\), a window; got float32\[4,3\]\.",
         lambda: Streaming(rnn(), (BATCH, FEATURES))(jnp.ones((4, FEATURES))),
     ),
     "Streaming: a window of another batch": (
         ValueError,
-        r"inputs must be \(3, 3\), one step, or \(T, 3, 3\), a window, as the carry that is kept; got float32\[3,4,3\]",
+        r"inputs must be \(3, 3\), one step, or \(T, 3, 3\), a window; got float32\[3,4,3\]",
         lambda: Streaming(rnn(time_major=True), (BATCH, FEATURES))(jnp.ones((BATCH, 4, FEATURES))),
     ),
     "Streaming: too many axes": (
@@ -223,7 +221,7 @@ CASES = {
     ),
     "Streaming: the length of one step": (
         ValueError,
-        r"nnx\.Streaming: `seq_lengths` is for windows; got it with one step, float32\[3,3\]\.",
+        r"nnx\.Streaming: `seq_lengths` must come with a window; got one step, float32\[3,3\]\.",
         lambda: Streaming(rnn(), (BATCH, FEATURES))(random_inputs()[:, 0], seq_lengths=jnp.ones(3, int)),
     ),
 }
