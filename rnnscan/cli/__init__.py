@@ -1,10 +1,10 @@
-"""The command line: `rnnscan train`, `tradeoff`, `explain` and `plan`."""
+"""The command line: `rnnscan train`, `tradeoff`, `explain`, `plan` and `info`. Only `main` is public."""
 
 import os
 import sys
 
 
-# What a shell expects of a command that Ctrl-C stopped.
+# A shell's exit code for a command stopped by Ctrl-C.
 INTERRUPTED = 130
 
 
@@ -17,18 +17,18 @@ def main() -> None:
             raise
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not by sys.exit: jaxlib can crash in the shutdown of the interpreter after a compilation was interrupted.
+        # Not sys.exit: jaxlib can crash at interpreter shutdown after an interrupted compilation.
         os._exit(INTERRUPTED)
 
 
 def _run() -> None:
-    """Run the command line; where a package that it needs is not installed, say which and exit with 1."""
+    """Run the command line; if a required package is missing, name it and exit with 1."""
     try:
         from rnnscan.cli.app import app
     except ImportError as error:
         missing = error.name or str(error)
         sys.exit(
-            f'rnnscan: the command line needs the extra "train" ({missing}). Install it with the extra: '
-            'pip install ".[train]" in the checkout of rnnscan.'
+            f'rnnscan: the command line needs the extra "train"; got no {missing}. '
+            'Run pip install ".[train]" in the checkout of rnnscan.'
         )
     app()

@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The app and its commands."""
 
 from importlib.metadata import version as installed_version
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The cells that commands take: by name, or from a module of one's own."""
+"""The cell arguments of commands: a cell of the library, or of a module."""
 
 import importlib
 import sys
@@ -23,13 +23,13 @@ Hidden: TypeAlias = Annotated[
     int | None, typer.Option(help="Units of a cell of the library.", show_default=str(UNITS), min=1)
 ]
 Inputs: TypeAlias = Annotated[int, typer.Option(help="Features of one step's input.", min=1)]
-Batch: TypeAlias = Annotated[int, typer.Option(help="Rows side by side.", min=1)]
+Batch: TypeAlias = Annotated[int, typer.Option(help="Rows of a batch.", min=1)]
 Length: TypeAlias = Annotated[int, typer.Option(help="Time steps.", min=1)]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A cell and what it is run on; as `example_of` makes it, the shapes alone."""
+    """A cell and its arguments; `example_of` makes shapes only."""
 
     cell: ComposableCell
     params: Any
@@ -44,23 +44,20 @@ class Example:
 
 
 def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length: int) -> Example:
-    """A cell and shapes to run it on.
+    """A cell and the shapes of its arguments.
 
     Args:
-        cell: the name of a cell of `rnnscan.cells`, or `module:attribute` of one with `init` and `initial_carry`. The
-            module is looked for in the working directory too.
+        cell: the name of a cell of `rnnscan.cells`, or `module:attribute` of a cell with `init` and `initial_carry`.
+            The working directory is on the module path.
         hidden: units of a cell of the library; None: 256.
         inputs: D.
         batch: N.
         length: T.
 
-    Returns:
-        Them.
-
     Raises:
-        ValueError: if there is no such cell, module or attribute, or the cell cannot take such an input, or `hidden` is
-            given for one of a module.
-        TypeError: if what is there is no cell.
+        ValueError: if there is no such cell, module or attribute, the cell cannot take the input, or `hidden` is given
+            for a module's cell.
+        TypeError: if the attribute is not a cell.
 
     Example:
         >>> example_of("GRU", hidden=8, inputs=4, batch=2, length=16).xs.shape
@@ -68,8 +65,8 @@ def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length
     """
     if ":" in cell and hidden is not None:
         raise ValueError(
-            f"rnnscan: --hidden is for the cells of the library; got --hidden {hidden} and {cell!r}, which has its own "
-            "units. Leave --hidden out."
+            f"rnnscan: --hidden must be given with a cell of the library; got --hidden {hidden} and {cell!r}. Leave "
+            "--hidden out."
         )
     found = _from_module(cell) if ":" in cell else _of_library(cell, hidden or UNITS)
     check_cell("rnnscan", found)
@@ -100,8 +97,8 @@ def _from_module(cell: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"rnnscan: CELL must be module:attribute of a module that can be imported; got {cell!r}, and no module "
-            f"{error.name!r}. Run the command where the module is."
+            f"rnnscan: CELL must be module:attribute of an importable module; got {cell!r}, and no module "
+            f"{error.name!r}. Run the command in the module's folder."
         ) from error
     if not hasattr(found, attribute):
         known = [name for name in vars(found) if not name.startswith("_")]

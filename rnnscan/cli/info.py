@@ -1,4 +1,4 @@
-"""`rnnscan info`: the versions that a bug report needs, and what the engine finds in a cell."""
+"""`rnnscan info`: the versions for a bug report, and the engine's split of a cell."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +19,7 @@ def info(
         str | None, typer.Argument(metavar="CELL", help="A cell of the library, such as LSTM, or module:attribute.")
     ] = None,
 ) -> None:
-    """Show the versions and devices for a bug report and, of a cell, what the engine finds in it."""
+    """Show the versions and devices for a bug report, and the engine's split of a cell."""
     console = Console(highlight=False)
     console.print(f"Python {platform.python_version()} on {platform.platform()}")
     for package in PACKAGES:

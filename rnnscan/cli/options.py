@@ -1,9 +1,10 @@
-"""What the commands share: the options of the model and its window, how they are read, and how errors look."""
+"""Options that commands share, their parsers, and the display of errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import jax
@@ -25,32 +26,27 @@ class CellKind(StrEnum):
 
 
 def option(field: str, help: str, *, min: int | float | None = None) -> Any:
-    """An option for a field of `TrainConfig`, whose value is None where it is not on the command line.
+    """An option for a field of `TrainConfig`; None if it is not on the command line.
 
-    A resumed run takes such an option from the run's beginning, and another run from the field's default.
-
-    Args:
-        field: its name.
-        help: what it is.
-        min: the least value.
+    None means the saved value in a resumed run, and the field's default in a new one.
     """
-    # Typer would put a default that is not the parameter's own in parentheses.
+    # Typer puts a default that is not the parameter's own in parentheses.
     help = rf"{help} [dim]\[default: {getattr(TrainConfig, field)}][/dim]"
     return typer.Option(help=help, min=min, show_default=False)
 
 
 Cell: TypeAlias = Annotated[CellKind | None, option("cell", "The recurrent cell.")]
 Hidden: TypeAlias = Annotated[int | None, option("hidden", "Units in each layer.", min=1)]
-Layers: TypeAlias = Annotated[int | None, option("layers", "Cells one above the other.", min=1)]
-Embedding: TypeAlias = Annotated[int | None, option("embedding", "Size of a byte's vector.", min=1)]
-Batch: TypeAlias = Annotated[int | None, option("batch", "Streams of text side by side.", min=1)]
+Layers: TypeAlias = Annotated[int | None, option("layers", "Number of layers.", min=1)]
+Embedding: TypeAlias = Annotated[int | None, option("embedding", "Size of a byte's embedding.", min=1)]
+Batch: TypeAlias = Annotated[int | None, option("batch", "Number of text streams.", min=1)]
 Window: TypeAlias = Annotated[int | None, option("window", "Time steps that a gradient goes back.", min=1)]
 Seed: TypeAlias = Annotated[int | None, option("seed", "Random seed.", min=0)]
 Recompute: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="A named value to compute again instead of keeping, such as gates; or all.",
+        help="A named value to recompute, such as gates; or all.",
     ),
 ]
 Segment: TypeAlias = Annotated[
@@ -60,16 +56,13 @@ Segment: TypeAlias = Annotated[
 
 
 def config_of(options: Mapping[str, Any]) -> TrainConfig:
-    """The options of a run that starts anew.
+    """The options of a new run.
 
     Args:
-        options: values by the names of `TrainConfig`'s fields; None: not on the command line.
-
-    Returns:
-        Them, and defaults for the others.
+        options: values by the names of `TrainConfig`'s fields; None: the default.
 
     Raises:
-        ValueError: if a value cannot be.
+        ValueError: if a value is out of range.
 
     Example:
         >>> config_of({"hidden": 8, "layers": None}).hidden
@@ -80,9 +73,9 @@ def config_of(options: Mapping[str, Any]) -> TrainConfig:
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Show what the user can put right as one paragraph, and exit with 2.
+    """Show a user's error as one paragraph, and exit with 2.
 
-    It goes around checks only: what is raised while computing is a bug, and shows its traceback.
+    Use it around checks only: an error while computing is a bug and needs its traceback.
     """
     try:
         yield
@@ -92,35 +85,32 @@ def readable_errors() -> Iterator[None]:
 
 
 def print_error(error: Exception) -> None:
-    """Show an error as one paragraph.
-
-    Args:
-        error: what its message says.
-    """
+    """Show an error as one paragraph."""
     Console(stderr=True).print(f"Error: {error}", markup=False, highlight=False)
 
 
 def print_warning(warning: Warning | str) -> None:
-    """Show a warning as one paragraph.
-
-    Args:
-        warning: what it says.
-    """
+    """Show a warning as one paragraph."""
     Console(stderr=True).print(f"Warning: {warning}", markup=False, highlight=False)
 
 
+def check_plot(file: Path | None) -> None:
+    """Reject a picture file that cannot be drawn into."""
+    if file is not None:
+        from rnnscan.insight.picture import check_picture_file
+
+        check_picture_file(file)
+
+
 def count_kept_bytes(config: TrainConfig, memory: rs.Memory | None) -> int:
-    """What a window's loss keeps between the forward and the backward pass.
+    """The bytes that a window's loss keeps for the backward pass, counted without computing anything.
 
     Args:
         config: the options of the model and its window.
         memory: the memory choice.
 
-    Returns:
-        The number of bytes, counted without computing anything.
-
     Raises:
-        ValueError: if the choice has a name that the cell does not give.
+        ValueError: if the choice has a name that the cell lacks.
 
     Example:
         >>> config = TrainConfig(hidden=8, batch=2, window=16)
@@ -133,13 +123,7 @@ def count_kept_bytes(config: TrainConfig, memory: rs.Memory | None) -> int:
 
 
 def memory_flags(config: TrainConfig) -> str:
-    """A memory choice as it is written on the command line.
-
-    Args:
-        config: the options.
-
-    Returns:
-        The flags; empty where none is needed.
+    """A memory choice as flags of the command line.
 
     Example:
         >>> memory_flags(TrainConfig(recompute=("gates",), segment=(64, 8)))
@@ -151,17 +135,18 @@ def memory_flags(config: TrainConfig) -> str:
     return " ".join(filter(None, flags))
 
 
+def memory_of(recompute: Sequence[str] | None, segment: str | None = None) -> rs.Memory:
+    """The memory choice of the options `--recompute` and `--segment`."""
+    return rs.Memory(
+        recompute=parse_recompute(recompute or ()), segment=None if segment is None else parse_segment(segment)
+    )
+
+
 def parse_recompute(values: Sequence[str]) -> tuple[str, ...] | Literal["all"]:
-    """The names in `--recompute a --recompute b,c`.
-
-    Args:
-        values: what was given, in order.
-
-    Returns:
-        The names, each once, or "all".
+    """The names in `--recompute a --recompute b,c`, without duplicates, or "all".
 
     Raises:
-        ValueError: if "all" stands beside names.
+        ValueError: if "all" is given with names.
 
     Example:
         >>> parse_recompute(["gates", "state, gates"])
@@ -172,19 +157,13 @@ def parse_recompute(values: Sequence[str]) -> tuple[str, ...] | Literal["all"]:
         return names
     if len(names) > 1:
         raise ValueError(
-            f"train: --recompute must be names, or `all` alone; got {', '.join(names)}. `all` has every name in it."
+            f"train: --recompute must be names, or `all` alone; got {', '.join(names)}. Leave out the names, or `all`."
         )
     return "all"
 
 
 def parse_segment(value: str) -> int | Literal["sqrt"] | tuple[int, ...]:
-    """The segments in `--segment 32`, `--segment sqrt` or `--segment 64,8`.
-
-    Args:
-        value: what was given.
-
-    Returns:
-        `Memory.segment`.
+    """`Memory.segment` of `--segment 32`, `--segment sqrt` or `--segment 64,8`.
 
     Raises:
         ValueError: if it is none of these.

@@ -1,4 +1,4 @@
-"""`rnnscan plan`: a memory choice that fits a budget, and where its bytes go."""
+"""`rnnscan plan`: a memory choice that fits a budget, and its memory report."""
 
 from typing import Annotated
 
@@ -9,14 +9,14 @@ import rnnscan as rs
 from rnnscan._byte_sizes import budget_bytes, readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
-from rnnscan.cli.options import readable_errors
+from rnnscan.cli.options import check_plot, readable_errors
 from rnnscan.cli.tradeoff import LastOnly, Picture, Rounds, draw, measure
 from rnnscan.insight.tradeoff import choice_name
 
 
 def plan(
     cell: AnyCell,
-    budget: Annotated[str, typer.Option(help="What a training step may need beside arguments and results: 512MiB.")],
+    budget: Annotated[str, typer.Option(help="Bytes of a training step besides arguments and results: 512MiB.")],
     hidden: Hidden = None,
     inputs: Inputs = 128,
     batch: Batch = 32,
@@ -25,24 +25,21 @@ def plan(
     rounds: Rounds = 5,
     plot: Picture = None,
 ) -> None:
-    """Find the memory choice of the least cost that fits a budget, and show where its bytes go.
+    """Find the cheapest memory choice that fits a budget, and show its memory report.
 
-    --plot measures it beside other choices, and draws time against memory.
+    --plot measures it and other choices, and draws time against memory.
     """
     console = Console(highlight=False)
     with readable_errors(), console.status("compiling"):
-        if plot is not None:
-            from rnnscan.insight.picture import check_picture_file
-
-            check_picture_file(plot)
+        check_plot(plot)
         given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
         arguments = (given.cell, given.params, given.carry, given.xs)
         memory = rs.plan(*arguments, budget=budget, last_only=last_only)
         report = rs.memory_report(*arguments, memory=memory.choice, compile=False)
     console.print(f"{memory.choice!r}", markup=False)
     console.print(
-        f"A training step needs {readable_bytes(memory.temporary_bytes)} of {budget} beside its arguments and results, "
-        f"at {memory.relative_cost:.2f} of the operations of keeping every name. Below is all of it."
+        f"A training step needs {readable_bytes(memory.temporary_bytes)} of {budget} besides its arguments and "
+        f"results, and {memory.relative_cost:.2f} times the operations of keeping every name."
     )
     console.print(report)
     if plot is not None:

@@ -1,4 +1,4 @@
-"""What `rnnscan train` prints at its beginning and its end."""
+"""The output of `rnnscan train`."""
 
 import lzma
 import shlex
@@ -14,15 +14,7 @@ from rnnscan.train import RunDirectory, Text, TrainConfig
 
 
 def print_beginning(console: Console, config: TrainConfig, text: Text, *, kept: int, kept_by_autodiff: int) -> None:
-    """Say what is trained on what, and what is kept in memory meanwhile.
-
-    Args:
-        console: where to print.
-        config: the run's options.
-        text: the text.
-        kept: bytes kept between the forward and the backward pass under the run's memory choice.
-        kept_by_autodiff: the same under plain autodiff.
-    """
+    """Show the text, the model, and the bytes kept for the backward pass by the memory choice and by plain autodiff."""
     summary = Table.grid(padding=(0, 2))
     summary.add_row(
         "Text",
@@ -42,14 +34,7 @@ def print_beginning(console: Console, config: TrainConfig, text: Text, *, kept: 
 
 
 def print_held_out(console: Console, config: TrainConfig, text: Text, bits_per_byte: float) -> None:
-    """Show the model's bits a byte beside those of two compressors.
-
-    Args:
-        console: where to print.
-        config: the run's options.
-        text: the text.
-        bits_per_byte: of the model on the held-out bytes.
-    """
+    """Show the bits per byte of the model and of two compressors on the held-out bytes."""
     held_out = text.held_out.tobytes()
     table = Table(title=f"{len(held_out):,} held-out bytes", title_justify="left")
     table.add_column("model or compressor")
@@ -61,29 +46,20 @@ def print_held_out(console: Console, config: TrainConfig, text: Text, bits_per_b
 
 
 def print_sample(console: Console, sample: bytes) -> None:
-    """Show text that the model wrote, without the control characters that may be in it.
-
-    Args:
-        console: where to print.
-        sample: the text.
-    """
+    """Show a sample of the model, without control characters."""
     decoded = sample.decode(errors="replace")
     printable = [
         letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in decoded
     ]
-    console.rule("a sample of what it writes", align="left")
+    console.rule("a sample of the model", align="left")
     console.print("".join(printable).strip("\n"), markup=False)
     console.rule()
 
 
 def print_stopped(run: RunDirectory) -> None:
-    """Say how to go on with a run that Ctrl-C or SIGTERM stopped.
-
-    Args:
-        run: where it is written.
-    """
+    """Show how to resume a run that Ctrl-C or SIGTERM stopped."""
     print(
-        f"Stopped at step {run.logged_step()}. Go on with: rnnscan train --resume --out {shlex.quote(str(run.path))} "
+        f"Stopped at step {run.logged_step()}. Resume with: rnnscan train --resume --out {shlex.quote(str(run.path))} "
         f"(from step {run.latest_step()}).",
         file=sys.stderr,
     )

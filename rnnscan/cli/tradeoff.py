@@ -1,4 +1,4 @@
-"""`rnnscan tradeoff`: what memory choices cost a cell, measured side by side on this machine."""
+"""`rnnscan tradeoff`: the cost of memory choices, measured on this machine."""
 
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,14 @@ import rnnscan as rs
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
-from rnnscan.cli.options import Recompute, Segment, parse_recompute, parse_segment, readable_errors
+from rnnscan.cli.options import Recompute, Segment, check_plot, memory_of, readable_errors
 from rnnscan.insight import Tradeoff, measure_tradeoff
 from rnnscan.insight.tradeoff import choice_name, memory_choices
 
 
-Rounds: TypeAlias = Annotated[int, typer.Option(help="How often each choice is run.", min=1)]
+Rounds: TypeAlias = Annotated[int, typer.Option(help="Runs of each choice.", min=1)]
 Picture: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a picture into this file.")]
-LastOnly: TypeAlias = Annotated[bool, typer.Option("--last-only", help="The loss reads the last carry alone.")]
+LastOnly: TypeAlias = Annotated[bool, typer.Option("--last-only", help="The loss reads only the last carry.")]
 
 
 def tradeoff(
@@ -31,14 +31,14 @@ def tradeoff(
     length: Length = 128,
     recompute: Recompute = None,
     segment: Segment = None,
-    budget: Annotated[str | None, typer.Option(help="Add the choice that is planned for so much: 64MiB.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Add the choice planned for this budget: 64MiB.")] = None,
     last_only: LastOnly = False,
     rounds: Rounds = 10,
     plot: Picture = None,
 ) -> None:
-    """Compute the gradient of a scan of a cell under several memory choices, and see what each costs.
+    """Measure the gradient of a cell's scan under several memory choices.
 
-    --recompute and --segment add a choice of your own.
+    --recompute and --segment add your own choice.
     """
     console = Console(highlight=False)
     with readable_errors(), console.status("tracing"):
@@ -46,14 +46,10 @@ def tradeoff(
         own: list[rs.Memory] = []
         chosen = None
         if recompute or segment is not None:
-            names = parse_recompute(recompute or [])
-            own.append(rs.Memory(recompute=names, segment=None if segment is None else parse_segment(segment)))
-            # Tracing rejects names that the cell does not have.
+            own.append(memory_of(recompute, segment))
+            # Tracing rejects unknown names.
             jax.eval_shape(partial(rs.scan, given.cell, memory=own[0]), given.params, given.carry, given.xs)
-        if plot is not None:
-            from rnnscan.insight.picture import check_picture_file
-
-            check_picture_file(plot)
+        check_plot(plot)
         if budget is not None:
             planned = rs.plan(given.cell, given.params, given.carry, given.xs, budget=budget, last_only=last_only)
             own.append(planned.choice)
@@ -62,18 +58,18 @@ def tradeoff(
     shape = f"{in_words(given.cell)}, {batch} rows x {length} steps of {inputs} features"
     console.print(table_of(rows, shape))
     if plot is not None:
-        draw(rows, f"What a memory choice costs: {shape}", plot, chosen=chosen, console=console)
+        draw(rows, f"The cost of memory choices: {shape}", plot, chosen=chosen, console=console)
 
 
 def measure(given: Example, own: list[rs.Memory], *, last_only: bool, rounds: int, console: Console) -> list[Tradeoff]:
-    """Measure the usual memory choices, and those of one's own.
+    """Measure the usual memory choices and your own.
 
     Args:
         given: the cell and the shapes.
         own: further choices.
-        last_only: whether the loss depends on the last carry alone.
-        rounds: how often each is run.
-        console: where to show what is done.
+        last_only: whether the loss reads only the last carry.
+        rounds: the number of runs of each choice.
+        console: shows the progress.
 
     Returns:
         A row for each choice.
@@ -107,11 +103,11 @@ def draw(
 
     Args:
         rows: the choices.
-        title: of the picture.
-        file: where to.
+        title: the picture's title.
+        file: the picture.
         chosen: the choice to mark.
-        console: where to say so.
-        budget: bytes of both passes to mark; then these are drawn, instead of what is kept.
+        console: shows the picture's path.
+        budget: temporary bytes to mark; draws temporary bytes instead of kept ones.
     """
     from rnnscan.insight.picture import save_tradeoff_figure
 
@@ -121,22 +117,14 @@ def draw(
 
 
 def table_of(rows: list[Tradeoff], shape: str) -> Table:
-    """The measured choices as a table.
-
-    Args:
-        rows: the choices.
-        shape: what was measured, in words.
-
-    Returns:
-        The table.
-    """
+    """The measured choices as a table; `shape` is the cell and its sizes in words."""
     first = rows[0]
     table = Table(
-        title=f"What a memory choice costs: {shape}",
+        title=f"The cost of memory choices: {shape}",
         title_justify="left",
-        caption="kept: between the forward and the backward pass, what the loss keeps among it.\n"
+        caption="kept: for the backward pass, including the loss's own residuals.\n"
         "temporary: XLA's peak of temporary memory over both passes.\n"
-        "time of plain: compared within each round; the median over the rounds.",
+        "time of plain: the ratio within each round; the median over the rounds.",
         caption_justify="left",
     )
     table.add_column("choice")

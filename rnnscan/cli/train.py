@@ -1,4 +1,4 @@
-"""`rnnscan train`: train a byte-level language model on text, and see what it learnt."""
+"""`rnnscan train`: train a byte-level language model on text, and evaluate it."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +51,8 @@ def train(
         list[Path] | None,
         typer.Argument(
             metavar="FILE",
-            help="Text to learn; none: the source of Python's standard library. Every tenth file is held out; of fewer "
-            "than ten files, the last tenth of each.",
+            help="Text to train on; none: Python's standard library. Every tenth file is held out; of fewer than ten "
+            "files, the last tenth of each.",
         ),
     ] = None,
     cell: Cell = None,
@@ -61,7 +61,7 @@ def train(
     embedding: Embedding = None,
     batch: Batch = None,
     window: Window = None,
-    steps: Annotated[int | None, option("steps", "Updates of the parameters, one a window.", min=1)] = None,
+    steps: Annotated[int | None, option("steps", "Updates of the parameters, one per window.", min=1)] = None,
     learning_rate: Annotated[float | None, option("learning_rate", "Peak learning rate of AdamW.")] = None,
     seed: Seed = None,
     recompute: Recompute = None,
@@ -69,19 +69,19 @@ def train(
     checkpoint_every: Annotated[
         int | None, option("checkpoint_every", "Updates between two checkpoints.", min=1)
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the run is written.")] = Path("runs/train"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The run's directory.")] = Path("runs/train"),
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too, in --out.")
     ] = False,
-    sample: Annotated[int, typer.Option(metavar="N", help="Bytes of text to draw at the end.", min=0)] = 400,
-    temperature: Annotated[float, typer.Option(help="Of the drawn text; below 1: likelier text.")] = 0.7,
+    sample: Annotated[int, typer.Option(metavar="N", help="Bytes of text to sample at the end.", min=0)] = 400,
+    temperature: Annotated[float, typer.Option(help="Of the sample; below 1: likelier text.")] = 0.7,
 ) -> None:
-    """Train a byte-level language model, and see what it learnt.
+    """Train a byte-level language model, and evaluate it.
 
-    --recompute and --segment say what is kept in memory for the backward pass.
-    What that comes to is printed, beside what plain autodiff keeps.
+    --recompute and --segment choose what is kept in memory for the backward pass.
+    The kept bytes are shown with those of plain autodiff.
     """
     with readable_errors():
         _check_choices(resume=resume, overwrite=overwrite, temperature=temperature, learning_rate=learning_rate)
@@ -103,7 +103,7 @@ def train(
         config, text, state = (
             _resume(run, options, files or []) if resume else _prepare(run, options, files or [], overwrite=overwrite)
         )
-        # It traces the model, and so refuses names that the cell does not have.
+        # It traces the model, and so rejects unknown names.
         kept, kept_by_autodiff = (count_kept_bytes(config, memory) for memory in (config.memory, None))
         if not resume:
             begin_run(run, config, files=_resolved(files or []), sha256=text.sha256)
@@ -114,7 +114,7 @@ def train(
             console.print(f"Already finished at step {config.steps}; evaluating.")
         else:
             if state is not None:
-                console.print(f"Going on from step {int(state.step)} of {config.steps}.")
+                console.print(f"Resuming from step {int(state.step)} of {config.steps}.")
             state = train_language_model(config, text, state=state, run=run)
         bits = bits_per_byte(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
         print_held_out(console, config, text, bits)
@@ -126,7 +126,7 @@ def train(
 
 @contextmanager
 def _stopping_early(run: RunDirectory) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM, say how to go on; of losses that are not finite, show the error alone."""
+    """After Ctrl-C or SIGTERM, show how to resume; for losses that are not finite, show only the error."""
     try:
         yield
     except KeyboardInterrupt:
@@ -143,16 +143,15 @@ def _stopping_early(run: RunDirectory) -> Iterator[None]:
 def _check_choices(*, resume: bool, overwrite: bool, temperature: float, learning_rate: float | None) -> None:
     if resume and overwrite:
         raise ValueError("train: a run is resumed or overwritten; got both --resume and --overwrite. Drop one of them.")
-    if not temperature > 0:
-        raise ValueError(f"train: --temperature must be above 0; got {temperature}.")
-    if learning_rate is not None and not learning_rate > 0:
-        raise ValueError(f"train: --learning-rate must be above 0; got {learning_rate}.")
+    for name, value in (("temperature", temperature), ("learning-rate", learning_rate)):
+        if value is not None and not value > 0:
+            raise ValueError(f"train: --{name} must be above 0; got {value}.")
 
 
 def _prepare(
     run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path], *, overwrite: bool
 ) -> tuple[TrainConfig, Text, None]:
-    """The options and text to begin with, if the run may be written."""
+    """The options and text of a new run, after their checks."""
     config = config_of(options)
     check_free(run, overwrite=overwrite)
     text = read_text(files)
@@ -163,7 +162,7 @@ def _prepare(
 def _resume(
     run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path]
 ) -> tuple[TrainConfig, Text, TrainState]:
-    """The options, text and state to go on from, if nothing on the command line contradicts them."""
+    """The options, text and state of the run to resume, which the command line must not contradict."""
     config, saved_files, sha256 = read_run(run)
     for field, value in options.items():
         if value is not None:
@@ -174,9 +173,8 @@ def _resume(
     text = read_text([Path(path) for path in saved_files])
     if text.sha256 != sha256:
         raise ValueError(
-            f"train: with --resume, the text must be the one that the run began with; got another content of {source}. "
-            "Restore it (the standard library is another one in each version of Python), or start another run with "
-            "--out."
+            f"train: with --resume, the text must not change; got another content of {source}. Restore it (each "
+            "version of Python has another standard library), or start another run with --out."
         )
     with warnings.catch_warnings(record=True, action="always") as caught:
         state = run.restore(begin_language_model(config))
@@ -187,9 +185,9 @@ def _resume(
 
 def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:
     if given != saved:
-        why = " The learning rate's decay follows from --steps." if option == "--steps" else ""
+        why = " The learning rate's decay depends on --steps." if option == "--steps" else ""
         raise ValueError(
-            f"train: with --resume, {option} must be as the run began; got {given} on the command line and {saved} in "
+            f"train: with --resume, {option} must not change; got {given} on the command line and {saved} in "
             f"{config_file(run)}.{why} Leave it out, or start another run with --out."
         )
 

@@ -1,18 +1,18 @@
-"""The small training loop that users, notebooks and the command line share, and the command line's language model.
+"""A small training loop, and the language model of the command line. The public names are those imported here.
 
     >>> import tempfile
     >>> import jax, jax.numpy as jnp, numpy as np, optax
     >>> import rnnscan as rs
     >>> from rnnscan import cells, train
     >>> cell, optimizer = cells.GRU(8), optax.adam(1e-2)
-    >>> def batch_at(step):  # 4 rows of 16 steps, which go on from batch to batch
+    >>> def batch_at(step):  # 4 rows of 16 steps, continued from batch to batch
     ...     times = 16 * step + np.arange(17)[:, None, None]
     ...     return np.sin(times / 5 + np.arange(4)[:, None]).astype(np.float32)
     >>> def loss(params, carry, batch, key):
     ...     carry, outputs = rs.scan(cell, params, carry, batch[:-1])
     ...     return jnp.mean((outputs.mean(axis=-1, keepdims=True) - batch[1:]) ** 2), carry
 
-    >>> run = train.RunDirectory(tempfile.mkdtemp())  # of your own: train.RunDirectory("runs/mine")
+    >>> run = train.RunDirectory(tempfile.mkdtemp())  # or train.RunDirectory("runs/mine")
     >>> state = train.begin(cell.init(jax.random.key(0), 1), optimizer, carry=cell.initial_carry(jnp.zeros((4, 1))))
     >>> step = train.make_step(loss, optimizer, clip_norm=1.0)
     >>> state = train.fit(step, run.restore(state), batch_at, steps=50, run=run, checkpoint_every=20)
@@ -20,8 +20,8 @@
     >>> len(losses), losses[-1] < losses[0] / 2
     (50, True)
 
-Run again after a kill, this goes on from the last checkpoint and ends with the same parameters, bit for bit. The loss
-may be made of any model that is a function of its parameters: plain arrays, Flax's `module.apply`, `nnx.merge`.
+Run again after a kill, it resumes from the last checkpoint and ends with the same parameters, bit for bit. The loss may
+use any function of the parameters: plain arrays, Flax's `module.apply`, `nnx.merge`.
 """
 
 try:

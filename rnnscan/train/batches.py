@@ -1,4 +1,4 @@
-"""The batch of every step, so that a run that goes on gets the batches that it would have had."""
+"""The batch of every step, the same in a resumed run."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -9,27 +9,22 @@ Batches: TypeAlias = Callable[[int], Any] | Sequence[Any] | Iterable[Any]
 
 
 def batches_from(batches: Batches, first: int) -> Iterator[Any]:
-    """The batches of a step and of all that follow it.
+    """An endless iterator over the batches from step `first` on.
 
     Args:
         batches: one of
 
-            - a function `batch_at(step)`, with steps from 0. It is best: where the batch follows from the step alone, a
-              run goes on at once, with the batches that it would have had. Shuffle by a generator that is seeded with
-              the step or the epoch.
-            - what has a length and can be indexed, such as a list or an array: step s gets `batches[s % len(batches)]`.
-            - what can only be read in order, such as a data loader. It is begun anew at its end. A run that goes on
-              reads over the batches of the steps before, so it gets those that it would have had only if the order
-              is the same each time.
+            - A function `batch_at(step)`, with steps from 0. Prefer it: a resumed run gets the same batches at once.
+              Shuffle with a generator that is seeded with the step or the epoch.
+            - A sequence, such as a list or an array: step s gets `batches[s % len(batches)]`.
+            - An iterable, such as a data loader. It restarts at its end. On resume it is fast-forwarded, so its order
+              must be the same in every run.
 
         first: the step, from 0.
 
-    Returns:
-        An iterator without an end.
-
     Raises:
-        TypeError: if it is none of these.
-        ValueError: while reading, if what is read in order has nothing left to begin anew, as a generator has not.
+        TypeError: if `batches` is none of these.
+        ValueError: while reading, if an iterable cannot restart, such as a generator.
 
     Example:
         >>> from itertools import islice
@@ -44,7 +39,7 @@ def batches_from(batches: Batches, first: int) -> Iterator[Any]:
     if isinstance(batches, Mapping) or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
         raise TypeError(
             "fit: `batches` must be a function of the step, a sequence of batches or an iterable of them; got "
-            f"{type(batches).__name__}. For one batch in every step write `lambda step: batch`."
+            f"{type(batches).__name__}. To repeat one batch write `lambda step: batch`."
         )
     if hasattr(batches, "__len__") and hasattr(batches, "__getitem__"):
         return _indexed(batches, first)
@@ -53,7 +48,7 @@ def batches_from(batches: Batches, first: int) -> Iterator[Any]:
 
 def _indexed(batches: Any, first: int) -> Iterator[Any]:
     if not len(batches):
-        raise ValueError("fit: `batches` must hold a batch; got none. Give at least one.")
+        raise ValueError("fit: `batches` must hold a batch; got none. Pass at least one.")
     return (batches[step % len(batches)] for step in count(first))
 
 
@@ -64,6 +59,6 @@ def _read_in_order(batches: Iterable[Any]) -> Iterator[Any]:
             yield batch
         if batch is nothing:
             raise ValueError(
-                "fit: `batches` must hold a batch for every step; got an iterable that has come to its end and does "
-                "not begin anew, as a generator does not. Give a function of the step, or a list."
+                "fit: `batches` must hold a batch for every step; got an iterable that has ended and cannot restart, "
+                "such as a generator. Pass a function of the step, or a list."
             )

@@ -1,4 +1,4 @@
-"""Checkpoints that are there as a whole or not at all, and that are read only where they are as they were written."""
+"""Atomic checkpoints whose checksums are verified on reading."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from jaxtyping import Array
 from rnnscan.train.signals import interrupts_later
 
 
-# Names that no step has, for what is being written or removed, and for what was refused.
+# Suffixes of folders that are being written or removed, and of damaged checkpoints.
 UNFINISHED, REMOVED, REFUSED = ".unfinished", ".removed", ".refused"
 
 
@@ -25,30 +25,27 @@ UNFINISHED, REMOVED, REFUSED = ".unfinished", ".removed", ".refused"
 class Checkpoints:
     """Checkpoints in a directory: `<step>/state`, by orbax, and `<step>/manifest.json`.
 
-    The manifest holds the SHA-256 of every file and the shape and type of every array. Both are written under another
-    name, which is changed to the step's at the end: a process that is killed leaves no half of a checkpoint. One
-    process writes.
+    The manifest holds the SHA-256 of every file and the shape and dtype of every array. A checkpoint is written under
+    another name and renamed at the end, so a kill leaves no partial checkpoint. Only one process may write.
 
     Args:
-        folder: the directory. It is made when it is needed.
-        keep: how many checkpoints are kept.
+        folder: the directory; it is created when needed.
+        keep: the number of checkpoints to keep.
     """
 
     folder: Path
     keep: int
 
     def steps(self) -> list[int]:
-        """The steps that there are checkpoints of, in order."""
+        """The steps with a checkpoint, in order."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal())
 
     def save(self, step: int, state: Any) -> None:
-        """Write a checkpoint; once it is there, remove what is not to be kept. Ctrl-C waits until then.
+        """Write a checkpoint of a pytree of arrays, then remove old ones. Ctrl-C waits until then.
 
-        Args:
-            step: its number. A checkpoint of the same step is replaced.
-            state: a pytree of arrays.
+        A checkpoint of the same step is replaced.
         """
         with interrupts_later():
             unfinished = self.folder / f"{step}{UNFINISHED}"
@@ -62,37 +59,36 @@ class Checkpoints:
             unfinished.rename(self.folder / str(step))
             for old in self.steps()[: -self.keep]:
                 self._remove(old)
-            for pattern in (UNFINISHED, REMOVED):  # what a kill has left
+            for pattern in (UNFINISHED, REMOVED):  # left by a kill
                 for path in self.folder.glob(f"*{pattern}"):
                     shutil.rmtree(path, ignore_errors=True)
 
     def restore(self, like: Any) -> tuple[int, Any]:
-        """Read the latest checkpoint that is as it was written.
+        """Read the latest intact checkpoint.
 
-        One that is not gets `.refused` behind its name, and a warning says what is wrong with it.
+        A damaged one gets the suffix `.refused`, and a warning says what is wrong with it.
 
         Args:
             like: a pytree of arrays like those that were saved.
 
         Returns:
-            The checkpoint's step and the state; 0 and `like` where there is no checkpoint.
+            The checkpoint's step and the state; 0 and `like` if there is no checkpoint.
 
         Raises:
-            ValueError: if there are checkpoints and none is as it was written, or if the latest one that is has other
-                arrays than `like`.
+            ValueError: if all checkpoints are damaged, or if the latest intact one has other arrays than `like`.
         """
-        refused: dict[int, str] = {}
+        damaged: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
                 manifest = self._verify(step)
             except _DamagedError as error:
-                refused[step] = str(error)
+                damaged[step] = str(error)
                 continue
             self._check_arrays(step, manifest["arrays"], _describe_arrays(like))
-            for bad, reason in refused.items():
-                self._set_aside(bad)
+            for bad, reason in damaged.items():
+                self._rename(bad, REFUSED)
                 warnings.warn(
-                    f"the checkpoint {self.folder / str(bad)} is refused: {reason}. Going on from the one before it, "
+                    f"the checkpoint {self.folder / str(bad)} is damaged: {reason}. Resuming from the one before it, "
                     f"{self.folder / str(step)}.",
                     stacklevel=3,
                 )
@@ -100,16 +96,16 @@ class Checkpoints:
                 path = (self.folder / str(step) / "state").resolve()
                 state = checkpointer.restore(path, args=ocp.args.StandardRestore(like))
             return step, jax.tree.map(_commit_as, state, like)
-        if refused:
-            reasons = "; ".join(f"{self.folder / str(step)} is refused: {why}" for step, why in refused.items())
+        if damaged:
+            reasons = "; ".join(f"{self.folder / str(step)} is damaged: {why}" for step, why in damaged.items())
             raise ValueError(
-                f"restore: a checkpoint must be as it was written; got none that is: {reasons}. Put their files back, "
-                "or start the run anew."
+                f"restore: a checkpoint must be intact; got none that is: {reasons}. Restore their files, or restart "
+                "the run."
             )
         return 0, like
 
     def _verify(self, step: int) -> dict[str, Any]:
-        """The manifest of a checkpoint whose files are all as they were written."""
+        """The manifest of an intact checkpoint."""
         folder = self.folder / str(step)
         try:
             text = (folder / "manifest.json").read_text()
@@ -120,7 +116,7 @@ class Checkpoints:
         except (KeyError, TypeError, ValueError) as error:
             raise _DamagedError(f"its manifest.json cannot be read ({error!r})") from error
         if not whole:
-            raise _DamagedError("its manifest.json is not as it was written")
+            raise _DamagedError("its manifest.json has changed")
         if manifest["step"] != step:
             raise _DamagedError(f"its manifest.json is that of step {manifest['step']}")
         for name, written in manifest["files"].items():
@@ -130,7 +126,7 @@ class Checkpoints:
             if file.stat().st_size != written["bytes"]:
                 raise _DamagedError(f"its file {name} has {file.stat().st_size} bytes of {written['bytes']}")
             if _sha256(file) != written["sha256"]:
-                raise _DamagedError(f"its file {name} has another content than was written (SHA-256)")
+                raise _DamagedError(f"its file {name} has changed (SHA-256)")
         return manifest
 
     def _check_arrays(self, step: int, saved: dict[str, str], wanted: dict[str, str]) -> None:
@@ -138,37 +134,34 @@ class Checkpoints:
         if differing:
             name = differing[0]
             raise ValueError(
-                f"restore: the state given must have the arrays of the one that was saved; got {name} "
+                f"restore: the given state must have the saved state's arrays; got {name} "
                 f"{wanted.get(name, 'missing')} for {saved.get(name, 'missing')} in {self.folder / str(step)}, and "
-                f"{len(differing) - 1} other differences. Give the model, optimizer and carry that the run began with, "
-                "or begin another run in another directory."
+                f"{len(differing) - 1} other differences. Use the run's model, optimizer and carry, or another "
+                "directory."
             )
 
-    def _set_aside(self, step: int) -> None:
-        refused = self.folder / f"{step}{REFUSED}"
-        shutil.rmtree(refused, ignore_errors=True)
-        (self.folder / str(step)).rename(refused)
+    def _rename(self, step: int, suffix: str) -> Path:
+        renamed = self.folder / f"{step}{suffix}"
+        shutil.rmtree(renamed, ignore_errors=True)
+        return (self.folder / str(step)).rename(renamed)
 
     def _remove(self, step: int) -> None:
-        """Remove a checkpoint, if it is there, so that a kill meanwhile leaves all of it or nothing of that name."""
+        """Remove a checkpoint, if it exists. It is renamed first, so a kill leaves no partial checkpoint."""
         if (self.folder / str(step)).exists():
-            removed = self.folder / f"{step}{REMOVED}"
-            shutil.rmtree(removed, ignore_errors=True)
-            (self.folder / str(step)).rename(removed)
-            shutil.rmtree(removed)
+            shutil.rmtree(self._rename(step, REMOVED))
 
 
 class _DamagedError(Exception):
-    """What is not as it was written."""
+    """A checkpoint differs from its manifest."""
 
 
 def _checkpointer() -> ocp.Checkpointer:
-    # Not in the background: a step's metrics are then written before the checkpoint that follows them is there.
+    # Not in the background, so that a step's metrics are written before its checkpoint.
     return ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
 
 def _commit_as(leaf: Array, like: Array) -> Array:
-    """Give an array the freedom to be moved to other devices that the one before it had. Orbax commits all."""
+    """Uncommit an array from its device if `like` is uncommitted, because orbax commits all arrays."""
     if like.committed:
         return leaf
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -194,7 +187,7 @@ def _sha256(file: Path) -> str:
 
 
 def _dump(step: int, arrays: dict[str, str], files: dict[str, Any]) -> str:
-    """A manifest, with the SHA-256 of all else that is in it."""
+    """A manifest, with the SHA-256 of its other fields."""
     manifest = {"step": step, "arrays": arrays, "files": files}
     fingerprint = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
     return json.dumps(manifest | {"sha256": fingerprint}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""What a training run was asked to do: everything that its losses follow from, beside the text."""
+"""The options of a training run."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,25 +9,25 @@ from rnnscan.train.language_model import LanguageModel
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run's options.
+    """A training run's options. With the text, they determine its losses.
 
     Args:
         cell: "lstm", "gru" or "rnn".
         hidden: units in each layer.
-        layers: cells one above the other.
-        embedding: size of the vector that stands for a byte.
-        batch: contiguous streams that are trained on side by side.
-        window: steps that a gradient goes back through time; the state is carried over from window to window.
-        steps: updates of the parameters, one a window.
+        layers: the number of layers.
+        embedding: the size of a byte's embedding.
+        batch: the number of contiguous text streams.
+        window: the steps that a gradient goes back; the carry passes from window to window.
+        steps: updates of the parameters, one for each window.
         learning_rate: the peak learning rate of AdamW.
-        seed: of the parameters at the start and of the sample at the end.
+        seed: the seed of the initial parameters and of the final sample.
         recompute: as in `rnnscan.Memory`.
         segment: as in `rnnscan.Memory`.
         checkpoint_every: steps between two checkpoints.
 
     Raises:
         TypeError: if `recompute` is not a tuple of names.
-        ValueError: if another value cannot be.
+        ValueError: if another value is out of range.
 
     Example:
         >>> TrainConfig(cell="gru", recompute=("gates",)).memory
@@ -54,12 +54,11 @@ class TrainConfig:
                 raise ValueError(f"TrainConfig: `{option}` must be at least 1; got {value}.")
         if not self.learning_rate > 0:
             raise ValueError(f"TrainConfig: `learning_rate` must be above 0; got {self.learning_rate}.")
-        # Made once here, so that values that cannot be are refused before anything is read or computed.
-        _ = self.model, self.memory
+        _ = self.model, self.memory  # They check their own options.
 
     @property
     def model(self) -> LanguageModel:
-        """The model that is trained."""
+        """The model."""
         return LanguageModel(cell=self.cell, hidden=self.hidden, layers=self.layers, embedding=self.embedding)
 
     @property

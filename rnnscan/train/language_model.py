@@ -20,7 +20,7 @@ CELLS = {"lstm": cells.LSTM, "gru": cells.GRU, "rnn": cells.RNN}
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model that predicts each byte of a text from those before it.
+    """A model that predicts each byte of a text from the bytes before it.
 
         e_t = embedding[byte_t]
         h_t, carry = cells(e_t, carry)
@@ -32,8 +32,8 @@ class LanguageModel:
     Args:
         cell: "lstm", "gru" or "rnn".
         hidden: H, the number of units in each layer.
-        layers: the number of cells one above the other.
-        embedding: E, the size of the vector that stands for a byte.
+        layers: the number of layers.
+        embedding: E, the size of a byte's embedding.
 
     Raises:
         ValueError: if the cell is unknown or a size is below 1.
@@ -68,14 +68,7 @@ class LanguageModel:
         return rs.stack(*[CELLS[self.cell](self.hidden)] * self.layers)
 
     def init(self, key: Array) -> dict[str, Any]:
-        """Make parameters.
-
-        Args:
-            key: a PRNG key.
-
-        Returns:
-            A dictionary of float32 arrays.
-        """
+        """Make parameters: a dictionary of float32 arrays."""
         embedding_key, cells_key, head_key = jax.random.split(key, 3)
         return {
             "embedding": jax.random.normal(embedding_key, (BYTES, self.embedding)),
@@ -87,14 +80,7 @@ class LanguageModel:
         }
 
     def initial_carry(self, rows: int) -> Any:
-        """The carry before a text's first byte.
-
-        Args:
-            rows: N, the number of streams.
-
-        Returns:
-            A carry of zeros, leaves `(N, H)`.
-        """
+        """The carry of zeros for N streams, leaves `(N, H)`."""
         return self.cells.initial_carry(jnp.zeros((rows, self.embedding)))
 
     def loss(
@@ -113,10 +99,10 @@ class LanguageModel:
             carry: the carry before the window.
             inputs: the bytes of each stream, 0 to 255.
             targets: the bytes that follow them.
-            memory: what to keep between the forward and the backward pass.
+            memory: what to keep for the backward pass.
 
         Returns:
-            The loss in nats a byte, and the carry after the window.
+            The loss in nats per byte, and the carry after the window.
         """
         embedded = params["embedding"][inputs]
         carry, hidden = rs.scan(self.cells, params["cells"], carry, embedded, memory=memory)
@@ -129,10 +115,10 @@ class LanguageModel:
 
         Args:
             params: as made by `init`.
-            key: a PRNG key: the same key draws the same text.
+            key: a PRNG key.
             length: the number of bytes.
-            temperature: below 1 the likely bytes become more likely still; above 0.
-            first: the byte before the first that is drawn.
+            temperature: above 0; below 1 it favours likely bytes.
+            first: the byte before the text.
 
         Returns:
             The text.
@@ -142,7 +128,6 @@ class LanguageModel:
         """
         if not temperature > 0:
             raise ValueError(f"sample: `temperature` must be above 0; got {temperature}.")
-
         return bytes(_draw(params, key, jnp.array([first]), temperature, model=self, length=length).tolist())
 
 
@@ -167,7 +152,7 @@ def _draw(
     return rs.scan(draw_byte, params, carry, None, length=length)[1]
 
 
-# The logits are as large as all that a cell keeps, and one matrix product makes them again.
+# The logits are as large as all residuals of a cell, and one matrix product recomputes them.
 @jax.checkpoint
 def _cross_entropy(
     head: dict[str, Array], hidden: Float[Array, "time rows hidden"], targets: Int[Array | np.ndarray, "time rows"]

@@ -1,4 +1,4 @@
-"""Training the byte-level language model: one use of the loop, over contiguous streams of text."""
+"""Train the byte-level language model on contiguous streams of text."""
 
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -28,20 +28,13 @@ NATS_PER_BIT = log(2)
 
 @partial(jax.jit, static_argnames="config")
 def begin_language_model(config: TrainConfig) -> TrainState:
-    """The state before the first step.
-
-    Args:
-        config: the run's options.
-
-    Returns:
-        Fresh parameters, from the run's seed, and a carry of zeros.
-    """
+    """The state before the first step: parameters from the run's seed, and a carry of zeros."""
     params = config.model.init(jax.random.key(config.seed))
     return begin(params, optimizer(config), carry=config.model.initial_carry(config.batch), seed=config.seed)
 
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
-    """AdamW, whose learning rate warms up for a twentieth of the run, then falls."""
+    """AdamW with a learning rate that warms up for a twentieth of the run, then decays."""
     schedule = optax.warmup_cosine_decay_schedule(
         init_value=0.0,
         peak_value=config.learning_rate,
@@ -51,17 +44,9 @@ def optimizer(config: TrainConfig) -> optax.GradientTransformation:
     return optax.adamw(schedule)
 
 
-# So that a step is compiled once for runs with the same options.
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # Compiles a step once for all runs with the same options.
 def language_model_step(config: TrainConfig) -> Step:
-    """The function that trains on one window of text, with gradients of a norm of at most 1.
-
-    Args:
-        config: the run's options.
-
-    Returns:
-        A step as `make_step` makes it. Its batch is `(window + 1, batch)` bytes: the window's, and the one after it.
-    """
+    """A step from `make_step` that clips gradients to norm 1. Its batch is `(window + 1, batch)` bytes."""
 
     def loss(
         params: dict[str, Any], carry: Any, streams: Int[Array, "window_plus_1 batch"], key: Array
@@ -75,15 +60,12 @@ def language_model_step(config: TrainConfig) -> Step:
 def window_loss(
     config: TrainConfig, memory: rs.Memory | None, streams: Int[np.ndarray, "window_plus_1 batch"]
 ) -> Callable[[Any], Float[Array, ""]]:
-    """One window's loss as a function of the parameters alone, for counting bytes and measuring time.
+    """One window's loss as a function of the parameters, to count bytes and measure time.
 
     Args:
-        config: the run's options; what they say of memory is not read.
-        memory: what to keep between the forward and the backward pass.
-        streams: the window's bytes and the one after it, of each stream.
-
-    Returns:
-        The function.
+        config: the run's options, except those of memory.
+        memory: what to keep for the backward pass.
+        streams: the window's bytes and the next one, of each stream.
     """
     carry = config.model.initial_carry(config.batch)
     inputs, targets = jnp.asarray(streams[:-1]), jnp.asarray(streams[1:])
@@ -93,20 +75,20 @@ def window_loss(
 def train_language_model(
     config: TrainConfig, text: Text, *, state: TrainState | None = None, run: RunDirectory | None = None
 ) -> TrainState:
-    """Train to the end of the run: window after window, with the carry of the one before, each epoch begun anew.
+    """Train to the end of the run. The carry passes from window to window and restarts with each epoch.
 
     Args:
         config: the run's options.
-        text: what to train on.
-        state: where to go on from; None: from the beginning.
-        run: where to write the losses of all steps and the checkpoints; None: nowhere.
+        text: the text to train on.
+        state: the state to resume from; None: start.
+        run: the directory for metrics and checkpoints; None: write nothing.
 
     Returns:
         The state after the last step.
 
     Raises:
-        FloatingPointError: if the loss of several steps in a row is infinite or not a number; see `fit`.
-        Stopped: after SIGTERM, if there is a run.
+        FloatingPointError: if the losses of several steps in a row are not finite; see `fit`.
+        Stopped: after SIGTERM, if `run` is given.
         ValueError: if the text is too short for one window.
 
     Example:
@@ -139,7 +121,7 @@ def train_language_model(
 
 
 def _describe(metrics: Metrics, steps_per_second: float, *, tokens: int) -> str:
-    """A step's loss and how fast the steps are, for the progress bar."""
+    """A step's loss and the speed, for the progress bar."""
     speed = tqdm.format_sizeof(tokens * steps_per_second)
     return f"loss {metrics['loss']:#.3g}, {metrics['bits_per_byte']:#.3g} bits/byte, {speed} tokens/s"
 
@@ -147,18 +129,15 @@ def _describe(metrics: Metrics, steps_per_second: float, *, tokens: int) -> str:
 def bits_per_byte(
     model: LanguageModel, params: dict[str, Any], text: UInt8[np.ndarray, " bytes"], *, rows: int, window: int
 ) -> float:
-    """The bits a byte that a model needs for a text.
+    """The bits per byte that a model needs for a text: the mean of -log2 p over the bytes.
 
     Args:
         model: the model.
         params: its parameters.
-        text: at least two bytes. The first, and less than `rows` at the end, are not predicted.
-        rows: the most contiguous streams that are read side by side. There are fewer of a short text, so that each
-            is longer than the memory of what came before it takes to build up.
-        window: steps that are computed at once. It does not change the result.
-
-    Returns:
-        The mean of -log2 p over the bytes.
+        text: at least two bytes. The first, and fewer than `rows` at the end, are not predicted.
+        rows: the largest number of contiguous streams. A short text has fewer, so that each stream is long enough for
+            the carry to build up.
+        window: steps to compute at once. It does not change the result.
 
     Example:
         >>> import jax
@@ -174,9 +153,9 @@ def bits_per_byte(
     carry = model.initial_carry(streams.shape[1])
     nats = 0.0
     for start in range(0, len(streams) - 1, window):
-        part = streams[start : start + window + 1]
-        loss, carry = _loss(params, carry, part[:-1], part[1:], model=model)
-        nats += float(loss) * (len(part) - 1)
+        bytes_of_window = streams[start : start + window + 1]
+        loss, carry = _loss(params, carry, bytes_of_window[:-1], bytes_of_window[1:], model=model)
+        nats += float(loss) * (len(bytes_of_window) - 1)
     return nats / (len(streams) - 1) / NATS_PER_BIT
 
 

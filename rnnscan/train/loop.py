@@ -19,12 +19,12 @@ from rnnscan.train.state import TrainState
 from rnnscan.train.step import Step
 
 
-# Within 80 columns. What a narrower terminal cuts off is at the end.
+# Fits 80 columns; a narrower terminal cuts off the times.
 PROGRESS = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}]"
 
 
 class Stopped(SystemExit):
-    """Training was stopped by SIGTERM, and the state was saved first. Uncaught it ends the process with code 143.
+    """SIGTERM stopped the training after the state was saved. Uncaught, it ends the process with code 143.
 
     Attributes:
         state: the state after the last step.
@@ -50,30 +50,30 @@ def fit(
     progress: bool = True,
     describe: Callable[[Metrics, float], str] | None = None,
 ) -> TrainState:
-    """Train until a number of steps has been made, with a progress bar.
+    """Train for a number of steps, with a progress bar.
 
-    Started again with `run.restore(state)` for the state, after a kill at any moment, it ends with the same parameters,
-    bit for bit: the batch of a step and its key follow from the step's number, and all else is in the checkpoint.
+    To resume after a kill, pass `run.restore(state)` as the state. The parameters at the end are the same, bit for bit:
+    a step's batch and key depend only on its number, and the checkpoint holds everything else.
 
     Args:
-        step: what `make_step` has made, or another function `step(state, batch) -> (state, metrics)`, where the metrics
-            are scalars by their names, with a `"loss"`.
-        state: where to begin or to go on. It stays as it is.
-        batches: a function `batch_at(step)`, what can be indexed, or an iterable; see `batches_from`. A batch is any
-            pytree of arrays. Steps are counted from 0 here and in `carry_at`.
-        steps: the number of steps made in all, those before `state` among them.
-        carry_at: `carry_at(step, carry)` gives the carry that a step begins with, of that which the step before it
-            left. None: that one. To begin each epoch anew:
-            `lambda step, carry: initial if step % steps_an_epoch == 0 else carry`.
-        evaluate: `evaluate(state)` gives numbers by their names, which are written beside the step's metrics. The next
-            step uses the state up, so copy what is to stay.
+        step: a step from `make_step`, or another function `step(state, batch) -> (state, metrics)`, where metrics are
+            named scalars with a `"loss"`.
+        state: the state to start or resume from. It is not changed.
+        batches: a function `batch_at(step)`, a sequence, or an iterable; see `batches_from`. A batch is any pytree of
+            arrays. Steps count from 0 here and in `carry_at`.
+        steps: the total number of steps, including those before `state`.
+        carry_at: `carry_at(step, carry)` returns the carry that a step starts from, given the previous step's carry.
+            None: the previous step's. To restart with each epoch:
+            `lambda step, carry: initial if step % steps_per_epoch == 0 else carry`.
+        evaluate: `evaluate(state)` returns named numbers, which are written with the step's metrics. The next step
+            donates the state, so copy anything to keep.
         evaluate_every: steps between two evaluations; the last step is always evaluated.
-        run: where metrics and checkpoints are written; None: nowhere. With one, SIGTERM lets the running step end,
-            saves, and raises `Stopped`. (In the main thread; other threads get no signals.)
+        run: the directory for metrics and checkpoints; None: write nothing. With it, SIGTERM lets the current step
+            finish, saves, and raises `Stopped` (in the main thread only).
         checkpoint_every: steps between two checkpoints; the last step is always saved.
-        most_skipped: how many steps in a row may be skipped because something was not finite.
-        progress: whether there is a progress bar.
-        describe: `describe(metrics, steps_per_second)` gives the words in the progress bar; None: the loss.
+        most_skipped: the most steps in a row that may be skipped because a value is not finite.
+        progress: whether to show a progress bar.
+        describe: `describe(metrics, steps_per_second)` returns the text of the progress bar; None: the loss.
 
     Returns:
         The state after the last step.
@@ -81,7 +81,7 @@ def fit(
     Raises:
         FloatingPointError: if more than `most_skipped` steps in a row were skipped.
         Stopped: after SIGTERM.
-        TypeError: if `batches` is nothing to take batches from.
+        TypeError: if `batches` has a wrong type.
         ValueError: if a number of steps is below 1, the run's directory is ahead of the state, or there is no batch.
 
     Example:
@@ -104,8 +104,7 @@ def fit(
         run.check_not_ahead(first)
     if first >= steps:
         return state
-    # A step uses its state up. The one given stays the caller's.
-    state = jax.tree.map(jnp.copy, state)
+    state = jax.tree.map(jnp.copy, state)  # A step donates its state.
     with (
         tqdm(
             total=steps,
@@ -114,7 +113,7 @@ def fit(
             bar_format=PROGRESS,
             dynamic_ncols=True,
             disable=not progress,
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; a file gets each update as another line
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; in a file each update is a line
         ) as bar,
         nullcontext(_log_nothing) if run is None else run.logging() as log,
         nullcontext(_never) if run is None else noted(signal.SIGTERM) as stopped,
@@ -146,7 +145,7 @@ def _is_due(done: int, every: int | None, steps: int) -> bool:
 
 
 def _numbers(values: Mapping[str, Any]) -> Metrics:
-    """Scalars as Python's own numbers, which JSON knows."""
+    """Scalars as Python numbers, for JSON."""
     return {name: np.asarray(value).item() for name, value in values.items()}
 
 
@@ -154,7 +153,7 @@ def _join(metrics: Metrics, evaluation: Metrics) -> Metrics:
     """A step's metrics and its evaluation's."""
     if both := metrics.keys() & evaluation.keys():
         raise ValueError(
-            f"fit: what `evaluate` gives must have names other than the step's metrics; got {min(both)!r}. Rename it."
+            f"fit: `evaluate` must return names other than the step's metrics; got {min(both)!r}. Rename it."
         )
     return {**metrics, **evaluation}
 
@@ -163,17 +162,18 @@ def _check_skipped(state: TrainState, metrics: Metrics, most: int) -> None:
     in_a_row = int(state.skipped_in_a_row)
     if in_a_row > most:
         raise FloatingPointError(
-            f"fit: no more than {most} steps in a row may be skipped because the loss, its gradient, the update or the "
-            f"carry is not finite; got {in_a_row}, the last of them step {int(state.step)} with the loss "
-            f"{metrics['loss']} and the gradient's norm {metrics.get('gradient_norm')}. Lower the learning rate, clip "
-            "the gradient, or look at the batches of these steps."
+            f"fit: no more than {most} steps in a row may be skipped because the loss, gradient, update or carry is "
+            f"not finite; got {in_a_row}, the last of them step {int(state.step)} with the loss {metrics['loss']} and "
+            f"gradient norm {metrics.get('gradient_norm')}. Lower the learning rate, clip the gradient, or check the "
+            "batches of these steps."
         )
 
 
 def _check_run(run: Any) -> None:
     if run is not None and not isinstance(run, RunDirectory):
-        fix = f"Write run=RunDirectory({str(run)!r})."
-        raise TypeError(f"fit: `run` must be a RunDirectory, or None; got {run!r}. {fix}")
+        raise TypeError(
+            f"fit: `run` must be a RunDirectory, or None; got {run!r}. Write run=RunDirectory({str(run)!r})."
+        )
 
 
 def _check_counts(
@@ -186,8 +186,7 @@ def _check_counts(
         raise ValueError(f"fit: `most_skipped` must be at least 0; got {most_skipped}.")
     if checkpoint_every is not None and run is None:
         raise ValueError(
-            "fit: with `checkpoint_every` there must be a directory for the checkpoints; got no `run`. Give "
-            'run=RunDirectory("runs/mine").'
+            'fit: `checkpoint_every` must be given with a directory; got no `run`. Pass run=RunDirectory("runs/mine").'
         )
 
 
@@ -200,14 +199,14 @@ def _skipped(state: TrainState) -> str:
 
 
 def _speed(now: Mapping[str, Any]) -> float:
-    """Steps per second, for the progress bar before it counts the step."""
-    # Before its first averages, tqdm knows no rate.
+    """Steps per second."""
+    # Before its first averages, tqdm has no rate.
     speed: float = now["rate"] or (now["n"] + 1 - now["initial"]) / max(now["elapsed"], 1e-9)
     return speed
 
 
 def _log_nothing(step: int, metrics: Metrics) -> None:
-    """The log of a run that is written nowhere."""
+    """The log without a run."""
 
 
 def _never() -> bool:

@@ -1,4 +1,4 @@
-"""A run's directory: the metrics of its steps, and checkpoints to go on from."""
+"""A run's directory: the metrics of its steps, and checkpoints to resume from."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,19 +14,19 @@ from rnnscan.train.state import TrainState
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Where a run is written: `metrics.jsonl`, `checkpoints/` and, if asked for, `tensorboard/`.
+    """The directory of a run: `metrics.jsonl`, `checkpoints/` and, optionally, `tensorboard/`.
 
-    A run that is killed at any moment can be gone on with from its last checkpoint, to exactly the parameters that it
-    would have had: a checkpoint is there as a whole or not at all, and holds all that the steps after it follow from.
-    One that was truncated or altered afterwards is refused, and the one before it is used.
+    A run that is killed at any moment can be resumed from its last checkpoint and ends with exactly the same
+    parameters: checkpoints are atomic and hold the whole state. A damaged checkpoint is rejected, and the one before it
+    is used.
 
     Args:
-        path: the directory. It is made when something is written.
-        keep: how many checkpoints are kept; at least 2, so that there is one before the last.
-        tensorboard: whether event files for TensorBoard are written beside the metrics.
+        path: the directory. It is created at the first write.
+        keep: the number of checkpoints to keep; at least 2, so that there is one before the last.
+        tensorboard: whether to write event files for TensorBoard too.
 
     Raises:
-        ImportError: if `tensorboard` is asked for and its extra is not installed.
+        ImportError: if `tensorboard` is true and its extra is not installed.
         ValueError: if `keep` is below 2.
 
     Example:
@@ -51,8 +51,7 @@ class RunDirectory:
     def __post_init__(self) -> None:
         if self.keep < 2:
             raise ValueError(
-                f"RunDirectory: `keep` must be at least 2, so that there is a checkpoint before the last; got "
-                f"{self.keep}."
+                f"RunDirectory: `keep` must be at least 2, for a checkpoint before the last; got {self.keep}."
             )
         if self.tensorboard:
             check_tensorboard()
@@ -64,7 +63,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """A folder for each checkpoint, with its step as its name."""
+        """A folder for each checkpoint, named by its step."""
         return Path(self.path) / "checkpoints"
 
     @property
@@ -73,68 +72,53 @@ class RunDirectory:
         return Path(self.path) / "tensorboard"
 
     def clear(self) -> None:
-        """Remove the run that is here. Files that no run writes stay."""
+        """Remove the run. Other files stay."""
         for folder in (self.checkpoints, self.tensorboard_folder):
             shutil.rmtree(folder, ignore_errors=True)
         self.metrics_file.unlink(missing_ok=True)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Write one step's metrics.
-
-        Args:
-            step: the step's number, from 1.
-            metrics: numbers by their names.
-        """
+        """Write one step's metrics. Steps count from 1."""
         self.metrics_file.parent.mkdir(parents=True, exist_ok=True)
         append_line(self.metrics_file, step, metrics)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The metrics of all steps, a dictionary for each, with its number as `"step"`."""
+        """The metrics of all steps, a dictionary each, with their numbers as `"step"`."""
         return read_lines(self.metrics_file)
 
     def save(self, state: TrainState) -> None:
-        """Write a checkpoint, and remove the oldest once the new one is there. Ctrl-C waits until then.
-
-        Args:
-            state: the state.
-        """
+        """Write a checkpoint, then remove the oldest one. Ctrl-C waits until then."""
         self._checkpoints.save(int(state.step), state)
 
     def restore(self, initial: TrainState) -> TrainState:
-        """Read the latest checkpoint that is as it was written, and cut the metrics back to its step.
+        """Read the latest intact checkpoint, and cut the metrics back to its step.
 
-        A checkpoint that is not as it was written is refused: a warning names it and says what is wrong, and its
-        folder gets `.refused` behind its name.
+        A damaged checkpoint is skipped with a warning, and its folder gets the suffix `.refused`.
 
         Args:
             initial: the state that the run began with.
 
         Returns:
-            The state of the checkpoint; the initial one where there is no checkpoint yet.
+            The state of the checkpoint; `initial` if there is none.
 
         Raises:
-            ValueError: if there are checkpoints, and none is as it was written; or if the model, the optimizer or the
-                carry is another one.
+            ValueError: if all checkpoints are damaged, or the model, optimizer or carry does not fit.
         """
         step, state = self._checkpoints.restore(initial)
         cut_back(self.metrics_file, step)
         return state
 
     def latest_step(self) -> int:
-        """The step of the latest checkpoint; 0 where there is none."""
+        """The step of the latest checkpoint, or 0."""
         return max(self._checkpoints.steps(), default=0)
 
     def logged_step(self) -> int:
-        """The latest step whose metrics are written; 0 where there are none."""
+        """The latest step with metrics, or 0."""
         return max((line["step"] for line in self.read_metrics()), default=0)
 
     @contextmanager
     def logging(self) -> Iterator[Callable[[int, Metrics], None]]:
-        """Write the metrics of many steps, for TensorBoard too if that is asked for.
-
-        Yields:
-            A function like `log`.
-        """
+        """Yield a function like `log` that also writes for TensorBoard, if `tensorboard` is true."""
         if not self.tensorboard:
             yield self.log
             return
@@ -147,20 +131,13 @@ class RunDirectory:
             yield log
 
     def check_not_ahead(self, step: int) -> None:
-        """Refuse to go on from a step that the run here has passed.
-
-        Args:
-            step: the number of steps made.
-
-        Raises:
-            ValueError: if there are metrics or a checkpoint of a later step.
-        """
+        """Raise a ValueError if the directory has metrics or a checkpoint after `step`."""
         here = max(self.latest_step(), self.logged_step())
         if here > step:
             raise ValueError(
                 f"fit: the run in {self.path} must not be ahead of the state; got a state after {step} steps, and "
-                f"{here} steps there. Go on with that run by `state = run.restore(state)`, remove it by `run.clear()`, "
-                "or give another directory."
+                f"{here} steps there. Resume it with `state = run.restore(state)`, remove it with `run.clear()`, or "
+                "use another directory."
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Signals that wait for the right moment. Python gives them to the main thread alone; in others nothing is done."""
+"""Deferred signals. Python delivers them to the main thread; in other threads these functions do nothing."""
 
 import signal
 import threading
@@ -8,36 +8,36 @@ from contextlib import contextmanager
 
 @contextmanager
 def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Note a signal instead of doing what it does otherwise.
+    """Record a signal instead of handling it.
 
     Args:
         number: the signal.
 
     Yields:
-        A function that says whether it has come.
+        A function that returns whether it has arrived.
 
     Example:
         >>> import signal
-        >>> with noted(signal.SIGTERM) as has_come:
+        >>> with noted(signal.SIGTERM) as has_arrived:
         ...     signal.raise_signal(signal.SIGTERM)
-        ...     print(has_come())
+        ...     print(has_arrived())
         True
     """
-    came: list[int] = []
+    arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    handler = signal.signal(number, lambda number, _: came.append(number))
+    handler = signal.signal(number, lambda number, _: arrived.append(number))
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(arrived)
     finally:
-        # None: the handler was not installed by Python, so it cannot put it back.
+        # None: Python did not install the handler, so it cannot restore it.
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Let a Ctrl-C wait until the end, so that what is written meanwhile is there as a whole."""
+    """Defer a Ctrl-C to the end, so that a write completes."""
     with noted(signal.SIGINT) as interrupted:
         yield
     if interrupted():

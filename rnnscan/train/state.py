@@ -1,4 +1,4 @@
-"""All that the rest of a training run follows from, as one pytree of arrays."""
+"""The state of a training run, as one pytree of arrays."""
 
 from typing import Any, NamedTuple
 
@@ -9,17 +9,17 @@ from jaxtyping import Array, Int, Key
 
 
 class TrainState(NamedTuple):
-    """All that the rest of a training run follows from, beside its options and its data.
+    """The state of a training run. With the options and the data, it determines the rest of the run.
 
     Attributes:
         params: the model's parameters, any pytree.
         optimizer_state: optax's state.
-        carry: what goes from step to step beside them: the carry of the recurrent cells after the last window, running
-            statistics; None where nothing does.
-        key: what each step's key is made of.
-        step: the number of steps made, those that were skipped among them. The next batch and key follow from it.
-        skipped: how many of them were skipped, because something was not finite.
-        skipped_in_a_row: how many of the last ones.
+        carry: other state that passes from step to step: the cells' carry after the last window, running statistics; or
+            None.
+        key: the key that each step's key is derived from.
+        step: the number of steps so far, including skipped ones.
+        skipped: the number of steps skipped because a value was not finite.
+        skipped_in_a_row: the number of skipped steps since the last one that was not.
     """
 
     params: Any
@@ -35,14 +35,14 @@ def begin(params: Any, optimizer: optax.GradientTransformation, *, carry: Any = 
     """The state before the first step.
 
     Args:
-        params: the parameters to begin with: a pytree of floating-point arrays, such as `net.init(key)`,
+        params: the initial parameters: a pytree of floating-point arrays, such as `net.init(key, input_size)`,
             `module.init(key, xs)["params"]` of a Flax linen module, or the parameters of `nnx.split`.
-        optimizer: as given to `make_step`.
-        carry: what the first step is given beside the parameters.
-        seed: of the keys that the steps are given.
+        optimizer: the optimizer of `make_step`.
+        carry: the first step's carry.
+        seed: the seed of the steps' keys.
 
     Returns:
-        The state. Its arrays are copies, so training leaves those given as they are.
+        The state. Its arrays are copies, so training does not change the given ones.
 
     Example:
         >>> import jax.numpy as jnp
@@ -52,12 +52,12 @@ def begin(params: Any, optimizer: optax.GradientTransformation, *, carry: Any = 
         (0, None)
     """
     params, carry = jax.tree.map(_own_array, (params, carry))
-    # Some optimizers keep the parameters themselves in their state, and no array may be given away twice.
+    # Some optimizers keep the parameters in their state, and an array cannot be donated twice.
     optimizer_state = jax.tree.map(_own_array, optimizer.init(params))
     zero = jnp.zeros((), jnp.int32)
     return TrainState(params, optimizer_state, carry, jax.random.key(seed), zero, zero, zero)
 
 
 def _own_array(leaf: Any) -> Array:
-    """A copy, of a type that is not weak: a weak type would change when it is saved and read again."""
+    """A copy without a weak type, which a checkpoint would not preserve."""
     return jnp.array(leaf, jnp.asarray(leaf).dtype)

@@ -1,4 +1,4 @@
-"""One step of training: the gradient, its clipping, the update, and what is done where something is not finite."""
+"""One training step: the gradient, clipping, the update, and skipping if a value is not finite."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,30 +21,28 @@ OWN_METRICS = ("step", "loss", "gradient_norm", "skipped")
 def make_step(
     loss: Callable[..., tuple[Any, ...]], optimizer: optax.GradientTransformation, *, clip_norm: float | None = None
 ) -> Step:
-    """Make the function that trains on one batch: `state, metrics = step(state, batch)`, compiled.
+    """Make the compiled function that trains on one batch: `state, metrics = step(state, batch)`.
 
-    A step whose loss, gradient or update is infinite or not a number, or whose new carry is not a number, is skipped:
-    parameters, optimizer state and carry stay as they were. `optax.apply_if_finite` does this for the parameters and
-    its optimizer's state alone, and in the end lets such an update through.
+    A step with a loss, gradient or update that is not finite, or a carry with NaN, is skipped: parameters, optimizer
+    state and carry do not change. `optax.apply_if_finite` leaves out the carry, and applies such an update in the end.
 
     Args:
         loss: `loss(params, carry, batch, key) -> (loss, carry)`, or `(loss, carry, metrics)` with a dictionary of
-            scalars to write down beside the loss. The carry is any pytree whose shapes and types stay the same; no
-            gradient goes from a step to the one before (truncated backpropagation through time). A net that needs the
-            whole sequence, such as a bidirectional one, must not start from this carry. The key is another one in each
-            step.
-        optimizer: any of optax.
-        clip_norm: the largest norm of the gradient as the optimizer gets it; None: as it is.
+            scalars to log. The carry is any pytree with fixed shapes and dtypes. No gradient flows between steps:
+            truncated backpropagation through time. A net that needs the whole sequence, such as a bidirectional one,
+            must not start from this carry. Each step has its own key.
+        optimizer: an optimizer of optax.
+        clip_norm: the largest norm of the gradient; None: no clipping.
 
     Returns:
-        The step. The metrics are `"loss"`, `"gradient_norm"` before it is clipped, `"skipped"`, the number of steps
-        skipped so far, and those of `loss`. It is compiled for each shape of batch, so make it once. The parameters
-        and the optimizer state that it is given are used up: their memory is given to the new ones.
+        The step. Its metrics are `"loss"`, `"gradient_norm"` before clipping, `"skipped"`, the number of steps skipped
+        so far, and those of `loss`. It compiles for each shape of batch, so make it once. It donates the parameters and
+        optimizer state of the given state.
 
     Raises:
-        ValueError: if `clip_norm` is not above 0; while tracing, if a metric of `loss` has a name of the step's own, or
-            a net that needs the whole sequence starts from the carry.
-        TypeError: while tracing, if the carry that comes out has not the shapes and types of the one that goes in.
+        ValueError: if `clip_norm` is not above 0; while tracing, if a metric of `loss` has a reserved name, or a net
+            that needs the whole sequence starts from the carry.
+        TypeError: while tracing, if the carry changes its shapes or dtypes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,11 +57,11 @@ def make_step(
     """
     if not callable(loss) or not hasattr(optimizer, "update"):
         raise TypeError(
-            "make_step: it takes a function `loss(params, carry, batch, key)` and an optimizer of optax; got "
-            f"{loss!r} and {optimizer!r}. Write make_step(loss, optax.adam(1e-3)), say."
+            "make_step: the arguments must be a function `loss(params, carry, batch, key)` and an optimizer of optax; "
+            f"got {loss!r} and {optimizer!r}. Write make_step(loss, optax.adam(1e-3))."
         )
     if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Give None to clip nothing.")
+        raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Pass None for no clipping.")
     update = optax.with_extra_args_support(optimizer).update
 
     @partial(jax.jit, donate_argnames=("params", "optimizer_state"))
@@ -73,7 +71,7 @@ def make_step(
         key = jax.random.fold_in(rest.key, rest.step)
 
         def loss_of(params: Any) -> tuple[Array, tuple[Any, dict[str, Any]]]:
-            # The carry is put together anew, because a variable of nnx can be changed only where it was made.
+            # Copied, because a variable of nnx can change only in the trace that made it.
             carry = jax.tree.map(lambda leaf: leaf, rest.carry)
             with handing_on(carry):
                 result = loss(params, carry, batch, key)
@@ -100,13 +98,13 @@ def make_step(
     def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Array]]:
         rest = state._replace(params=None, optimizer_state=None)
         state, metrics = compiled(state.params, state.optimizer_state, rest, batch)
-        return state, {"loss": metrics.pop("loss"), **metrics}  # what is compiled sorts by name
+        return state, {"loss": metrics.pop("loss"), **metrics}  # jit sorts by name
 
     return step
 
 
 def _clip(gradient: Any, clip_norm: float | None) -> tuple[Any, Array]:
-    """The gradient of at most a norm, and its norm before."""
+    """The clipped gradient, and its norm before clipping."""
     # In float16 the square of 256 is infinite.
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradient)
     norm = optax.tree.norm(wide)
@@ -126,7 +124,7 @@ def _check_result(result: Any) -> None:
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise TypeError(
             "make_step: `loss(params, carry, batch, key)` must return (loss, carry) or (loss, carry, metrics); got "
-            f"{jax.tree.map(describe, result)}. A model without a carry returns the one it was given."
+            f"{jax.tree.map(describe, result)}. A model without a carry returns the given one."
         )
 
 
@@ -140,20 +138,20 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
 
 
 def _check_carry(given: Any, returned: Any) -> None:
-    """Refuse a carry that the next step could not be given, or only after it is compiled anew."""
+    """Reject a carry whose structure, shapes or dtypes change."""
     expected: Any = jax.tree.structure(given)
     actual: Any = jax.tree.structure(returned)
     if actual != expected:
         raise TypeError(
-            "make_step: the carry that `loss` returns must have the structure of the one it is given; got "
-            f"{actual} for {expected}. Return `(loss, carry)`, and give `begin` a carry to begin with."
+            "make_step: the carry that `loss` returns must have the structure of the given one; got "
+            f"{actual} for {expected}. Return `(loss, carry)`, and pass an initial carry to `begin`."
         )
     for (path, before), after in zip(
         jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(returned), strict=True
     ):
         if (before.shape, before.dtype) != (after.shape, after.dtype):
             raise TypeError(
-                "make_step: the carry that `loss` returns must have the shapes and types of the one it is given; got "
-                f"{jax.typeof(after)} for {jax.typeof(before)} at carry{jax.tree_util.keystr(path)}. Cast it, or give "
+                "make_step: the carry that `loss` returns must have the shapes and dtypes of the given one; got "
+                f"{jax.typeof(after)} for {jax.typeof(before)} at carry{jax.tree_util.keystr(path)}. Cast it, or pass "
                 "`begin` a carry of that type."
             )

@@ -1,4 +1,4 @@
-"""From files to bytes to contiguous streams: what is trained on, and what is held out."""
+"""Text from files: its training and held-out bytes, and contiguous streams of them."""
 
 import hashlib
 import sysconfig
@@ -10,20 +10,19 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 
-# One file in so many is held out; of fewer files, one byte in so many of each.
+# Every 10th file is held out; of fewer files, the last 10th of each.
 HELD_OUT_SHARE = 10
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text as bytes, of which a part is held out.
+    """The training and held-out bytes of a text.
 
     Attributes:
         train: the bytes to train on.
-        held_out: the bytes to evaluate on; no part of a file is in both.
-        train_files: how many files the bytes to train on come from.
-        held_out_files: how many files the held-out bytes come from: others than those to train on, or parts of the
-            same ones.
+        held_out: the bytes to evaluate on.
+        train_files: the number of files of the training bytes.
+        held_out_files: the number of files of the held-out bytes: other files, or the ends of the same files.
     """
 
     train: UInt8[np.ndarray, " train_bytes"]
@@ -33,7 +32,7 @@ class Text:
 
     @property
     def description(self) -> str:
-        """What is held out, in words."""
+        """The held-out part in words."""
         if self.held_out_files != self.train_files:
             return f"{_count_files(self.held_out_files)} held out"
         if self.train_files == 1:
@@ -47,32 +46,28 @@ class Text:
 
 
 def standard_library() -> list[Path]:
-    """The modules at the top of Python's standard library, in the order of their names: text that every machine has.
-
-    Returns:
-        The paths of the `*.py` that are not empty.
+    """The top-level modules of Python's standard library, sorted by name: text that every machine has.
 
     Raises:
-        FileNotFoundError: if this Python has none, as where its library is one zip file.
+        FileNotFoundError: if this Python has no such files, because its library is a zip file.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = [path for path in sorted(folder.glob("*.py")) if path.stat().st_size]
     if len(files) < 2:
         raise FileNotFoundError(
-            f"train: without a FILE, Python's standard library must be there as files *.py; got {len(files)} of them "
-            f"in {folder}. Give a FILE of your own."
+            f"train: without a FILE, the standard library must have files *.py; got {len(files)} of them in {folder}. "
+            "Pass a FILE."
         )
     return files
 
 
 def read_text(files: Sequence[Path]) -> Text:
-    """Read files as one text and hold a fixed part of it out.
+    """Read files as one text, and hold out a fixed part.
 
-    Files are sorted by their path. Of ten or more, every tenth is held out; of fewer, the last tenth of each, so that
-    what is held out is like what is trained on.
+    Files are sorted by path. Of ten or more, every tenth is held out; of fewer, the last tenth of each.
 
     Args:
-        files: paths of files of any content; a file that is given twice is read once. None given: `standard_library`.
+        files: paths of any files; duplicates are read once. Empty: `standard_library`.
 
     Returns:
         The text.
@@ -99,17 +94,17 @@ def read_text(files: Sequence[Path]) -> Text:
 
 
 def contiguous_streams(text: UInt8[np.ndarray, " bytes"], rows: int) -> Int[np.ndarray, "length_plus_1 rows"]:
-    """Cut a text into streams that lie side by side, each a contiguous part of it.
+    """Split a text into contiguous streams.
 
-    Stream n goes on where stream n - 1 ends, whose last byte is its first: a byte is the target of the one before it.
+    Stream n begins with the last byte of stream n - 1, because a byte is an input and the target of the byte before it.
 
     Args:
         text: the bytes.
         rows: the number of streams, N.
 
     Returns:
-        `(length + 1, N)`: the inputs are all rows of it but the last, the targets all but the first. Up to N - 1 bytes
-        at the end of the text are left out.
+        `(length + 1, N)`: all rows but the last are inputs, all but the first are targets. Up to N - 1 bytes at the end
+        of the text are dropped.
 
     Example:
         >>> import numpy as np
@@ -123,26 +118,17 @@ def contiguous_streams(text: UInt8[np.ndarray, " bytes"], rows: int) -> Int[np.n
 
 
 def check_enough(text: Text, *, batch: int, window: int) -> None:
-    """Refuse a text that is too short to train on and to evaluate on.
-
-    Args:
-        text: the text.
-        batch: the number of streams to train on.
-        window: the number of steps in a window.
-
-    Raises:
-        ValueError: if it is too short.
-    """
+    """Raise a ValueError if a text is too short to train on a window of each stream, or to evaluate on."""
     needed = batch * window + 1
     if text.train.size < needed:
         raise ValueError(
-            f"train: the bytes to train on must be at least batch * window + 1 = {batch} * {window} + 1 = {needed}, "
-            f"the held-out part not counted; got {text.train.size}. Give more text, or a smaller batch or window."
+            f"train: the training bytes must be at least batch * window + 1 = {batch} * {window} + 1 = {needed}, "
+            f"the held-out part not counted; got {text.train.size}. Use more text, or a smaller batch or window."
         )
     if text.held_out.size < 2:
         raise ValueError(
-            f"train: the held-out bytes must be at least 2, a byte and the one to predict from it; got "
-            f"{text.held_out.size}. Give more text: of fewer than ten files the last tenth of each is held out."
+            f"train: the held-out bytes must be at least 2, an input and its target; got {text.held_out.size}. Use "
+            "more text: of fewer than ten files the last tenth of each is held out."
         )
 
 
@@ -155,8 +141,8 @@ def _read(path: Path) -> UInt8[np.ndarray, " bytes"]:
         content = path.read_bytes()
     except OSError as error:
         raise type(error)(
-            f"train: every FILE must be a file that can be read; got {path}: {error.strerror}. "
-            "Check the path; of a directory, give the files in it."
+            f"train: every FILE must be a readable file; got {path}: {error.strerror}. "
+            "Check the path; for a directory, pass its files."
         ) from error
     if not content:
         raise ValueError(f"train: every FILE must hold text; got {path}, which is empty. Leave it out.")

@@ -62,7 +62,7 @@ def test_a_run_shows_its_memory_its_held_out_bits_and_a_sample(
     assert 0 < bits_per_byte["lstm after 12 steps"] < 9
     assert bits_per_byte["zlib, level 9"] == pytest.approx(8 * len(zlib.compress(held_out, 9)) / 152, abs=1e-3)
     assert "152 held-out bytes" in result.stdout
-    assert "a sample of what it writes" in result.stdout
+    assert "a sample of the model" in result.stdout
     assert "1.34 KiB to train on, 152 B to evaluate on: the last tenth of the file held out" in result.stdout
     assert re.search(r"100%\|.*\| 12/12, loss \S+, \S+ bits/byte, \S+ tokens/s \[", result.stderr)
     assert len(losses(tmp_path / "run")) == 12
@@ -74,7 +74,7 @@ def test_a_run_and_its_sample_follow_from_the_seed(rnnscan: Command, text_file: 
     first, same, other = (rnnscan(*options, "--overwrite", "--seed", seed).stdout for seed in ("0", "0", "1"))
 
     assert first == same
-    samples = [output[output.index("a sample of what it writes") :] for output in (first, other)]
+    samples = [output[output.index("a sample of the model") :] for output in (first, other)]
     assert samples[0] != samples[1]
 
 
@@ -111,7 +111,7 @@ main()
     assert losses(killed) == losses(whole)
     assert len(losses(whole)) == 12
     shown = resumed.stdout.replace(str(killed), str(whole))
-    assert shown.replace("Going on from step 5 of 12.\n", "", 1) == undisturbed.stdout != shown
+    assert shown.replace("Resuming from step 5 of 12.\n", "", 1) == undisturbed.stdout != shown
 
 
 def test_an_interrupted_run_says_how_to_go_on(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ main()
     assert process.returncode == 130
     assert "Traceback" not in process.stderr
     assert process.stderr.splitlines()[-1] == (
-        f"Stopped at step 9. Go on with: rnnscan train --resume --out '{out}' (from step 5)."
+        f"Stopped at step 9. Resume with: rnnscan train --resume --out '{out}' (from step 5)."
     )
     resumed = rnnscan("train", "--resume", "--out", out, "--sample", "40")
     assert resumed.exit_code == 0, resumed.output
@@ -159,7 +159,7 @@ def test_a_run_that_stopped_before_its_first_checkpoint_is_resumed_from_its_begi
         interrupted = rnnscan("train", text_file, *SMALL, "--out", stopped)
     assert interrupted.exit_code == 130
     assert interrupted.stderr.endswith(
-        f"Stopped at step 3. Go on with: rnnscan train --resume --out {stopped} (from step 0).\n"
+        f"Stopped at step 3. Resume with: rnnscan train --resume --out {stopped} (from step 0).\n"
     )
     assert losses(stopped)
 
@@ -239,11 +239,11 @@ main()
     assert process.returncode == 143, process.stderr
     assert "Traceback" not in process.stderr
     assert process.stderr.splitlines()[-1] == (
-        f"Stopped at step 9. Go on with: rnnscan train --resume --out {out} (from step 9)."
+        f"Stopped at step 9. Resume with: rnnscan train --resume --out {out} (from step 9)."
     )
     resumed = rnnscan("train", "--resume", "--out", out)
     assert resumed.exit_code == 0
-    assert "Going on from step 9 of " in resumed.stdout
+    assert "Resuming from step 9 of " in resumed.stdout
     assert rnnscan("train", text_file, *SMALL, "--out", whole).exit_code == 0
     assert losses(out) == losses(whole)
 
@@ -258,8 +258,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     result = rnnscan("train", "--resume", "--out", run, "--sample", "0")
 
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith(f"Warning: the checkpoint {run / 'checkpoints' / '12'} is refused: its file state/")
-    assert f"Going on from the one before it, {run / 'checkpoints' / '10'}." in result.stderr.splitlines()[0]
+    assert result.stderr.startswith(f"Warning: the checkpoint {run / 'checkpoints' / '12'} is damaged: its file state/")
+    assert f"Resuming from the one before it, {run / 'checkpoints' / '10'}." in result.stderr.splitlines()[0]
     assert losses(run) == whole
 
 
@@ -294,16 +294,16 @@ def test_resuming_refuses_what_contradicts_the_run(rnnscan: Command, run: Path, 
         return rnnscan("train", "--resume", "--out", run, "--sample", "0", *options)
 
     assert resume("--hidden", "8", "--recompute", "gates").exit_code == 0
-    assert "--hidden must be as the run began; got 16 on the command line and 8 in" in refused(resume("--hidden", "16"))
-    assert "--hidden must be as the run began; got 256" in refused(resume("--hidden", "256"))
+    assert "--hidden must not change; got 16 on the command line and 8 in" in refused(resume("--hidden", "16"))
+    assert "--hidden must not change; got 256" in refused(resume("--hidden", "256"))
     assert "got all on the command line and ('gates',) in" in refused(resume("--recompute", "all"))
-    assert "--learning-rate must be as the run began" in refused(resume("--learning-rate", "0.5"))
-    assert "The learning rate's decay follows from --steps. Leave it out" in refused(resume("--steps", "20"))
+    assert "--learning-rate must not change" in refused(resume("--learning-rate", "0.5"))
+    assert "The learning rate's decay depends on --steps. Leave it out" in refused(resume("--steps", "20"))
     other = text_file.with_name("other.txt")
     other.write_text("another text")
-    assert "FILE must be as the run began; got " in refused(resume(other))
+    assert "FILE must not change; got " in refused(resume(other))
     text_file.write_bytes(b"another content " * 80)
-    assert "the text must be the one that the run began with" in refused(resume())
+    assert "the text must not change" in refused(resume())
 
 
 def test_a_run_is_not_written_over_unless_asked_for(rnnscan: Command, run: Path, text_file: Path) -> None:
@@ -317,9 +317,7 @@ def test_a_run_is_not_written_over_unless_asked_for(rnnscan: Command, run: Path,
 
 
 def test_resuming_without_a_run_is_refused(rnnscan: Command, tmp_path: Path) -> None:
-    assert "there must be a run to go on with; got no" in refused(
-        rnnscan("train", "--resume", "--out", tmp_path / "none")
-    )
+    assert "--out must hold a run; got no" in refused(rnnscan("train", "--resume", "--out", tmp_path / "none"))
     assert not (tmp_path / "none").exists()
 
 
@@ -358,7 +356,7 @@ def test_what_cannot_be_trained_on_is_refused_before_anything_is_written(
 
 def test_a_directory_that_cannot_be_written_is_refused(rnnscan: Command, text_file: Path) -> None:
     message = refused(rnnscan("train", text_file, *SMALL, "--out", text_file / "run"))
-    assert f"--out must be a directory that can be written; got {text_file / 'run'}: Not a directory." in message
+    assert f"--out must be a writable directory; got {text_file / 'run'}: Not a directory." in message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")

@@ -48,9 +48,9 @@ def test_what_runs_pieces_refuses_a_net_that_needs_the_whole_sequence(kind):
     net = NEED_WHOLE[kind]
     params, carry = arguments(net)
     assert not net.runs_in_pieces
-    with pytest.raises(ValueError, match=rf"^by_chunk: the net must run in pieces, .*{WHY}"):
+    with pytest.raises(ValueError, match=rf"^by_chunk: the net must run in pieces; .*{WHY}"):
         rs.truncated.by_chunk(net, params, XS, carry, size=3)
-    with pytest.raises(ValueError, match=rf"^by_window: the net must run in pieces, .*{WHY}"):
+    with pytest.raises(ValueError, match=rf"^by_window: the net must run in pieces; .*{WHY}"):
         rs.truncated.by_window(net, params, XS, carry, every=2, back=3)
     state = begin(params, optax.sgd(0.1), carry=carry)
     with pytest.raises(ValueError, match=rf"the initial carry must not come from the previous training step; .*{WHY}"):

@@ -59,5 +59,5 @@ def test_no_batch_is_an_error(batches: Any) -> None:
 @pytest.mark.bad_input
 @pytest.mark.parametrize("batches", [{"xs": np.zeros(3)}, None, 3])
 def test_what_holds_no_batches_is_refused(batches: Any) -> None:
-    with pytest.raises(TypeError, match=r"an iterable of them; got \w+\. For one batch in every step write `lambda"):
+    with pytest.raises(TypeError, match=r"an iterable of them; got \w+\. To repeat one batch write `lambda"):
         batches_from(batches, 0)

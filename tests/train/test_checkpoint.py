@@ -115,11 +115,11 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(written: Path
         name = original.relative_to(written / "7").as_posix()
         damage(run.checkpoints / "7" / name, how)
 
-        with pytest.warns(UserWarning, match=r"^the checkpoint .*/7 is refused: its ") as caught:
+        with pytest.warns(UserWarning, match=r"^the checkpoint .*/7 is damaged: its ") as caught:
             restored = run.restore(state_at(0))
 
         assert name in str(caught[0].message)
-        assert f"Going on from the one before it, {run.checkpoints / '3'}." in str(caught[0].message)
+        assert f"Resuming from the one before it, {run.checkpoints / '3'}." in str(caught[0].message)
         assert_same(restored, state_at(3))
         assert run.latest_step() == 3
         assert (run.checkpoints / "7.refused").is_dir()
@@ -135,13 +135,13 @@ def test_every_file_of_a_checkpoint_is_in_its_manifest(written: Path) -> None:
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\xff", '{"step": 7, "arrays": {}, "files": {}}'])
 def test_a_manifest_that_is_not_one_is_refused(run: RunDirectory, content: str) -> None:
     (run.checkpoints / "7" / "manifest.json").write_text(content, encoding="latin-1")
-    with pytest.warns(UserWarning, match=r"7 is refused: its manifest\.json "):
+    with pytest.warns(UserWarning, match=r"7 is damaged: its manifest\.json "):
         assert_same(run.restore(state_at(0)), state_at(3))
 
 
 def test_a_checkpoint_under_the_number_of_another_is_refused(run: RunDirectory) -> None:
     (run.checkpoints / "7").rename(run.checkpoints / "9")
-    with pytest.warns(UserWarning, match=r"9 is refused: its manifest\.json is that of step 7\."):
+    with pytest.warns(UserWarning, match=r"9 is damaged: its manifest\.json is that of step 7\."):
         assert_same(run.restore(state_at(0)), state_at(3))
 
 
@@ -150,8 +150,8 @@ def test_where_all_checkpoints_are_damaged_each_is_named_in_the_error(run: RunDi
     damage(run.checkpoints / "7" / "state" / "manifest.ocdbt", "altered")
     with pytest.raises(
         ValueError,
-        match=r"got none that is: .*/7 is refused: its file state/manifest\.ocdbt has another content than was written "
-        r"\(SHA-256\); .*/3 is refused: its file state/_METADATA is missing\. Put their files back",
+        match=r"got none that is: .*/7 is damaged: its file state/manifest\.ocdbt has changed \(SHA-256\); "
+        r".*/3 is damaged: its file state/_METADATA is missing\. Restore their files",
     ):
         run.restore(state_at(0))
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["3", "7"]
@@ -187,7 +187,7 @@ def test_going_on_after_a_refusal_writes_the_step_again(run: RunDirectory) -> No
 def test_a_checkpoint_of_another_model_is_an_error(
     run: RunDirectory, changed: Callable[[], TrainState], difference: str
 ) -> None:
-    with pytest.raises(ValueError, match=r"must have the arrays of the one that was saved; got " + difference):
+    with pytest.raises(ValueError, match=r"must have the saved state's arrays; got " + difference):
         run.restore(changed())
     assert run.latest_step() == 7
 

@@ -262,7 +262,7 @@ def test_the_progress_shows_the_loss_and_what_was_skipped(capsys: pytest.Capture
         ({"evaluate_every": 0}, r"fit: `evaluate_every` must be at least 1; got 0\."),
         ({"checkpoint_every": 0}, r"fit: `checkpoint_every` must be at least 1; got 0\."),
         ({"most_skipped": -1}, r"fit: `most_skipped` must be at least 0; got -1\."),
-        ({"checkpoint_every": 2}, r"fit: with `checkpoint_every` there must be a directory .*; got no `run`\."),
+        ({"checkpoint_every": 2}, r"fit: `checkpoint_every` must be given with a directory; got no `run`\."),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:

@@ -227,7 +227,7 @@ def test_the_types_of_a_state_are_its_own_from_the_beginning() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda carry: (carry, carry), r"must have the structure of the one it is given; got .* for "),
+        (lambda carry: (carry, carry), r"must have the structure of the given one; got .* for "),
         (lambda carry: carry[:1], r"got float32\[1,4\] for float32\[3,4\] at carry\. Cast it"),
         (lambda carry: carry.astype(jnp.bfloat16), r"got bfloat16\[3,4\] for float32\[3,4\] at carry\. Cast it"),
     ],

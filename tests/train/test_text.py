@@ -109,7 +109,7 @@ def test_a_text_of_exactly_one_window_is_enough() -> None:
 
 
 def test_a_text_that_is_too_short_says_how_many_bytes_are_needed() -> None:
-    with pytest.raises(ValueError, match=r"4 \* 8 \+ 1 = 33, the held-out part not counted; got 32\. Give more text"):
+    with pytest.raises(ValueError, match=r"4 \* 8 \+ 1 = 33, the held-out part not counted; got 32\. Use more text"):
         check_enough(Text(np.zeros(32, np.uint8), np.zeros(9, np.uint8), 1, 1), batch=4, window=8)
     with pytest.raises(ValueError, match=r"the held-out bytes must be at least 2, .*; got 1\."):
         check_enough(Text(np.zeros(99, np.uint8), np.zeros(1, np.uint8), 1, 1), batch=4, window=8)
@@ -127,5 +127,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_a_python_without_its_library_as_files_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
-    with pytest.raises(FileNotFoundError, match=r"got 0 of them in .*\. Give a FILE of your own\."):
+    with pytest.raises(FileNotFoundError, match=r"got 0 of them in .*\. Pass a FILE\."):
         read_text([])

@@ -53,7 +53,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path, run: RunDir
 
 
 def test_resuming_where_no_run_is_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"there must be a run to go on with; got no .*config\.json\."):
+    with pytest.raises(FileNotFoundError, match=r"--out must hold a run; got no .*config\.json\."):
         read_run(RunDirectory(tmp_path))
 
 
