@@ -47,7 +47,7 @@ def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytes
 
     result = rnnscan("explain", "my_cells:two", *SMALL)
     assert result.exit_code == 2
-    assert "--hidden is for the cells of the library; got --hidden 8 and 'my_cells:two'" in " ".join(
+    assert "--hidden must be given with a cell of the library; got --hidden 8 and 'my_cells:two'" in " ".join(
         result.output.split()
     )
 
