@@ -1,1 +1,1 @@
-"""Time and memory of rnnscan beside plain JAX and other libraries: `python -m benchmarks`, or `make bench`."""
+"""Time and memory of rnnscan, plain JAX and other libraries: `python -m benchmarks`, or `make bench`."""

@@ -31,14 +31,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(
     workload: Annotated[list[str] | None, typer.Option(help=f"{', '.join(WORKLOADS)}; may be repeated")] = None,
-    rows: Annotated[str | None, typer.Option(help=f"some of {','.join(DESCRIPTIONS)}; plain is always there")] = None,
+    rows: Annotated[str | None, typer.Option(help=f"some of {','.join(DESCRIPTIONS)}; plain always runs")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="without other libraries, at least 5 rounds")] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="the least number of rounds; 9 without --quick")] = None,
     engine: Annotated[Engine, typer.Option(help="of rnnscan's rows")] = "auto",
     precision: Annotated[Precision, typer.Option(help="of products on a GPU")] = "float32",
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
-    """Time and memory of rnnscan beside plain JAX and other libraries."""
+    """Time and memory of rnnscan, plain JAX and other libraries."""
     options = Options(
         rows=_known(rows.split(","), DESCRIPTIONS, "--rows") | {"plain"} if rows else _default_rows(quick),
         rounds=rounds or (5 if quick else 9),
@@ -47,16 +47,16 @@ def main(
         precision=precision,
     )
     names = _known(workload or list(WORKLOADS), WORKLOADS, "--workload")
-    # A wide table in a narrow terminal wraps in every cell.
+    # In a narrow terminal a wide table wraps in every cell.
     console = Console(highlight=False, width=max(Console().width, 125))
     _set_precision(precision)
     machine = describe_machine(precision)
     for heading, text in machine.items():
         console.print(f"{heading}: {escape(text)}")
     results = _run_all([name for name in WORKLOADS if name in names], options, console)
-    console.print(rich_table("What was aimed at", BAR_HEADINGS, bar_rows(bars(results))))
+    console.print(rich_table("Targets", BAR_HEADINGS, bar_rows(bars(results))))
     if write is not None:
-        # Where the page is written says nothing of how it was made.
+        # The page's own path is no part of the command that it shows.
         arguments = [one for one in sys.argv[1:] if one not in ("--write", str(write), f"--write={write}")]
         command = shlex.join(["python", "-m", "benchmarks", *arguments])
         write.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def _known(names: list[str], known: Collection[str], option: str) -> set[str]:
 
 
 def _set_precision(precision: Precision) -> None:
-    # XLA would reserve most of a GPU's memory, and torch is to have some of it. Read when the backend is first used.
+    # XLA reserves most of a GPU's memory, and torch needs some. JAX reads this when it first uses the backend.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if jax.default_backend() != "cpu":
         jax.config.update("jax_default_matmul_precision", precision)

@@ -1,4 +1,4 @@
-"""What was aimed at, and what was reached."""
+"""The targets and the figures reached."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ Figure = Callable[[Result], float | None]
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure that should not be above its limit.
+    """A target: a figure that should not exceed its limit.
 
     Attributes:
-        text: what it is a figure of.
-        figure: what was reached.
-        limit: what was aimed at.
-        where: the workloads it speaks of.
+        text: the figure in words.
+        figure: the figure reached.
+        limit: the limit.
+        where: the workloads.
     """
 
     text: str
@@ -32,16 +32,12 @@ class Bar:
 
     @property
     def met(self) -> bool:
-        """Whether the limit is kept."""
+        """Whether the figure is within the limit."""
         return self.figure <= self.limit
 
 
 def bars(results: Results) -> list[Bar]:
-    """The bars that something was measured for, in order.
-
-    Args:
-        results: by workload; not all of them need be there.
-    """
+    """The bars of the measured workloads, in order."""
     found = [*_layer_bars(results), *_choice_bars(results), *_workload_bars(results), *_compile_bars(results)]
     return [bar for bar in found if bar is not None]
 
@@ -103,7 +99,7 @@ def _compile(row: str, other: str) -> Figure:
 
 
 def _beside_torch(row: str) -> Figure:
-    """The worse of two ratios, because one other program is enough to make most of torch's rounds much slower."""
+    """The worse of two ratios, because one other program makes most of torch's rounds much slower."""
 
     def figure(result: Result) -> float | None:
         if result.busy or not {row, "torch"} <= result.train.keys():
@@ -133,7 +129,7 @@ def _middle(text: str, results: Results, workloads: Iterable[str], figure: Figur
 
 
 def _worst(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
-    """The bar that every workload should keep."""
+    """The bar for every workload."""
     figures = _figures(results, workloads, figure)
     if not figures:
         return None

@@ -1,8 +1,7 @@
 """Textbook cells, `cell(params, carry, x) -> (carry, y)`, as a user of `lax.scan` writes them.
 
-The parameters of LSTM and GRU are laid out as those of `rnnscan.cells`, so that both can be given the same. The cells
-that rnnscan does not have take a `label`: the identity for `lax.scan`, `rnnscan.name` for rnnscan. A label that no one
-reads costs memory in plain autodiff, so plain JAX must not be given one.
+LSTM and GRU take the parameters of `rnnscan.cells`. The others take a `label`: `rnnscan.name` for rnnscan, and the
+identity for `lax.scan`, because a label that no policy reads costs memory in plain autodiff.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ Cell = Callable[[Any, Any, Any], tuple[Any, Any]]
 
 
 def no_label(value: Any, label: str) -> Any:
-    """The value; where names are not wanted."""
+    """The value without a label."""
     return value
 
 
@@ -43,7 +42,7 @@ def gru(params: Params, carry: tuple[Array], x: Array) -> tuple[tuple[Array], Ar
 
 
 def stacked_lstm(params: Params, carry: tuple[Any, ...], x: Array) -> tuple[tuple[Any, ...], Array]:
-    """LSTMs one above the other; parameters and carry as those of `rnnscan.stack`."""
+    """Stacked LSTMs, with the parameters and carry of `rnnscan.stack`."""
     carries = []
     for layer, layer_carry in enumerate(carry):
         new_carry, x = lstm(params[f"layer_{layer}"], layer_carry, x)
@@ -69,7 +68,7 @@ def layer_norm_lstm(label: Label) -> Cell:
 
 
 def min_gru(label: Label) -> Cell:
-    """The minimal GRU of Feng et al. 2024: gate and candidate do not see the hidden state, so it is linear in it."""
+    """The minimal GRU of Feng et al. 2024: gate and candidate ignore the hidden state, so the step is linear in it."""
 
     def cell(params: Params, carry: tuple[Array], x: Array) -> tuple[tuple[Array], Array]:
         (hidden,) = carry
@@ -83,9 +82,9 @@ def min_gru(label: Label) -> Cell:
 
 
 def attention_lstm(label: Label) -> Cell:
-    """A decoder: additive attention (Bahdanau et al. 2015) over an encoder's outputs, whose context enters an LSTM.
+    """A decoder: additive attention (Bahdanau et al. 2015) over an encoder's outputs, with its context fed to an LSTM.
 
-    The parameters hold "encoder" `(N, L, E)` and "keys" `(N, L, A)` beside the weights.
+    The parameters hold "encoder" `(N, L, E)` and "keys" `(N, L, A)` besides the weights.
     """
 
     def cell(params: Params, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:

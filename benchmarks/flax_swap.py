@@ -1,7 +1,4 @@
-"""What one changed line in a training script of Flax saves: `nn.RNN` and `nnx.RNN` beside those of rnnscan.
-
-python -m benchmarks.flax_swap
-"""
+"""Savings from replacing `nn.RNN` and `nnx.RNN` by those of rnnscan: `python -m benchmarks.flax_swap`."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +26,7 @@ Make: TypeAlias = Callable[[Any, Any], tuple[Loss, Any]]
 
 
 class LinenModel(nn.Module):
-    """The script's model; `rnn` is the line that changes."""
+    """A model with an RNN of Flax or rnnscan."""
 
     rnn: Any
     cell: Any

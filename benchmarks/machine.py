@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine and the versions of a measurement."""
 
 import datetime
 import os
@@ -13,11 +13,7 @@ PACKAGES = ("rnnscan", "jax", "jaxlib", "flax", "dm-haiku", "equinox", "keras", 
 
 
 def describe_machine(precision: str) -> dict[str, str]:
-    """Machine, versions, precision and date, without the machine's name.
-
-    Args:
-        precision: of products.
-    """
+    """Machine, versions, precision of products and date, without the machine's name."""
     return {
         "machine": f"{_processor()}, {processors()} processors, {platform.system()}{_accelerator()}",
         "versions": f"Python {platform.python_version()}, {', '.join(_versions())}",
@@ -27,7 +23,7 @@ def describe_machine(precision: str) -> dict[str, str]:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

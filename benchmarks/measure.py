@@ -1,4 +1,4 @@
-"""Compile rows, check that they agree, and let them take turns."""
+"""Compile rows, check that they agree, and time them in turns."""
 
 import math
 import random
@@ -20,12 +20,7 @@ MOST_ROUNDS = 100
 
 
 def prepare_jax(row: JaxRow, *, compilations: int = 1) -> Runner:
-    """Compile a row and count its bytes.
-
-    Args:
-        row: the row.
-        compilations: how often its training step is compiled; the fastest counts.
-    """
+    """Compile a row and count its bytes. The fastest of several compilations counts."""
     everything = tuple(range(len(row.arguments)))
     seconds = []
     for _ in range(compilations):
@@ -44,39 +39,36 @@ def prepare_jax(row: JaxRow, *, compilations: int = 1) -> Runner:
 
 
 def warm_compiler() -> None:
-    """Compile something, so that the first row that is timed does not pay for the compiler's own start."""
+    """Compile something, so that the first row's compile time excludes the compiler's start."""
     _compile(jax.grad(lambda x: lax.scan(lambda carry, _: (jnp.tanh(carry @ carry), None), x, None, 4)[0].sum()), _ONES)
 
 
 def check_agreement(row: str, result: Any, reference: Any, tolerance: float) -> None:
-    """Refuse to time a row that computes something else.
+    """Raise an ArithmeticError if a row's loss or gradients differ from the reference.
 
     Args:
-        row: its name.
+        row: the row's name.
         result: its loss and gradients.
-        reference: what they must be.
-        tolerance: the norm of the difference of each leaf, beside the norm of the leaf.
-
-    Raises:
-        ArithmeticError: if one differs.
+        reference: the loss and gradients of plain autodiff.
+        tolerance: the largest norm of a leaf's difference, relative to the leaf's norm.
     """
     differences = jax.tree.map(_relative_difference, result, reference)
     for path, difference in jax.tree_util.tree_leaves_with_path(differences):
         if not difference <= tolerance:
             raise ArithmeticError(
-                f"{row}: (loss, gradients){jax.tree_util.keystr(path)} differs from plain autodiff by {difference:.1e} "
-                f"of its norm; at most {tolerance:.0e} was expected."
+                f"{row}: (loss, gradients){jax.tree_util.keystr(path)} must be within {tolerance:.0e} of plain "
+                f"autodiff, relative to its norm; got {difference:.1e}."
             )
 
 
 def take_turns(
     runs: Mapping[str, Callable[[], Any]], *, rounds: int, report: Callable[[int, int], None]
 ) -> dict[str, list[float]]:
-    """Run all rows in every round, so that what else the machine does falls on all of them alike.
+    """Run all rows in every round, so that other load slows all of them alike.
 
     Args:
         runs: by row, "plain" among them.
-        rounds: the least number of rounds; there are more where the plain row takes less than a second in them.
+        rounds: the least number of rounds; there are more if the plain row takes less than a second in them.
         report: called with the number of the round and of all rounds.
 
     Returns:
@@ -91,7 +83,7 @@ def take_turns(
     shuffle = random.Random(0).shuffle
     for number in range(1, rounds + 1):
         report(number, rounds)
-        # A row inherits caches and threads from the one before it, so it is not always the same one.
+        # Shuffled, because a row inherits caches and threads from the row before it.
         shuffle(order)
         for row in order:
             times[row].append(_seconds(runs[row]))
@@ -108,7 +100,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def _compile(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
-    """Trace and compile from empty caches: otherwise the first row would trace for the others what they share."""
+    """Trace and compile from empty caches, which the rows would share."""
     jax.clear_caches()
     start = time.perf_counter()
     compiled = jax.jit(function).lower(*arguments).compile()
@@ -116,7 +108,7 @@ def _compile(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
 
 
 def _kept_params_bytes(row: JaxRow) -> int:
-    """Bytes of the residuals that are leaves of the parameters, as they are."""
+    """Bytes of the residuals that are parameters."""
     closed = jax.make_jaxpr(lambda *arguments: jax.vjp(row.loss, *arguments)[1])(*row.arguments)
     leaves = len(jax.tree.leaves(row.arguments[0]))
     params = {id(variable) for variable in closed.jaxpr.invars[:leaves]}

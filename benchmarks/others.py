@@ -1,23 +1,23 @@
-"""How busy other programs kept the processors while rows were timed."""
+"""The load of other programs while rows are timed."""
 
 import os
 import time
 from pathlib import Path
 
 
-# A share of the processors. Above it torch's threads, which spin while they wait for each other, are slowed down more
-# than XLA's: by 10 and more times where every processor is taken.
+# A share of the processors. Above it torch's threads, which spin while they wait, slow down more than XLA's: more than
+# tenfold if every processor is taken.
 TOO_MUCH = 0.1
 
 
 class Others:
-    """The share of all processors that other programs take, from when this is made on."""
+    """The share of all processors that other programs have taken since this was made."""
 
     def __init__(self) -> None:
         self._start = _busy_seconds()
 
     def share(self) -> float | None:
-        """Between 0 and 1; None where the system does not tell."""
+        """Between 0 and 1; None if the system does not report it."""
         end = _busy_seconds()
         if self._start is None or end is None:
             return None
@@ -26,7 +26,7 @@ class Others:
 
 
 def _busy_seconds() -> tuple[float, float, float] | None:
-    """The clock, the seconds that all processors were busy in sum, and those of them for this process."""
+    """The clock, the busy seconds of all processors, and those of this process."""
     statistics = Path("/proc/stat")
     if not statistics.exists():
         return None

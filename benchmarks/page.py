@@ -1,4 +1,4 @@
-"""The page of the documentation that shows what was measured."""
+"""The benchmark page of the documentation."""
 
 from collections.abc import Mapping
 
@@ -11,27 +11,20 @@ from benchmarks.workloads import WORKLOADS
 INTRODUCTION = """\
 # Benchmarks
 
-One training step is the loss, the sum of squares of all outputs unless the workload says otherwise, and its gradient
-for parameters and inputs. All rows of a workload run in one process and take turns; "forward", "training" and "compile"
-are times relative to `plain`, the first two as the median over the rounds of the ratio within a round. "kept" is what
-`jax.vjp` holds between the passes, "no params" the same without what are parameters themselves, "temporary" the peak
-that XLA's memory analysis gives for the training step beside its arguments and results. Before anything was timed, the
-rows of rnnscan and of `lax.scan` gave the same loss and gradients, to rounding. Rows of other libraries have parameters
-of their own. Only the ratios carry over to other machines.
+A training step computes the loss, the sum of squares of all outputs unless the workload says otherwise, and its
+gradient for parameters and inputs. All rows of a workload run in one process and take turns. "forward", "training" and
+"compile" are times relative to `plain`; the first two are the median over the rounds of the ratio within a round.
+"kept" are the residuals of `jax.vjp`, and "no params" those that are not parameters. "temporary" is XLA's peak for the
+training step, besides its arguments and results. Before the timing, the rows of rnnscan and of `lax.scan` gave the same
+loss and gradients, to rounding. Rows of other libraries have their own parameters. Only the ratios carry over to other
+machines.
 """
 
 
 def make_page(
     results: Mapping[str, Result], *, machine: Mapping[str, str], command: str, descriptions: Mapping[str, str]
 ) -> str:
-    """The page in Markdown.
-
-    Args:
-        results: by workload.
-        machine: what it was measured on, by heading.
-        command: that measured it.
-        descriptions: of rows.
-    """
+    """The page in Markdown."""
     shown = {row for result in results.values() for row in result.runners}
     parts = [INTRODUCTION, "\n".join(f"- {heading}: {text}" for heading, text in machine.items())]
     parts.append(f"Made by `{command}`.")
@@ -42,6 +35,6 @@ def make_page(
         parts.append(f"Workload `{name}`.")
         parts.append(markdown_table(HEADINGS, result_rows(result)))
         parts.append("\n".join(notes(result)))
-    parts.append("## What was aimed at")
+    parts.append("## Targets")
     parts.append(markdown_table(BAR_HEADINGS, bar_rows(bars(results))))
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -1,6 +1,6 @@
-"""Other libraries on JAX, each as its own users write it: their cells, their parameters, their layout.
+"""Other libraries on JAX, with their own cells, parameters and layout.
 
-They compute a loss of the same sizes, not the same numbers. Each function takes a workload of LSTMs or GRUs and imports
+They compute a loss of the same sizes, with other values. Each function takes a workload of LSTMs or GRUs and imports
 its library, which may be absent.
 """
 
@@ -46,7 +46,7 @@ def nnx(workload: Workload) -> JaxRow:
     graph, params, *other = nnx.split(nnx.Sequential(*layers), nnx.Param, ...)
 
     def apply(params: Any, xs: Array) -> Array:
-        # A copy, because an RNN counts the keys of its initial carries up, which only a state of this trace can.
+        # A copy, because an RNN counts its keys, and Flax allows that only in the trace that made the state.
         return nnx.merge(graph, params, *other, copy=True)(xs)
 
     return _row(apply, params, _inputs(workload))

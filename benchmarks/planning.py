@@ -1,4 +1,4 @@
-"""What planning is worth: its choice beside the fastest that fits, and long sequences whose last state alone is read.
+"""The planned choice against the fastest that fits, and long sequences with a loss on the last state.
 
 python -m benchmarks.planning
 """
@@ -24,7 +24,7 @@ from rnnscan.insight.tradeoff import choice_name
 from rnnscan.insight.training_step import TrainingStep
 
 
-# Cell, steps, rows, features: small enough that every choice can be run.
+# Cell, steps, rows, features: small enough to run every choice.
 SMALL = [
     (cells.LSTM(48), 96, 8, 24),
     (cells.GRU(48), 96, 8, 24),
@@ -83,7 +83,7 @@ def compare_with_every_choice(cell: Any, length: int, batch: int, features: int,
 
 
 def last_state(table: Table) -> None:
-    """LSTM, T = 1000, N = 32, H = 256, loss on the last state; the input is counted on neither side."""
+    """LSTM, T = 1000, N = 32, H = 256, loss on the last state; kept bytes exclude the input."""
     cell, features = cells.LSTM(256), 128
     xs = jnp.asarray(np.random.default_rng(0).normal(size=(1000, 32, features)), jnp.float32)
     params, carry = cell.init(jax.random.key(0), features), cell.initial_carry(xs[0])

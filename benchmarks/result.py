@@ -1,4 +1,4 @@
-"""A row that is ready to run, and what was measured of a workload's rows."""
+"""A compiled row, and the measurements of a workload's rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from benchmarks.others import TOO_MUCH
 
 @dataclass(frozen=True)
 class Runner:
-    """A row that is ready to run.
+    """A compiled row.
 
     Attributes:
         forward: computes the loss, and waits for it.
         train: computes the loss and all gradients, and waits for them.
-        kept: bytes between the forward and the backward pass; None where they cannot be counted.
-        kept_beside_params: the same without those that are parameters themselves.
-        temporary: bytes that the training step needs beside arguments and results; None where that is not known.
-        compile_seconds: to trace and compile the training step; None where nothing is compiled.
+        kept: bytes kept for the backward pass; None if unknown.
+        kept_beside_params: the same without parameters.
+        temporary: bytes that the training step needs besides arguments and results; None if unknown.
+        compile_seconds: the time to trace and compile the training step; None if it is not compiled.
     """
 
     forward: Callable[[], Any]
@@ -31,14 +31,14 @@ class Runner:
 
 @dataclass
 class Result:
-    """What was measured of one workload.
+    """The measurements of one workload.
 
     Attributes:
         runners: by row.
         forward: seconds of each round, by row.
         train: seconds of each round, by row.
-        absent: rows that should have been there, with the reason why they are not.
-        others: the share of the processors that other programs took meanwhile; None where that is not known.
+        absent: missing rows, each with the reason.
+        others: the share of the processors that other programs took; None if unknown.
     """
 
     runners: dict[str, Runner]
@@ -49,19 +49,19 @@ class Result:
 
     @property
     def busy(self) -> bool:
-        """Whether other programs took so much that times say little."""
+        """Whether other programs took too much for reliable times."""
         return self.others is not None and self.others > TOO_MUCH
 
     def forward_ratio(self, row: str, other: str = "plain") -> float:
-        """The median over the rounds of a row's forward time by another's in the same round."""
+        """The median over the rounds of the ratio of two rows' forward times in a round."""
         return _median_ratio(self.forward[row], self.forward[other])
 
     def train_ratio(self, row: str, other: str = "plain") -> float:
-        """The same of the training step: loss and gradients."""
+        """The same for the training step: loss and gradients."""
         return _median_ratio(self.train[row], self.train[other])
 
     def fastest_train_ratio(self, row: str, other: str = "plain") -> float:
-        """A row's fastest training step by another's."""
+        """The ratio of two rows' fastest training steps."""
         return min(self.train[row]) / min(self.train[other])
 
     def train_milliseconds(self, row: str) -> float:
@@ -69,19 +69,19 @@ class Result:
         return 1000 * median(self.train[row])
 
     def kept_ratio(self, row: str, other: str = "plain") -> float | None:
-        """A row's kept bytes by another's."""
+        """The ratio of two rows' kept bytes."""
         return _ratio(self.runners[row].kept, self.runners[other].kept)
 
     def kept_beside_params_ratio(self, row: str, other: str = "plain") -> float | None:
-        """The same without parameters, which the caller holds anyway."""
+        """The same without parameters, which the caller keeps anyway."""
         return _ratio(self.runners[row].kept_beside_params, self.runners[other].kept_beside_params)
 
     def temporary_ratio(self, row: str, other: str = "plain") -> float | None:
-        """A row's peak temporary bytes by another's."""
+        """The ratio of two rows' peak temporary bytes."""
         return _ratio(self.runners[row].temporary, self.runners[other].temporary)
 
     def compile_ratio(self, row: str, other: str = "plain") -> float | None:
-        """A row's time to trace and compile by another's."""
+        """The ratio of two rows' times to trace and compile."""
         return _ratio(self.runners[row].compile_seconds, self.runners[other].compile_seconds)
 
 

@@ -1,4 +1,4 @@
-"""The rows that compute the same loss of the same parameters: rnnscan's memory choices, and plain `lax.scan`."""
+"""The rows with the same loss and parameters: rnnscan's memory choices, and plain `lax.scan`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ DESCRIPTIONS = {
     "plain": "`lax.scan` over a textbook cell, differentiated by JAX",
     "checkpoint": "the same with `jax.checkpoint` on the body of the scan",
     "segments": "two nested `lax.scan` of sqrt(T) steps each, the inner one under `jax.checkpoint`",
-    "associative-scan": "`lax.associative_scan`, parallel in time, as the paper of the cell has it",
+    "associative-scan": "`lax.associative_scan`, parallel in time, as in the cell's paper",
     "rnnscan": "`rs.scan`, whose default is `Memory()`: every name is kept",
     "rnnscan-all": '`Memory(recompute="all")`: no name is kept',
     "rnnscan-lax": '`Memory(recompute="all")` with `engine="lax"`',
@@ -40,11 +40,11 @@ class JaxRow:
 
 
 def same_function_rows(workload: Workload, engine: Engine) -> dict[str, JaxRow]:
-    """The rows whose loss and gradients must be those of plain `lax.scan`, to rounding; that one first.
+    """The rows with the loss and gradients of plain `lax.scan`, to rounding. Plain is first.
 
     Args:
-        workload: what they compute.
-        engine: which one rnnscan's rows run on, apart from the row that says so itself.
+        workload: the workload.
+        engine: the engine of rnnscan's rows, except "rnnscan-lax".
     """
     memory = workload.memory
     recompute = replace(memory, recompute="all")
@@ -70,18 +70,18 @@ def rnnscan_scan(memory: rs.Memory, engine: Engine) -> Scan:
 
 
 def plain_scan(cell: CellPair, params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """What every ratio is relative to."""
+    """The reference of every ratio."""
     return lax.scan(lambda carry, x: cell.textbook(params, carry, x), carry, xs)
 
 
 def checkpoint_scan(cell: CellPair, params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """Without the barriers that JAX's documentation calls unnecessary in the body of a scan."""
+    """`jax.checkpoint` without barriers, which JAX's documentation calls unnecessary in the body of a scan."""
     body = jax.checkpoint(lambda carry, x: cell.textbook(params, carry, x), prevent_cse=False)
     return lax.scan(body, carry, xs)
 
 
 def segment_scan(cell: CellPair, params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """What a user writes by hand for `segment="sqrt"`, where T is a square."""
+    """A user's own version of `segment="sqrt"`, for a square T."""
     steps = isqrt(len(xs))
     if steps * steps != len(xs):
         raise ValueError(f"segment_scan: the number of steps must be a square; got {len(xs)}.")
@@ -95,7 +95,7 @@ def segment_scan(cell: CellPair, params: Any, carry: Any, xs: Any) -> tuple[Any,
 
 
 def associative_min_gru(cell: CellPair, params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """The minGRU alone, from a state of zeros."""
+    """The minGRU from a state of zeros."""
     update, candidate = jnp.split(xs @ params["kernel"] + params["bias"], 2, axis=-1)
     update = jax.nn.sigmoid(update)
 

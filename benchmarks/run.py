@@ -1,4 +1,4 @@
-"""One workload from its rows to its result."""
+"""Measure one workload."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from benchmarks.workloads import Workload
 DESCRIPTIONS = rows.DESCRIPTIONS | peers.DESCRIPTIONS | torch_peer.DESCRIPTIONS
 OWN_ROWS = tuple(rows.DESCRIPTIONS)
 
-# What sums of float32 may differ by when they are taken in another order, and what TensorFloat-32 adds.
+# The rounding of float32 sums in another order, and of TensorFloat-32.
 TOLERANCES = {"float32": 1e-4, "tensorfloat32": 2e-2}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is the same for all workloads.
+    """The options of all workloads.
 
     Attributes:
-        rows: the rows wanted; a workload has those of them that fit it.
+        rows: the rows to run, if they fit a workload.
         rounds: the least number of rounds.
-        compilations: how often each training step is compiled; the fastest counts.
-        engine: of rnnscan's rows.
-        precision: of products.
+        compilations: the compilations of each training step; the fastest counts.
+        engine: the engine of rnnscan's rows.
+        precision: the precision of products.
     """
 
     rows: Collection[str]
@@ -39,13 +39,7 @@ class Options:
 
 
 def run_workload(workload: Workload, options: Options, report: Callable[[str], None]) -> Result:
-    """Compile, check and measure the rows of a workload.
-
-    Args:
-        workload: what to measure.
-        options: how.
-        report: called with what is done next, in words.
-    """
+    """Compile, check and measure the rows of a workload. `report` gets the next action in words."""
     runners: dict[str, Runner] = {}
     absent: dict[str, str] = {}
     for row, prepare in _makers(workload, options):
@@ -67,7 +61,7 @@ def run_workload(workload: Workload, options: Options, report: Callable[[str], N
 
 
 def _makers(workload: Workload, options: Options) -> Iterator[tuple[str, Callable[[], Runner]]]:
-    """The wanted rows that the workload has, each with what prepares it."""
+    """The rows to run, each with the function that compiles it."""
     for row, jax_row in same_function_rows(workload, options.engine).items():
         if row in options.rows:
             yield row, partial(prepare_jax, jax_row, compilations=options.compilations)

@@ -1,4 +1,4 @@
-"""Tables of what was measured, for the console and for Markdown."""
+"""Tables of measurements, for the console and for Markdown."""
 
 from collections.abc import Iterable, Sequence
 
@@ -41,12 +41,14 @@ def bar_rows(bars: Iterable[Bar]) -> list[tuple[str, ...]]:
 
 
 def notes(result: Result) -> list[str]:
-    """What is to be said below a workload's table."""
-    said = [f"{len(result.train['plain'])} rounds of training steps, {len(result.forward['plain'])} of forward passes."]
+    """The notes below a workload's table."""
+    lines = [
+        f"{len(result.train['plain'])} rounds of training steps, {len(result.forward['plain'])} of forward passes."
+    ]
     if result.others is not None:
-        verdict = ": too much to compare with torch, and to rely on the times" if result.busy else ""
-        said.append(f"Other programs took {100 * result.others:.0f} % of the processors meanwhile{verdict}.")
-    return said + [f"Without {row}: {reason}." for row, reason in result.absent.items()]
+        verdict = ": too much for reliable times" if result.busy else ""
+        lines.append(f"Other programs took {100 * result.others:.0f} % of the processors{verdict}.")
+    return lines + [f"Without {row}: {reason}." for row, reason in result.absent.items()]
 
 
 def rich_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

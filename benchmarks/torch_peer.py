@@ -1,7 +1,7 @@
-"""`torch.nn.LSTM` and `torch.nn.GRU`, on the accelerator where torch has one, else on the processor.
+"""`torch.nn.LSTM` and `torch.nn.GRU`, on torch's accelerator if it has one, else on the processor.
 
-On the processor torch and XLA share one process: each has threads of its own, and neither is slower for having the
-other there (measured). On a busy machine torch's threads spin while they wait for each other, and its times jump.
+On the processor torch and XLA share one process with separate threads; neither slows the other down (measured). On a
+busy machine torch's threads spin while they wait for each other, and its times jump.
 """
 
 from benchmarks.machine import processors
@@ -13,12 +13,7 @@ DESCRIPTIONS = {"torch": "`torch.nn.LSTM` or `torch.nn.GRU`, with as many thread
 
 
 def prepare_torch(workload: Workload, *, tensor_float_32: bool) -> Runner:
-    """Make the module and its input.
-
-    Args:
-        workload: of LSTMs or GRUs.
-        tensor_float_32: whether products may be taken in TensorFloat-32 on a GPU.
-    """
+    """Make the module and its input. `tensor_float_32` allows TensorFloat-32 products on a GPU."""
     import torch
 
     torch.set_num_threads(processors())

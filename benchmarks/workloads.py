@@ -1,4 +1,4 @@
-"""What is measured: a cell, its sizes, and what the loss is made of."""
+"""The workloads: a cell, its sizes, and its loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
 
 class CellPair(NamedTuple):
-    """The same cell twice: as rnnscan is given it, and as a user of `lax.scan` writes it."""
+    """The same cell twice: for rnnscan, and as a user of `lax.scan` writes it."""
 
     library: Cell
     textbook: Cell
@@ -39,16 +39,16 @@ class CellPair(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A loss to train on.
+    """A training loss: the sum of squares of outputs.
 
     Attributes:
-        title: of its table.
+        title: the title of its table.
         shape: its sizes.
-        make_arguments: takes a PRNG key; returns `(params, *inputs)`, all of which get gradients.
-        outputs: takes a way to run a cell, then the arguments; returns what the loss is the sum of squares of.
-        family: which cell it is; other libraries have "lstm" and "gru", here with the loss on all outputs.
-        layers: one above the other.
-        memory: what rnnscan's memory choices start from.
+        make_arguments: `make_arguments(key) -> (params, *inputs)`; all get gradients.
+        outputs: `outputs(scan, *arguments)`: the values whose squares are summed.
+        family: the cell; other libraries run "lstm" and "gru".
+        layers: the number of layers.
+        memory: the base of rnnscan's memory choices.
     """
 
     title: str
@@ -74,7 +74,7 @@ class Workload:
 
 
 def _library_workload(kind: Literal["lstm", "gru"], shape: Shape, *, layers: int = 1) -> Workload:
-    """A cell that rnnscan has, with the loss on the outputs of all steps."""
+    """A cell of rnnscan, with the loss on the outputs of all steps."""
     make_cell = {"lstm": rs.cells.LSTM, "gru": rs.cells.GRU}[kind]
     one_layer: Cell = cells.lstm if kind == "lstm" else cells.gru
     cell: Any = make_cell(shape.hidden)
@@ -125,7 +125,7 @@ def _min_gru(shape: Shape) -> Workload:
 
 
 def _attention(shape: Shape) -> Workload:
-    """A decoder whose keys are projected once, before the loop, from encoder outputs that get gradients too."""
+    """A decoder whose keys are projected before the loop, from encoder outputs that get gradients too."""
     pair = CellPair(cells.attention_lstm(rs.name), cells.attention_lstm(no_label))
     units = shape.hidden
 
@@ -149,7 +149,7 @@ def _attention(shape: Shape) -> Workload:
 
 
 def _long_lstm(shape: Shape) -> Workload:
-    """A loss on the last state only; rnnscan keeps the carry of every sqrt(T)-th step."""
+    """A loss on the last state; rnnscan keeps the carry of every sqrt(T)-th step."""
     cell = rs.cells.LSTM(shape.hidden)
     pair = CellPair(cell, cells.lstm)
 

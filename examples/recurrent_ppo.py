@@ -1,18 +1,18 @@
-"""Recurrent PPO on a memory task, in plain JAX and optax, in the manner of PureJaxRL's ppo_rnn.
+"""Recurrent PPO on a memory task, in plain JAX and optax, like PureJaxRL's ppo_rnn.
 
     pip install ".[train]"
     python examples/recurrent_ppo.py
-    python examples/recurrent_ppo.py --memoryless     # for comparison: the carry is reset before every step
+    python examples/recurrent_ppo.py --memoryless     # for comparison: reset the carry before every step
 
 The task: the first observation of an episode shows one of four cues. At the last step, 3 to 11 steps later, the agent
-is asked for the cue, and gets a reward of 1 if it answers right. Without memory it is right in 25 % of the episodes.
+must name the cue for a reward of 1. Without memory it is right in 25 % of the episodes.
 
-One agent runs in two ways, which give the same logits and values:
+The agent runs in two ways, with the same logits and values:
 
-    acting      `Agent.step`, one step at a time. The carry goes from step to step, and from rollout to rollout.
-    learning    `Agent.__call__`, over a rollout at once, from the carry with which the rollout began.
+    acting      `Agent.step`, one step at a time. The carry passes from step to step and from rollout to rollout.
+    learning    `Agent.__call__`, over a whole rollout, from the rollout's initial carry.
 
-In both, `reset` sets the carry back before the first step of an episode. Episodes begin and end within rollouts.
+In both, `reset` resets the carry before the first step of an episode. Episodes begin and end within rollouts.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ MINIBATCHES = 4
 
 
 class Episodes(NamedTuple):
-    """The task: one running episode a row; each leaf is `(N,)`."""
+    """The task: one episode in each row; leaves are `(N,)`."""
 
     cue: Any
     length: Any
@@ -53,23 +53,23 @@ def begin_episodes(key, rows):
 
 
 def observe(episodes):
-    """What the agent sees: the cue at the first step, and at the last step a one. `(N, CUES + 1)`."""
+    """The observation `(N, CUES + 1)`: the cue at the first step, and a one at the last step."""
     cue = jnp.where(episodes.step[:, None] == 0, jax.nn.one_hot(episodes.cue, CUES), 0)
     return jnp.concatenate([cue, (episodes.step == episodes.length - 1)[:, None]], axis=1)
 
 
 def play(key, episodes, action):
-    """One step of the task: the episodes, the rewards, and `done`, true at the last step of an episode."""
+    """One step of the task: the new episodes, the rewards, and `done`, true at the last step of an episode."""
     done = episodes.step == episodes.length - 1
     reward = jnp.where(done & (action == episodes.cue), 1.0, 0.0)
     running = episodes._replace(step=episodes.step + 1)
-    new = begin_episodes(key, len(done))  # The next episode begins where one ends.
+    new = begin_episodes(key, len(done))
     return jax.tree.map(lambda *leaves: jnp.where(done, *leaves), new, running), reward, done
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A dense layer, a recurrent net, and a dense layer each for policy and value. Parameters are a plain dict."""
+    """A dense layer, a recurrent net, and dense layers for policy and value. Parameters are a plain dict."""
 
     net: Any
     memory: rs.Memory | None
@@ -121,7 +121,7 @@ def dense(params, x):
 
 
 class Transition(NamedTuple):
-    """One step of a rollout; each leaf is `(T, N, ...)`."""
+    """The steps of a rollout; leaves are `(T, N, ...)`."""
 
     observation: Any
     first: Any
@@ -133,7 +133,7 @@ class Transition(NamedTuple):
 
 
 def collect(agent, params, episodes, carry, key, *, steps, memoryless=False):
-    """Act for some steps: the episodes and the carry afterwards, the transitions, and the next observation's value."""
+    """Act for some steps: the new episodes and carry, the transitions, and the next observation's value."""
 
     def act(episodes, carry):
         observation, first = observe(episodes), (episodes.step == 0) | memoryless
@@ -163,7 +163,7 @@ def advantages_of(transitions, next_value, discount=0.99, decay=0.95):
         error_t = reward_t + discount * value_{t+1} - value_t
         advantage_t = error_t + discount * decay * advantage_{t+1}
 
-    An episode gets nothing from the one after it.
+    Advantages do not cross the end of an episode.
     """
     discounts = discount * (1 - transitions.done)
     next_values = jnp.concatenate([transitions.value[1:], next_value[None]])
@@ -195,14 +195,14 @@ def loss(params, agent, carry, transitions, advantages):
     return ppo_loss(logits, values, transitions, advantages)
 
 
-@cache  # The same object for the same rate, so that `update` is compiled once.
+@cache  # One object for each rate, so that `update` compiles once.
 def make_optimizer(learning_rate):
     """Adam with clipped gradients."""
     return optax.chain(optax.clip_by_global_norm(0.5), optax.adam(learning_rate, eps=1e-5))
 
 
 class State(NamedTuple):
-    """All that changes from update to update."""
+    """The state of the training."""
 
     params: Any
     optimizer: Any
@@ -221,7 +221,7 @@ def begin(agent, optimizer, rows, seed):
 
 @partial(jax.jit, static_argnames=("agent", "optimizer", "steps", "epochs", "minibatches"))
 def update(state, agent, optimizer, *, steps, epochs=4, minibatches=MINIBATCHES, memoryless=False):
-    """Collect a rollout and learn from it, in minibatches of rows: the state, and the share of right answers."""
+    """Collect a rollout and learn from it, in minibatches of rows: the new state, and the share of right answers."""
     rows = len(state.episodes.cue)
     act_key, order_key, key = jax.random.split(state.key, 3)
     episodes, carry, transitions, next_value = collect(
@@ -231,7 +231,7 @@ def update(state, agent, optimizer, *, steps, epochs=4, minibatches=MINIBATCHES,
 
     def learn(learner, chosen):
         params, optimizer_state = learner
-        # The rollout's first carry, and not the last: the steps run again from where they began.
+        # The rollout's initial carry, because the steps run again from the start.
         first_carry = jax.tree.map(lambda leaf: leaf[chosen], state.carry)
         gradients = jax.grad(loss)(params, agent, first_carry, *jax.tree.map(lambda leaf: leaf[:, chosen], batch))
         updates, optimizer_state = optimizer.update(gradients, optimizer_state)
@@ -260,7 +260,7 @@ def train(agent, *, rows=64, steps=32, updates=50, learning_rate=2e-3, seed=0, m
 
 
 def count_kept_bytes(hidden, rows, steps):
-    """What a pass over a minibatch keeps between forward and backward, for each choice of memory."""
+    """The bytes that a minibatch keeps for the backward pass, for each memory choice."""
     choices = {"plain autodiff": None, "Memory()": rs.Memory(), 'Memory(recompute="all")': rs.Memory(recompute="all")}
     agents = {name: make_agent(hidden, memory) for name, memory in choices.items()}
     observations, first = jnp.zeros((steps, rows, CUES + 1)), jnp.zeros((steps, rows), bool)
@@ -275,7 +275,7 @@ def count_kept_bytes(hidden, rows, steps):
 
 
 def main(
-    rows: Annotated[int, typer.Option(help=f"Episodes side by side, a multiple of {MINIBATCHES}.", min=1)] = 64,
+    rows: Annotated[int, typer.Option(help=f"Parallel episodes, a multiple of {MINIBATCHES}.", min=1)] = 64,
     steps: Annotated[int, typer.Option(help="Steps of a rollout.", min=LONGEST)] = 32,
     updates: Annotated[int, typer.Option(help="Rollouts, and updates from them.", min=1)] = 50,
     hidden: Annotated[int, typer.Option(help="Units of the GRU.", min=1)] = 64,

@@ -558,9 +558,9 @@ def test_explain_is_given_the_whole_sequence_as_scan_is():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (rs.cells.LSTM, "It is a class: give an object of it, LSTM(...)."),
+        (rs.cells.LSTM, "Pass an object of it, LSTM(...)."),
         (lambda params, carry, x: (carry, x), "A plain function goes into scan"),
-        ([], "Cells are given one by one"),
+        ([], "Pass cells one by one"),
     ],
 )
 def test_what_is_no_cell_for_a_net(given, message):
