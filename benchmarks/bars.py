@@ -56,7 +56,7 @@ def _choice_bars(results: Results) -> Iterable[Bar | None]:
     yield _worst(text, results, LSTMS + GRUS, _train("rnnscan-all", "rnnscan"), 1.05)
     yield _worst("LSTM, rnnscan-all: kept / plain", results, LSTMS, _kept("rnnscan-all", "plain"), 0.13)
     text = "LSTM, rnnscan-all: kept / plain, both without parameters"
-    yield _worst(text, results, LSTMS, _kept_beside_params("rnnscan-all", "plain"), 0.13)
+    yield _worst(text, results, LSTMS, _kept_without_params("rnnscan-all", "plain"), 0.13)
 
 
 def _workload_bars(results: Results) -> Iterable[Bar | None]:
@@ -86,8 +86,10 @@ def _kept(row: str, other: str) -> Figure:
     return lambda result: result.kept_ratio(row, other) if {row, other} <= result.runners.keys() else None
 
 
-def _kept_beside_params(row: str, other: str) -> Figure:
-    return lambda result: result.kept_beside_params_ratio(row, other) if {row, other} <= result.runners.keys() else None
+def _kept_without_params(row: str, other: str) -> Figure:
+    return lambda result: (
+        result.kept_without_params_ratio(row, other) if {row, other} <= result.runners.keys() else None
+    )
 
 
 def _temporary(row: str, other: str) -> Figure:

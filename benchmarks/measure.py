@@ -32,7 +32,7 @@ def prepare_jax(row: JaxRow, *, compilations: int = 1) -> Runner:
         forward=lambda: jax.block_until_ready(forward(*row.arguments)),
         train=lambda: jax.block_until_ready(train(*row.arguments)),
         kept=kept,
-        kept_beside_params=kept - _kept_params_bytes(row),
+        kept_without_params=kept - _kept_params_bytes(row),
         temporary=temporary_bytes(train),
         compile_seconds=min(seconds),
     )

@@ -16,7 +16,7 @@ class Runner:
         forward: computes the loss, and waits for it.
         train: computes the loss and all gradients, and waits for them.
         kept: bytes kept for the backward pass; None if unknown.
-        kept_beside_params: the same without parameters.
+        kept_without_params: the same without parameters.
         temporary: bytes that the training step needs besides arguments and results; None if unknown.
         compile_seconds: the time to trace and compile the training step; None if it is not compiled.
     """
@@ -24,7 +24,7 @@ class Runner:
     forward: Callable[[], Any]
     train: Callable[[], Any]
     kept: int | None = None
-    kept_beside_params: int | None = None
+    kept_without_params: int | None = None
     temporary: int | None = None
     compile_seconds: float | None = None
 
@@ -72,9 +72,9 @@ class Result:
         """The ratio of two rows' kept bytes."""
         return _ratio(self.runners[row].kept, self.runners[other].kept)
 
-    def kept_beside_params_ratio(self, row: str, other: str = "plain") -> float | None:
+    def kept_without_params_ratio(self, row: str, other: str = "plain") -> float | None:
         """The same without parameters, which the caller keeps anyway."""
-        return _ratio(self.runners[row].kept_beside_params, self.runners[other].kept_beside_params)
+        return _ratio(self.runners[row].kept_without_params, self.runners[other].kept_without_params)
 
     def temporary_ratio(self, row: str, other: str = "plain") -> float | None:
         """The ratio of two rows' peak temporary bytes."""

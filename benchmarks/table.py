@@ -23,7 +23,7 @@ def result_rows(result: Result) -> list[tuple[str, ...]]:
             f"{result.train_milliseconds(name):.1f}",
             _bytes(runner.kept),
             _figure(result.kept_ratio(name)),
-            _bytes(runner.kept_beside_params),
+            _bytes(runner.kept_without_params),
             _bytes(runner.temporary),
             _figure(result.temporary_ratio(name)),
             _figure(result.compile_ratio(name)),

@@ -21,7 +21,7 @@ from rnnscan._module_carries import (
     reset_targets_of_both,
 )
 from rnnscan._step_wrappers import reverse_reset, select_rows, valid_steps
-from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED, check_not_handed_on
+from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED, check_not_training_carry
 
 
 # (module, carry, x) -> (carry, y)
@@ -74,7 +74,7 @@ def run_sequence(
     batch = rows[:time_axis] + rows[time_axis + 1 :]
     xs = jnp.moveaxis(inputs, time_axis, 0)
     if reverse:
-        check_not_handed_on(module, initial_carry, REVERSED)
+        check_not_training_carry(module, initial_carry, REVERSED)
     check_reset_to_has_reset(module, reset_to, reset)
     own = cache(partial(make_carry, xs))  # Cached, because a random carry draws a key.
     if initial_carry is None:
@@ -164,7 +164,7 @@ def run_both(
     forward_rnn, backward_rnn = module.forward_rnn, module.backward_rnn
     if forward_rnn is backward_rnn:
         logging.warning("forward_rnn and backward_rnn is the same object, so they will share parameters.")
-    check_not_handed_on(name, initial_carry, BOTH_DIRECTIONS)
+    check_not_training_carry(name, initial_carry, BOTH_DIRECTIONS)
     if reset is not None:  # Flax's own RNN has no such argument.
         options["reset"] = reset
     options |= {"return_carry": True, "time_major": module.time_major if time_major is None else time_major}

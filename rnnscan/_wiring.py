@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan._messages import describe, is_array_like, is_count, is_key, is_weak, leaves_with_places, listing, nearest
-from rnnscan._zeros import zeros_beside, zeros_of_step
+from rnnscan._zeros import zeros_of_step, zeros_sharded_like
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def shared(argument: str, state: str, value: Any, x: Array) -> Array:
         return jnp.broadcast_to(value, (batch, *value.shape))
     if value.ndim < 2:
         # Added to zeros, to get the sharding of x over the rows, and its varying axes under shard_map.
-        return zeros_beside(x.reshape(batch, -1), (batch, *value.shape), value.dtype) + value
+        return zeros_sharded_like(x.reshape(batch, -1), (batch, *value.shape), value.dtype) + value
     if value.shape[0] != batch:
         raise ValueError(
             f"recurrent_net: a state in `{argument}` must be (N, ...) with N = {batch}, as in the inputs, or (H,), "

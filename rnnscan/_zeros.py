@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 
-def zeros_beside(x: Any, shape: Sequence[Any], dtype: Any = None) -> Any:
+def zeros_sharded_like(x: Any, shape: Sequence[Any], dtype: Any = None) -> Any:
     """Zeros with the sharding of `x` on their common leading axes.
 
     Under `jax.shard_map` they vary over the mesh as `x` does; `jnp.zeros` does not. In a jitted function the axes of an

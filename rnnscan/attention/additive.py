@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rnnscan._zeros import zeros_beside
+from rnnscan._zeros import zeros_sharded_like
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
 from rnnscan.cells.dense import project, with_bias
@@ -208,7 +208,7 @@ class Coverage(Additive):
     def initial_state(self, x: Array, length: Any) -> tuple[Array, ...]:
         """The coverage `(N, L)`: zeros, at least float32 because it sums over all steps."""
         dtype: Any = jnp.promote_types(x.dtype, jnp.float32)
-        return (zeros_beside(x, (*x.shape[:-1], length), dtype),)
+        return (zeros_sharded_like(x, (*x.shape[:-1], length), dtype),)
 
     def _shapes(self, query_size: int) -> dict[str, tuple[int, ...]]:
         shapes = super()._shapes(query_size) | {"coverage_kernel": (self.encoder_size, self.attention_size)}

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Integer
 
 from rnnscan import _pytrees as pytrees
 from rnnscan._messages import describe, describe_shape, listing
-from rnnscan._zeros import zeros_beside
+from rnnscan._zeros import zeros_sharded_like
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.compose.output import extras_of, output_of
@@ -173,7 +173,7 @@ class AttentionCell:
     def _initial_context(self, x: Array) -> Array:
         floating = jnp.issubdtype(x.dtype, jnp.floating)
         dtype = x.dtype if floating else self.encoded["values"].dtype
-        return zeros_beside(x, (*x.shape[:-1], self.decoder.attention.context_size), dtype)
+        return zeros_sharded_like(x, (*x.shape[:-1], self.decoder.attention.context_size), dtype)
 
     def _check(self, carry: Any, x: Array) -> None:
         batch, length = self._shape[:-1], self._shape[-1]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from rnnscan import _pytrees as pytrees
-from rnnscan._zeros import zeros_beside
+from rnnscan._zeros import zeros_sharded_like
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
 
@@ -100,7 +100,7 @@ class Cell:
         if dtype is None:
             dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else self.param_dtype
         return tuple(
-            zeros_beside(x, shape, _complex(dtype) if name in self.complex_parts else dtype)
+            zeros_sharded_like(x, shape, _complex(dtype) if name in self.complex_parts else dtype)
             for name, shape in zip(self.carry_names, self._carry_shapes(x), strict=True)
         )
 

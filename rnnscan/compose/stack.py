@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
 from rnnscan._messages import describe, listing
-from rnnscan._zeros import zeros_beside
+from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
@@ -52,7 +52,7 @@ class Stack:
         carries = []
         for cell in self.cells:
             carries.append(cell.initial_carry(x))
-            x = zeros_beside(x, (*x.shape[:-1], cell.output_size))
+            x = zeros_sharded_like(x, (*x.shape[:-1], cell.output_size))
         return tuple(carries)
 
     def __call__(self, params: dict[str, Any], carry: tuple[Any, ...], x: Any) -> tuple[tuple[Any, ...], Any]:
@@ -70,7 +70,7 @@ class Stack:
         steps = []
         for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
             steps.append(with_key(cell, layer_key, params[_layer_name(layer)], x))
-            x = zeros_beside(x, (*x.shape[:-1], cell.output_size))
+            x = zeros_sharded_like(x, (*x.shape[:-1], cell.output_size))
 
         def step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
             self._check(params, carry)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan._messages import describe, is_count
-from rnnscan._zeros import zeros_beside
+from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper
@@ -52,7 +52,7 @@ class Windowed(Wrapper):
         return step
 
     def _initial_window(self, x: Array) -> Array:
-        return zeros_beside(x, (*x.shape[:-1], self.window, self.cell.output_size))
+        return zeros_sharded_like(x, (*x.shape[:-1], self.window, self.cell.output_size))
 
     def _concatenate(self, x: Array, window: Array) -> Array:
         expected = (*x.shape[:-1], self.window, self.cell.output_size)

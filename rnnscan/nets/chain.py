@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
-from rnnscan._zeros import zeros_beside
+from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
@@ -55,7 +55,7 @@ class Chain(Net):
         carries = []
         for net in self.nets:
             carries.append(net.initial_carry(xs))
-            xs = zeros_beside(xs, (*xs.shape[:-1], net.output_size))
+            xs = zeros_sharded_like(xs, (*xs.shape[:-1], net.output_size))
         return tuple(carries)
 
     def __call__(

@@ -12,7 +12,7 @@ BOTH_DIRECTIONS = "Its backward direction starts at the end of the sequence, whi
 REVERSED = "In reverse it starts at the end of the sequence. To run pieces from the end, flip `xs` and run forward."
 
 # The leaves of the carry of a training step, while its loss is traced.
-_handed_on: ContextVar[tuple[Any, ...]] = ContextVar("_handed_on", default=())
+_training_carry: ContextVar[tuple[Any, ...]] = ContextVar("_training_carry", default=())
 
 
 def check_runs_in_pieces(function: str, net: Any) -> None:
@@ -26,16 +26,16 @@ def check_runs_in_pieces(function: str, net: Any) -> None:
 
 
 @contextmanager
-def handing_on(carry: Any) -> Iterator[None]:
+def training_carry(carry: Any) -> Iterator[None]:
     """Let nets that need the whole sequence reject the leaves of `carry` as their initial carry.
 
     A training step calls a loss and cannot see its nets, so the nets check the carry.
     """
-    token = _handed_on.set(tuple(jax.tree.leaves(carry)))
+    token = _training_carry.set(tuple(jax.tree.leaves(carry)))
     try:
         yield
     finally:
-        _handed_on.reset(token)
+        _training_carry.reset(token)
 
 
 def check_start(name: str, net: Any, carry: Any, first_step: Any) -> None:
@@ -48,13 +48,13 @@ def check_start(name: str, net: Any, carry: Any, first_step: Any) -> None:
             f"{name}: `first_step` must be 0 for a net that needs the whole sequence; got {got}. {net.needs_whole} "
             "Pass another key for other random choices."
         )
-    check_not_handed_on(name, carry, net.needs_whole)
+    check_not_training_carry(name, carry, net.needs_whole)
 
 
-def check_not_handed_on(name: str, carry: Any, reason: str) -> None:
-    """Reject the carry that `handing_on` got; `reason` says why the net or module needs the whole sequence."""
-    handed_on = _handed_on.get()
-    if any(leaf is other for leaf in jax.tree.leaves(carry) for other in handed_on):
+def check_not_training_carry(name: str, carry: Any, reason: str) -> None:
+    """Reject the carry that `training_carry` got; `reason` says why the net or module needs the whole sequence."""
+    leaves = _training_carry.get()
+    if any(leaf is other for leaf in jax.tree.leaves(carry) for other in leaves):
         raise ValueError(
             f"{name}: the initial carry must not come from the previous training step; got that carry. "
             f"{reason} Run whole sequences, with carry=None or an initial carry that the loss makes."

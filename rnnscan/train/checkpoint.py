@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Array
 
-from rnnscan.train.signals import interrupts_later
+from rnnscan.train.signals import interrupt_deferred
 
 
 # Suffixes of folders that are being written or removed, and of damaged checkpoints.
@@ -47,7 +47,7 @@ class Checkpoints:
 
         A checkpoint of the same step is replaced.
         """
-        with interrupts_later():
+        with interrupt_deferred():
             unfinished = self.folder / f"{step}{UNFINISHED}"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from rnnscan.train.batches import Batches, batches_from
 from rnnscan.train.metrics import Metrics
 from rnnscan.train.run_directory import RunDirectory
-from rnnscan.train.signals import noted
+from rnnscan.train.signals import recorded
 from rnnscan.train.state import TrainState
 from rnnscan.train.step import Step
 
@@ -116,7 +116,7 @@ def fit(
             mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; in a file each update is a line
         ) as bar,
         nullcontext(_log_nothing) if run is None else run.logging() as log,
-        nullcontext(_never) if run is None else noted(signal.SIGTERM) as stopped,
+        nullcontext(_never) if run is None else recorded(signal.SIGTERM) as stopped,
     ):
         for number, batch in zip(range(first, steps), batches_from(batches, first), strict=False):
             if carry_at is not None:

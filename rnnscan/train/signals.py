@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
+def recorded(number: signal.Signals) -> Iterator[Callable[[], bool]]:
     """Record a signal instead of handling it.
 
     Args:
@@ -18,7 +18,7 @@ def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 
     Example:
         >>> import signal
-        >>> with noted(signal.SIGTERM) as has_arrived:
+        >>> with recorded(signal.SIGTERM) as has_arrived:
         ...     signal.raise_signal(signal.SIGTERM)
         ...     print(has_arrived())
         True
@@ -36,9 +36,9 @@ def noted(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def interrupts_later() -> Iterator[None]:
+def interrupt_deferred() -> Iterator[None]:
     """Defer a Ctrl-C to the end, so that a write completes."""
-    with noted(signal.SIGINT) as interrupted:
+    with recorded(signal.SIGINT) as interrupted:
         yield
     if interrupted():
         signal.raise_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Bool
 
 from rnnscan._messages import describe
-from rnnscan.nets.pieces import handing_on
+from rnnscan.nets.pieces import training_carry
 from rnnscan.train.state import TrainState
 
 
@@ -73,7 +73,7 @@ def make_step(
         def loss_of(params: Any) -> tuple[Array, tuple[Any, dict[str, Any]]]:
             # Copied, because a variable of nnx can change only in the trace that made it.
             carry = jax.tree.map(lambda leaf: leaf, rest.carry)
-            with handing_on(carry):
+            with training_carry(carry):
                 result = loss(params, carry, batch, key)
             _check_result(result)
             value, carry, *more = result
