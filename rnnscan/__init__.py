@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from rnnscan import linen as linen
     from rnnscan import nnx as nnx
     from rnnscan import train as train
+else:
 
-
-def __getattr__(name: str) -> Any:
-    # What needs an extra is imported where it is used.
-    if name in ("linen", "nnx", "train"):
-        return import_module(f"rnnscan.{name}")
-    raise AttributeError(f"module 'rnnscan' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        # What needs an extra is imported where it is used. mypy must not see this, or it allows every name.
+        if name in ("linen", "nnx", "train"):
+            return import_module(f"rnnscan.{name}")
+        raise AttributeError(f"module 'rnnscan' has no attribute {name!r}")
