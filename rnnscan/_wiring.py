@@ -33,7 +33,8 @@ class Wiring:
         ):
             if not isinstance(value, Mapping):
                 raise TypeError(
-                    f"recurrent_net: `{argument}` must be a dictionary keyed by name; got {type(value).__name__}."
+                    f"recurrent_net: `{argument}` must be a dictionary keyed by name; got {type(value).__name__}. "
+                    f"Write {argument}={{<name>: <value>}}."
                 )
         if not self.inputs:
             raise ValueError(

@@ -31,7 +31,7 @@ class RNN(nn.RNN):
     As in Flax, the cell runs at padded steps too and its outputs there are returned. The carry is the one after the
     last valid step. It differs from Flax:
 
-    - A row of length 0 returns the initial carry. A row of a length above T counts as T.
+    - A row of length 0 returns the initial carry. A length above T counts as T.
     - Lengths work with any number of batch axes.
     - Collections in `variable_carry` may be immutable, as in evaluation; then they do not change.
     - The last valid carry is held; the carries of all steps are not kept.

@@ -18,7 +18,7 @@ def check_free(run: RunDirectory, *, overwrite: bool) -> None:
     """Reject a path that is a file, or a directory with files unless `overwrite`."""
     path = Path(run.path)
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"train: --out must be a directory; got {path}, which is a file.")
+        raise NotADirectoryError(f"train: --out must be a directory; got {path}, which is a file. Use another --out.")
     if not overwrite and path.exists() and any(path.iterdir()):
         raise FileExistsError(
             f"train: --out must be a new or an empty directory; got {path}, which holds files. Continue its run with "

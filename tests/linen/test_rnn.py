@@ -146,6 +146,17 @@ def test_a_row_of_length_zero_returns_the_initial_carry():
     assert (final[1] != carry[1]).all()
 
 
+def test_a_length_above_the_steps_reverses_all_steps():
+    """A deviation: Flax starts such a row at another step."""
+    cell, inputs = cell_and_inputs("GRUCell")
+    model = linen.RNN(cell, reverse=True, return_carry=True)
+    variables, carry = variables_of(model, inputs), draw((BATCH, HIDDEN_SIZE), seed=2)
+    beyond, whole = (
+        values(model, variables, inputs, carry, seq_lengths=jnp.array([length, 2, 0])) for length in (TIME + 2, TIME)
+    )
+    assert_trees_close(beyond, whole, tolerance=1e-12)
+
+
 def test_a_checkpoint_of_one_loads_into_the_other():
     cell, inputs = cell_and_inputs("LSTMCell")
     flax, own = rnns(cell)
