@@ -50,6 +50,7 @@ dist: $(VENV)/.installed-dist
 	$(PYTHON) -m venv build/empty
 	build/empty/bin/python -m pip install --quiet dist/*.whl
 	build/empty/bin/python -I -c "$$SCAN"
+	rm -rf build
 
 # What the installed wheel must be able to do; -I keeps it from importing the checkout.
 define SCAN

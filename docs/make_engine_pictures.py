@@ -83,7 +83,7 @@ def timeline_figure() -> Any:
                 end = box(row, end, RECURRENT, "recurrent", str(number))
             if row == 1:
                 end = box(row, end, SUMS, "parallel", "sum")
-    end = box(-0.2, 0, 2.8, "parallel", "waits for no step")
+    end = box(-0.2, 0, 2.8, "parallel", "parallel")
     box(-0.2, end, 2.8, "recurrent", "step by step")
     return figure
 
