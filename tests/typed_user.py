@@ -76,7 +76,10 @@ def check_results() -> None:
     assert_type(rs.plan(cell, params, carry, x[None], budget="1MiB").temporary_bytes, int)
     assert_type(rs.memory_report(cell, params, carry, x[None]).training.kept_bytes, int)
     assert_type(rs.explain(cell, params, carry, x[None]).engine, str)
-    assert_type(rs.layer(cell).output_size, int)
+    net = rs.layer(cell)
+    assert_type(rs.memory_report(net, params, x[None], carry=carry).training.kept_bytes, int)
+    assert_type(rs.truncated.by_window(net, params, x[None], every=2, back=4), tuple[Any, Any])
+    assert_type(net.output_size, int)
 
 
 def mistakes(x: Array) -> None:
@@ -84,6 +87,8 @@ def mistakes(x: Array) -> None:
     rs.scan(two, None, x, x, memry=None)  # type: ignore[call-arg]
     rs.scan(decay, None, x, x, engine="loop")  # type: ignore[arg-type]
     rs.scan(x, decay, x, x)  # type: ignore[arg-type]
+    rs.plan(decay, None, x, x)  # type: ignore[call-overload]
+    rs.truncated.by_window(decay, None, x, x, every=2, back="4")  # type: ignore[call-overload]
     rs.stack(decay)  # type: ignore[arg-type]
     rs.layer(attention.decoder(cells.GRU(4), attention.Dot(4)))  # type: ignore[arg-type]
     rs.Memory(recompute="some")  # type: ignore[arg-type]

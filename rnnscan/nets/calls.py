@@ -1,42 +1,71 @@
 """Functions that take a net in the place of a cell: `(net, params, xs, carry=None)` for `(cell, params, carry, xs)`."""
 
-from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 from rnnscan.nets.base import Net
+from rnnscan.protocols import Cell
 from rnnscan.scan import scan
 
 
-_Result = TypeVar("_Result")
+_Options = ParamSpec("_Options")
+_Result = TypeVar("_Result", covariant=True)
 
 
-def takes_nets(function: Callable[..., _Result]) -> Callable[..., _Result]:
+@runtime_checkable
+class OfCell(Protocol[_Options, _Result]):
+    """A function of a cell, for type checkers."""
+
+    def __call__(
+        self, cell: Cell, params: Any, carry: Any, xs: Any, *args: _Options.args, **options: _Options.kwargs
+    ) -> _Result:
+        """Call it, in the order of `scan`."""
+        ...
+
+
+@runtime_checkable
+class OfCellOrNet(Protocol[_Options, _Result]):
+    """A function of a cell or a net, for type checkers."""
+
+    @overload
+    def __call__(
+        self, net: Net, params: Any, xs: Any, carry: Any = None, *args: _Options.args, **options: _Options.kwargs
+    ) -> _Result: ...
+
+    @overload
+    def __call__(
+        self, cell: Cell, params: Any, carry: Any, xs: Any, *args: _Options.args, **options: _Options.kwargs
+    ) -> _Result: ...
+
+
+def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Result]:
     """Let a function of `(cell, params, carry, xs)` take `(net, params, xs, carry=None)`, the order of a net's call.
 
     The function gets `carry` and `xs` by name.
     """
+    of_cell: Any = function
 
-    @wraps(function)
-    def either(cell: Any, *arguments: Any, **options: Any) -> _Result:
+    @wraps(of_cell)
+    def either(cell: Any, *arguments: Any, **options: Any) -> Any:
         if not isinstance(cell, Net):
-            return function(cell, *arguments, **options)
+            return of_cell(cell, *arguments, **options)
         order = ("params", "xs", "carry")
         if len(arguments) > len(order):
             raise TypeError(
-                f"{function.__name__}: a net takes (net, params, xs, carry=None); got {len(arguments) + 1} positional "
+                f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {len(arguments) + 1} positional "
                 "arguments. Give the others by name."
             )
         given = dict(zip(order, arguments, strict=False))
         twice = given.keys() & options.keys()
         if twice or not {"params", "xs"} <= given.keys() | options.keys():
             raise TypeError(
-                f"{function.__name__}: a net takes (net, params, xs, carry=None); got {sorted({*given, *options})}"
+                f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {sorted({*given, *options})}"
                 f"{f', and {min(twice)} twice' if twice else ''}. Give params and xs once each."
             )
-        return function(cell, **{"carry": None, **given, **options})
+        return of_cell(cell, **{"carry": None, **given, **options})
 
-    return either
+    of_either: Any = either
+    return of_either
 
 
 def run(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
