@@ -5,6 +5,8 @@ from typing import Any
 
 from flax import nnx
 
+from rnnscan.protocols import InitializableCell
+
 
 def check_flax_cell(module: str, cell: Any) -> None:
     """Reject anything but a cell of `flax.nnx`."""
@@ -12,7 +14,7 @@ def check_flax_cell(module: str, cell: Any) -> None:
     if isinstance(cell, nnx.Module) and all(hasattr(type(cell), part) for part in parts):
         return
     fix = "Derive your own cells from nnx.RNNCellBase."
-    if hasattr(cell, "init") and hasattr(cell, "initial_carry"):
+    if isinstance(cell, InitializableCell):
         fix = "Wrap a cell of rnnscan: rnnscan.nnx.Cell(cell, in_features, rngs=nnx.Rngs(0))."
     elif type(cell).__module__.startswith("flax.linen"):
         fix = "Use rnnscan.linen.RNN for a cell of flax.linen."
