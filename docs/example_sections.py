@@ -1,4 +1,4 @@
-"""The reference shows what stands under "Example:" in a docstring as the code that it is."""
+"""The reference shows the section "Example:" of a docstring as code."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import griffe
 
 
 class ExampleSections(griffe.Extension):
-    """Tells griffe, which knows "Examples:" only, what an "Example:" is."""
+    """Renames "Example:" to "Examples:", the only form that griffe knows."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rename the section of one docstring."""

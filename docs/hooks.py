@@ -1,4 +1,4 @@
-"""What mkdocs does beside its plugins: the notebooks become pages, and no page may need another server."""
+"""Hooks of mkdocs: the notebooks become pages, and no page may load anything from another server."""
 
 import base64
 import json
@@ -11,12 +11,12 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 
-# What a page loads by itself; a link that a reader follows may go anywhere.
+# Elements that a browser loads with the page. Links that a reader follows may go anywhere.
 LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the notebooks, which lie beside docs/, as pages; their pictures become files."""
+    """Add the notebooks, which are not in docs/, as pages, and their pictures as files."""
     for path in sorted((Path(config.config_file_path).parent / "notebooks").glob("*.ipynb")):
         text, pictures = page_of(json.loads(path.read_text(encoding="utf-8")), path.stem)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
@@ -39,14 +39,14 @@ def page_of(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]
             if kind == "image/png":
                 name = f"{stem}_{len(pictures)}.png"
                 pictures[name] = base64.b64decode(content)
-                parts.append(f"![What the code above draws]({name})")
+                parts.append(f"![Picture drawn by the code above]({name})")
             else:
                 parts.append(content if kind == "text/html" else fenced(content, "text"))
     return "\n\n".join(parts), pictures
 
 
 def outputs_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a cell shows, each in the richest form that it has."""
+    """The outputs of a cell, each in its richest form."""
     for output in cell["outputs"]:
         data = output.get("data", {"text/plain": output.get("text", "")})
         kind = next(kind for kind in ("image/png", "text/html", "text/plain") if kind in data)
@@ -54,7 +54,7 @@ def outputs_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def fenced(text: str, language: str) -> str:
-    """A block of code, or of what it printed."""
+    """A block of code, or of its printed output."""
     return f"```{language}\n{text.rstrip()}\n```"
 
 

@@ -2,8 +2,8 @@
 
     python docs/make_benchmark_picture.py
 
-Of each row it takes time and temporary memory relative to plain autodiff of `lax.scan`, and the median over the shapes
-of a cell. The tests check that the picture is what this draws.
+A point is a row: its time and its temporary memory relative to plain autodiff of `lax.scan`, as medians over the shapes
+of a cell. The tests check that the picture is up to date.
 """
 
 import re
@@ -32,7 +32,7 @@ LINE_HEIGHT = 0.038  # the least distance between two labels, in relative time
 
 
 def workloads(text: str) -> dict[str, dict[str, dict[str, str]]]:
-    """The tables of the page: workload -> row -> column -> what stands there; of columns of one name the first."""
+    """The tables of the page: workload -> row -> column -> cell. Of two columns of one name it takes the first."""
     found: dict[str, dict[str, dict[str, str]]] = {}
     for name, table in re.findall(r"^Workload `([\w-]+)`\.\n\n((?:\|.*\n)+)", text, re.MULTILINE):
         header, _, *rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()]
@@ -47,7 +47,7 @@ def in_mib(size: str) -> float:
 
 
 def points(text: str) -> dict[str, dict[str, tuple[float, float]]]:
-    """Of each panel: row -> memory and time relative to plain, the medians over its shapes; rows that lack one not."""
+    """For each panel: row -> memory and time relative to plain, medians over its shapes, without incomplete rows."""
     tables = workloads(text)
     return {
         panel: {
@@ -63,7 +63,7 @@ def points(text: str) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def spread(heights: Sequence[float], distance: float) -> list[float]:
-    """The heights, moved apart as little as makes them `distance` apart, in the same order."""
+    """Move the heights as little as possible until they are `distance` apart, in the same order."""
     order = sorted(range(len(heights)), key=lambda place: heights[place])
     groups: list[list[int]] = []
     for place in order:

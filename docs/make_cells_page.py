@@ -2,7 +2,7 @@
 
     python docs/make_cells_page.py
 
-The tests check that the page is what this writes.
+The tests check that the page is up to date.
 """
 
 import inspect
@@ -60,7 +60,7 @@ them; `rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention` ma
 
 
 def explanation_of(cell) -> Explanation:
-    """What the engine finds in a step of the cell."""
+    """The explanation of one step of the cell."""
     spatial = (8, 8) if cell.input_axes else ()
     x = jax.ShapeDtypeStruct((BATCH, *spatial, INPUT_SIZE), jnp.float32)
     xs = jax.ShapeDtypeStruct((STEPS, *x.shape), x.dtype)
@@ -97,7 +97,7 @@ def section(cell) -> str:
 
 
 def table_of_kinds(explanation: Explanation) -> list[str]:
-    """How much work of each kind a step is."""
+    """Count the operations of each kind in a step."""
     rows = ["| kind | matrix products | other operations |", "| --- | ---: | ---: |"]
     for kind in explanation.kinds:
         found = Counter(
@@ -111,7 +111,7 @@ def table_of_kinds(explanation: Explanation) -> list[str]:
 
 
 def table_of_the_carry(cell, explanation: Explanation) -> list[str]:
-    """What becomes of each part of the carry."""
+    """The loop of each part of the carry, and where it is kept."""
     rows = ["| part of the carry | its loop is | kept for the backward pass |", "| --- | --- | --- |"]
     for name, leaf in zip(cell.carry_names, explanation.carry.values(), strict=True):
         rows.append(f"| {name} `{leaf.type}` | {leaf.kind} | {leaf.kept} |")

@@ -1,8 +1,8 @@
-"""Draw the pictures of docs/engine.md: steps as `rnnscan.explain` finds them, and when which work runs.
+"""Draw the pictures of docs/engine.md: steps as `rnnscan.explain` splits them, and the order of the work.
 
     python docs/make_engine_pictures.py
 
-The tests check that the pictures are what this draws.
+The tests check that the pictures are up to date.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ PARALLEL, RECURRENT, SUMS = 0.6, 0.7, 1.0
 
 
 def fast_and_slow(params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
-    """A recurrent state, and a running mean of it; the output is the first, gated by what is read from the second."""
+    """A recurrent state, and a decaying sum of it; the output is the first, gated by a readout of the second."""
     fast, slow = carry
     fast = jnp.tanh(x @ params["kernel"] + fast @ params["recurrent_kernel"])
     slow = params["decay"] * slow + fast
@@ -32,7 +32,7 @@ def fast_and_slow(params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
 
 
 def steps() -> dict[str, tuple[Any, Sequence[str]]]:
-    """What `explain` finds in each step, by the picture's name, and what to call the parts of its carry."""
+    """The explanation of each step and the names of its carry, by the name of the picture."""
 
     def array(*shape: int) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -53,7 +53,7 @@ def steps() -> dict[str, tuple[Any, Sequence[str]]]:
 
 
 def timeline_figure() -> Any:
-    """In which order the work of twelve steps of a cell runs; time goes to the right, and widths are no times."""
+    """The order of the work of twelve steps of a cell. Time runs to the right; widths are not to scale."""
     from matplotlib.figure import Figure
 
     from rnnscan.insight.step_picture import COLOURS
