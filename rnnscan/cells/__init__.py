@@ -1,4 +1,4 @@
-"""Cells of the library: frozen dataclasses that hold configuration only, and know nothing of engines."""
+"""The cells of the library: frozen dataclasses of options. The names imported here are public."""
 
 from rnnscan.cells import activations as activations
 from rnnscan.cells import initializers as initializers

@@ -1,4 +1,4 @@
-"""Activations that a cell's configuration can name, so that it can be compared, pickled and shown."""
+"""Activations by name, so that cells can be compared, pickled and printed."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -14,18 +14,18 @@ Activation: TypeAlias = str | Callable[[Array], Array]
 
 
 def hard_sigmoid(z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """A sigmoid of three straight lines.
+    """A piecewise linear sigmoid.
 
         min(max(0.2 z + 0.5, 0), 1)
 
-    This is the one of DL4J, of ONNX's defaults and of Keras before version 3. The one of torch and of Keras since,
-    `z / 6 + 0.5`, is `jax.nn.hard_sigmoid`.
+    DL4J, ONNX by default, and Keras before version 3 use this slope. Torch and Keras 3 use `z / 6 + 0.5`, which is
+    `jax.nn.hard_sigmoid`.
 
     Args:
         z: any shape.
 
     Returns:
-        The like of z, between 0 and 1.
+        An array of the same shape, between 0 and 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -33,13 +33,14 @@ def hard_sigmoid(z: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         >>> [round(float(y), 2) for y in activations.hard_sigmoid(jnp.array([-3.0, 0.0, 1.0]))]
         [0.0, 0.5, 0.7]
 
-    Source: Courbariaux et al. 2015, "BinaryConnect", section 2.2, with the slope that Theano had.
+    Source: Courbariaux et al. 2015, "BinaryConnect: Training Deep Neural Networks with binary weights during
+    propagations", section 2.2, with the slope of Theano.
     """
     return jnp.clip(0.2 * z + 0.5, 0, 1)
 
 
 def identity(z: Array) -> Array:
-    """What it is given."""
+    """Return the argument."""
     return z
 
 
@@ -60,15 +61,15 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activate(activation: Activation, z: Array) -> Array:
-    """Apply an activation that `check_activation` has let pass."""
+    """Apply an activation, a known name or a function."""
     return ACTIVATIONS[activation](z) if isinstance(activation, str) else activation(z)
 
 
 def check_activation(cell: str, argument: str, activation: Any) -> None:
-    """Refuse what is neither a known name nor a function.
+    """Check that an activation is a known name or a function.
 
     Raises:
-        ValueError: if it is a name that is not known.
+        ValueError: if the name is unknown.
         TypeError: if it is neither a string nor callable.
     """
     if isinstance(activation, str) and activation not in ACTIVATIONS:

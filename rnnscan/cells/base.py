@@ -1,7 +1,7 @@
-"""What every cell of the library is: a configuration that can be compared, hashed, pickled and shown."""
+"""The base of all cells of the library: a configuration that can be compared, hashed, pickled and printed."""
 
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,32 +13,36 @@ from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
 
 
+Params: TypeAlias = dict[str, Array]
+Carry: TypeAlias = tuple[Array, ...]
+
+
 @dataclass(frozen=True, repr=False)
 class Cell:
-    """The base of cells: sizes, dtypes, and the checks of what a cell is given.
+    """The base of cells: sizes, dtypes and checks.
 
-    A subclass says the shapes of its parameters (`_shapes`) and of its carry (`_carry_shapes`), how its parameters
-    start (`_make`), and what a step computes (`__call__`, which begins with `_enter`).
+    A subclass defines the shapes of its parameters (`_shapes`) and of its carry (`_carry_shapes`), makes its parameters
+    (`_make`), and computes a step (`__call__`, which begins with `_enter`).
 
     Args:
         hidden_size: H, the number of units.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. Whatever the carry's dtype is, each step returns it.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. Each step keeps the dtype of its carry.
     """
 
     carry_names: ClassVar[tuple[str, ...]]
     names: ClassVar[tuple[str, ...]]
-    # The parts of the carry that are complex numbers.
+    # The parts of the carry that are complex.
     complex_parts: ClassVar[frozenset[str]] = frozenset()
-    # The part of the new carry that y is, or None where y is something else: what changes that part changes y too.
-    # A property where it depends on the configuration.
+    # The index of the part of the new carry that equals y, or None. Wrappers that change that part also change y.
+    # A property if it depends on the options.
     output_part: ClassVar[Any] = 0
-    # Options that are true or false and decide which parameters there are: the likely cause where some do not fit.
+    # The boolean options that determine the parameters: the likely cause if parameters do not fit.
     parameter_options: ClassVar[tuple[str, ...]] = ()
-    # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry where its product reads it.
+    # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry in the recurrent product.
     takes_recurrent_mask: ClassVar[bool] = False
-    # The axes of x that are not the batch's: the features, and spatial ones where a cell has them.
+    # The spatial axes of x, between the batch and the features.
     input_axes: ClassVar[Any] = ()
 
     hidden_size: int
@@ -54,8 +58,8 @@ class Cell:
     def __post_init__(self) -> None:
         checks.check_size(self._title, "hidden_size", self.hidden_size)
         for field in ("dtype", "param_dtype", "carry_dtype"):
-            # One spelling, so that cells given jnp.bfloat16 and "bfloat16" are equal. A type, because
-            # np.dtype("float64") equals None, and a cell in float64 would equal one without a dtype.
+            # Normalized, so that cells with jnp.bfloat16 and "bfloat16" are equal. A type, because
+            # np.dtype("float64") == None, so a cell in float64 would equal one without a dtype.
             dtype = checks.floating(self._title, field, getattr(self, field), optional=field != "param_dtype")
             object.__setattr__(self, field, dtype)
         for field in ("activation", "gate_activation"):
@@ -71,7 +75,7 @@ class Cell:
         """The size of y's last axis."""
         return self.hidden_size
 
-    def init(self, key: Array, input_size: int) -> dict[str, Array]:
+    def init(self, key: Array, input_size: int) -> Params:
         """Make parameters.
 
         Args:
@@ -79,7 +83,7 @@ class Cell:
             input_size: D, the size of the input's last axis.
 
         Returns:
-            A dictionary of arrays of `param_dtype`; the cell's docstring gives their names and shapes.
+            A dictionary of arrays of `param_dtype`. The cell's docstring lists their names and shapes.
 
         Raises:
             ValueError: if `input_size` is not at least 1.
@@ -88,7 +92,7 @@ class Cell:
         return self._make(key, input_size)
 
     def initial_carry(self, x: Num[Array, "*batch features"]) -> tuple[Array, ...]:
-        """The carry of zeros, typed like one step's input.
+        """Make a carry of zeros, typed like one step's input.
 
         Args:
             x: one step's input `(N, D)`; its values do not matter.
@@ -106,34 +110,34 @@ class Cell:
 
     @property
     def _title(self) -> str:
-        """The name under which messages speak of the cell."""
+        """The name of the cell in messages."""
         return type(self).__name__
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
-        """New parameters."""
+    def _make(self, key: Array, input_size: int) -> Params:
+        """Make parameters."""
         raise NotImplementedError
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
-        """The shapes of the parameters; "D" stands for the size of the input, which they decide."""
+        """The shapes of the parameters, with "D" for the input size, which is read off the parameters."""
         raise NotImplementedError
 
     def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
-        """The shapes of the parts of the carry, for one step's input."""
+        """The shapes of the carry's parts, for one step's input."""
         return ((*x.shape[:-1], self.hidden_size),) * len(self.carry_names)
 
     def _enter(
-        self, params: dict[str, Array], carry: Any, x: Array, recurrent_mask: Array | None = None
-    ) -> tuple[dict[str, Array], tuple[Array, ...], Array]:
-        """Check what the cell was given, and cast it to the dtype of the computation.
+        self, params: Params, carry: Any, x: Array, recurrent_mask: Array | None = None
+    ) -> tuple[Params, Carry, Array]:
+        """Check the arguments of a step, and cast them to the dtype of the computation.
 
-        The mask multiplies the first part of the carry in what is returned, which recurrent products read; what is
-        handed on unchanged is taken from the carry itself.
+        The mask multiplies the first part of the returned carry, which only recurrent products may read. Take a state
+        that is passed on from the original carry.
         """
         input_size = self._check_params(params)
         checks.check_input(self._title, ("N", *self.input_axes, input_size), x)
         checks.check_carry(self._title, self.carry_names, self._carry_shapes(x), carry, x, self.complex_parts)
         dtype = jnp.result_type(x, *jax.tree.leaves(params)) if self.dtype is None else self.dtype
-        # Cast in the step, and not once before the loop: the gradients of all steps are then summed in param_dtype.
+        # Cast inside the step, so that the gradients of all steps are summed in param_dtype.
         cast_params = {name: _cast(leaf, dtype) for name, leaf in params.items()}
         first, *rest = (_cast(leaf, dtype) for leaf in carry)
         if recurrent_mask is not None:
@@ -147,12 +151,11 @@ class Cell:
 
     def _likely_cause(self, params: Any) -> str:
         for option in self.parameter_options:
-            mine = getattr(self, option)
-            changed: Any = {option: not mine}
-            twin = replace(self, **changed)
-            if checks.fitting_input_size(twin._shapes(), params) is not None:
-                return f"They were made with {option}={not mine}, and the cell has {mine}."
-        return "They are those of a cell of another kind or size."
+            own = getattr(self, option)
+            changed: Any = {option: not own}
+            if checks.fitting_input_size(replace(self, **changed)._shapes(), params) is not None:
+                return f"They were made with {option}={not own}, and the cell has {own}."
+        return "They belong to a cell of another kind or size."
 
 
 def _cast(leaf: Array, dtype: Any) -> Array:
@@ -160,14 +163,14 @@ def _cast(leaf: Array, dtype: Any) -> Array:
 
 
 def _complex(dtype: Any) -> Any:
-    """The complex dtype whose parts are of at least a floating dtype."""
+    """The complex dtype with at least the precision of a floating dtype."""
     return jnp.promote_types(dtype, jnp.complex64)
 
 
 def show_options(configuration: Any) -> str:
-    """The repr of a dataclass, without the options that have their defaults."""
+    """The repr of a dataclass with the options that differ from their defaults, positional ones first."""
     shown = []
-    for field in fields(configuration):
+    for field in sorted(fields(configuration), key=lambda field: field.kw_only):
         value = getattr(configuration, field.name)
         if value != field.default:
             shown.append(f"{field.name}={getattr(value, '__name__', repr(value))}")

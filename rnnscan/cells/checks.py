@@ -1,4 +1,4 @@
-"""The checks of what cells are given, made while tracing: configuration, parameters, input and carry."""
+"""Checks of a cell's options, parameters, input and carry, at trace time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from rnnscan._messages import describe, describe_shape
 
 
 def check_size(cell: str, argument: str, size: Any, *, least: int = 1) -> None:
-    """Refuse a size that is no int, or too small."""
+    """Check that a size is an int of at least `least`."""
     if not isinstance(size, int) or isinstance(size, bool) or size < least:
         raise ValueError(f"{cell}: `{argument}` must be an int of at least {least}; got {size!r}.")
 
 
 def floating(cell: str, argument: str, dtype: Any, *, optional: bool) -> Any:
-    """A floating dtype as its scalar type, or None where it is optional."""
+    """Convert a floating dtype to its scalar type. None is allowed if it is optional."""
     if dtype is None and optional:
         return None
     try:
@@ -29,7 +29,7 @@ def floating(cell: str, argument: str, dtype: Any, *, optional: bool) -> Any:
 
 
 def fitting_input_size(shapes: Mapping[str, tuple[Any, ...]], params: Any) -> int | None:
-    """The size that "D" stands for in `shapes`, if these are the shapes of `params`; otherwise None."""
+    """The value of "D" with which `shapes` are the shapes of `params`, or None if they are not."""
     if not isinstance(params, Mapping) or params.keys() != shapes.keys():
         return None
     sizes = set()
@@ -51,7 +51,7 @@ def check_params(
     *,
     likely_cause: Callable[[Any], str],
 ) -> int:
-    """Refuse parameters of other names or shapes; otherwise the input's size D that they are for."""
+    """Check the names and shapes of parameters, and return their input size D."""
     input_size = fitting_input_size(shapes, params)
     if input_size is not None:
         return input_size
@@ -66,15 +66,15 @@ def check_params(
 
 
 def check_input(cell: str, expected: tuple[Any, ...], x: Any) -> None:
-    """Refuse one step's input without the features, or the number of axes, that the cell asks for.
+    """Check the features of one step's input, and its axes if the cell has spatial ones.
 
-    A cell without spatial axes takes any number of axes for the batch, none among them.
+    A cell without spatial axes takes any number of batch axes.
     """
     spatial = len(expected) > 2
     if x.shape[-1:] != expected[-1:] or (spatial and x.ndim != len(expected)):
         raise ValueError(
             f"{cell}: one step's input must be {describe_shape(expected)} for these parameters; got {describe(x)}. "
-            "The input_size that init was given is the size of the input's last axis."
+            "The input_size of init is the size of the input's last axis."
         )
 
 
@@ -86,7 +86,7 @@ def check_carry(
     x: Any,
     complex_parts: frozenset[str] = frozenset(),
 ) -> None:
-    """Refuse a carry of other parts, shapes or kinds of dtypes than the cell has for the input x."""
+    """Check the structure, shapes and dtypes of a carry for the input x."""
     if not isinstance(carry, tuple) or len(carry) != len(names):
         expected = describe_shape(shapes[0]) if len(set(shapes)) == 1 else ", ".join(map(describe_shape, shapes))
         raise TypeError(
@@ -96,14 +96,14 @@ def check_carry(
     for part, shape, leaf in zip(names, shapes, carry, strict=True):
         if jnp.shape(leaf) != shape:
             raise ValueError(
-                f"{cell}: {part} in the carry must be {describe_shape(shape)}, as one step's input {describe(x)} has "
-                f"it; got {describe(leaf)}. A carry of another batch or hidden size does not fit: start from "
-                "cell.initial_carry(x); xs is time-major, (T, N, D)."
+                f"{cell}: {part} in the carry must be {describe_shape(shape)} for one step's input {describe(x)}; got "
+                f"{describe(leaf)}. Batch or hidden size may differ: start from cell.initial_carry(x). xs is "
+                "time-major, (T, N, D)."
             )
         kind, is_kind = ("complex", jnp.complexfloating) if part in complex_parts else ("floating", jnp.floating)
         if not jnp.issubdtype(leaf.dtype, is_kind):
             raise TypeError(
-                f"{cell}: {part} in the carry must be of a {kind} dtype, because the new one is cast to it; got "
+                f"{cell}: {part} in the carry must be of a {kind} dtype, because the new carry keeps it; got "
                 f"{describe(leaf)}. Start from cell.initial_carry(x)."
             )
 

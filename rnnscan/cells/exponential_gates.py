@@ -1,4 +1,4 @@
-"""Exponential gates, as the cells of xLSTM have them, kept in range by a stabilizer: what these cells share."""
+"""Exponential gates with a stabilizer, shared by the cells of xLSTM (Beck et al. 2024, equations 15 to 17)."""
 
 from math import log
 from typing import Any
@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 
 def check_forget_gate(cell: str, forget_gate: Any, forget_bias: Any) -> None:
-    """Refuse a forget gate of another form, and a bias of it that is not two numbers."""
+    """Check the options of an exponential forget gate."""
     if forget_gate not in ("sigmoid", "exp"):
         raise ValueError(f'{cell}: `forget_gate` must be "sigmoid" or "exp"; got {forget_gate!r}.')
     if not isinstance(forget_bias, tuple) or len(forget_bias) != 2:
@@ -22,5 +22,5 @@ def log_of_forget_gate(forget_gate: str, preactivation: Array) -> Array:
 
 
 def largest_exponent(like: Array) -> float:
-    """An e such that the squares of exp(e) and exp(-e), which gradients of quotients take, are still numbers."""
+    """An e such that exp(e) ** 2 and exp(-e) ** 2, which occur in gradients of quotients, do not overflow."""
     return 0.45 * log(float(jnp.finfo(like.dtype).max))

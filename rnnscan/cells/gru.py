@@ -1,4 +1,4 @@
-"""The gated recurrent unit, with the reset gate after or before the recurrent product."""
+"""The GRU, and the bases of cells like it."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -8,12 +8,102 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.dense import DenseCell, project, with_bias
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import KernelCell
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class GRU(DenseCell):
+class ResetGateCell(KernelCell):
+    """The base of cells with the carry (h,) and a bias `"recurrent_bias"` of the candidate's recurrent product.
+
+    Args:
+        activation: the activation of the candidate.
+        gate_activation: the activation of the gates.
+    """
+
+    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
+    names: ClassVar[tuple[str, ...]] = ("gates",)
+
+    _: KW_ONLY
+    activation: Activation = "tanh"
+    gate_activation: Activation = "sigmoid"
+
+    @property
+    def _has_recurrent_bias(self) -> bool:
+        return self.use_bias
+
+    def _make(self, key: Array, input_size: int) -> Params:
+        key, recurrent_bias_key = jax.random.split(key)
+        params = super()._make(key, input_size)
+        if self._has_recurrent_bias:
+            params["recurrent_bias"] = self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)
+        return params
+
+    def _shapes(self) -> dict[str, tuple[Any, ...]]:
+        return super()._shapes() | ({"recurrent_bias": (self.hidden_size,)} if self._has_recurrent_bias else {})
+
+    def _interpolate(self, gate: Array, candidate: Array, carry: Carry) -> tuple[Carry, Array]:
+        """The new carry and y, `(1 - gate) * candidate + gate * h`."""
+        hidden = (1 - gate) * candidate + gate * carry[0]
+        return (hidden.astype(carry[0].dtype),), hidden
+
+
+@dataclass(frozen=True, repr=False)
+class GRUBase(ResetGateCell):
+    """The base of GRUs, with matrix products or convolutions.
+
+    Args:
+        reset_after: whether the reset gate multiplies the recurrent product, or the hidden state before it.
+    """
+
+    blocks: ClassVar[int] = 3
+    parameter_options: ClassVar[tuple[str, ...]] = ("reset_after", "use_bias")
+
+    _: KW_ONLY
+    reset_after: bool = True
+
+    def __call__(
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
+        """One step: `(params, carry, x) -> (carry, y)`."""
+        weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
+        products = self._reset_after if self.reset_after else self._reset_before
+        update_gate, candidate = products(weights, self._project_input(weights, x), hidden)
+        carry, y = self._interpolate(update_gate, activate(self.activation, candidate), carry)
+        return carry, y.astype(x.dtype)
+
+    def _reset_after(self, weights: Params, from_input: Array, hidden: Array) -> tuple[Array, Array]:
+        split = 2 * self.hidden_size
+        from_hidden = self._project_hidden(weights["recurrent_kernel"], hidden)
+        candidate_hidden = from_hidden[..., split:]
+        if self._has_recurrent_bias:
+            candidate_hidden += weights["recurrent_bias"]
+        products = (from_input[..., :split] + from_hidden[..., :split], from_input[..., split:], candidate_hidden)
+        products = jax.tree.map(lambda z: z.astype(hidden.dtype), products)
+        gates, candidate_input, candidate_hidden = name(products, "gates")
+        reset_gate, update_gate = self._split_gates(gates)
+        return update_gate, candidate_input + reset_gate * candidate_hidden
+
+    def _reset_before(self, weights: Params, from_input: Array, hidden: Array) -> tuple[Array, Array]:
+        split = 2 * self.hidden_size
+        kernel = weights["recurrent_kernel"]
+        from_hidden = self._project_hidden(kernel[..., :split], hidden)
+        gates = name((from_input[..., :split] + from_hidden).astype(hidden.dtype), "gates")
+        reset_gate, update_gate = self._split_gates(gates)
+        from_reset = self._project_hidden(kernel[..., split:], reset_gate * hidden)
+        return update_gate, name((from_input[..., split:] + from_reset).astype(hidden.dtype), "gates")
+
+    def _split_gates(self, gates: Array) -> list[Array]:
+        return jnp.split(activate(self.gate_activation, gates), 2, axis=-1)
+
+    @property
+    def _has_recurrent_bias(self) -> bool:
+        return self.reset_after and self.use_bias
+
+
+@dataclass(frozen=True, repr=False)
+class GRU(GRUBase):
     """The gated recurrent unit.
 
         r = sigmoid(x W_r + h U_r + b_r)
@@ -23,7 +113,7 @@ class GRU(DenseCell):
         h' = (1 - z) * n + z * h
         y = h'
 
-    Named "gates": what stands inside the sigmoids and, of the tanh, each matrix product.
+    Named "gates": the preactivations of the sigmoids, and both matrix products inside the tanh.
 
     Parameters: `"kernel"` W `(D, 3H)`, `"recurrent_kernel"` U `(H, 3H)`, `"bias"` b `(3H,)`, and with
     `reset_after=True` `"recurrent_bias"` b_hn `(H,)`; gate order r, z, n. Without `use_bias` no biases.
@@ -35,16 +125,16 @@ class GRU(DenseCell):
         recurrent_init: initializer of each gate's recurrent kernel.
         bias_init: initializer of the biases.
         use_bias: whether there are biases.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's.
-        reset_after: whether the reset gate follows the recurrent product (torch, Keras' default, cuDNN), or
-            precedes it (the paper, Haiku).
-        activation: of n, a name of `rnnscan.cells.activations` or a function.
-        gate_activation: of r and z.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's.
+        reset_after: whether the reset gate multiplies the recurrent product (torch, cuDNN, Keras by default), or the
+            hidden state before it (the paper, Haiku).
+        activation: for n, a name of `rnnscan.cells.activations` or a function.
+        gate_activation: for r and z.
 
     Raises:
-        ValueError: if the size or a name cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if the size or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -57,71 +147,6 @@ class GRU(DenseCell):
         >>> hidden.shape, y.shape
         ((2, 4), (2, 4))
 
-    Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder", equations 5 to 8, with z and
-    1 - z exchanged as in `torch.nn.GRU`.
+    Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
+    Translation", equations 5 to 8, for `reset_after=False`; `torch.nn.GRU` for `reset_after=True`.
     """
-
-    blocks: ClassVar[int] = 3
-    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
-    names: ClassVar[tuple[str, ...]] = ("gates",)
-
-    parameter_options: ClassVar[tuple[str, ...]] = ("reset_after", "use_bias")
-
-    _: KW_ONLY
-    reset_after: bool = True
-    activation: Activation = "tanh"
-    gate_activation: Activation = "sigmoid"
-
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
-        key, recurrent_bias_key = jax.random.split(key)
-        params = super()._make(key, input_size)
-        if self._has_recurrent_bias:
-            params["recurrent_bias"] = self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)
-        return params
-
-    def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
-        """One step: `(params, carry, x) -> (carry, y)`."""
-        weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
-        products = self._reset_after if self.reset_after else self._reset_before
-        update_gate, candidate = products(weights, hidden, x)
-        new_hidden = (1 - update_gate) * candidate + update_gate * carry[0]
-        return (new_hidden.astype(carry[0].dtype),), new_hidden.astype(x.dtype)
-
-    def _reset_after(self, weights: dict[str, Array], hidden: Array, x: Array) -> tuple[Array, Array]:
-        split = 2 * self.hidden_size
-        from_input = with_bias(project(x, weights["kernel"]), weights)
-        from_hidden = project(hidden, weights["recurrent_kernel"])
-        candidate_hidden = from_hidden[..., split:]
-        if self._has_recurrent_bias:
-            candidate_hidden += weights["recurrent_bias"]
-        products = (from_input[..., :split] + from_hidden[..., :split], from_input[..., split:], candidate_hidden)
-        gates, candidate_input, candidate_hidden = name(jax.tree.map(lambda z: z.astype(x.dtype), products), "gates")
-        reset_gate, update_gate = self._gates(gates)
-        return update_gate, activate(self.activation, candidate_input + reset_gate * candidate_hidden)
-
-    def _reset_before(self, weights: dict[str, Array], hidden: Array, x: Array) -> tuple[Array, Array]:
-        split = 2 * self.hidden_size
-        from_input = with_bias(project(x, weights["kernel"]), weights)
-        from_hidden = project(hidden, weights["recurrent_kernel"][:, :split])
-        gates = name((from_input[..., :split] + from_hidden).astype(x.dtype), "gates")
-        reset_gate, update_gate = self._gates(gates)
-        from_reset = project(reset_gate * hidden, weights["recurrent_kernel"][:, split:])
-        candidate = name((from_input[..., split:] + from_reset).astype(x.dtype), "gates")
-        return update_gate, activate(self.activation, candidate)
-
-    def _gates(self, gates: Array) -> list[Array]:
-        return jnp.split(activate(self.gate_activation, gates), 2, axis=-1)
-
-    @property
-    def _has_recurrent_bias(self) -> bool:
-        return self.reset_after and self.use_bias
-
-    def _shapes(self) -> dict[str, tuple[Any, ...]]:
-        return super()._shapes() | ({"recurrent_bias": (self.hidden_size,)} if self._has_recurrent_bias else {})

@@ -1,4 +1,4 @@
-"""Block-diagonal kernels, a block a head: each head of the units sees itself only."""
+"""Block-diagonal kernels, with one block per head."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rnnscan.cells.initializers import Initializer
 
 
 def check_heads(cell: str, hidden_size: int, heads: Any) -> None:
-    """Refuse a number of heads that does not divide the units."""
+    """Check that the number of heads divides the number of units."""
     checks.check_size(cell, "heads", heads)
     if hidden_size % heads:
         raise ValueError(f"{cell}: `heads` must divide `hidden_size`, {hidden_size}; got {heads}.")
@@ -20,7 +20,7 @@ def check_heads(cell: str, hidden_size: int, heads: Any) -> None:
 def initialize_heads(
     initializer: Initializer, key: Array, units: int, heads: int, blocks: int, dtype: Any
 ) -> Float[Array, "heads rows columns"]:
-    """A block-diagonal kernel: for each head, its blocks `(units / heads, units / heads)` side by side."""
+    """Make a block-diagonal kernel: for each head, blocks `(units / heads, units / heads)` side by side."""
     head = units // heads
     keys = jax.random.split(key, heads)
     return jnp.stack([initializers.by_block(initializer, head_key, head, head, blocks, dtype) for head_key in keys])
@@ -29,15 +29,15 @@ def initialize_heads(
 def project_heads(
     x: Float[Array, "*batch units"], kernel: Float[Array, "heads rows blocks_of_rows"]
 ) -> Float[Array, "*batch columns"]:
-    """`x @ kernel` for each head by itself, in at least float32.
+    """Compute `x @ kernel` separately for each head, in at least float32.
 
     Args:
-        x: `(..., heads * rows)`, one head after the other.
+        x: `(..., heads * rows)`, head by head.
         kernel: `(heads, rows, blocks * rows)`.
 
     Returns:
-        `(..., blocks * heads * rows)`: block after block, and in each one head after the other, so that splitting it
-        is as for a kernel without heads.
+        `(..., blocks * heads * rows)`, block by block, and head by head within each block. So it splits into blocks
+        like a product without heads.
     """
     heads, rows, _ = kernel.shape
     wide = jnp.promote_types(x.dtype, jnp.float32)

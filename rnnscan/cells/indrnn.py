@@ -1,4 +1,4 @@
-"""The independently recurrent network: each unit sees its own past only."""
+"""The independently recurrent network: each unit reads only its own past."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -6,16 +6,14 @@ from typing import Any, ClassVar
 import jax
 from jaxtyping import Array, Float, Num
 
-from rnnscan.cells import initializers
 from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.base import Cell
-from rnnscan.cells.dense import project, with_bias
-from rnnscan.cells.initializers import Initializer
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import InputKernelCell, project, with_bias
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class IndRNN(Cell):
+class IndRNN(InputKernelCell):
     """An independently recurrent cell.
 
         z = x W + b          (named "projected_input")
@@ -30,16 +28,16 @@ class IndRNN(Cell):
         kernel_init: initializer of the input kernel.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. A float32 carry keeps h exact in a bfloat16 computation.
-        recurrent_max: u starts uniform between 0 and this. Over T steps h then grows at most `recurrent_max ** T`
-            times; the paper takes `2 ** (1 / T)`, and clips u to it after each update, which is for the optimizer to
-            do.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. Float32 keeps h exact in a bfloat16 computation.
+        recurrent_max: the upper limit of the uniform distribution of u in `init`; the lower limit is 0. Over T steps h
+            grows at most by `recurrent_max ** T`. The paper takes `2 ** (1 / T)` and also clips u to it after each
+            update, which is left to the optimizer.
         activation: a name of `rnnscan.cells.activations`, such as "relu" or "tanh", or a function.
 
     Raises:
-        ValueError: if a size or the activation cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size or the activation is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -57,12 +55,8 @@ class IndRNN(Cell):
 
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("projected_input",)
-    parameter_options: ClassVar[tuple[str, ...]] = ("use_bias",)
 
     _: KW_ONLY
-    kernel_init: Initializer = initializers.lecun_normal
-    bias_init: Initializer = initializers.zeros
-    use_bias: bool = True
     recurrent_max: float = 1.0
     activation: Activation = "relu"
 
@@ -71,7 +65,7 @@ class IndRNN(Cell):
         if not self.recurrent_max > 0:
             raise ValueError(f"IndRNN: `recurrent_max` must be a number above 0; got {self.recurrent_max!r}.")
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         kernel_key, recurrent_key, bias_key = jax.random.split(key, 3)
         units, dtype = (self.hidden_size,), self.param_dtype
         params = {
@@ -83,12 +77,12 @@ class IndRNN(Cell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"]
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         projected = name(with_bias(project(x, weights["kernel"]), weights).astype(x.dtype), "projected_input")
-        # h may be a sum over the whole sequence, so it is updated in its own dtype, not in the input's.
+        # h may accumulate over the whole sequence, so it is updated in its own dtype, not in the input's.
         hidden = activate(self.activation, projected + weights["recurrent_kernel"] * carry[0])
         return (hidden.astype(carry[0].dtype),), hidden.astype(x.dtype)
 

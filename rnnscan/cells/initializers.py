@@ -1,4 +1,4 @@
-"""How the parameters of cells start. An initializer is `(key, shape, dtype) -> array`, as in `jax.nn`."""
+"""Initializers `(key, shape, dtype) -> array`, as in `jax.nn.initializers`."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -14,14 +14,14 @@ zeros: Initializer = jax.nn.initializers.zeros
 
 
 def lecun_normal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Float[Array, "..."]:
-    """Normal with the variance `1 / rows`, cut off at two standard deviations, as `jax.nn.initializers.lecun_normal`.
+    """A truncated normal distribution with variance `1 / rows`: `jax.nn.initializers.lecun_normal()`.
 
-    A function of the module, where JAX makes one at each call, so that cells can be pickled and compared.
+    JAX makes a new function at each call. This one is a module function, so that cells can be pickled and compared.
 
     Args:
         key: a PRNG key.
         shape: `(rows, columns)`.
-        dtype: of the result.
+        dtype: the dtype of the result.
 
     Returns:
         The matrix.
@@ -37,7 +37,7 @@ def orthogonal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
     Args:
         key: a PRNG key.
         shape: `(rows, columns)`.
-        dtype: of the result. The decomposition runs in at least float32, because there is none in bfloat16.
+        dtype: the dtype of the result. The decomposition runs in at least float32, because bfloat16 has none.
 
     Returns:
         A matrix with orthonormal rows or columns, whichever are fewer.
@@ -57,9 +57,9 @@ def orthogonal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
 
 
 def by_block(initializer: Initializer, key: Array, rows: int, units: int, blocks: int, dtype: Any) -> Array:
-    """Initialize each block `(rows, units)` of a fused kernel `(rows, blocks * units)` by itself.
+    """Initialize each block `(rows, units)` of a fused kernel `(rows, blocks * units)` separately.
 
-    Fusing the blocks then changes neither a fan-out nor what is orthogonal to what.
+    Fan-out and orthogonality then hold for each block, as without fusion.
     """
     keys = jax.random.split(key, blocks)
     return jnp.concatenate([initializer(block_key, (rows, units), dtype) for block_key in keys], axis=1)

@@ -1,4 +1,4 @@
-"""Recurrent cells with layer normalization."""
+"""LSTM and GRU with layer normalization."""
 
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
@@ -10,9 +10,11 @@ from jaxtyping import Array, Float, Num
 
 from rnnscan._messages import listing
 from rnnscan.cells import checks
-from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.dense import DenseCell, project, with_bias
-from rnnscan.cells.memory_cell import update_state
+from rnnscan.cells.activations import activate
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import project, with_bias
+from rnnscan.cells.gru import ResetGateCell
+from rnnscan.cells.memory_cell import MemoryCell
 from rnnscan.naming import name
 
 
@@ -27,13 +29,13 @@ def layer_norm(
         scale * (z - mean(z)) / sqrt(mean((z - mean(z))^2) + epsilon)
 
     Args:
-        z: what is normalized. Its mean and variance are taken in at least float32, and the variance from the
-            differences to the mean: mean(z^2) - mean(z)^2 loses its digits where the mean is large.
-        scale: of each unit.
+        z: the values. The variance is that of the differences to the mean, since mean(z^2) - mean(z)^2 is inaccurate
+            for a large mean.
+        scale: the factor of each unit.
         epsilon: added to the variance.
 
     Returns:
-        The like of z, in at least float32.
+        An array of the same shape, in at least float32.
 
     Example:
         >>> import jax.numpy as jnp
@@ -50,14 +52,14 @@ def layer_norm(
 
 
 def check_epsilon(cell: str, epsilon: float) -> None:
-    """Refuse an epsilon under which units that are all equal would be divided by zero."""
+    """Check that epsilon is positive, so that equal units are not divided by zero."""
     if not epsilon > 0:
         raise ValueError(f"{cell}: `epsilon` must be a number above 0; got {epsilon!r}.")
 
 
 @dataclass(frozen=True, repr=False)
-class LayerNormLSTM(DenseCell):
-    """Long short-term memory with layer normalization of its gates, or of each matrix product and of its state.
+class LayerNormLSTM(MemoryCell):
+    """The LSTM with layer normalization of the gates, or of each matrix product and of the cell state.
 
         [z_i z_f z_g z_o] = norm_scale * LN(x W + h U + b) + norm_bias
         i = sigmoid(z_i)    f = sigmoid(z_f)    g = tanh(z_g)    o = sigmoid(z_o)
@@ -72,31 +74,32 @@ class LayerNormLSTM(DenseCell):
 
     where LN(z) = (z - mean(z)) / sqrt(var(z) + epsilon), over all 4H units of the gates at once, or all H of c'.
 
-    Named "gates": what the gates are made of before it is normalized, the sum or each of the two products.
+    Named "gates": the arguments of the norms of the gates, which are the sum or the two products.
 
     Parameters: `"kernel"` W `(D, 4H)`, `"recurrent_kernel"` U `(H, 4H)`, `"bias"` b `(4H,)`; gate order i, f, g, o.
-    With normalize="preactivation" `"norm_scale"` and `"norm_bias"` `(4H,)`; with normalize="products"
+    With normalize="preactivation", `"norm_scale"` and `"norm_bias"` `(4H,)`. With normalize="products",
     `"input_norm_scale"` and `"recurrent_norm_scale"` `(4H,)`, `"cell_norm_scale"` and `"cell_norm_bias"` `(H,)`.
-    Carry: the tuple `(h, c)`, both `(N, H)`; c' is handed on as it was before its norm.
+    Carry: the tuple `(h, c)`, both `(N, H)`, with c not normalized.
 
     Args:
         hidden_size: H, the number of units.
         kernel_init: initializer of each gate's input kernel.
         recurrent_init: initializer of each gate's recurrent kernel.
-        bias_init: initializer of b. Scales start as ones, and the biases of norms as zeros.
+        bias_init: initializer of b. Scales are initially one, and biases of norms zero.
         use_bias: whether there is b.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's.
-        normalize: what is normalized: the sum "preactivation", or the "products" and c', as in the paper.
-        epsilon: added to the variance, inside the root. Caffe2's is 1e-4.
-        forget_bias: added, where parameters are made, to the bias that the forget gate has after the norm: norm_bias,
-            or b with normalize="products", where without b there is none. Nothing is added at run time.
-        activation: of g and of what h' is made from, a name of `rnnscan.cells.activations` or a function.
-        gate_activation: of i, f and o.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's.
+        normalize: "preactivation" for the norm of the sum, or "products" for norms of each product and of c', as in the
+            paper.
+        epsilon: added to the variance. Caffe2's is 1e-4.
+        forget_bias: added by `init` to the forget gate's bias after the norm, not at run time. That bias is norm_bias,
+            or b with normalize="products".
+        activation: for g and the cell state in h', a name of `rnnscan.cells.activations` or a function.
+        gate_activation: for i, f and o.
 
     Raises:
-        ValueError: if a size, a name or epsilon cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size, a name or epsilon is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -109,20 +112,13 @@ class LayerNormLSTM(DenseCell):
         >>> hidden.shape, state.shape, y.shape
         ((2, 4), (2, 4), (2, 4))
 
-    Source: Ba et al. 2016, "Layer Normalization"; "products" are its equations 20 to 22, whose three biases of the
-    gates are one here, and "preactivation" is Caffe2's LayerNormLSTM, whose two biases before the norm are one here.
+    Source: Ba et al. 2016, "Layer Normalization", equations 20 to 22, for "products"; Caffe2's LayerNormLSTM for
+    "preactivation". Biases that they add to each other are one bias here.
     """
-
-    blocks: ClassVar[int] = 4
-    carry_names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
-    names: ClassVar[tuple[str, ...]] = ("gates",)
 
     _: KW_ONLY
     normalize: Normalized = "preactivation"
     epsilon: float = 1e-5
-    forget_bias: float = 1.0
-    activation: Activation = "tanh"
-    gate_activation: Activation = "sigmoid"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,44 +128,32 @@ class LayerNormLSTM(DenseCell):
                 f"LayerNormLSTM: `normalize` must be one of {listing(get_args(Normalized))}; got {self.normalize!r}."
             )
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         params = super()._make(key, input_size)
         for norm, shape in self._norm_shapes().items():
             start = jnp.zeros if norm.endswith("bias") else jnp.ones
             params[norm] = start(shape, self.param_dtype)
-        after_norm = "bias" if self.normalize == "products" else "norm_bias"
-        if after_norm in params:
-            forget_block = slice(self.hidden_size, 2 * self.hidden_size)
-            params[after_norm] = params[after_norm].at[forget_block].add(self.forget_bias)
-        return params
+        return self._add_forget_bias(params)
 
     def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden, _), x = self._enter(params, carry, x, recurrent_mask)
         products = project(x, weights["kernel"]), project(hidden, weights["recurrent_kernel"])
-        normalized = self._products if self.normalize == "products" else self._preactivation
-        gates = normalized(weights, *products, x.dtype)
-        state, output_gate = update_state(
-            gates, carry[1], activation=self.activation, gate_activation=self.gate_activation
-        )
-        seen = state
-        if self.normalize == "products":
-            seen = layer_norm(state, weights["cell_norm_scale"], epsilon=self.epsilon) + weights["cell_norm_bias"]
-        hidden = output_gate * activate(self.activation, seen)
-        return (hidden.astype(carry[0].dtype), state), hidden.astype(x.dtype)
+        if self.normalize == "preactivation":
+            return self._update(self._preactivation(weights, *products, x.dtype), carry)
+        gates = self._products(weights, *products, x.dtype)
+        return self._update(gates, carry, lambda state: self._normalize_state(weights, state))
 
-    def _preactivation(self, weights: dict[str, Array], from_input: Array, from_hidden: Array, dtype: Any) -> Array:
+    def _normalize_state(self, weights: Params, state: Array) -> Array:
+        return layer_norm(state, weights["cell_norm_scale"], epsilon=self.epsilon) + weights["cell_norm_bias"]
+
+    def _preactivation(self, weights: Params, from_input: Array, from_hidden: Array, dtype: Any) -> Array:
         gates = name(with_bias(from_input + from_hidden, weights).astype(dtype), "gates")
         return (layer_norm(gates, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]).astype(dtype)
 
-    def _products(self, weights: dict[str, Array], from_input: Array, from_hidden: Array, dtype: Any) -> Array:
+    def _products(self, weights: Params, from_input: Array, from_hidden: Array, dtype: Any) -> Array:
         from_input, from_hidden = name((from_input.astype(dtype), from_hidden.astype(dtype)), "gates")
         normalized = layer_norm(from_input, weights["input_norm_scale"], epsilon=self.epsilon)
         normalized += layer_norm(from_hidden, weights["recurrent_norm_scale"], epsilon=self.epsilon)
@@ -193,8 +177,8 @@ class LayerNormLSTM(DenseCell):
 
 
 @dataclass(frozen=True, repr=False)
-class LayerNormGRU(DenseCell):
-    """The gated recurrent unit with layer normalization of each matrix product.
+class LayerNormGRU(ResetGateCell):
+    """The GRU with layer normalization of each matrix product.
 
         [z_r z_z] = input_norm_scale_rz * LN(x W_rz) + recurrent_norm_scale_rz * LN(h U_rz) + b_rz
         r = sigmoid(z_r)    z = sigmoid(z_z)
@@ -203,9 +187,9 @@ class LayerNormGRU(DenseCell):
         y = h'
 
     where LN(z) = (z - mean(z)) / sqrt(var(z) + epsilon), over the 2H units of r and z at once, and over the H of n. The
-    reset gate follows the recurrent product, as in `GRU` with `reset_after=True`.
+    reset gate multiplies the recurrent product, as in `GRU` with `reset_after=True`.
 
-    Named "gates": the two products before they are normalized.
+    Named "gates": the two products before normalization.
 
     Parameters: `"kernel"` W `(D, 3H)`, `"recurrent_kernel"` U `(H, 3H)`, `"input_norm_scale"` and
     `"recurrent_norm_scale"` `(3H,)`, `"bias"` b `(3H,)`, `"recurrent_bias"` b_hn `(H,)`; gate order r, z, n. Without
@@ -216,17 +200,17 @@ class LayerNormGRU(DenseCell):
         hidden_size: H, the number of units.
         kernel_init: initializer of each gate's input kernel.
         recurrent_init: initializer of each gate's recurrent kernel.
-        bias_init: initializer of the biases. Scales start as ones.
+        bias_init: initializer of the biases. Scales are initially one.
         use_bias: whether there are biases.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's.
-        epsilon: added to the variance, inside the root.
-        activation: of n, a name of `rnnscan.cells.activations` or a function.
-        gate_activation: of r and z.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's.
+        epsilon: added to the variance.
+        activation: for n, a name of `rnnscan.cells.activations` or a function.
+        gate_activation: for r and z.
 
     Raises:
-        ValueError: if a size, a name or epsilon cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size, a name or epsilon is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -239,40 +223,26 @@ class LayerNormGRU(DenseCell):
         >>> hidden.shape, y.shape
         ((2, 4), (2, 4))
 
-    Source: Ba et al. 2016, "Layer Normalization", the GRU of the supplementary material, whose two biases of r and z
-    are one here, with z and 1 - z exchanged as in `GRU`.
+    Source: Ba et al. 2016, "Layer Normalization", the GRU of the supplementary material, with the sum of its two
+    biases of r and z as one bias, and with z and 1 - z exchanged.
     """
 
     blocks: ClassVar[int] = 3
-    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
-    names: ClassVar[tuple[str, ...]] = ("gates",)
 
     _: KW_ONLY
     epsilon: float = 1e-5
-    activation: Activation = "tanh"
-    gate_activation: Activation = "sigmoid"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_epsilon("LayerNormGRU", self.epsilon)
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
-        key, recurrent_bias_key = jax.random.split(key)
-        params = super()._make(key, input_size)
-        for scale in ("input_norm_scale", "recurrent_norm_scale"):
-            params[scale] = jnp.ones((3 * self.hidden_size,), self.param_dtype)
-        if self.use_bias:
-            params["recurrent_bias"] = self.bias_init(recurrent_bias_key, (self.hidden_size,), self.param_dtype)
-        return params
+    def _make(self, key: Array, input_size: int) -> Params:
+        scales = {scale: jnp.ones(shape, self.param_dtype) for scale, shape in self._scale_shapes().items()}
+        return super()._make(key, input_size) | scales
 
     def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
         products = project(x, weights["kernel"]), project(hidden, weights["recurrent_kernel"])
@@ -287,18 +257,18 @@ class LayerNormGRU(DenseCell):
         gates = (from_input[..., :split] + from_hidden[..., :split]).astype(x.dtype)
         reset_gate, update_gate = jnp.split(activate(self.gate_activation, gates), 2, axis=-1)
         candidate = (from_input[..., split:] + reset_gate * candidate_hidden).astype(x.dtype)
-        new_hidden = (1 - update_gate) * activate(self.activation, candidate) + update_gate * carry[0]
-        return (new_hidden.astype(carry[0].dtype),), new_hidden.astype(x.dtype)
+        carry, y = self._interpolate(update_gate, activate(self.activation, candidate), carry)
+        return carry, y.astype(x.dtype)
 
     def _normalize(self, products: Array, scale: Array) -> Array:
-        """The norm of the 2H units of the gates, beside the one of the H of the candidate."""
+        """Normalize the 2H units of the gates, and separately the H units of the candidate."""
         split = 2 * self.hidden_size
         gates = layer_norm(products[..., :split], scale[:split], epsilon=self.epsilon)
         candidate = layer_norm(products[..., split:], scale[split:], epsilon=self.epsilon)
         return jnp.concatenate([gates, candidate], axis=-1)
 
+    def _scale_shapes(self) -> dict[str, tuple[Any, ...]]:
+        return dict.fromkeys(("input_norm_scale", "recurrent_norm_scale"), (3 * self.hidden_size,))
+
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
-        scales: dict[str, tuple[Any, ...]] = dict.fromkeys(
-            ("input_norm_scale", "recurrent_norm_scale"), (3 * self.hidden_size,)
-        )
-        return super()._shapes() | scales | ({"recurrent_bias": (self.hidden_size,)} if self.use_bias else {})
+        return super()._shapes() | self._scale_shapes()

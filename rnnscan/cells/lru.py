@@ -1,4 +1,4 @@
-"""The linear recurrent unit: a diagonal linear recurrence over complex numbers."""
+"""The linear recurrent unit: a diagonal complex linear recurrence."""
 
 from dataclasses import KW_ONLY, dataclass
 from math import pi
@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, Num
 
 from rnnscan.cells import checks, initializers
-from rnnscan.cells.base import Cell
+from rnnscan.cells.base import Carry, Cell, Params
 from rnnscan.cells.dense import project
 from rnnscan.cells.initializers import Initializer
 from rnnscan.naming import name
@@ -24,8 +24,8 @@ class LRU(Cell):
         s' = a * s + exp(g) * (x B)          x B named "projected"
         y = Re(s' C) + x K
 
-    s' is linear in s, elementwise: the engine makes all products at once, and nothing else is left in the loop.
-    s, a, B and C are complex; the parameters are real, so that any optimizer takes them.
+    s' is elementwise linear in s, so the engine batches the matrix products over all steps.
+    s, a, B and C are complex. The parameters are real, for any optimizer.
 
     Parameters: `"log_decay"` v, `"log_phase"` p and `"log_scale"` g, each `(S,)`; `"input_kernel_real"` and
     `"input_kernel_imag"` of B `(D, S)`; `"output_kernel_real"` and `"output_kernel_imag"` of C `(S, H)`;
@@ -34,19 +34,19 @@ class LRU(Cell):
 
     Args:
         hidden_size: H, the size of y.
-        kernel_init: initializer of the kernels. The real and the imaginary part of B are divided by sqrt(2).
-        dtype: of the computation and of y; None: as input and parameters promote. a and the state are always computed
-            in at least float32.
-        param_dtype: of the parameters.
-        carry_dtype: of the real and imaginary part of the initial carry, which is at least complex64; None: the
-            input's.
-        state_size: S, the number of complex states; None: H.
-        r_min: the least magnitude of a where parameters are made.
-        r_max: the largest; a is uniformly distributed on the ring between the two.
-        max_phase: the largest phase of a where parameters are made.
+        kernel_init: initializer of the kernels. The real and imaginary parts of B are divided by sqrt(2).
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters. a and the state
+            are at least float32.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the real and imaginary parts of the initial carry, which is at least complex64. None:
+            the input's.
+        state_size: S, the number of complex states. None: H.
+        r_min: the smallest initial magnitude of a.
+        r_max: the largest initial magnitude of a. `init` draws a uniformly from the ring between the two.
+        max_phase: the largest initial phase of a.
 
     Raises:
-        ValueError: if a size or a number cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size or a number is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of complex arrays.
 
     Example:
@@ -59,8 +59,8 @@ class LRU(Cell):
         >>> state.shape, state.dtype.name, y.shape
         ((2, 8), 'complex64', (2, 4))
 
-    Source: Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", section 3 and appendix A,
-    where v, p and g are the logarithms of nu, theta and gamma, and K is D.
+    Source: Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", section 3 and appendix A.
+    There v, p and g are the logarithms of nu, theta and gamma, and K is D.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("state",)
@@ -92,10 +92,10 @@ class LRU(Cell):
         """S, the number of complex states."""
         return self.hidden_size if self.state_size is None else self.state_size
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         decay_key, phase_key, *kernel_keys = jax.random.split(key, 7)
         dtype, states = self.param_dtype, self.states
-        # Above 0, because logarithms follow.
+        # Above 0, for the logarithms.
         least = jnp.finfo(jnp.float32).tiny
         area = jax.random.uniform(decay_key, (states,), minval=least)
         turn = jax.random.uniform(phase_key, (states,), minval=least)
@@ -103,7 +103,7 @@ class LRU(Cell):
         params = {
             "log_decay": jnp.log(decay).astype(dtype),
             "log_phase": jnp.log(self.max_phase * turn).astype(dtype),
-            # The square root of 1 - |a|**2 keeps the variance of the state at that of its input.
+            # sqrt(1 - |a|**2) gives the state the variance of its input.
             "log_scale": (0.5 * jnp.log(-jnp.expm1(-2 * decay))).astype(dtype),
         }
         kernels = [shape for shape in self._shapes().items() if len(shape[1]) == 2]
@@ -115,14 +115,14 @@ class LRU(Cell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"]
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         projected = name(
             tuple(project(x, weights[f"input_kernel_{part}"]).astype(x.dtype) for part in ("real", "imag")), "projected"
         )
-        # What is raised to the power of time has to have all digits of its parameters.
+        # Errors of a grow with its powers over time, so its parameters are not cast to a narrower dtype.
         wide = jnp.promote_types(x.dtype, jnp.float32)
         log_decay, log_phase, log_scale = (params[f"log_{of}"].astype(wide) for of in ("decay", "phase", "scale"))
         factor = jnp.exp(lax.complex(-jnp.exp(log_decay), jnp.exp(log_phase)))

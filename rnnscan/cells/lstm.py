@@ -1,4 +1,4 @@
-"""Long short-term memory, with peepholes, a projection, coupled gates and a clipped state where asked for."""
+"""The LSTM, optionally with peepholes, a projection, coupled gates and a clipped cell state."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -8,14 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan.cells import checks, initializers
-from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.dense import DenseCell, project, with_bias
+from rnnscan.cells.activations import activate
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import project, with_bias
 from rnnscan.cells.initializers import Initializer
+from rnnscan.cells.memory_cell import MemoryCell
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class LSTM(DenseCell):
+class LSTM(MemoryCell):
     """Long short-term memory.
 
         [z_i z_f z_g z_o] = x W + h U + b          (named "gates")
@@ -24,13 +26,13 @@ class LSTM(DenseCell):
         h' = o * tanh(c')
         y = h'
 
-    with `peepholes` z_i, z_f and z_o gain p_i * c, p_f * c and p_o * c'; with `coupled_gates` i = 1 - f, and there is
-    no z_i; with `proj_size` h' = (o * tanh(c')) R.
+    `peepholes` adds p_i * c, p_f * c and p_o * c' to z_i, z_f and z_o. `coupled_gates` sets i = 1 - f, without z_i.
+    `proj_size` sets h' = (o * tanh(c')) R.
 
     Parameters: `"kernel"` W `(D, 4H)`, `"recurrent_kernel"` U `(H, 4H)`, `"bias"` b `(4H,)`; gate order i, f, g, o.
-    With `peepholes` `"peepholes"` `(3H,)`, order i, f, o; with `coupled_gates` the blocks of i are left out; with
-    `proj_size` P `"projection_kernel"` R `(H, P)`, and U is `(P, 4H)`.
-    Carry: the tuple `(h, c)`, h `(N, H)`, or `(N, P)`, and c `(N, H)`, as in torch, Keras and cuDNN. Flax has `(c, h)`.
+    With `peepholes`, `"peepholes"` `(3H,)`, order i, f, o. With `coupled_gates`, there are no blocks of i. With
+    `proj_size` P, `"projection_kernel"` R `(H, P)`, and U is `(P, 4H)`.
+    Carry: the tuple `(h, c)`, h `(N, H)` or `(N, P)`, and c `(N, H)`, as in torch, Keras and cuDNN. Flax has `(c, h)`.
 
     Args:
         hidden_size: H, the number of units.
@@ -38,21 +40,21 @@ class LSTM(DenseCell):
         recurrent_init: initializer of each gate's recurrent kernel, and of the projection.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. A float32 carry keeps c exact in a bfloat16 computation.
-        forget_bias: added to the forget gate's bias where parameters are made. Nothing is added at run time, so
-            weights move to and from other libraries as they are. Without a bias there is none.
-        activation: of g and of c', a name of `rnnscan.cells.activations` or a function.
-        gate_activation: of i, f and o; "hard_sigmoid" is the one of DL4J and ONNX.
-        peepholes: whether the gates see the state c, each unit its own.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. Float32 keeps c exact in a bfloat16 computation.
+        forget_bias: added by `init` to the forget gate's bias. Nothing is added at run time, so weights convert to and
+            from other libraries unchanged. Unused without a bias.
+        activation: for g and c', a name of `rnnscan.cells.activations` or a function.
+        gate_activation: for i, f and o. "hard_sigmoid" has the slope of DL4J and ONNX.
+        peepholes: whether the gates read the cell state, elementwise.
         peephole_init: initializer of the peepholes.
-        coupled_gates: whether what is forgotten is what is written, i = 1 - f.
-        proj_size: P, the size of h and y; None: H, without a projection.
-        cell_clip: the largest magnitude of c'; None: any.
+        coupled_gates: whether i = 1 - f.
+        proj_size: P, the size of h and y. None: H, without a projection.
+        cell_clip: the largest magnitude of c'. None: no limit.
 
     Raises:
-        ValueError: if a size or a name cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -65,21 +67,17 @@ class LSTM(DenseCell):
         >>> hidden.shape, state.shape, y.shape
         ((2, 4), (2, 4), (2, 4))
 
-    Source: Hochreiter and Schmidhuber 1997; forget gates of Gers et al. 2000; `torch.nn.LSTM`, whose two biases are
-    one here; forget_bias from Jozefowicz et al. 2015, "An Empirical Exploration of Recurrent Network Architectures";
-    peepholes of Gers and Schmidhuber 2000, "Recurrent nets that time and count"; coupled gates of Greff et al. 2015,
-    "LSTM: A Search Space Odyssey"; the projection of Sak et al. 2014, "Long Short-Term Memory Based Recurrent Neural
-    Network Architectures for Large Vocabulary Speech Recognition".
+    Source: Hochreiter and Schmidhuber 1997, "Long Short-Term Memory"; forget gates: Gers et al. 2000, "Learning to
+    Forget: Continual Prediction with LSTM"; peepholes: Gers and Schmidhuber 2000, "Recurrent Nets that Time and Count";
+    projection: Sak et al. 2014, "Long Short-Term Memory Based Recurrent Neural Network Architectures for Large
+    Vocabulary Speech Recognition"; forget_bias: Jozefowicz et al. 2015, "An Empirical Exploration of Recurrent Network
+    Architectures"; coupled gates: Greff et al. 2015, "LSTM: A Search Space Odyssey". `torch.nn.LSTM` has two biases;
+    here they are one.
     """
 
-    carry_names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
-    names: ClassVar[tuple[str, ...]] = ("gates",)
     parameter_options: ClassVar[tuple[str, ...]] = ("peepholes", "coupled_gates", "use_bias")
 
     _: KW_ONLY
-    forget_bias: float = 1.0
-    activation: Activation = "tanh"
-    gate_activation: Activation = "sigmoid"
     peepholes: bool = False
     peephole_init: Initializer = initializers.zeros
     coupled_gates: bool = False
@@ -95,20 +93,22 @@ class LSTM(DenseCell):
 
     @property
     def blocks(self) -> int:
-        """How many gates have weights."""
+        """The number of gates with weights."""
         return 3 if self.coupled_gates else 4
 
     @property
+    def _forget_block(self) -> slice:
+        first = 0 if self.coupled_gates else self.hidden_size
+        return slice(first, first + self.hidden_size)
+
+    @property
     def output_size(self) -> int:
-        """The size of y's last axis: P where there is a projection, otherwise H."""
+        """The size of y's last axis: P with a projection, otherwise H."""
         return self.hidden_size if self.proj_size is None else self.proj_size
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
-        params = super()._make(key, input_size)
+    def _make(self, key: Array, input_size: int) -> Params:
+        params = self._add_forget_bias(super()._make(key, input_size))
         units = self.hidden_size
-        if self.use_bias:
-            first = 0 if self.coupled_gates else units
-            params["bias"] = params["bias"].at[first : first + units].add(self.forget_bias)
         peephole_key, projection_key = jax.random.split(jax.random.fold_in(key, 1))
         if self.peepholes:
             params["peepholes"] = self.peephole_init(peephole_key, (units * (self.blocks - 1),), self.param_dtype)
@@ -117,42 +117,37 @@ class LSTM(DenseCell):
         return params
 
     def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden, _), x = self._enter(params, carry, x, recurrent_mask)
         projected = project(x, weights["kernel"]) + project(hidden, weights["recurrent_kernel"])
         gates = name(with_bias(projected, weights).astype(x.dtype), "gates")
-        # The cell state is summed up over the whole sequence, so it is updated in its own dtype, not in the gates'.
-        state, output_gate = self._update(gates, weights.get("peepholes"), carry[1])
+        # The cell state accumulates over the whole sequence, so it is updated in its own dtype, not in the gates'.
+        state, output_gate = self._update_state(gates, weights.get("peepholes"), carry[1])
         hidden = output_gate * activate(self.activation, state)
         if self.proj_size is not None:
             hidden = project(hidden.astype(x.dtype), weights["projection_kernel"])
         return (hidden.astype(carry[0].dtype), state), hidden.astype(x.dtype)
 
-    def _update(self, gates: Array, peepholes: Array | None, state: Array) -> tuple[Array, Array]:
+    def _update_state(self, gates: Array, peepholes: Array | None, state: Array) -> tuple[Array, Array]:
         """The new state, and the output gate."""
         *input_gate, forget_gate, candidate, output_gate = jnp.split(gates, self.blocks, axis=-1)
-        seen_by: list[Array | None] = [None] * (self.blocks - 1)
+        diagonals: list[Array | None] = [None] * (self.blocks - 1)
         if peepholes is not None:
-            seen_by = [*jnp.split(peepholes, self.blocks - 1)]
-        *see_input, see_forget, see_output = seen_by
-        forget = self._gate(forget_gate, see_forget, state)
-        write = 1 - forget if self.coupled_gates else self._gate(input_gate[0], see_input[0], state)
+            diagonals = [*jnp.split(peepholes, self.blocks - 1)]
+        *input_peephole, forget_peephole, output_peephole = diagonals
+        forget = self._gate(forget_gate, forget_peephole, state)
+        write = 1 - forget if self.coupled_gates else self._gate(input_gate[0], input_peephole[0], state)
         new_state = forget * state + write * activate(self.activation, candidate)
         if self.cell_clip is not None:
             new_state = jnp.clip(new_state, -self.cell_clip, self.cell_clip)
         new_state = new_state.astype(state.dtype)
-        return new_state, self._gate(output_gate, see_output, new_state)
+        return new_state, self._gate(output_gate, output_peephole, new_state)
 
     def _gate(self, gate: Array, peephole: Array | None, state: Array) -> Array:
-        seen = gate if peephole is None else gate + (peephole * state).astype(gate.dtype)
-        return activate(self.gate_activation, seen)
+        preactivation = gate if peephole is None else gate + (peephole * state).astype(gate.dtype)
+        return activate(self.gate_activation, preactivation)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         shapes = super()._shapes()

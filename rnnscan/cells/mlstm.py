@@ -1,4 +1,4 @@
-"""The mLSTM of xLSTM: a matrix memory with exponential gates, which the hidden state does not feed."""
+"""The mLSTM of xLSTM: a matrix memory with exponential gates that read only the input."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan.cells import initializers
-from rnnscan.cells.base import Cell
-from rnnscan.cells.dense import project
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import InputKernelCell, project
 from rnnscan.cells.exponential_gates import check_forget_gate, largest_exponent, log_of_forget_gate
 from rnnscan.cells.heads import check_heads
 from rnnscan.cells.initializers import Initializer
@@ -17,8 +17,8 @@ from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class MLSTM(Cell):
-    """The LSTM with a matrix memory and exponential gates (mLSTM). For each head of d = H / heads units
+class MLSTM(InputKernelCell):
+    """The LSTM with a matrix memory and exponential gates (mLSTM). Each head of d = H / heads units computes
 
         q = x W_q + b_q    k = x W_k / sqrt(d) + b_k    v = x W_v + b_v    o = sigmoid(x W_o + b_o)
         log i = x w_i + c_i    log f = log sigmoid(x w_f + c_f)
@@ -27,12 +27,12 @@ class MLSTM(Cell):
         n' = exp(log f + m - m') * n + exp(log i - m') * k
         y = o * C' q / max(|n' . q|, exp(-m'))
 
-    with `forget_gate="exp"` log f = x w_f + c_f. Named "projected": q, k, v and o; "gates": log i and log f; each
-    before its activation.
+    With `forget_gate="exp"`, log f = x w_f + c_f. Named "projected": q, k, v and o. Named "gates": log i and log f. All
+    are named before their activations.
 
-    C and n are stored divided by exp(m), which does not show in y: C exp(m) and n exp(m) are the state of the same cell
-    without m, where the bound exp(-m') is 1. Zeros are its empty state, whatever m is. Given m, C and n are linear,
-    elementwise; and no matrix product waits for any of the three.
+    C and n are stored divided by exp(m), which does not change y: without m, the cell would have the states C exp(m)
+    and n exp(m), and the bound 1 instead of exp(-m'). The initial state is zero for any m. Given m, C and n are
+    elementwise linear, and no matrix product depends on the carry.
 
     Parameters: `"kernel"` W `(D, 4H)` and `"bias"` b `(4H,)`, order q, k, v, o, each one head after the other;
     `"gate_kernel"` w `(D, 2 heads)` and `"gate_bias"` c `(2 heads,)`, order i, f.
@@ -45,16 +45,16 @@ class MLSTM(Cell):
         gate_kernel_init: initializer of each gate's kernel.
         bias_init: initializer of the biases.
         use_bias: whether there are biases.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. In a 16-bit computation C, n and m want float32.
-        heads: how many memories there are.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. C, n and m need float32 in a 16-bit computation.
+        heads: the number of memories.
         forget_gate: "sigmoid" or "exp".
-        forget_bias: added to the forget gates' bias where parameters are made: evenly spaced over the heads, from the
-            first number to the second. Without biases there is none.
+        forget_bias: added by `init` to the forget gates' bias, evenly spaced over the heads from the first number to
+            the second. Unused without biases.
 
     Raises:
-        ValueError: if a size or a name cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -68,19 +68,15 @@ class MLSTM(Cell):
         ([(5, 2, 3, 3), (5, 2, 3), (5, 2)], (5, 6))
 
     Source: Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory", equations 19 to 27, with m as in equations 15 to
-    17; forget_bias and a gate kernel of zeros are those of the authors' code.
+    17. forget_bias and the initial gate kernel of zeros are those of the authors' code.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("memory", "normalizer", "stabilizer")
     names: ClassVar[tuple[str, ...]] = ("projected", "gates")
     output_part: ClassVar[int | None] = None
-    parameter_options: ClassVar[tuple[str, ...]] = ("use_bias",)
 
     _: KW_ONLY
-    kernel_init: Initializer = initializers.lecun_normal
     gate_kernel_init: Initializer = initializers.zeros
-    bias_init: Initializer = initializers.zeros
-    use_bias: bool = True
     heads: int = 1
     forget_gate: str = "sigmoid"
     forget_bias: tuple[float, float] = (3.0, 6.0)
@@ -90,7 +86,7 @@ class MLSTM(Cell):
         check_heads("MLSTM", self.hidden_size, self.heads)
         check_forget_gate("MLSTM", self.forget_gate, self.forget_bias)
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         kernel_key, gate_kernel_key, bias_key, gate_bias_key = jax.random.split(key, 4)
         units, heads, dtype = self.hidden_size, self.heads, self.param_dtype
         params = {
@@ -104,12 +100,12 @@ class MLSTM(Cell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"]
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         query, key, value, output = self._projected(weights, x)
-        # The states are summed up over the whole sequence, so they are updated in their own dtypes.
+        # The states accumulate over the whole sequence, so they are updated in their own dtypes.
         memory, normalizer, stabilizer = carry
         new_stabilizer, keep, write = self._gates(weights, x, stabilizer)
         written = (write * value)[..., :, None] * key[..., None, :]
@@ -119,8 +115,8 @@ class MLSTM(Cell):
         y = jax.nn.sigmoid(output) * read.reshape(output.shape)
         return (new_memory, new_normalizer, new_stabilizer), y.astype(x.dtype)
 
-    def _projected(self, weights: dict[str, Array], x: Array) -> tuple[Array, Array, Array, Array]:
-        """q, k and v by head, and o before the sigmoid."""
+    def _projected(self, weights: Params, x: Array) -> tuple[Array, Array, Array, Array]:
+        """Compute q, k and v by head, and o before the sigmoid."""
         query, key, value, output = jnp.split(project(x, weights["kernel"]), 4, axis=-1)
         key /= (self.hidden_size // self.heads) ** 0.5
         parts = [query, key, value, output]
@@ -130,8 +126,8 @@ class MLSTM(Cell):
         query, key, value = (part.reshape(*x.shape[:-1], self.heads, -1) for part in (query, key, value))
         return query, key, value, output
 
-    def _gates(self, weights: dict[str, Array], x: Array, stabilizer: Array) -> tuple[Array, Array, Array]:
-        """m', and how much of the state is kept and of the new is written, as factors `(N, heads, 1)`."""
+    def _gates(self, weights: Params, x: Array, stabilizer: Array) -> tuple[Array, Array, Array]:
+        """Compute m', and the factors `(N, heads, 1)` of the old state and of the update."""
         products = project(x, weights["gate_kernel"])
         if self.use_bias:
             products += weights["gate_bias"]
@@ -160,7 +156,7 @@ def _read(memory: Array, normalizer: Array, stabilizer: Array, query: Array) -> 
     """`C' q / max(|n' . q|, exp(-m'))`."""
     wide = jnp.promote_types(memory.dtype, jnp.float32)
     memory, normalizer, stabilizer, query = (part.astype(wide) for part in (memory, normalizer, stabilizer, query))
-    # The bound is lost where it is as small as the rounding of n' . q, or so large that it makes y nothing.
+    # Clipping does not matter: the bound is then below the rounding of n' . q, or so large that y vanishes.
     limit = largest_exponent(stabilizer)
     bound = jnp.exp(-jnp.clip(stabilizer, -limit, limit))
     length = jnp.abs((normalizer * query).sum(axis=-1))

@@ -1,22 +1,22 @@
-"""Long short-term memory with multiplicative integration: what comes from input and hidden state is multiplied too."""
+"""LSTM with multiplicative integration of input and hidden state."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.dense import DenseCell, project, with_bias
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import project, with_bias
 from rnnscan.cells.layer_norm import check_epsilon, layer_norm
-from rnnscan.cells.memory_cell import update_state
+from rnnscan.cells.memory_cell import MemoryCell
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class MILSTM(DenseCell):
-    """Long short-term memory with multiplicative integration.
+class MILSTM(MemoryCell):
+    """The LSTM with multiplicative integration.
 
         u = x W + b_x
         p = h U + b_h          (u and p are named "gates")
@@ -27,7 +27,7 @@ class MILSTM(DenseCell):
         y = h'
 
     Parameters: `"kernel"` W `(D, 4H)`, `"recurrent_kernel"` U `(H, 4H)`, `"alpha"`, `"beta_1"`, `"beta_2"` `(4H,)`,
-    which start as ones, `"bias"` b, `"input_bias"` b_x and `"recurrent_bias"` b_h `(4H,)`; gate order i, f, g, o.
+    initially one, `"bias"` b, `"input_bias"` b_x and `"recurrent_bias"` b_h `(4H,)`; gate order i, f, g, o.
     Without `use_bias` no biases.
     Carry: the tuple `(h, c)`, both `(N, H)`.
 
@@ -37,16 +37,15 @@ class MILSTM(DenseCell):
         recurrent_init: initializer of each gate's recurrent kernel.
         bias_init: initializer of the biases.
         use_bias: whether there are biases.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's.
-        forget_bias: added to the forget gate's b where parameters are made; nothing is added at run time. Without
-            biases there is none.
-        activation: of g and of c', a name of `rnnscan.cells.activations` or a function.
-        gate_activation: of i, f and o.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's.
+        forget_bias: added by `init` to the forget gate's b, not at run time. Unused without biases.
+        activation: for g and c', a name of `rnnscan.cells.activations` or a function.
+        gate_activation: for i, f and o.
 
     Raises:
-        ValueError: if the size or a name cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if the size or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -60,19 +59,10 @@ class MILSTM(DenseCell):
         ((2, 4), (2, 4), (2, 4))
 
     Source: Wu et al. 2016, "On Multiplicative Integration with Recurrent Neural Networks", section 2, the general form
-    in each gate; b_x and b_h, which it does not have, are those of Caffe2's MILSTM.
+    in each gate. b_x and b_h are those of Caffe2's MILSTM.
     """
 
-    blocks: ClassVar[int] = 4
-    carry_names: ClassVar[tuple[str, ...]] = ("hidden", "cell")
-    names: ClassVar[tuple[str, ...]] = ("gates",)
-
-    _: KW_ONLY
-    forget_bias: float = 1.0
-    activation: Activation = "tanh"
-    gate_activation: Activation = "sigmoid"
-
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         key, *bias_keys = jax.random.split(key, 3)
         params = super()._make(key, input_size)
         columns = (4 * self.hidden_size,)
@@ -81,47 +71,28 @@ class MILSTM(DenseCell):
         if self.use_bias:
             for bias, bias_key in zip(("input_bias", "recurrent_bias"), bias_keys, strict=True):
                 params[bias] = self.bias_init(bias_key, columns, self.param_dtype)
-        return self._bias_forget_gate(params)
+        return self._add_forget_bias(params | self._make_norm())
 
-    def _bias_forget_gate(self, params: dict[str, Array]) -> dict[str, Array]:
-        """The parameters with `forget_bias` in the bias that is added to the gates last."""
-        if "bias" not in params:
-            return params
-        return params | {"bias": params["bias"].at[self._forget_block].add(self.forget_bias)}
-
-    @property
-    def _forget_block(self) -> slice:
-        return slice(self.hidden_size, 2 * self.hidden_size)
+    def _make_norm(self) -> Params:
+        return {}
 
     def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden, _), x = self._enter(params, carry, x, recurrent_mask)
         from_input, from_hidden = project(x, weights["kernel"]), project(hidden, weights["recurrent_kernel"])
         if self.use_bias:
             from_input, from_hidden = from_input + weights["input_bias"], from_hidden + weights["recurrent_bias"]
-        # Both, and not the preactivation that follows: its gradient needs both, and would compute them again.
+        # The gradient of their product needs both, so both are named instead of the preactivation.
         from_input, from_hidden = name((from_input.astype(x.dtype), from_hidden.astype(x.dtype)), "gates")
         integrated = weights["alpha"] * from_input * from_hidden
         integrated += weights["beta_1"] * from_hidden + weights["beta_2"] * from_input
         return self._update(self._normalize(weights, with_bias(integrated, weights)), carry)
 
-    def _normalize(self, weights: dict[str, Array], preactivation: Array) -> Array:
-        """What becomes of the preactivation before it is split into gates: here it stays as it is."""
+    def _normalize(self, weights: Params, preactivation: Array) -> Array:
+        """Normalize the preactivation of the gates. Here: return it unchanged."""
         return preactivation
-
-    def _update(self, preactivation: Array, carry: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
-        state, output_gate = update_state(
-            preactivation, carry[1], activation=self.activation, gate_activation=self.gate_activation
-        )
-        hidden = output_gate * activate(self.activation, state)
-        return (hidden.astype(carry[0].dtype), state), hidden.astype(preactivation.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         added = ("alpha", "beta_1", "beta_2") + (("input_bias", "recurrent_bias") if self.use_bias else ())
@@ -131,7 +102,7 @@ class MILSTM(DenseCell):
 
 @dataclass(frozen=True, repr=False)
 class LayerNormMILSTM(MILSTM):
-    """Long short-term memory with multiplicative integration, and then layer normalization.
+    """The LSTM with multiplicative integration and layer normalization.
 
         u = x W + b_x
         p = h U + b_h          (u and p are named "gates")
@@ -144,7 +115,7 @@ class LayerNormMILSTM(MILSTM):
 
     with mean and variance over all 4H units of z at once.
 
-    Parameters: those of `MILSTM`, and `"norm_scale"` and `"norm_bias"` `(4H,)`, which stays without `use_bias`.
+    Parameters: those of `MILSTM`, and `"norm_scale"` and `"norm_bias"` `(4H,)`, also without `use_bias`.
     Carry: the tuple `(h, c)`, both `(N, H)`.
 
     Args:
@@ -153,16 +124,16 @@ class LayerNormMILSTM(MILSTM):
         recurrent_init: initializer of each gate's recurrent kernel.
         bias_init: initializer of b, b_x and b_h.
         use_bias: whether there are b, b_x and b_h.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's.
-        forget_bias: added to the forget gate's norm_bias where parameters are made; nothing is added at run time.
-        activation: of g and of c', a name of `rnnscan.cells.activations` or a function.
-        gate_activation: of i, f and o.
-        epsilon: added to the variance, inside the root. Caffe2's is 1e-4.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's.
+        forget_bias: added by `init` to the forget gate's norm_bias, not at run time.
+        activation: for g and c', a name of `rnnscan.cells.activations` or a function.
+        gate_activation: for i, f and o.
+        epsilon: added to the variance. Caffe2's is 1e-4.
 
     Raises:
-        ValueError: if a size, a name or epsilon cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size, a name or epsilon is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -175,7 +146,7 @@ class LayerNormMILSTM(MILSTM):
         >>> hidden.shape, state.shape, y.shape
         ((2, 4), (2, 4), (2, 4))
 
-    Source: `MILSTM` with the norm of `LayerNormLSTM`; Caffe2's LayerNormMILSTM.
+    Source: Caffe2's LayerNormMILSTM: `MILSTM` with the norm of `LayerNormLSTM`.
     """
 
     _: KW_ONLY
@@ -185,12 +156,11 @@ class LayerNormMILSTM(MILSTM):
         super().__post_init__()
         check_epsilon("LayerNormMILSTM", self.epsilon)
 
-    def _bias_forget_gate(self, params: dict[str, Array]) -> dict[str, Array]:
+    def _make_norm(self) -> Params:
         columns = (4 * self.hidden_size,)
-        norm_bias = jnp.zeros(columns, self.param_dtype).at[self._forget_block].add(self.forget_bias)
-        return params | {"norm_scale": jnp.ones(columns, self.param_dtype), "norm_bias": norm_bias}
+        return {"norm_scale": jnp.ones(columns, self.param_dtype), "norm_bias": jnp.zeros(columns, self.param_dtype)}
 
-    def _normalize(self, weights: dict[str, Array], preactivation: Array) -> Array:
+    def _normalize(self, weights: Params, preactivation: Array) -> Array:
         normalized = layer_norm(preactivation, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]
         return normalized.astype(preactivation.dtype)
 

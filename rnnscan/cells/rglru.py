@@ -7,16 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rnnscan.cells import initializers
-from rnnscan.cells.base import Cell
-from rnnscan.cells.dense import with_bias
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import InputKernelCell, with_bias
 from rnnscan.cells.heads import check_heads, initialize_heads, project_heads
-from rnnscan.cells.initializers import Initializer
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class RGLRU(Cell):
+class RGLRU(InputKernelCell):
     """The real-gated linear recurrent unit.
 
         [z_r z_i] = x W + b          (named "gates")
@@ -25,7 +23,8 @@ class RGLRU(Cell):
         h' = a * h + sqrt(1 - a**2) * (i * x)
         y = h'
 
-    h' is linear in h, elementwise: the engine makes all products at once. D must be H, because x is gated elementwise.
+    h' is elementwise linear in h, so the engine batches the matrix products over all steps. D must be H, because x is
+    gated elementwise.
 
     Parameters: `"kernel"` W `(heads, H / heads, 2 H / heads)`, block-diagonal: one block `(H / heads, H / heads)` for
     each head and gate; `"bias"` b `(2H,)`; order r, i; `"decay"` L `(H,)`.
@@ -36,16 +35,16 @@ class RGLRU(Cell):
         kernel_init: initializer of each block of the kernel.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation and of y; None: as input and parameters promote. The decay a is always computed in at
-            least float32.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. A float32 carry keeps h exact in a bfloat16 computation.
-        heads: how many parts of x the gates see each by itself.
-        exponent: how fast a unit with an open gate forgets; the paper's c.
-        decay_range: where a is uniformly distributed with r = 1 where parameters are made.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters. The decay a is
+            at least float32.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. Float32 keeps h exact in a bfloat16 computation.
+        heads: the number of blocks of x. The gates of a block read only that block.
+        exponent: how fast a unit with an open gate forgets, c in the paper.
+        decay_range: the range of the initial a for r = 1, from which `init` draws uniformly.
 
     Raises:
-        ValueError: if a size or a number cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size or a number is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -59,18 +58,14 @@ class RGLRU(Cell):
         ((2, 4), (2, 4))
 
     Source: De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language
-    Models", equations 1 to 4. The heads are those of `recurrentgemma`, whose `a_param` is -L, and which leaves the
-    square root out at the first step of a document.
+    Models", equations 1 to 4; the heads are those of `recurrentgemma`. Its `a_param` is -L, and it omits the square
+    root at the first step of a document.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("gates",)
-    parameter_options: ClassVar[tuple[str, ...]] = ("use_bias",)
 
     _: KW_ONLY
-    kernel_init: Initializer = initializers.lecun_normal
-    bias_init: Initializer = initializers.zeros
-    use_bias: bool = True
     heads: int = 1
     exponent: float = 8.0
     decay_range: tuple[float, float] = (0.9, 0.999)
@@ -86,7 +81,7 @@ class RGLRU(Cell):
                 f"RGLRU: `decay_range` must be a tuple of two ascending numbers between 0 and 1; got {span!r}."
             )
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         self._check_width(input_size)
         kernel_key, bias_key, decay_key = jax.random.split(key, 3)
         units, dtype = self.hidden_size, self.param_dtype
@@ -102,13 +97,13 @@ class RGLRU(Cell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"]
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         gates = name(with_bias(project_heads(x, weights["kernel"]), weights).astype(x.dtype), "gates")
         recurrence_gate, input_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
-        # An a near 1 has few digits in 16 bits, and 1 - a**2 none: the powers are products of logarithms, in 32.
+        # For a near 1, 1 - a**2 loses all digits in 16 bits, so powers are computed as products of logarithms in 32.
         wide = jnp.promote_types(x.dtype, jnp.float32)
         log_decay = self.exponent * recurrence_gate.astype(wide) * jax.nn.log_sigmoid(params["decay"].astype(wide))
         update = _sqrt(-jnp.expm1(2 * log_decay)) * (input_gate * x)
@@ -119,7 +114,7 @@ class RGLRU(Cell):
         if input_size != self.hidden_size:
             raise ValueError(
                 f"RGLRU: the input must have as many features as there are units, {self.hidden_size}; got "
-                f"{input_size}. Project the input first, or choose hidden_size as its size."
+                f"{input_size}. Project the input first, or set hidden_size to its size."
             )
 
     def _check_params(self, params: Any) -> int:
@@ -134,5 +129,5 @@ class RGLRU(Cell):
 
 
 def _sqrt(z: Array) -> Array:
-    """The square root, with the gradient 0 at 0, where a gate is closed and what follows is 0 * inf."""
+    """The square root, with a gradient of 0 at 0. A closed gate would otherwise give 0 * inf."""
     return jnp.where(z > 0, jnp.sqrt(jnp.where(z > 0, z, 1)), 0)

@@ -1,4 +1,4 @@
-"""The simple recurrent network of Elman."""
+"""The simple recurrent network."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
@@ -6,12 +6,13 @@ from typing import ClassVar
 from jaxtyping import Array, Float, Num
 
 from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.dense import DenseCell, project, with_bias
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import KernelCell, project, with_bias
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class RNN(DenseCell):
+class RNN(KernelCell):
     """A simple recurrent cell.
 
         z = x W + h U + b          (named "preactivation")
@@ -27,13 +28,13 @@ class RNN(DenseCell):
         recurrent_init: initializer of the recurrent kernel.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's.
         activation: a name of `rnnscan.cells.activations`, such as "tanh" or "relu", or a function.
 
     Raises:
-        ValueError: if the size or the activation cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if the size or the activation is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -46,7 +47,7 @@ class RNN(DenseCell):
         >>> y.shape
         (2, 4)
 
-    Source: Elman 1990, "Finding Structure in Time"; `torch.nn.RNN`, whose two biases are one here.
+    Source: Elman 1990, "Finding Structure in Time". `torch.nn.RNN` has two biases; here they are one.
     """
 
     blocks: ClassVar[int] = 1
@@ -57,13 +58,8 @@ class RNN(DenseCell):
     activation: Activation = "tanh"
 
     def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
         projected = project(x, weights["kernel"]) + project(hidden, weights["recurrent_kernel"])

@@ -1,4 +1,4 @@
-"""The sLSTM of xLSTM: exponential gates, a normalizer, and a stabilizer that keeps both within range."""
+"""The sLSTM of xLSTM: an LSTM with exponential gates, a normalizer and a stabilizer."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -8,16 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan.cells import initializers
-from rnnscan.cells.base import Cell
-from rnnscan.cells.dense import project, with_bias
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import KernelCell, project, with_bias
 from rnnscan.cells.exponential_gates import check_forget_gate, largest_exponent, log_of_forget_gate
 from rnnscan.cells.heads import check_heads, initialize_heads, project_heads
-from rnnscan.cells.initializers import Initializer
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class SLSTM(Cell):
+class SLSTM(KernelCell):
     """The scalar LSTM with exponential gates (sLSTM).
 
         [a_i a_f a_z a_o] = x W + h R + b          (named "gates")
@@ -28,11 +27,11 @@ class SLSTM(Cell):
         h' = o * c' / n'
         y = h'
 
-    with `forget_gate="exp"` log f = a_f.
+    With `forget_gate="exp"`, log f = a_f.
 
-    c and n are stored divided by exp(m), which does not show in h: c exp(m) and n exp(m) are the state of an LSTM with
-    i = exp(a_i) and without m. Zeros are its empty state. Where n = 0 nothing has been written, so that m stands for
-    nothing, and m' = log i: every n' is then at least 1, and no h' is 0 / 0.
+    c and n are stored divided by exp(m), which does not change h: c exp(m) and n exp(m) are the states of an LSTM with
+    i = exp(a_i) and without m. The initial state is zero. If n = 0, nothing has been written yet, so m is ignored and
+    m' = log i. So n' is at least 1 after any write, and h' is never 0 / 0.
 
     Parameters: `"kernel"` W `(D, 4H)`, `"recurrent_kernel"` R `(heads, H / heads, 4 H / heads)`, block-diagonal: one
     block `(H / heads, H / heads)` for each head and gate; `"bias"` b `(4H,)`; order i, f, z, o.
@@ -44,16 +43,16 @@ class SLSTM(Cell):
         recurrent_init: initializer of each block of the recurrent kernel.
         bias_init: initializer of the bias.
         use_bias: whether there is a bias.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. In a 16-bit computation c, n and m want float32.
-        heads: how many parts of h there are, each of which its own units alone see.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. c, n and m need float32 in a 16-bit computation.
+        heads: the number of blocks of h. Units of a block read only that block.
         forget_gate: "sigmoid" or "exp".
-        forget_bias: added to the forget gates' bias where parameters are made: evenly spaced over each head's units,
-            from the first number to the second. Without a bias there is none.
+        forget_bias: added by `init` to the forget gates' bias, evenly spaced over each head's units from the first
+            number to the second. Unused without a bias.
 
     Raises:
-        ValueError: if a size or a name cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -66,20 +65,14 @@ class SLSTM(Cell):
         >>> hidden.shape, y.shape
         ((2, 4), (2, 4))
 
-    Source: Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory", equations 8 to 17; forget_bias and the m' of an
-    empty state are those of the authors' code.
+    Source: Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory", equations 8 to 17. forget_bias and m' in the
+    initial state are those of the authors' code.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("hidden", "cell", "normalizer", "stabilizer")
     names: ClassVar[tuple[str, ...]] = ("gates",)
-    parameter_options: ClassVar[tuple[str, ...]] = ("use_bias",)
-    takes_recurrent_mask: ClassVar[bool] = True
 
     _: KW_ONLY
-    kernel_init: Initializer = initializers.lecun_normal
-    recurrent_init: Initializer = initializers.orthogonal
-    bias_init: Initializer = initializers.zeros
-    use_bias: bool = True
     heads: int = 1
     forget_gate: str = "sigmoid"
     forget_bias: tuple[float, float] = (3.0, 6.0)
@@ -89,7 +82,7 @@ class SLSTM(Cell):
         check_heads("SLSTM", self.hidden_size, self.heads)
         check_forget_gate("SLSTM", self.forget_gate, self.forget_bias)
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         kernel_key, recurrent_key, bias_key = jax.random.split(key, 3)
         units, dtype = self.hidden_size, self.param_dtype
         params = {
@@ -102,25 +95,20 @@ class SLSTM(Cell):
         return params
 
     def __call__(
-        self,
-        params: dict[str, Array],
-        carry: tuple[Array, ...],
-        x: Num[Array, "*batch features"],
-        *,
-        recurrent_mask: Array | None = None,
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden, *_), x = self._enter(params, carry, x, recurrent_mask)
         products = project(x, weights["kernel"]) + project_heads(hidden, weights["recurrent_kernel"])
         gates = name(with_bias(products, weights).astype(x.dtype), "gates")
-        # The states are summed up over the whole sequence, so they are updated in their own dtypes.
+        # The states accumulate over the whole sequence, so they are updated in their own dtypes.
         _, state, normalizer, stabilizer = carry
         log_input, forget, candidate, output = jnp.split(gates, 4, axis=-1)
         log_forget = log_of_forget_gate(self.forget_gate, forget.astype(stabilizer.dtype))
         scaled_forget = log_forget + stabilizer
         new_stabilizer = jnp.where(normalizer == 0, log_input, jnp.maximum(scaled_forget, log_input))
         new_stabilizer = new_stabilizer.astype(stabilizer.dtype)
-        # Not above 0, but where the state is empty: there it matters to gradients alone, and must not be infinite.
+        # The exponent is above 0 only in the initial state, where keep affects only gradients and must be finite.
         keep = jnp.exp(jnp.minimum(scaled_forget - new_stabilizer, largest_exponent(stabilizer)))
         write = jnp.exp(log_input - new_stabilizer)
         new_state = (keep * state + write * jnp.tanh(candidate)).astype(state.dtype)

@@ -1,4 +1,4 @@
-"""The simple recurrent unit: a light recurrence and a highway around it."""
+"""The simple recurrent unit: an elementwise recurrence with a highway connection."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -10,28 +10,28 @@ from jaxtyping import Array, Float, Num
 
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.activations import Activation, activate
-from rnnscan.cells.base import Cell
-from rnnscan.cells.dense import project
+from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.dense import InputKernelCell, project
 from rnnscan.cells.initializers import Initializer
 from rnnscan.naming import name
 
 
 @dataclass(frozen=True, repr=False)
-class SRU(Cell):
+class SRU(InputKernelCell):
     """The simple recurrent unit.
 
-        [u a_f a_r s] = x W + [0 b_f b_r 0]          (named "gates"); s is x itself where D = H
+        [u a_f a_r s] = x W + [0 b_f b_r 0]          (named "gates"); s = x if D = H
         f = sigmoid(a_f)    r = sigmoid(a_r)
         c' = f * c + (1 - f) * u
         y = r * activation(c') + (1 - r) * highway_scale * s
 
-    with `recurrent_vectors` a_f and a_r gain v_f * c and v_r * c.
+    `recurrent_vectors` adds v_f * c and v_r * c to a_f and a_r.
 
-    Without recurrent vectors c' is linear in c, elementwise: the engine makes all products at once, and nothing else is
-    left in the loop.
+    Without recurrent vectors c' is elementwise linear in c, so the engine batches the matrix
+    products over all steps.
 
-    Parameters: `"kernel"` W `(H, 3H)` where D = H, otherwise `(D, 4H)`, and `"bias"` `(2H,)`; block order u, f, r, s.
-    With `recurrent_vectors` `"recurrent_vectors"` `(2H,)`, order f, r.
+    Parameters: `"kernel"` W `(H, 3H)` if D = H, otherwise `(D, 4H)`, and `"bias"` `(2H,)`; block order u, f, r, s.
+    With `recurrent_vectors`, `"recurrent_vectors"` `(2H,)`, order f, r.
     Carry: the tuple `(c,)`, c `(N, H)`.
 
     Args:
@@ -39,18 +39,18 @@ class SRU(Cell):
         kernel_init: initializer of each block of the kernel.
         bias_init: initializer of the bias.
         use_bias: whether there are biases.
-        dtype: of the computation and of y; None: as input and parameters promote.
-        param_dtype: of the parameters.
-        carry_dtype: of the initial carry; None: the input's. A float32 carry keeps c exact in a bfloat16 computation.
-        recurrent_vectors: whether the gates see the state c, each unit its own, as in the paper's final form.
+        dtype: the dtype of the computation and of y. None: the promoted dtype of input and parameters.
+        param_dtype: the dtype of the parameters.
+        carry_dtype: the dtype of the initial carry. None: the input's. Float32 keeps c exact in a bfloat16 computation.
+        recurrent_vectors: whether the gates read the state c elementwise, as in the paper's final form.
         vector_init: initializer of each of the two recurrent vectors, as a row `(1, H)`.
-        activation: of c' in y, a name of `rnnscan.cells.activations` or a function. The paper's final form has none.
-        highway_bias: added to b_r where parameters are made. Without biases there is none.
-        highway_scale: what the highway multiplies x by. With sqrt(1 + 2 exp(highway_bias)) y starts with the
-            variance of x, however many layers there are.
+        activation: for c' in y, a name of `rnnscan.cells.activations` or a function. The paper's final form has none.
+        highway_bias: added by `init` to b_r. Unused without biases.
+        highway_scale: the factor of s in y. With sqrt(1 + 2 exp(highway_bias)), y initially has the variance of x, at
+            any depth.
 
     Raises:
-        ValueError: if a size, a scale or a name cannot be, or what the cell is given does not fit its parameters.
+        ValueError: if a size, a scale or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -64,8 +64,8 @@ class SRU(Cell):
         ((2, 4), (2, 4))
 
     Source: Lei et al. 2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", equations 1 to 4 and section
-    3.2, where highway_scale is called alpha; without recurrent vectors the form of the paper's first version, "Training
-    RNNs as Fast as CNNs", 2017.
+    3.2, where highway_scale is alpha. Without recurrent vectors: the first version of the paper, "Training RNNs as Fast
+    as CNNs", 2017.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("cell",)
@@ -74,9 +74,6 @@ class SRU(Cell):
     parameter_options: ClassVar[tuple[str, ...]] = ("recurrent_vectors", "use_bias")
 
     _: KW_ONLY
-    kernel_init: Initializer = initializers.lecun_normal
-    bias_init: Initializer = initializers.zeros
-    use_bias: bool = True
     recurrent_vectors: bool = False
     vector_init: Initializer = initializers.lecun_normal
     activation: Activation = "identity"
@@ -88,7 +85,7 @@ class SRU(Cell):
         if not self.highway_scale > 0:
             raise ValueError(f"SRU: `highway_scale` must be a number above 0; got {self.highway_scale!r}.")
 
-    def _make(self, key: Array, input_size: int) -> dict[str, Array]:
+    def _make(self, key: Array, input_size: int) -> Params:
         kernel_key, bias_key, vector_key = jax.random.split(key, 3)
         units, dtype = self.hidden_size, self.param_dtype
         blocks = self._blocks(input_size)
@@ -100,35 +97,35 @@ class SRU(Cell):
         return params
 
     def __call__(
-        self, params: dict[str, Array], carry: tuple[Array, ...], x: Num[Array, "*batch features"]
-    ) -> tuple[tuple[Array, ...], Float[Array, "*batch hidden"]]:
+        self, params: Params, carry: Carry, x: Num[Array, "*batch features"]
+    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         candidate, gates, highway = self._products(weights, x)
         if self.recurrent_vectors:
             gates = gates + (weights["recurrent_vectors"] * jnp.tile(carry[0], 2)).astype(gates.dtype)
         forget, reset = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
-        # The state is summed up over the whole sequence, so it is updated in its own dtype, not in the gates'.
+        # The state accumulates over the whole sequence, so it is updated in its own dtype, not in the gates'.
         state = (forget * carry[0] + (1 - forget) * candidate).astype(carry[0].dtype)
         y = reset * activate(self.activation, state) + (1 - reset) * self.highway_scale * highway
         return (state,), y.astype(x.dtype)
 
-    def _products(self, weights: dict[str, Array], x: Array) -> tuple[Array, Array, Array]:
-        """u, the two gates before the sigmoid, and s."""
+    def _products(self, weights: Params, x: Array) -> tuple[Array, Array, Array]:
+        """Compute u, the two gates before the sigmoid, and s."""
         products = project(x, weights["kernel"])
         first, last = self.hidden_size, 3 * self.hidden_size
         gates = products[..., first:last]
         if self.use_bias:
             gates += weights["bias"]
-        made = [z.astype(x.dtype) for z in (products[..., :first], gates, products[..., last:])]
+        projected = [z.astype(x.dtype) for z in (products[..., :first], gates, products[..., last:])]
         if self._blocks(x.shape[-1]) == 4:
-            candidate, gates, highway = name(made, "gates")
+            candidate, gates, highway = name(projected, "gates")
             return candidate, gates, highway
-        candidate, gates = name(made[:2], "gates")
+        candidate, gates = name(projected[:2], "gates")
         return candidate, gates, x
 
     def _blocks(self, input_size: int) -> int:
-        """The blocks of the kernel: the last is for an x that cannot be added to c' as it is."""
+        """The number of blocks of the kernel. The fourth projects an x whose size is not H."""
         return 3 if input_size == self.hidden_size else 4
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
@@ -147,11 +144,11 @@ class SRU(Cell):
         return checks.check_params("SRU", f"{self.hidden_size} units", shapes, params, likely_cause=likely_cause)
 
     def _likely_cause(self, params: Any) -> str:
-        # Options show in the other parameters, and are looked for among cells whose kernel has three blocks.
+        # The options determine only the other parameters, so they are compared with a kernel of three blocks.
         kernel = jax.ShapeDtypeStruct((self._rows(params), 3 * self.hidden_size), self.param_dtype)
         return super()._likely_cause({**params, "kernel": kernel})
 
     def _rows(self, params: Any) -> int:
-        """D by the kernel, or H if there is none."""
+        """The input size by the kernel, or H without one."""
         shape = getattr(params["kernel"], "shape", ()) if isinstance(params, Mapping) and "kernel" in params else ()
         return shape[0] if shape else self.hidden_size
