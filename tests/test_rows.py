@@ -137,10 +137,10 @@ def test_carries_that_might_be_either_are_refused_as_before():
         rs.scan(adding, jnp.ones((3, 3)), jnp.ones(3), xs)
     with pytest.raises(TypeError, match=r"went in as float64\[\] and came out as float64\[3,4\]"):
         rs.scan(adding, jnp.ones((3, 4)), 0.0, xs)
-    with pytest.raises(ValueError, match=r"LSTM: hidden in the carry must be \(3, 4\), .* got float64\[5\]"):
+    with pytest.raises(ValueError, match=r"LSTM: hidden in the carry must be \(3, 4\).* got float64\[5\]"):
         rs.scan(CASE.cell, CASE.arguments()[0], (jnp.ones(5), jnp.ones(4)), CASE.arguments()[2])
     # One row of three features is no batch of three rows.
-    with pytest.raises(ValueError, match=r"LSTM: hidden in the carry must be \(4,\), .* got float64\[\]"):
+    with pytest.raises(ValueError, match=r"LSTM: hidden in the carry must be \(4,\).* got float64\[\]"):
         rs.scan(CASE.cell, CASE.arguments()[0], (0.0, 0.0), CASE.arguments()[2][:, 0])
 
 

@@ -170,7 +170,7 @@ def _complex(dtype: Any) -> Any:
 def show_options(configuration: Any) -> str:
     """The repr of a dataclass with the options that differ from their defaults, positional ones first."""
     shown = []
-    for field in sorted(fields(configuration), key=lambda field: field.kw_only):
+    for field in sorted(fields(configuration), key=lambda field: bool(field.kw_only)):
         value = getattr(configuration, field.name)
         if value != field.default:
             shown.append(f"{field.name}={getattr(value, '__name__', repr(value))}")

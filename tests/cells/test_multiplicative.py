@@ -110,5 +110,5 @@ def test_each_bias_starts_by_itself():
 def test_parameters_of_a_cell_without_the_norm():
     cell = cells.LayerNormMILSTM(4)
     x = jnp.ones((2, 3))
-    with pytest.raises(ValueError, match=r"^LayerNormMILSTM: .* They are those of a cell of another kind or size\.$"):
+    with pytest.raises(ValueError, match=r"^LayerNormMILSTM: .* They belong to a cell of another kind or size\.$"):
         cell(cells.MILSTM(4).init(KEY, 3), cell.initial_carry(x), x)
