@@ -45,9 +45,7 @@ def test_an_input_without_axes():
 
 def test_a_carry_of_another_batch_size(case):
     carry = jax.eval_shape(case.cell.initial_carry, floats(5, 3))
-    message = (
-        r": hidden in the carry must be \(2, 4\) .*float32\[2,3\].*; got float32\[5,4\]"
-    )
+    message = r": hidden in the carry must be \(2, 4\) .*float32\[2,3\].*; got float32\[5,4\]"
     with pytest.raises(ValueError, match=message):
         call(case.cell, carry=carry)
 
