@@ -235,7 +235,7 @@ def test_a_carry_of_another_batch_and_an_input_of_another_size_are_refused(case)
     params, carry, xs = jax.eval_shape(case.arguments)
     x = jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype)
     larger = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((leaf.shape[0] + 1, *leaf.shape[1:]), leaf.dtype), carry)
-    with pytest.raises(ValueError, match="Batch.* hidden size"):
+    with pytest.raises(ValueError, match=r"Batch.* hidden size"):
         jax.eval_shape(case.cell, params, larger, x)
     with pytest.raises(ValueError, match="one step's input must be"):
         jax.eval_shape(case.cell, params, carry, jax.ShapeDtypeStruct((*x.shape[:-1], 9), x.dtype))
