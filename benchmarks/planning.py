@@ -19,9 +19,10 @@ import rnnscan as rs
 from rnnscan import cells
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan.insight import kept_bytes, measure_losses, temporary_bytes
-from rnnscan.insight.candidates import candidates
 from rnnscan.insight.tradeoff import choice_name
-from rnnscan.insight.training_step import TrainingStep
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.choose import choices_of
+from rnnscan.planning.training_step import TrainingStep
 
 
 # Cell, steps, rows, features: small enough to run every choice.
@@ -61,8 +62,9 @@ def timed(runs: list[Callable[[], Any]]) -> list[float]:
 def compare_with_every_choice(cell: Any, length: int, batch: int, features: int, table: Table) -> None:
     xs = jax.random.normal(jax.random.key(1), (length, batch, features))
     params, carry = cell.init(jax.random.key(0), features), cell.initial_carry(xs[0])
-    step = TrainingStep(cell, params, carry, xs, options={}, last_only=False)
-    planned = [one.memory for one in candidates(cell, params, carry, xs[0], length)]
+    given = Arguments(rs.scan, cell, params, carry, xs, {})
+    step = TrainingStep(given, last_only=False)
+    planned = [one.memory for one in choices_of(given)]
     choices = list(dict.fromkeys([*every_choice(cell.names, length), *planned]))
     runs, needs = [], {}
     for memory in choices:

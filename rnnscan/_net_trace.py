@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import describe
+from rnnscan._step_wrappers import type_of_step
 from rnnscan._wiring import Wiring
-from rnnscan.engine.fission.flat_step import one_step
 from rnnscan.naming import unnamed
 
 
@@ -27,7 +27,7 @@ def trace_outputs(
     Raises:
         ValueError: if a state does not fit its linked output, even if the cell itself fails because of it.
     """
-    x = {name: one_step(leaf) for name, leaf in xs.items()}
+    x = {name: type_of_step(leaf) for name, leaf in xs.items()}
     returned: list[str] = []
 
     def step(states: Mapping[str, Any], x: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._messages import is_key, is_weak
+from rnnscan._messages import is_count, is_key, is_weak
 from rnnscan._zeros import zeros_of_step
 
 
@@ -72,6 +72,13 @@ def _without_padding(leaf: Any, valid: Bool[Array, "*batch"]) -> Any:
 def one_step(leaf: Any) -> Any:
     """Zeros like one step of `(T, ...)`, with its sharding, also for T = 0. For keys, which have no zero, the first."""
     return leaf[0] if is_key(leaf) and leaf.shape[0] != 0 else zeros_of_step(leaf)
+
+
+def type_of_step(leaf: Any) -> Any:
+    """The type of one step of a leaf `(T, ...)`, with its sharding and the axes over which `shard_map` varies it."""
+    if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # There is no step to take.
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+    return jax.eval_shape(lambda leaf: leaf[0], leaf)
 
 
 def repeat_over(leaf: Any, zeros: Any) -> Any:

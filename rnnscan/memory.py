@@ -105,10 +105,10 @@ class Memory:
 
         Example:
             >>> import rnnscan as rs
-            >>> rs.Memory.fit("1MiB").budget
+            >>> rs.Memory.fit("1MiB").bytes
             1048576
         """
-        return MemoryBudget(budget=budget_bytes(budget, "Memory.fit"), last_only=last_only)
+        return MemoryBudget(budget_bytes(budget, "Memory.fit"), last_only)
 
     def _check_offload(self) -> None:
         if not self.offload:
@@ -156,16 +156,16 @@ class Memory:
         return (SubScan(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
 
 
-@dataclass(frozen=True, repr=False)
-class MemoryBudget(Memory):
-    """A budget, for which `scan` plans a memory choice where it is traced; made by `Memory.fit`.
+@dataclass(frozen=True)
+class MemoryBudget:
+    """A budget in place of a memory choice; made by `Memory.fit`. It is not a `Memory`: `scan` plans one to fit it.
 
     Attributes:
-        budget: in bytes.
+        bytes: the budget.
         last_only: whether the loss depends on the last carry alone.
     """
 
-    budget: int = 0
+    bytes: int
     last_only: bool = False
 
 

@@ -39,6 +39,9 @@ class Reader(Protocol):
         """Drop references to the leaves."""
 
 
+# The prefix of a marked value's name in a jaxpr; its position follows.
+MARK = "rnnscan mark "
+
 # Part of jit's cache key: a function that the cell jits is retraced for every reader, so a trace made for one memory
 # choice is never reused for another.
 _reader = jax.make_user_context(None)
@@ -91,12 +94,14 @@ class Names:
     Attributes:
         labels: the label at each position.
         values: at each position, the first position that labels the same value.
+        shapes: at each position, the shape of the value there. A `vmap` around it adds axes.
         held: positions whose value is an input or a carry. The loop keeps these already; a label would keep them twice.
         depth: the number of scans around the step's own.
     """
 
     labels: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
     held: frozenset[int] = frozenset()
     depth: int = 0
 
@@ -105,13 +110,13 @@ class Names:
         """The distinct labels, in order of first use."""
         return tuple(dict.fromkeys(self.labels))
 
-    def emitted(self, kept: frozenset[str]) -> dict[int, str]:
-        """The labels to emit to keep `kept`, by first position. A value with several labels is kept once."""
-        emitted: dict[int, str] = {}
+    def to_keep(self, kept: frozenset[str]) -> dict[int, str]:
+        """The label to keep each value by, by first position. A value with several labels is kept once."""
+        found: dict[int, str] = {}
         for label, value in zip(self.labels, self.values, strict=True):
             if label in kept and value not in self.held:
-                emitted.setdefault(value, self.as_emitted(label))
-        return emitted
+                found.setdefault(value, label)
+        return found
 
     def as_emitted(self, label: str) -> str:
         """The label as policies see it. An inner scan has its own memory choice, so its labels get another spelling."""
@@ -119,47 +124,64 @@ class Names:
 
 
 class _Recorder:
-    """Records every label and emits none."""
+    """Records every label, and marks the labelled value."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self._labels: list[str] = []
-        self._leaves: list[Any] = []
+        self._values: list[int] = []
+        self._shapes: list[tuple[int, ...]] = []
+        self._value_of: dict[int, int] = {}
+        self._leaves: list[Any] = []  # An id is unique only while its object is alive.
 
     def read(self, leaf: Any, label: str) -> Any:
+        position = len(self._labels)
+        value = self._value_of.get(id(leaf), position)
+        marked = _mark(leaf, position)
+        for same in (leaf, marked):
+            self._value_of[id(same)] = value
+            self._leaves.append(same)
         self._labels.append(label)
-        self._leaves.append(leaf)
-        return leaf
+        self._values.append(value)
+        self._shapes.append(tuple(marked.shape))
+        return marked
 
     def names(self, given: Any, carry: Any) -> Names:
         """The recorded labels of a step with the arguments `given` and the new carry `carry`."""
-        first: dict[int, int] = {}
-        values = tuple(first.setdefault(id(leaf), position) for position, leaf in enumerate(self._leaves))
-        loop = {id(leaf) for leaf in jax.tree.leaves((given, carry))}
-        held = frozenset(position for position, leaf in enumerate(self._leaves) if id(leaf) in loop)
+        loop = {self._value_of.get(id(leaf)) for leaf in jax.tree.leaves((given, carry))}
+        held = frozenset(position for position, value in enumerate(self._values) if value in loop)
         self.forget()
-        return Names(tuple(self._labels), values, held, self.depth)
+        return Names(tuple(self._labels), tuple(self._values), tuple(self._shapes), held, self.depth)
 
     def forget(self) -> None:
         self._leaves.clear()
+        self._value_of.clear()
 
 
-class PositionReader:
-    """Keeps the named values of a step that `trace_step` has recorded, except those that the loop keeps already.
+def _mark(value: Any, position: int) -> Any:
+    """Mark a value in a jaxpr, also within a nested `jit`."""
 
-    A value with several names is kept once per trace: a branch of a cond cannot use the other branch's copy. Subclasses
-    define `keep`.
+    def marked(value: Any) -> Any:
+        return value
+
+    marked.__name__ = f"{MARK}{position}"
+    return jax.jit(marked)(value)
+
+
+class _Emitter:
+    """Labels the values to keep for the policies of `jax.checkpoint`.
+
+    A value with several names is kept once per trace: a branch of a cond cannot use the other branch's copy.
     """
 
     def __init__(self, kept: frozenset[str], names: Names) -> None:
         self.depth = names.depth
         self._names = names
-        self._to_emit = names.emitted(kept)
+        self._to_keep = names.to_keep(kept)
         self._read: dict[int, list[tuple[Any, Any]]] = {}
         self._position = 0
 
     def read(self, leaf: Any, label: str) -> Any:
-        """Keep a labelled leaf if its label is kept, and return its replacement."""
         if self._names.labels[self._position : self._position + 1] != (label,):
             raise RuntimeError(
                 f"name: a cell must name the same values in every trace; got {label!r} where the first trace named "
@@ -167,34 +189,18 @@ class PositionReader:
             )
         value = self._names.values[self._position]
         self._position += 1
-        if value not in self._to_emit:
+        if value not in self._to_keep:
             return leaf
-        trace = current_trace()
+        trace = get_opaque_trace_state(convention="flax")
         for earlier, kept in self._read.setdefault(value, []):
             if earlier == trace:
                 return kept
-        self._read[value].append((trace, self.keep(value, leaf, self._to_emit[value])))
-        return self._read[value][-1][1]
-
-    def keep(self, position: int, leaf: Any, label: str) -> Any:
-        """Keep a value under its first label, and return its replacement."""
-        raise NotImplementedError
+        emitted = checkpoint_name(leaf, self._names.as_emitted(self._to_keep[value]))
+        self._read[value].append((trace, emitted))
+        return emitted
 
     def forget(self) -> None:
-        """Drop references to the leaves."""
         self._read.clear()
-
-
-class _Emitter(PositionReader):
-    """Labels kept values for the policies of `jax.checkpoint`."""
-
-    def keep(self, position: int, leaf: Any, label: str) -> Any:
-        return checkpoint_name(leaf, label)
-
-
-def current_trace() -> Any:
-    """An identity of the current trace: an inner jit or vmap has another."""
-    return get_opaque_trace_state(convention="flax")
 
 
 @contextmanager
@@ -244,6 +250,7 @@ class StepInfo:
         names: the step's labels.
         has_side_effects: whether the step has effects that must not run twice; debug prints may.
         closed_over: the `id` of each array that the step closes over.
+        traced: the trace, with every named value marked: `(*carry, *x) -> (*new carry, *y)`.
     """
 
     carry: Any
@@ -251,6 +258,7 @@ class StepInfo:
     names: Names
     has_side_effects: bool
     closed_over: frozenset[int]
+    traced: Any
 
 
 def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> StepInfo:
@@ -275,4 +283,4 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
         traced, (new_carry, y) = jax.make_jaxpr(recorded, return_shape=True)(carry, x)
     # Effects have no public type; those of jax.debug have it in their names.
     has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
-    return StepInfo(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)))
+    return StepInfo(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)), traced)

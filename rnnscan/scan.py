@@ -11,12 +11,14 @@ from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
 from rnnscan._messages import is_count
-from rnnscan._step_wrappers import Padding, hold_last_valid
-from rnnscan.engine import lax as lax_engine
-from rnnscan.engine.fission import run as fission_engine
+from rnnscan._step_wrappers import Padding
+from rnnscan.engine.execute import execute
+from rnnscan.engine.observing import inside_scan, observe
+from rnnscan.engine.plan import Plan
 from rnnscan.engine.prepare import prepare
 from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.memory import Memory, MemoryBudget
+from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
 
@@ -29,7 +31,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
-    memory: Memory | None = Memory(),
+    memory: Memory | MemoryBudget | None = Memory(),
     seq_lengths: Integer[Array, "*batch"] | None = None,
     mask: Bool[Array, " time *batch"] | None = None,
     reset: Bool[Array, " time *batch"] | None = None,
@@ -121,11 +123,8 @@ def scan(
         "engine": engine,
     }
     if isinstance(memory, MemoryBudget):
-        # Imported here, because planning runs this function under each choice.
-        from rnnscan.insight.plan import fit
-
         rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
-        memory = fit(memory, cell, params, carry, xs, options | rows)
+        memory = fit(memory, scan, cell, params, carry, xs, options | rows)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     arrays = (params, carry, xs, seq_lengths, mask, reset, reset_to)
     results = run_compiled(_run, cell, arrays, options | {"memory": memory})
@@ -149,22 +148,13 @@ def _run(
 ) -> tuple[Any, Any]:
     """Prepare a call and run it. `kept`: this trace of it is for later calls too."""
     rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
-    call = prepare(cell, params, carry, xs, **rows, **options)
-    if kept and call.closes_over_arrays:
-        raise ClosesOverArraysError
-    run = lax_engine.run if call.engine == "lax" else fission_engine.run
-    carry, ys = run(
-        call.step,
-        call.carry,
-        call.xs,
-        length=call.length,
-        reverse=call.reverse,
-        unroll=call.unroll,
-        memory=call.memory,
-        names=call.names,
-    )
-    if call.valid is not None and call.padding == "hold":
-        ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
+    with inside_scan():
+        call = prepare(cell, params, carry, xs, **rows, **options)
+        if kept and call.closes_over_arrays:
+            raise ClosesOverArraysError
+        plan = Plan.of(call)
+        carry, ys = execute(plan)
+    observe(plan, ys)
     return carry, ys
 
 

@@ -19,7 +19,7 @@ from slow_reference import arguments, assert_close, cell, loop, loss
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.fixture(params=["lax", "fission"], autouse=True)
+@pytest.fixture(params=["lax", "auto"], autouse=True)
 def engine(request, monkeypatch):
     """Every test runs with either engine."""
     monkeypatch.setattr(rs, "scan", functools.partial(rs.scan, engine=request.param))

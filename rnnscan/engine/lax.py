@@ -8,54 +8,37 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan._step_wrappers import Length, Step
-from rnnscan.engine.segments import run_parts
-from rnnscan.memory import Memory, checkpoint_policy, kept_names
-from rnnscan.naming import Names, emitting
+from rnnscan._step_wrappers import Length
+from rnnscan.engine.plan import Plan
+from rnnscan.engine.segments import run_sub_scans
+from rnnscan.memory import checkpoint_policy
+from rnnscan.naming import emitting
 
 
-def run(
-    step: Step,
-    carry: Any,
-    xs: Any,
-    *,
-    length: Length,
-    reverse: bool,
-    unroll: int | bool,
-    memory: Memory | None,
-    names: Names,
-) -> tuple[Any, Any]:
-    """Run a step over time under the rule of memory.
-
-    Args:
-        step: `(carry, x) -> (carry, y)`; what it closes over gets gradients.
-        carry: the initial carry, of the types that the step returns.
-        xs: a pytree of leaves `(length, ...)`, or None.
-        length: number of steps; `lax.scan` is told it only where there is no input to take it from, so that it may be
-            a symbolic dimension of `jax.export`.
-        reverse: run from the last step to the first.
-        unroll: as in `lax.scan`.
-        memory: the memory choice, or None for plain autodiff.
-        names: the names that the step emits.
+def run(plan: Plan) -> tuple[Any, Any]:
+    """Run a plan under the rule of memory.
 
     Returns:
         The final carry and the stacked y, as `lax.scan`.
     """
-    kept = frozenset() if memory is None else kept_names(memory, names)
+    call, memory = plan.call, plan.memory
+    step = call.step
 
     def emitting_step(carry: Any, x: Any) -> tuple[Any, Any]:
-        with emitting(kept, names):
+        with emitting(plan.kept_names, call.names):
             return step(carry, x)
 
     def run_steps(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
+        # With inputs, `lax.scan` reads the length from them, so that it may be a symbolic dimension of `jax.export`.
         known = None if jax.tree.leaves(xs) else length
-        return lax.scan(body, carry, xs, length=known, reverse=reverse, unroll=unroll)
+        return lax.scan(body, carry, xs, length=known, reverse=call.reverse, unroll=call.unroll)
 
     if memory is None:
         body = emitting_step
-        return run_steps(carry, xs, length)
+        return run_steps(call.carry, call.xs, call.length)
     # Inside a loop nothing can be merged across its border, so the barriers against it are not needed.
-    body = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, names), prevent_cse=False)
+    body = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, call.names), prevent_cse=False)
     if memory.segment is None:  # Then the length may be a symbolic dimension.
-        return run_steps(carry, xs, length)
-    return run_parts(run_steps, carry, xs, parts=memory.sub_scans(length), reverse=reverse)
+        return run_steps(call.carry, call.xs, call.length)
+    sub_scans = memory.sub_scans(call.length)
+    return run_sub_scans(run_steps, call.carry, call.xs, sub_scans=sub_scans, reverse=call.reverse)

@@ -3,12 +3,15 @@
 The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report` and `plan` read it.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from rnnscan import _checks as checks
 from rnnscan._messages import is_weak
@@ -20,8 +23,9 @@ from rnnscan._step_wrappers import (
     reset_carry,
     skip_padding,
     truncate_gradient,
+    type_of_step,
 )
-from rnnscan.engine.fission.flat_step import one_step as type_of_step
+from rnnscan.engine.fission.flat_step import FlatStep, flatten
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
@@ -33,22 +37,28 @@ class Call:
     """A checked call of `scan`.
 
     Attributes:
-        step: `(carry, x) -> (carry, y)`: the cell with its parameters, inside padding, resets and truncation.
+        cell: the cell.
+        params: its parameters.
+        inputs: the inputs of the cell.
         carry: the initial carry, of the types that the step returns.
-        xs: the stacked inputs of `step`. The user's leaves come first; resets, valid steps and step numbers follow.
+        options: the other arguments of `scan`, as they were given.
+        xs: the inputs of the step: those of the cell, then resets, valid steps and step numbers.
         length: T.
         reverse: whether the steps run from the last to the first.
         unroll: steps per trip of the loop, as in `lax.scan`.
-        memory: the memory choice; None for plain autodiff, which a cell with side effects gets too.
+        memory: the memory choice; None for plain autodiff.
         engine: the engine that was asked for.
-        padding: what a padded step leaves behind.
+        padding: the results of a padded step.
         valid: which steps are valid, `(T, N)` or `(T,)`; None: all.
-        info: what the trace of one step of the cell alone says.
-        closes_over_arrays: whether the cell reads arrays that are not among its arguments.
+        info: the trace of one step of the cell alone.
+        wrap: puts padding, resets and truncation around a step.
     """
 
-    step: Step
+    cell: Cell
+    params: Any
+    inputs: Any
     carry: Any
+    options: Mapping[str, Any]
     xs: Any
     length: Length
     reverse: bool
@@ -58,7 +68,7 @@ class Call:
     padding: Padding
     valid: Any
     info: StepInfo
-    closes_over_arrays: bool
+    wrap: Callable[[Step], Step]
 
     @property
     def names(self) -> Names:
@@ -69,6 +79,62 @@ class Call:
     def y(self) -> Any:
         """The shapes of one step's output."""
         return self.info.y
+
+    @property
+    def closes_over_arrays(self) -> bool:
+        """Whether the cell reads arrays that are not among its arguments."""
+        return not self.info.closed_over <= set(map(id, jax.tree.leaves(self.params)))
+
+    @property
+    def step(self) -> Step:
+        """`(carry, x) -> (carry, y)`: the cell with its parameters, inside padding, resets and truncation."""
+        return self.wrap(cell_step(self.cell, self.params))
+
+    @cached_property
+    def traced(self) -> Any:
+        """The jaxpr of `step`. It is made from that of the cell, which is not traced again."""
+        if self.xs is self.inputs:
+            return self.info.traced
+        types = jax.tree.map(type_of_step, self.xs)
+        try:
+            return jax.make_jaxpr(self.wrap(self._replay))(self.carry, types)
+        except _OtherAxesError:
+            return trace_step(self.step, self.carry, types).traced
+
+    def _replay(self, carry: Any, x: Any) -> tuple[Any, Any]:
+        """The cell's jaxpr as a step."""
+        leaves = jax.tree.leaves((carry, x))
+        # Under `shard_map`, a mask makes an input vary over the mesh that did not vary where the cell was traced.
+        if any(
+            _varying(jax.typeof(leaf)) != _varying(aval)
+            for leaf, aval in zip(leaves, self.info.traced.in_avals, strict=True)
+        ):
+            raise _OtherAxesError
+        results = core.jaxpr_as_fun(self.info.traced)(*leaves)
+        return jax.tree.unflatten(jax.tree.structure((self.info.carry, self.info.y)), results)
+
+    @cached_property
+    def flat(self) -> FlatStep:
+        """The step as a program, which keeps no named values."""
+        return flatten(self.traced, len(jax.tree.leaves(self.carry)), self.names)
+
+
+class _OtherAxesError(Exception):
+    """Raised where the cell's jaxpr is for inputs that vary over other axes of a mesh."""
+
+
+def _varying(aval: Any) -> frozenset[str]:
+    """The axes of a mesh over which `shard_map` varies a type."""
+    return frozenset(aval.manual_axis_type.varying)
+
+
+def cell_step(cell: Cell, params: Any) -> Step:
+    """The step of a cell, which checks that the cell returns a pair."""
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        return checks.carry_and_output(cell(params, carry, x))
+
+    return step
 
 
 def prepare(
@@ -100,6 +166,19 @@ def prepare(
     Raises:
         TypeError, ValueError: as `scan` does.
     """
+    options = {
+        "length": length,
+        "reverse": reverse,
+        "unroll": unroll,
+        "memory": memory,
+        "seq_lengths": seq_lengths,
+        "mask": mask,
+        "reset": reset,
+        "reset_to": reset_to,
+        "padding": padding,
+        "truncate": truncate,
+        "engine": engine,
+    }
     check_cell("scan", cell, Cell)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
     xs = checks.as_arrays(xs, "xs")
@@ -111,44 +190,42 @@ def prepare(
         checks.check_raw_keys(xs)
 
     params = _varying_as(carry, params)
-
-    def cell_step(carry: Any, x: Any) -> tuple[Any, Any]:
-        return checks.carry_and_output(cell(params, carry, x))
-
-    step: Step = cell_step
     rows = Rows.of(xs, valid, reset)
     carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
-    carry, info = _resolve_carry(step, carry, xs, rows)
+    carry, info = _resolve_carry(cell_step(cell, params), carry, xs, rows)
     if memory is not None:
         check_names(memory, info.names)
         checks.check_side_effects(memory, info)
     checks.check_rows(carry, xs, info.y, valid=valid, reset=reset, padding=padding)
 
-    inputs = xs
+    inputs, wrappers = xs, []
     reset_to = _reset_target(cell, carry, xs, reset, reset_to)
     if reset is not None:
         # A strong type wins over a weak one where a row is reset, so the carry has a strong one from the start.
         carry = jax.tree.map(lambda leaf: leaf.astype(leaf.dtype) if is_weak(leaf) else leaf, carry)
-        step, inputs = reset_carry(step, reset_to), (inputs, reset)
+        xs, wrappers = (xs, reset), [partial(reset_carry, reset_to=reset_to)]
     if valid is not None:
-        step, inputs = skip_padding(step, padding), (inputs, valid)
+        xs, wrappers = (xs, valid), [*wrappers, partial(skip_padding, padding=padding)]
     if truncate is not None:
         order = jnp.arange(length)
-        step, inputs = truncate_gradient(step, truncate), (inputs, order[::-1] if reverse else order)
+        xs = (xs, order[::-1] if reverse else order)
+        wrappers = [*wrappers, partial(truncate_gradient, every=truncate)]
     return Call(
-        step=step,
+        cell=cell,
+        params=params,
+        inputs=inputs,
         carry=carry,
-        xs=inputs,
+        options=options,
+        xs=xs,
         length=length,
         reverse=reverse,
         unroll=unroll,
-        # A side effect happens once, and never again on the backward pass.
-        memory=None if info.has_side_effects else memory,
+        memory=memory,
         engine=engine,
         padding=padding,
         valid=valid,
         info=info,
-        closes_over_arrays=not info.closed_over <= set(map(id, jax.tree.leaves(params))),
+        wrap=lambda step: reduce(lambda step, wrapper: wrapper(step), wrappers, step),
     )
 
 
@@ -178,11 +255,11 @@ def _varying_as(carry: Any, params: Any) -> Any:
 
     So their gradients are added up over the devices once, and not at each step, where parameters meet what varies.
     """
-    varying = [jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(carry)]
+    varying = [_varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)]
     axes = frozenset.intersection(*varying) if varying else frozenset()
 
     def cast(leaf: Any) -> Any:
-        more = axes - jax.typeof(leaf).manual_axis_type.varying if hasattr(leaf, "dtype") else ()
+        more = axes - _varying(jax.typeof(leaf)) if hasattr(leaf, "dtype") else ()
         return lax.pcast(leaf, tuple(sorted(more)), to="varying") if more else leaf
 
     return jax.tree.map(cast, params) if axes else params

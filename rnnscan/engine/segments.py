@@ -16,25 +16,25 @@ from rnnscan.checkpointing import SubScan
 Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
 
 
-def run_parts(run: Run, carry: Any, xs: Any, *, parts: Sequence[SubScan], reverse: bool) -> tuple[Any, Any]:
+def run_sub_scans(run: Run, carry: Any, xs: Any, *, sub_scans: Sequence[SubScan], reverse: bool) -> tuple[Any, Any]:
     """Run a sequence as scans one after the other, each over segments of its own.
 
     Args:
         run: runs one segment of the innermost kind.
         carry: the initial carry.
         xs: a pytree of leaves `(T, ...)`, or None.
-        parts: the scans, in the order of the steps.
+        sub_scans: the scans, in the order of the steps.
         reverse: from the last step to the first; `run` has to know of it too.
 
     Returns:
         The final carry and the stacked y.
     """
-    if len(parts) == 1:
-        (part,) = parts
+    if len(sub_scans) == 1:
+        (part,) = sub_scans
         return run_segments(run, carry, xs, length=part.steps, segments=part.segment or (), reverse=reverse)
-    total, done = sum(part.steps for part in parts), 0
+    total, done = sum(part.steps for part in sub_scans), 0
     stacks = []
-    for part in parts:
+    for part in sub_scans:
         start = total - done - part.steps if reverse else done
         cut = jax.tree.map(lambda leaf, start=start, steps=part.steps: leaf[start : start + steps], xs)
         carry, ys = run_segments(run, carry, cut, length=part.steps, segments=part.segment or (), reverse=reverse)

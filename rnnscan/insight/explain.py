@@ -7,16 +7,13 @@ from typing import Any, overload
 import jax
 
 from rnnscan._messages import in_words
-from rnnscan.engine.fission.flat_step import flatten_step
-from rnnscan.engine.fission.kinds import CarryFound, EquationFound, find
-from rnnscan.engine.fission.run import why_not
-from rnnscan.engine.prepare import Call
-from rnnscan.insight.arguments import Arguments, part_names
-from rnnscan.insight.plan import fit
-from rnnscan.memory import Memory, MemoryBudget, kept_names
+from rnnscan.engine.plan import Plan
+from rnnscan.insight.describe import CarryFound, EquationFound, describe
+from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
-from rnnscan.nets.calls import takes_nets
-from rnnscan.nets.observing import LayerRun
+from rnnscan.nets.calls import part_names, run, takes_nets
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
 
@@ -81,7 +78,7 @@ class Explanation:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
         reason = f", because {self.reason}" if self.reason else ""
         carry = [
-            f"carry{place}: {leaf.type}, loop {leaf.loop}, {leaf.kind}; kept {leaf.kept}"
+            f"carry{place}: {leaf.type}, {f'loop {leaf.loop}, ' if leaf.loop else ''}{leaf.kind}; kept {leaf.kept}"
             for place, leaf in self.carry.items()
         ]
         title = f"{self.cell} under {self.memory}, for {self.length} steps"
@@ -183,17 +180,17 @@ def explain(
         >>> explanation.carry["[0]"].kept, explanation.carry["[1]"].kept
         ('as the output that it is', 'before every chunk of 16 steps; it follows linearly in between')
     """
-    if not isinstance(memory, Memory):
+    if not isinstance(memory, Memory | MemoryBudget):
         raise TypeError(
             f"explain: `memory` must be a Memory; got {memory!r}. memory=None is plain autodiff, which splits nothing."
         )
     if isinstance(memory, MemoryBudget):
-        memory = fit(memory, cell, params, carry, xs, options)
-    given = Arguments(cell, params, carry, xs, {**options, "memory": memory})
+        memory = fit(memory, run, cell, params, carry, xs, options)
+    given = Arguments(run, cell, params, carry, xs, {**options, "memory": memory})
     found: list[Explanation] = []
 
     def look(*arrays: Any) -> None:
-        found.extend(_explanation(run, call) for run, call in given.calls(arrays))
+        found.extend(_explanation(ran.plan) for ran in given.plans(arrays))
 
     given.eval_shape(look)
     if not isinstance(cell, Net):
@@ -201,24 +198,17 @@ def explain(
     return NetExplanation(in_words(cell), dict(zip(part_names(cell), found, strict=True)))
 
 
-def _explanation(run: LayerRun, call: Call) -> Explanation:
-    """What is found in the step of a call, while its arguments are traced."""
-    memory = run.options["memory"]
-    x = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), call.xs)
-    names = call.names
-    flat, _ = flatten_step(call.step, call.carry, x, kept=frozenset(names.known), names=names)
-    kept = kept_names(memory, names)
-    reason = 'engine="lax" is asked for' if call.engine == "lax" else ""
-    # A name that cannot be taken out of the step matters only where it is kept.
-    reason = reason or why_not(flatten_step(call.step, call.carry, x, kept=kept, names=names)[0], memory)
-    found = find(flat, kept, length=call.length, chunk=memory.chunk)
+def _explanation(plan: Plan) -> Explanation:
+    """The explanation of a plan, while its arguments are traced."""
+    call, found = plan.call, describe(plan)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
+    assert call.memory is not None
     return Explanation(
-        cell=in_words(run.cell),
-        memory=memory,
+        cell=in_words(call.cell),
+        memory=call.memory,
         length=call.length,
-        engine="lax" if reason else "fission",
-        reason=reason,
+        engine=plan.route.engine,
+        reason=plan.route.reason,
         equations=found.equations,
         carry=dict(zip(places, found.carry, strict=True)),
         y=found.y,

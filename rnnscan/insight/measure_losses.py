@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from rnnscan.insight.bytes import kept_bytes, temporary_bytes
 from rnnscan.memory import Memory
+from rnnscan.planning.bytes import kept_bytes, temporary_bytes
 
 
 @dataclass(frozen=True)

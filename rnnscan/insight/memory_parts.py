@@ -8,14 +8,15 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.trace import Value, trace
-from rnnscan.engine.prepare import Call
-from rnnscan.engine.sizes import Kept, kept_sizes
-from rnnscan.insight.arguments import Arguments, part_names
-from rnnscan.insight.memory_prediction import host_is_device, predict_temporary
-from rnnscan.memory import kept_names
+from rnnscan.engine.fission.program import Value
+from rnnscan.engine.fission.trace import trace
+from rnnscan.engine.observing import Observed
+from rnnscan.engine.plan import Plan
+from rnnscan.insight.kept_values import Kept, kept_values
 from rnnscan.nets.base import Net
-from rnnscan.nets.observing import LayerRun
+from rnnscan.nets.calls import part_names
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.memory_prediction import host_is_device, predict_temporary
 
 
 Role: TypeAlias = Literal[
@@ -115,37 +116,22 @@ class KeptParts:
 
 
 def predict_kept(given: Arguments) -> KeptParts | None:
-    """What the trace of one step of each scan says is kept; None where it does not tell."""
+    """The values that the plan of each scan keeps; None where a plan does not tell."""
     found: list[KeptParts] = []
 
     def look(*arrays: Any) -> None:
         named = _Named(dict(zip(map(id, arrays), given.places, strict=True)))
-        calls = list(given.calls(arrays))  # Held on to, because values are told by their identity.
         titles = [f"{name}: " for name in part_names(given.cell)] if isinstance(given.cell, Net) else [""]
-        for title, (run, call) in zip(titles, calls, strict=True):
-            kept = _kept_of(call)
+        observed = given.plans(arrays)  # Held on to, because values are told by their identity.
+        for title, ran in zip(titles, observed, strict=True):
+            kept = kept_values(ran.plan)
             if kept is None:
                 return
-            named.add(title, run, call, kept)
+            named.add(title, ran, kept)
         found.append(KeptParts(named.arguments, [*named.parts.values()]))
 
     given.eval_shape(look)
     return found[0] if found else None
-
-
-def _kept_of(call: Call) -> tuple[Kept, ...] | None:
-    """What is kept of a call; None where JAX decides that, or padding holds outputs after the scan."""
-    if call.memory is None or (call.valid is not None and call.padding == "hold"):
-        return None
-    return kept_sizes(
-        call.step,
-        call.carry,
-        call.xs,
-        length=call.length,
-        memory=call.memory,
-        names=call.names,
-        engine=call.engine,
-    )
 
 
 class _Named:
@@ -162,14 +148,14 @@ class _Named:
         self.arguments: set[str] = set()
         self.parts: dict[str, Part] = {}
 
-    def add(self, title: str, run: LayerRun, call: Call, kept: Iterable[Kept]) -> None:
-        """Add what one scan keeps, the values of one name together, and the names that are not kept."""
-        memory = call.memory
+    def add(self, title: str, ran: Observed, kept: Iterable[Kept]) -> None:
+        """Add the values that one scan keeps, those of one name together, and the names that it does not keep."""
+        call, memory = ran.plan.call, ran.plan.memory
         assert memory is not None
-        leaves = {"initial carry": call.carry, "x": call.xs, "y": run.ys}
+        leaves = {"initial carry": call.carry, "x": call.xs, "y": ran.ys}
         values = {source: jax.tree.leaves(tree) for source, tree in leaves.items()}
         # Segments cut inputs into new arrays, which no other scan shares.
-        segmented = any(part.segment for part in memory.sub_scans(call.length))
+        segmented = any(sub_scan.segment for sub_scan in memory.sub_scans(call.length))
         of_other_scans = frozenset(self.arguments)
         for one in kept:
             value = one.of if one.source == "constant" else (values.get(one.source) or {one.of: None})[one.of]
@@ -179,8 +165,8 @@ class _Named:
                 self.arguments.add(place)
             elif value is None or copied or id(value) not in self._seen:
                 self._seen.add(id(value))
-                self._add(_part_kept(title, run, call, one))
-        staying = frozenset() if memory.segment else kept_names(memory, call.names)
+                self._add(_part_kept(title, ran.plan, one))
+        staying = frozenset() if memory.segment else ran.plan.kept_names
         for name in call.names.known:
             if name not in staying and f'{title}"{name}"' not in self.parts:
                 self._add(_kept(f'{title}"{name}", computed again', 0))
@@ -190,15 +176,16 @@ class _Named:
         self.parts[part.name] = part if before is None else replace(part, bytes=part.bytes + before.bytes)
 
 
-def _part_kept(title: str, run: LayerRun, call: Call, kept: Kept) -> Part:
+def _part_kept(title: str, plan: Plan, kept: Kept) -> Part:
     """The part of a kept value that is no argument."""
+    call = plan.call
     if kept.source == "constant":
         return _closed_over(kept.nbytes)
     if kept.source == "name":
-        assert call.memory is not None
-        return _kept(f'{title}"{kept.of}"', kept.nbytes, offloaded=kept.of in call.memory.offload)
+        assert plan.memory is not None
+        return _kept(f'{title}"{kept.of}"', kept.nbytes, offloaded=kept.of in plan.memory.offload)
     if kept.source == "x":
-        own = _places("xs", run.xs)
+        own = _places("xs", call.inputs)
         return _kept(title + (own[kept.of] if kept.of < len(own) else "resets and valid steps"), kept.nbytes)
     if kept.source == "y":
         return _kept(f"{title}{_places('ys', call.y)[kept.of]}, kept", kept.nbytes)
@@ -214,7 +201,7 @@ def count_kept(given: Arguments) -> KeptParts:
         return jax.tree.leaves(jax.vjp(lambda *arrays: given.run(arrays), *arrays)[1])
 
     program = trace(residuals, *given.shapes)
-    place_of = dict(zip(program.inputs, given.places, strict=True))
+    place_of = dict(zip(program.known, given.places, strict=True))
     arguments_kept = {place_of[atom] for atom in program.outputs if atom in place_of}
     made = sum(_nbytes(atom) for atom in program.outputs if isinstance(atom, Value) and atom not in place_of)
     constants = sum(_nbytes(atom) for atom in program.outputs if not isinstance(atom, Value))

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from rnnscan import _checks as checks
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words, is_count, is_weak
-from rnnscan.insight.arguments import Arguments, is_array, part_names
-from rnnscan.insight.bytes import kept_bytes
 from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept, inference, predict_kept, training
-from rnnscan.insight.plan import fit
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
-from rnnscan.nets.calls import takes_nets
+from rnnscan.nets.calls import part_names, run, takes_nets
+from rnnscan.planning.arguments import Arguments, is_array
+from rnnscan.planning.bytes import kept_bytes
+from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
 
@@ -229,7 +229,7 @@ def memory_report(
         net: Any = cell
         carry = jax.eval_shape(net.initial_carry, xs)
     if isinstance(memory, MemoryBudget):
-        memory = fit(memory, cell, params, carry, xs, options)
+        memory = fit(memory, run, cell, params, carry, xs, options)
     given = _arguments(cell, params, carry, xs, {**options, "memory": memory})
     parts = _part_reports(given) if isinstance(cell, Net) else None
     results = given.eval_shape(lambda *arrays: given.run(arrays))
@@ -252,14 +252,14 @@ def memory_report(
 def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> Arguments:
     """The arguments as shapes. A number in the carry takes the dtype of what the cell returns."""
     params, xs = jax.eval_shape(lambda *arguments: arguments, params, xs)
-    given = Arguments(cell, params, carry, xs, options)
+    given = Arguments(run, cell, params, carry, xs, options)
     returned, _ = given.eval_shape(lambda *arrays: given.run(arrays))
     numbers = jax.tree.map(lambda leaf: not is_array(leaf) or is_weak(leaf), carry)
     carry = jax.tree.map(
         lambda leaf, is_number, new: jax.ShapeDtypeStruct(jnp.shape(leaf), (new if is_number else leaf).dtype),
         *(carry, numbers, returned),
     )
-    return Arguments(cell, params, carry, xs, options)
+    return Arguments(run, cell, params, carry, xs, options)
 
 
 def _part_reports(given: Arguments) -> dict[str, MemoryReport]:
@@ -267,9 +267,9 @@ def _part_reports(given: Arguments) -> dict[str, MemoryReport]:
     found: list[tuple[Any, ...]] = []
 
     def look(*arrays: Any) -> None:
-        for run in given.scans(arrays):
-            part = Arguments(run.cell, run.params, run.carry, run.xs, run.options)
-            found.append((run.cell, *part.with_arrays(part.shapes)))
+        for call in (ran.plan.call for ran in given.plans(arrays)):
+            part = Arguments(run, call.cell, call.params, call.carry, call.inputs, call.options)
+            found.append((call.cell, *part.with_arrays(part.shapes)))
 
     given.eval_shape(look)
     return {

@@ -6,11 +6,11 @@ from typing import Any
 
 from rnnscan import _checks as checks
 from rnnscan.checkpointing import NestedScan
-from rnnscan.insight.arguments import Arguments
 from rnnscan.insight.measure_losses import Tradeoff, measure_losses
-from rnnscan.insight.training_step import TrainingStep
 from rnnscan.memory import Memory
-from rnnscan.nets.calls import takes_nets
+from rnnscan.nets.calls import run, takes_nets
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.training_step import TrainingStep
 from rnnscan.protocols import Cell
 
 
@@ -68,12 +68,12 @@ def measure_tradeoff(
             "measure_tradeoff: memory choices are given by `choices`; got `memory`. Write choices={'mine': memory}."
         )
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    given = Arguments(run, cell, params, carry, xs, options)
     if choices is None:
-        given = Arguments(cell, params, carry, xs, options)
         found: list[tuple[str, ...]] = []
-        given.eval_shape(lambda *arrays: found.extend(call.names.known for _, call in given.calls(arrays)))
+        given.eval_shape(lambda *arrays: found.extend(ran.plan.call.names.known for ran in given.plans(arrays)))
         choices = memory_choices(sum(found, ()), int(checks.sequence_length(xs, options.get("length"))))
-    step = TrainingStep(cell, params, carry, xs, options=options, last_only=last_only)
+    step = TrainingStep(given, last_only=last_only)
     return measure_losses(step.build, choices, rounds=rounds, report=report)
 
 

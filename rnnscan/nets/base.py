@@ -13,6 +13,7 @@ from rnnscan._step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.axes import check_sequence, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
+from rnnscan.planning.choose import fit
 
 
 class Net:
@@ -99,13 +100,13 @@ class Options:
     reset_to: Any = None
     padding: Padding = "zero"
     truncate: int | None = None
-    memory: Memory | None = field(default_factory=Memory)
+    memory: Memory | MemoryBudget | None = field(default_factory=Memory)
     engine: str = "auto"
 
     def of_part(self, number: int, names: tuple[str, ...]) -> "Options":
         """The options for one part of a net: its own `reset_to`, and the names of the memory choice that it defines."""
         memory, reset_to = self.memory, part_of(self.reset_to, number)
-        if memory is None:
+        if not isinstance(memory, Memory):
             return replace(self, reset_to=reset_to)
         recompute: Any = memory.recompute
         if recompute != "all":
@@ -117,11 +118,8 @@ class Options:
         """The options with a memory choice for the whole net in place of a budget."""
         if not isinstance(self.memory, MemoryBudget):
             return self
-        # Imported here, because planning runs nets under each choice.
-        from rnnscan.insight.plan import fit
-
         options = {**vars(self), "key": key}
-        return replace(self, memory=fit(options.pop("memory"), net, params, carry, xs, options))
+        return replace(self, memory=fit(options.pop("memory"), run_net, net, params, carry, xs, options))
 
     def check_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> None:
         """Refuse inputs without a time axis, and those that may be one step or one row."""
@@ -129,7 +127,7 @@ class Options:
 
     def check_names(self, net: str, names: tuple[str, ...]) -> None:
         """Reject names that no part defines; each part receives only its own."""
-        if self.memory is None:
+        if not isinstance(self.memory, Memory):
             return
         asked = () if self.memory.recompute == "all" else self.memory.recompute
         for name in (*asked, *self.memory.offload):
@@ -138,6 +136,11 @@ class Options:
                     f"{net}: a memory choice must speak of names that the net has; got {name!r}, and there are "
                     f"{listing(names)}.{nearest(name, names)}"
                 )
+
+
+def run_net(net: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
+    """Run a net on arguments in the order of `scan`."""
+    return net(params, xs, carry, **options)
 
 
 def one_step(xs: Any) -> Any:

@@ -3,7 +3,7 @@
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
-from rnnscan.nets.base import Net
+from rnnscan.nets.base import Net, run_net
 from rnnscan.protocols import Cell
 from rnnscan.scan import scan
 
@@ -70,6 +70,9 @@ def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Re
 
 def run(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
     """Run a cell by `scan`, or a net."""
-    if isinstance(cell, Net):
-        return cell(params, xs, carry, **options)  # type: ignore[operator]
-    return scan(cell, params, carry, xs, **options)
+    return (run_net if isinstance(cell, Net) else scan)(cell, params, carry, xs, **options)
+
+
+def part_names(net: Any) -> tuple[str, ...]:
+    """The names of the scans that a net runs; a layer alone is called "layer"."""
+    return tuple(name or "layer" for name in net.part_names)

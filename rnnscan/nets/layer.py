@@ -12,7 +12,6 @@ from rnnscan.compose.random import with_key
 from rnnscan.memory import Memory
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net, one_step
-from rnnscan.nets.observing import LayerRun, observe
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.protocols import Cell, ComposableCell, check_cell
 from rnnscan.scan import scan
@@ -110,20 +109,21 @@ class Layer(Net):
             inputs = (xs, first_step + jnp.arange(xs.shape[0]))
         if reset is not None and self.reverse:
             reset = reverse_reset(reset)
-        options = {
-            "reverse": self.reverse,
-            "seq_lengths": seq_lengths,
-            "mask": mask,
-            "reset": reset,
-            "reset_to": reset_to,
-            "padding": padding,
-            "truncate": truncate,
-            "memory": memory,
-            "engine": engine,
-        }
-        carry_and_ys = scan(cell, params, carry, inputs, **options)
-        observe(LayerRun(cell, params, carry, inputs, options, carry_and_ys[1]))
-        return carry_and_ys
+        return scan(
+            cell,
+            params,
+            carry,
+            inputs,
+            reverse=self.reverse,
+            seq_lengths=seq_lengths,
+            mask=mask,
+            reset=reset,
+            reset_to=reset_to,
+            padding=padding,
+            truncate=truncate,
+            memory=memory,
+            engine=engine,
+        )
 
     @property
     def part_names(self) -> tuple[str, ...]:

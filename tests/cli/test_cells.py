@@ -64,7 +64,7 @@ def test_a_cell_of_ones_own(rnnscan: Command, tmp_path: Path, monkeypatch: pytes
         (["explain", "math:pi"], "with `init`"),
         (["explain", "LSTM", "--recompute", "gate"], "Did you mean 'gates'?"),
         (["plan", "LSTM", "--budget", "much"], "`budget` must be a number of bytes above 0"),
-        (["plan", "LSTM", "--budget", "1B"], "nothing fits '1B'"),
+        (["plan", "LSTM", "--budget", "1B"], "nothing fits 1 B"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_paragraph(rnnscan: Command, arguments: list[str], message: str) -> None:

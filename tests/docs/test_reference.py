@@ -26,7 +26,7 @@ PACKAGES = [
     "rnnscan.checkpointing",
     "rnnscan.train",
 ]
-NOT_PUBLIC = {"rnnscan.cli", "rnnscan.engine"}
+NOT_PUBLIC = {"rnnscan.cli", "rnnscan.engine", "rnnscan.planning"}
 # Public modules that are no packages: what they define themselves is public.
 MODULES = ["rnnscan.interop.cudnn", "rnnscan.interop.safetensors", "rnnscan.truncated"]
 

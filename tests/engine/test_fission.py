@@ -268,7 +268,7 @@ def test_printing_for_debugging_goes_by_the_lax_engine(capfd):
         jax.debug.print("carry {}", carry[0])
         return carry * params + x, carry
 
-    run = lambda params: rs.scan(printing, params, jnp.ones(2), jnp.ones((3, 2)), engine="fission")[1].sum()  # noqa: E731
+    run = lambda params: rs.scan(printing, params, jnp.ones(2), jnp.ones((3, 2)), engine="auto")[1].sum()  # noqa: E731
     expected = jax.grad(lambda params: rs.scan(printing, params, jnp.ones(2), jnp.ones((3, 2)))[1].sum())(0.5)
     assert float(jax.grad(run)(0.5)) == float(expected)
     jax.effects_barrier()

@@ -6,13 +6,15 @@ import pytest
 
 import rnnscan as rs
 from rnnscan.engine.fission.analysis import sum_placement
-from rnnscan.engine.fission.analysis.split import needed
-from rnnscan.engine.fission.execute.runner import evaluate
 from rnnscan.engine.fission.heuristics import PRODUCTS
-from rnnscan.engine.fission.passes.products import join_products, store_transposed
-from rnnscan.engine.fission.passes.sums import concatenate_pads, merge_products
-from rnnscan.engine.fission.trace import trace, without_repeats
-from steps import MATRIX, ROWS, SIZE, program_of
+from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
+from rnnscan.engine.fission.passes.join_products import join_products
+from rnnscan.engine.fission.passes.merge_products import merge_products
+from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
+from rnnscan.engine.fission.passes.store_transposed import store_transposed
+from rnnscan.engine.fission.program import evaluate, needed
+from rnnscan.engine.fission.trace import trace
+from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
 
 
 def products(program):
@@ -22,10 +24,10 @@ def products(program):
 
 def assert_equal(program, rewritten):
     keys = jax.random.split(jax.random.key(0), len(program.inputs))
-    given = [jax.random.normal(key, value.shape) for key, value in zip(keys, program.inputs, strict=True)]
+    given = {value: jax.random.normal(key, value.shape) for key, value in zip(keys, program.inputs, strict=True)}
     results = []
     for one in (program, rewritten):
-        values = dict(zip(one.inputs, given, strict=True))
+        values = dict(given)
         evaluate(one.equations, values)
         results.append([values[output] for output in one.outputs])
     for expected, result in zip(*results, strict=True):
@@ -37,11 +39,11 @@ def test_a_sum_of_products_of_known_values_is_one():
         more = (x @ matrix + carry[0] @ (2 * matrix)) + (jnp.sin(x) @ matrix.T + 1.0)
         return [jnp.tanh(more), (x @ matrix.T) @ matrix]
 
-    program, matrix, leaves, _, new_carry = program_of(step, 1)
-    program = store_transposed(program, matrix)
-    merged = merge_products(program, matrix, [], [])
+    program = program_of(step, 1)
+    program = store_transposed(program)
+    merged = merge_products(with_known_carry(program))
     assert (products(program), products(merged)) == (5, 3)
-    assert products(merge_products(program, matrix, leaves, new_carry)) == 4, "the carry is not known"
+    assert products(merge_products(program)) == 4, "the carry is not known"
     assert_equal(program, merged)
 
 
@@ -49,8 +51,8 @@ def test_a_sum_of_products_that_wait_for_the_loop_is_one():
     def step(matrix, carry, x):
         return [jnp.tanh(jnp.sin(carry[0]) @ matrix + (x @ matrix + (jnp.cos(carry[0]) @ (2 * matrix) + x)))]
 
-    program, matrix, leaves, _, new_carry = program_of(step, 1)
-    merged = merge_products(program, matrix, leaves, new_carry)
+    program = program_of(step, 1)
+    merged = merge_products(program)
     assert (products(program), products(merged)) == (3, 2)
     assert_equal(program, merged)
 
@@ -63,9 +65,9 @@ def test_products_that_wait_for_different_loops_are_not_merged():
         new_lower = jnp.tanh(lower @ matrix + x)
         return [new_lower, jnp.tanh(new_lower @ jnp.sin(matrix) + upper @ matrix)]
 
-    program, matrix, leaves, _, new_carry = program_of(two_layers, 2)
-    assert products(merge_products(program, matrix, leaves, new_carry)) == 3
-    assert products(merge_products(program, matrix, [], [])) == 2
+    program = program_of(two_layers, 2)
+    assert products(merge_products(program)) == 3
+    assert products(merge_products(with_known_carry(program))) == 2
 
 
 def test_a_product_that_something_else_reads_too_is_not_merged():
@@ -73,8 +75,8 @@ def test_a_product_that_something_else_reads_too_is_not_merged():
         product = x @ matrix
         return [product + jnp.sin(x) @ matrix, product]
 
-    program, matrix, *_ = program_of(step, 1)
-    assert products(merge_products(program, matrix, [], [])) == 2
+    program = program_of(step, 1)
+    assert products(merge_products(with_known_carry(program))) == 2
 
 
 def test_products_of_one_x_are_one_that_is_cut():
@@ -82,26 +84,24 @@ def test_products_of_one_x_are_one_that_is_cut():
         gates = [carry[0] @ weight + x @ weight for weight in (matrix, jnp.sin(matrix), 3 * matrix[:, :8])]
         return [jnp.tanh(gates[0]) * gates[1] + gates[2].sum(1, keepdims=True)]
 
-    program, matrix, leaves, _, new_carry = program_of(step, 1)
-    joined = join_products(program, matrix, leaves, new_carry)
+    program = program_of(step, 1)
+    joined = join_products(program)
     assert (products(program), products(joined)) == (6, 4), "8 columns would be a ninth"
     assert_equal(program, joined)
 
 
 def test_products_that_feed_different_loops_are_not_joined():
     """The readout can be made at once for all steps; the other product has to wait for the step before."""
-    program, matrix, leaves, _, new_carry = program_of(
-        lambda matrix, carry, x: [jnp.tanh(carry[0] @ matrix + x), carry[0] @ jnp.sin(matrix)], 1
-    )
-    assert products(join_products(program, matrix, leaves, new_carry)) == 2
+    program = program_of(lambda matrix, carry, x: [jnp.tanh(carry[0] @ matrix + x), carry[0] @ jnp.sin(matrix)], 1)
+    assert products(join_products(program)) == 2
 
 
 def test_what_is_computed_twice_from_the_same_is_computed_once():
     def step(matrix, carry, x):
         return [jnp.concatenate([x, carry[0]]) @ matrix, jnp.concatenate([x, carry[0]]) @ matrix]
 
-    program, *_ = program_of(step, 1)
-    once = without_repeats(program)
+    program = program_of(step, 1)
+    once = remove_repeats(program)
     assert (products(program), products(once)) == (2, 1)
     assert once.outputs[0] is once.outputs[1]
     assert_equal(program, once)
@@ -130,8 +130,8 @@ def summed_in_loops(monkeypatch):
     """Positions of the sums over steps that the backward pass makes in its loops."""
     in_loops = []
 
-    def place_sums(program, roles):
-        placed = sum_placement.place_sums(program, roles)
+    def place_sums(program):
+        placed = sum_placement.place_sums(program)
         in_loops.extend(placed[0])
         return placed
 
@@ -189,8 +189,8 @@ def test_a_product_that_large_values_feed_is_not_merged():
         pooled = jnp.tanh(x[:, None, :] * jnp.arange(100.0)[:, None]).sum(1)
         return [pooled @ matrix + carry[0] @ matrix]
 
-    program, matrix, *_ = program_of(step, 1)
-    assert products(merge_products(program, matrix, [], [])) == 2
+    program = program_of(step, 1)
+    assert products(merge_products(with_known_carry(program))) == 2
 
 
 def test_a_weight_that_is_read_by_columns_is_transposed_once():
@@ -198,8 +198,8 @@ def test_a_weight_that_is_read_by_columns_is_transposed_once():
         pull = jax.vjp(lambda x: jnp.tanh(jnp.tanh(x @ matrix) @ matrix), x)[1]
         return pull(carry[0])
 
-    program, matrix, *_ = program_of(step, 1)
-    stored = store_transposed(program, matrix)
+    program = program_of(step, 1)
+    stored = store_transposed(program)
     names = [equation.primitive.name for equation in stored.equations]
     assert names.count("transpose") == 1
     contracted = [

@@ -37,7 +37,7 @@ def test_another_result_is_found_and_says_how_to_replay_it(monkeypatch):
 
     def wrong(*arguments, engine, **options):
         final, ys = scan(*arguments, engine=engine, **options)
-        return final, jax.tree.map(lambda leaf: leaf * 2, ys) if engine == "fission" else ys
+        return final, jax.tree.map(lambda leaf: leaf * 2, ys) if engine == "auto" else ys
 
     monkeypatch.setattr(rs, "scan", wrong)
     with pytest.raises(UnequalError, match="python -m fuzz --start 1 --count 1"):

@@ -5,16 +5,15 @@ import jax.numpy as jnp
 import pytest
 
 from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.analysis.linear import follows_linearly, is_linear
-from rnnscan.engine.fission.analysis.split import Roles, split
-from rnnscan.engine.fission.heuristics import BACKENDS, PRODUCTS, stays_whole
+from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
+from rnnscan.engine.fission.analysis.split import split
+from rnnscan.engine.fission.heuristics import BACKENDS, PRODUCTS, using
 from steps import program_of
 
 
 def split_of(step, carry, backend="cpu"):
-    program, matrix, leaves, x, new_carry = program_of(step, carry)
-    roles = Roles(matrix, x, leaves, new_carry, stacked=program.outputs[carry:])
-    return split(program, roles, pays=BACKENDS[backend].pays, stays_whole=stays_whole)
+    with using(BACKENDS[backend]):
+        return split(program_of(step, carry))
 
 
 def products(equations):
@@ -35,26 +34,26 @@ def lstm_like(matrix, carry, x):
 
 def test_layers_are_loops_one_after_the_other_with_their_products_between_them():
     parts = split_of(two_layers, 2)
-    assert [stage.carry for stage in parts.stages] == [(0,), (1,)]
-    assert [products(stage.body) for stage in parts.stages] == [1, 1]
+    assert [loop.carry for loop in parts.loops] == [(0,), (1,)]
+    assert [products(loop.body) for loop in parts.loops] == [1, 1]
     assert products(parts.at_once) == 2
 
 
 def test_loops_with_nothing_costly_between_them_are_one():
     parts = split_of(lambda matrix, carry, x: (jnp.tanh(carry[0] @ matrix), carry[1] + carry[0]), 2)
-    assert [stage.carry for stage in parts.stages] == [(0, 1)]
+    assert [loop.carry for loop in parts.loops] == [(0, 1)]
 
 
 def test_leaves_that_feed_each_other_are_one_loop():
-    program, _, leaves, _, new_carry = program_of(lstm_like, 2)
-    assert Components(program.equations, leaves, new_carry).members == [(0, 1)]
+    program = program_of(lstm_like, 2)
+    assert Components(program.equations, program.carry, program.new_carry).members == [(0, 1)]
 
 
 def test_only_the_loop_is_left_in_it_where_everything_is_batched():
     parts = split_of(lstm_like, 2, backend="gpu")
-    (stage,) = parts.stages
-    assert products(stage.body) == 1
-    assert set(stage.body) == set(stage.loop)
+    (loop,) = parts.loops
+    assert products(loop.body) == 1
+    assert set(loop.body) == set(loop.cycle)
 
 
 def test_what_control_flow_makes_stays_in_a_loop_although_nothing_is_carried():
@@ -62,8 +61,8 @@ def test_what_control_flow_makes_stays_in_a_loop_although_nothing_is_carried():
         return (jax.lax.cond(x.sum() > 0, lambda: x @ matrix, lambda: x),)
 
     parts = split_of(branching, 0, backend="gpu")
-    assert [equation.primitive.name for equation in parts.stages[0].body] == ["cond"]
-    assert parts.stages[0].carry == ()
+    assert [equation.primitive.name for equation in parts.loops[0].body] == ["cond"]
+    assert parts.loops[0].carry == ()
 
 
 @pytest.mark.parametrize(
@@ -80,12 +79,13 @@ def test_what_control_flow_makes_stays_in_a_loop_although_nothing_is_carried():
     ],
 )
 def test_linear_recurrences_are_told_from_others(step, linear):
-    program, _, (leaf,), _, (new_leaf,) = program_of(lambda _, carry, x: [step(carry[0], x)], 1)
-    assert is_linear(program.equations, leaf, new_leaf) == linear
+    program = program_of(lambda _, carry, x: [step(carry[0], x)], 1)
+    assert is_linear(program.equations, *program.carry, *program.new_carry) == linear
 
 
 def test_the_state_of_an_lstm_follows_from_its_output_and_not_the_other_way_round():
-    program, _, leaves, _, new_carry = program_of(lstm_like, 2)
-    assert follows_linearly(program.equations, leaves, new_carry, candidates=[1]) == [1]
-    assert follows_linearly(program.equations, leaves, new_carry, candidates=[0]) == []
-    assert follows_linearly(program.equations, leaves, new_carry, candidates=[0, 1]) == [1]
+    program = program_of(lstm_like, 2)
+    leaves, new_carry = program.carry, program.new_carry
+    assert linearly_recomputable(program.equations, leaves, new_carry, candidates=[1]) == [1]
+    assert linearly_recomputable(program.equations, leaves, new_carry, candidates=[0]) == []
+    assert linearly_recomputable(program.equations, leaves, new_carry, candidates=[0, 1]) == [1]

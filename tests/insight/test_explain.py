@@ -75,7 +75,7 @@ def test_it_says_which_engine_runs_a_cell_and_why():
 
     explanation = rs.explain(branching, None, jnp.ones(2), jnp.ones((9, 2)))
     assert explanation.engine == "lax"
-    assert "within a vmap or a branch" in explanation.reason
+    assert "a vmap, a branch" in explanation.reason
     assert explanation.reason in str(explanation)
     nothing_kept = rs.explain(branching, None, jnp.ones(2), jnp.ones((9, 2)), memory=rs.Memory(recompute="all"))
     assert nothing_kept.engine == "fission"

@@ -18,11 +18,11 @@ import rnnscan as rs
 import zoo
 from rnnscan import attention, cells
 from rnnscan.insight import kept_bytes
-from rnnscan.insight.arguments import Arguments
 from rnnscan.insight.memory_parts import predict_kept
 from rnnscan.insight.memory_picture import memory_figure
-from rnnscan.insight.memory_prediction import predict_temporary
 from rnnscan.insight.memory_report import memory_report
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.memory_prediction import predict_temporary
 
 
 CASES = {
@@ -84,7 +84,7 @@ def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
         ],
         "lax": [(rs.Memory(recompute=names), "lax"), (rs.Memory(recompute="all"), "lax"), (rs.Memory(), "lax")],
     }[choices]:
-        all_given = Arguments(case.cell, *arguments, {"memory": memory, "engine": engine})
+        all_given = Arguments(rs.scan, case.cell, *arguments, {"memory": memory, "engine": engine})
         predicted = predict_kept(all_given)
         places = zip(all_given.places, all_given.shapes, strict=True)
         given = {place: leaf for place, leaf in places if place in predicted.arguments}

@@ -1,80 +1,70 @@
-"""One step as flat functions of arrays: forward, and with kept values restored, as the backward pass needs it."""
+"""A step as a program over flat lists of leaves, and as the function that the backward pass differentiates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
-from jax.extend import core
 
-from rnnscan._messages import is_count
-from rnnscan._step_wrappers import Step
-from rnnscan.engine.fission.name_capture import marking, restoring
-from rnnscan.engine.fission.trace import Atom, Program, Value, trace
+from rnnscan.engine.fission.program import Atom, Program, Value, needed, read
+from rnnscan.engine.fission.trace import Inliner
 from rnnscan.naming import Names
 
 
 @dataclass(frozen=True)
 class FlatStep:
-    """A step, traced. What it closes over is its first argument, so that it gets gradients.
+    """A step as a program. The arrays that it closes over are its invariant inputs, so that they get gradients.
 
     It does not hold these arrays: the backward pass lives on in JAX's caches, and must not hold a trace through them.
 
     Attributes:
-        program: `(constants, carry, x) -> (new carry, y, kept named values)`.
-        constants_size: number of arrays that the step closes over.
-        carry_size: number of leaves of the carry.
-        y_structure: the structure of y.
-        kept_labels: the labels of the named values to keep, in their order.
-        has_effects: whether the step does more than compute.
-        keeps_all: whether every named value to keep can be taken out of the step. One within a vmap or a branch cannot.
+        program: `(constants, x, carry) -> (new carry, y and kept named values)`.
+        y_size: number of leaves of y.
+        changing: positions of the carry leaves that the step changes.
+        unchanged: positions of the others. They are the last constants, so that they are not kept at each step.
+        named: the values that carry a name, by position in `Names`. A name within a vmap or a branch has none.
+        kept_labels: the labels of the kept values, in their order.
     """
 
     program: Program
-    constants_size: int
-    carry_size: int
-    y_structure: Any
-    kept_labels: tuple[str, ...]
-    has_effects: bool
-    keeps_all: bool
-    _restored: Any
-
-    @property
-    def y_size(self) -> int:
-        """Number of leaves of y."""
-        return int(self.y_structure.num_leaves)
+    y_size: int
+    changing: tuple[int, ...]
+    unchanged: tuple[int, ...]
+    named: Mapping[int, Atom]
+    kept_labels: tuple[str, ...] = ()
 
     @property
     def constants(self) -> tuple[Value, ...]:
-        """What the step closes over."""
-        return self.program.inputs[: self.constants_size]
+        """The arrays that the step closes over, then the carry leaves that it does not change."""
+        return self.program.invariant
 
     @property
     def carry(self) -> tuple[Value, ...]:
-        """The carry that the step is given."""
-        return self.program.inputs[self.constants_size :][: self.carry_size]
+        """The leaves of the carry that the step changes."""
+        return self.program.carry
 
     @property
     def x(self) -> tuple[Value, ...]:
-        """The input that the step is given."""
-        return self.program.inputs[self.constants_size + self.carry_size :]
+        """The leaves of the input."""
+        return self.program.known
 
     @property
     def new_carry(self) -> tuple[Atom, ...]:
-        """The carry that the step returns."""
-        return self.program.outputs[: self.carry_size]
+        """The leaves of the new carry."""
+        return self.program.new_carry
 
     @property
     def y(self) -> tuple[Atom, ...]:
-        """The y that the step returns."""
-        return self.program.outputs[self.carry_size :][: self.y_size]
+        """The leaves of y."""
+        return self.program.stacked[: self.y_size]
 
     @property
     def kept(self) -> tuple[Atom, ...]:
         """The named values to keep."""
-        return self.program.outputs[self.carry_size + self.y_size :]
+        return self.program.stacked[self.y_size :]
 
-    @property
+    @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value."""
         y_leaves = {atom: index for index, atom in reversed(list(enumerate(self.y)))}
@@ -89,97 +79,75 @@ class FlatStep:
         """The y leaves that carry leaves repeat, in order."""
         return sorted(set(self.repeats.values()))
 
-    @property
-    def unchanged(self) -> list[int]:
-        """Carry leaves that the step returns as it got them."""
-        return [index for index, leaf in enumerate(self.carry) if self.new_carry[index] is leaf]
+    def can_keep(self, kept: frozenset[str], names: Names) -> bool:
+        """Whether every named value to keep can be taken out of the step."""
+        return names.to_keep(kept).keys() <= self.named.keys()
+
+    def keeping(self, kept: frozenset[str], names: Names) -> "FlatStep":
+        """The step with the named values to keep among its outputs, each once."""
+        inputs = {*self.constants, *self.carry, *self.x}
+        labels: dict[Value, str] = {}
+        for position, label in names.to_keep(kept).items():
+            atom = self.named.get(position)
+            if isinstance(atom, Value) and atom not in inputs:
+                labels.setdefault(atom, label)
+        return replace(
+            self,
+            program=replace(self.program, stacked=(*self.y, *labels)),
+            kept_labels=tuple(labels.values()),
+        )
 
     def restored(
         self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any], kept: Sequence[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """The new carry and y, with kept values in place of what made them; the function to differentiate."""
-        opened, places = self._restored
-        arguments = [*(constants[index] for index in places), *carry, *x, *kept]
-        results = list(core.jaxpr_as_fun(opened)(*arguments))
-        return results[: self.carry_size], results[self.carry_size :]
+        """The new carry and y, computed from the kept values; the function to differentiate.
+
+        Gradients flow as if a kept value had been computed, so its equation is differentiated, and not computed again.
+        """
+        values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
+        restore = dict(zip(self.kept, kept, strict=True))
+        for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
+            results = equation.evaluate(*(read(atom, values) for atom in equation.inputs))
+            for output, result in zip(equation.outputs, results, strict=True):
+                values[output] = _restored(result, restore[output]) if output in restore else result
+        return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
 
-def flatten_step(step: Step, carry: Any, x: Any, *, kept: frozenset[str], names: Names) -> tuple[FlatStep, list[Any]]:
-    """Trace a step.
+def flatten(traced: Any, carry_size: int, names: Names) -> FlatStep:
+    """Make a flat step of a traced one, which keeps no named values.
 
     Args:
-        step: `(carry, x) -> (carry, y)`.
-        carry: a carry, or its shapes.
-        x: one step's input, or its shapes.
-        kept: labels of the values to keep.
+        traced: the jaxpr of `(*carry, *x) -> (*new carry, *y)`, with named values marked.
+        carry_size: number of leaves of the carry.
         names: the names that the step uses.
 
     Returns:
-        The step as flat functions, and the arrays that it closes over.
+        The flat step.
     """
-    structure = jax.tree.structure((carry, x))
-    leaves = jax.tree.leaves((carry, x))
-    shapes: dict[int, tuple[int, ...]] = {}
-    y_structure: Any = None
-
-    def forward(*leaves: Any) -> list[Any]:
-        nonlocal y_structure
-        with marking(kept, names) as named:
-            new_carry, y = step(*jax.tree.unflatten(structure, leaves))
-        shapes.update(named)
-        y_structure = jax.tree.structure(y)
-        return [*jax.tree.leaves(new_carry), *jax.tree.leaves(y)]
-
-    traced = jax.make_jaxpr(forward)(*leaves)
-    program = trace(core.jaxpr_as_fun(_opened(traced, leaves)), *traced.consts, *leaves)
-    # A value within a vmap has one axis less than the marked one, and a value within a branch is not seen at all.
-    marked = {position: program.marked.get(str(position)) for position in shapes}
-    can_keep = {position: atom is not None and atom.shape == shapes[position] for position, atom in marked.items()}
-    kept_values = {
-        position: atom for position, atom in marked.items() if isinstance(atom, Value) and can_keep[position]
-    }
-
-    def restored(*leaves: Any) -> list[Any]:
-        given = leaves[len(leaves) - len(kept_values) :]
-        with restoring(kept, names, dict(zip(kept_values, given, strict=True))):
-            new_carry, y = step(*jax.tree.unflatten(structure, leaves[: len(leaves) - len(kept_values)]))
-        return [*jax.tree.leaves(new_carry), *jax.tree.leaves(y)]
-
-    kept_types = [atom.aval for atom in kept_values.values()]
-    retraced = jax.make_jaxpr(restored)(*leaves, *kept_types)
-    constants = list({id(const): const for const in [*traced.consts, *retraced.consts]}.values())
-    place = {id(const): index for index, const in enumerate(constants)}
-    more = [Value(jax.typeof(const)) for const in constants[len(traced.consts) :]]
-    given = program.inputs
-    flat = FlatStep(
-        program=replace(
-            program,
-            inputs=(*given[: len(traced.consts)], *more, *given[len(traced.consts) :]),
-            outputs=(*program.outputs, *kept_values.values()),
-        ),
-        constants_size=len(constants),
-        carry_size=len(jax.tree.leaves(carry)),
-        y_structure=y_structure,
-        kept_labels=tuple(names.labels[position] for position in kept_values),
-        has_effects=bool(traced.effects),
-        keeps_all=all(can_keep.values()),
-        _restored=(_opened(retraced, [*leaves, *kept_types]), [place[id(const)] for const in retraced.consts]),
+    inliner = Inliner()
+    constants, inputs = ([Value(var.aval) for var in vs] for vs in (traced.jaxpr.constvars, traced.jaxpr.invars))
+    outputs = inliner.inline(traced.jaxpr, constants, inputs)
+    carry, new_carry = inputs[:carry_size], outputs[:carry_size]
+    changing = [index for index, leaf in enumerate(carry) if new_carry[index] is not leaf]
+    unchanged = [index for index, leaf in enumerate(carry) if new_carry[index] is leaf]
+    program = Program(
+        tuple(inliner.equations),
+        invariant=(*constants, *(carry[index] for index in unchanged)),
+        known=tuple(inputs[carry_size:]),
+        carry=tuple(carry[index] for index in changing),
+        new_carry=tuple(new_carry[index] for index in changing),
+        stacked=tuple(outputs[carry_size:]),
     )
-    return flat, constants
+    # A value within a vmap has fewer axes than the marked one.
+    named = {position: atom for position, atom in inliner.marked.items() if atom.shape == names.shapes[position]}
+    return FlatStep(program, len(program.stacked), tuple(changing), tuple(unchanged), named)
 
 
-def one_step(leaf: Any) -> Any:
-    """The type of one step of a stack `(T, ...)`, as it is sharded, with the axes over which `shard_map` varies it."""
-    if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # Then there is no step to take.
-        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-    return jax.eval_shape(lambda leaf: leaf[0], leaf)
+@jax.custom_jvp
+def _restored(computed: Any, kept: Any) -> Any:
+    return kept
 
 
-def _opened(traced: Any, arguments: Sequence[Any]) -> Any:
-    """The same with what it closes over as its first arguments. A jaxpr of jax 0.12 holds its constants by itself."""
-    count = len(traced.consts)
-
-    def opened(*given: Any) -> Any:
-        return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, list(given[:count])))(*given[count:])
-
-    return jax.make_jaxpr(opened)(*traced.consts, *arguments)
+@_restored.defjvp
+def _restored_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return primals[1], tangents[0]

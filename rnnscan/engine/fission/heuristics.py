@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.trace import Equation, Value, nominal_size, values_of
+from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, values_of
 
 
 # What would have to run for all steps at once too, to feed an equation. A function, because few equations are asked.
 Feeding: TypeAlias = Callable[[], Sequence[Equation]]
 # Whether an equation should run for all steps at once, given that, and the values that are the same at every step.
-Pays: TypeAlias = Callable[[Equation, Feeding, Collection[Value]], bool]
+ShouldBatch: TypeAlias = Callable[[Equation, Feeding, Collection[Value]], bool]
 
 
 class StepBytes(NamedTuple):
@@ -64,7 +64,7 @@ class Heuristics:
     chunk_bytes_with_starts: int
     transpose_rows: bool
 
-    def pays(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
+    def should_batch(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
         """Whether an equation should run for all steps of a chunk at once.
 
         Args:
@@ -76,14 +76,14 @@ class Heuristics:
             return True
         varying = [value for value in values_of(equation.inputs) if value not in fixed]
         made = equation.outputs[0].nbytes
-        if equation.primitive.name in _TRANSCENDENTAL:
+        if equation.primitive.name in TRANSCENDENTAL:
             return made <= _CACHED_BYTES and not _too_large(feeding(), made)
         if equation.primitive.name not in PRODUCTS or len(varying) != 1:
             return False
         moved = varying[0].nbytes + made
         return _operations(equation) >= _OPERATIONS_PER_BYTE * moved and not _too_large(feeding(), moved)
 
-    def pays_forward(self, loops: Iterable[Equation]) -> Pays:
+    def should_batch_forward(self, loops: Iterable[Equation]) -> ShouldBatch:
         """What pays to batch in the forward pass, where `loops` must run step by step.
 
         Nothing, where a loop is bound by a product of its own: the rest is done in its shadow. With few rows to batch
@@ -91,7 +91,7 @@ class Heuristics:
         """
         if self.batch == "costly" and any(equation.primitive.name in PRODUCTS for equation in loops):
             return lambda *_: False
-        return self.pays
+        return self.should_batch
 
     def chunk(self, length: int, step: StepBytes) -> int:
         """Steps of a chunk.
@@ -115,12 +115,9 @@ class Heuristics:
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
-_TRANSCENDENTAL = frozenset(
-    {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
-)
 
 # Batching these changes what they cost: a vmapped cond runs both branches, a vmapped while runs to the longest.
-_WHOLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
+_UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
 
 # A product with a vector does two operations an element that it reads, and gains nothing from more rows; one with a
 # matrix of 16 columns or more does 4 a byte.
@@ -179,9 +176,9 @@ def heuristics() -> Heuristics:
     return chosen or BACKENDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
 
 
-def stays_whole(equation: Equation) -> bool:
+def unbatchable(equation: Equation) -> bool:
     """Whether an equation must run step by step, because batching it changes what it costs, or what it draws."""
-    return equation.primitive.name in _WHOLE or _draws_otherwise_at_once(equation)
+    return equation.primitive.name in _UNBATCHABLE or _draws_otherwise_at_once(equation)
 
 
 def _draws_otherwise_at_once(equation: Equation) -> bool:

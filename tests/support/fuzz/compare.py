@@ -82,7 +82,7 @@ class Comparison:
         for leaf in jax.tree.leaves(expected):
             if _is_inexact(leaf):
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
-        fission = {"engine": "fission", "memory": case.memory, "unroll": case.unroll}
+        fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
         self._assert_close(self.results_and_gradients(self.by_scan(fission, inner=None)), expected, "fission")
         if case.seed % LOOP_EVERY == 0:
             self._assert_close(self.results_and_gradients(self.by_loop(), jit=False), expected, "the loop")

@@ -232,7 +232,7 @@ def rnnscan_within(draw):
     value = draw.value()
     # A name of the inner scan is not one of the cell, even where it is spelt alike.
     square, label = draw.weights(value.shape[1], value.shape[1]), draw.pick(LABELS)
-    options = draw.inner(engine=draw.pick(["fission", "lax"]), reverse=False)
+    options = draw.inner(engine=draw.pick(["auto", "lax"]), reverse=False)
 
     def cell(params, carry, x):
         carry = jnp.tanh(rs.name(carry @ params, label) + x)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
 
-from rnnscan.engine.fission.trace import Atom, Equation, Value, values_of
+from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
 
 
 class Components:

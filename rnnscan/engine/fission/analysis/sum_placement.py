@@ -2,37 +2,32 @@
 
 from collections.abc import Sequence
 
-from rnnscan.engine.fission.analysis.split import Roles, needed
-from rnnscan.engine.fission.execute.batched_values import ends_of_sum
+from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
 from rnnscan.engine.fission.heuristics import too_large_to_feed
-from rnnscan.engine.fission.trace import Equation, Program, Value, values_of
+from rnnscan.engine.fission.program import Equation, Program, Value, depending, needed, total_bytes, values_of
 
 
-def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
+def place_sums(program: Program) -> tuple[list[int], list[Value]]:
     """Where the sums over steps are made.
 
     A sum that ends in products is made after the loop, from the stacked operands, if these are smaller than the two
     accesses a step that an accumulator costs. Another one is made after the loop only if that stacks nothing more:
     a cotangent that is elementwise at its end would make a stack of its own size.
 
-    Args:
-        program: one step.
-        roles: what its inputs and outputs are.
-
     Returns:
-        The positions in `roles.summed` whose sum is made in the loop; and, of the others, the operands that the loop
+        The positions in `program.summed` whose sum is made in the loop; and, of the others, the operands that the loop
         should leave behind, because to make them at once would make large values on the way.
     """
-    varying = _depending(program, [*roles.known, *roles.carry])
-    looped = _depending(program, roles.carry)
-    maker = {output: equation for equation in program.equations for output in equation.outputs}
-    ends = [list(ends_of_sum(atom, maker, varying.__contains__)) for atom in roles.summed]
+    varying = depending(program.equations, [*program.known, *program.carry])
+    looped = depending(program.equations, program.carry)
+    maker = program.maker
+    ends = [list(ends_of_sum(atom, maker, varying.__contains__)) for atom in program.summed]
     stacked: set[Value] = set()
     in_loop = []
     for position, its_ends in enumerate(ends):
         operands = set(_operands(its_ends)) & looped
         made = max((end.outputs[0].nbytes for end in its_ends if isinstance(end, Equation)), default=0)
-        if _is_product(its_ends) and sum(value.nbytes for value in operands) <= 2 * made:
+        if _is_product(its_ends) and total_bytes(operands) <= 2 * made:
             stacked |= operands
         else:
             in_loop.append(position)
@@ -41,7 +36,7 @@ def place_sums(program: Program, roles: Roles) -> tuple[list[int], list[Value]]:
         for position in in_loop
         if not all(
             isinstance(end, Value) and (end in stacked or end not in looped)
-            for end in ends_of_sum(roles.summed[position], maker, varying.__contains__, at_hand=stacked)
+            for end in ends_of_sum(program.summed[position], maker, varying.__contains__, at_hand=stacked)
         )
     ]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
@@ -61,11 +56,3 @@ def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
 
 def _is_product(ends: Sequence[Equation | Value]) -> bool:
     return bool(ends) and all(isinstance(end, Equation) for end in ends)
-
-
-def _depending(program: Program, inputs: Sequence[Value]) -> set[Value]:
-    depending = set(inputs)
-    for equation in program.equations:
-        if any(value in depending for value in values_of(equation.inputs)):
-            depending.update(equation.outputs)
-    return depending

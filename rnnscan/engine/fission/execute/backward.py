@@ -1,28 +1,27 @@
 """The backward pass: chunk by chunk from the last step to run to the first.
 
-For each chunk there are two runs over one program, a step's pull-back: the first goes forward and brings back the carry
-leaves that were kept at the beginning of the chunk only; the second goes back and carries the cotangent of the carry.
+For each chunk there are two runs over one program, a step's pull-back. The first goes forward and recomputes the carry
+leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.analysis.split import Roles, Split, split
+from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.fission import passes
+from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
-from rnnscan.engine.fission.execute.chunked_scan import before_each
-from rnnscan.engine.fission.execute.forward import Plan, Saved
+from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
+from rnnscan.engine.fission.execute.forward import Saved
+from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
-from rnnscan.engine.fission.flat_step import one_step
-from rnnscan.engine.fission.heuristics import heuristics, stays_whole
-from rnnscan.engine.fission.passes.products import join_products, store_transposed
-from rnnscan.engine.fission.passes.sums import concatenate_pads, merge_products
-from rnnscan.engine.fission.trace import Program, Value, trace, without_repeats
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Program
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,18 @@ class Backward:
     """The backward pass of a scan over a step.
 
     Attributes:
-        plan: how the scan is run.
+        plan: how the scan runs.
         spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
     """
 
-    plan: Plan
+    plan: ScanPlan
     spread: Collection[int] = ()
 
     def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         """Pull cotangents of the final carry and of ys back to constants, initial carry and xs.
 
         Args:
-            saved: what was kept.
+            saved: the saved values.
             wanted: for each leaf of constants, carry and xs whether its cotangent is wanted.
             final: cotangents of the final carry; None where one is zero.
             ys: cotangents of ys; None where one is zero.
@@ -49,170 +48,102 @@ class Backward:
         Returns:
             The cotangents that are wanted, of constants, initial carry and xs in turn.
         """
-        pull = _PullBack(self.plan, saved, wanted, ys)
-        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull.float_carry]
-        steps = _Steps.of(pull, saved, pull.nonzero_ys(ys), ct_carry)
-        known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *pull.nonzero_ys(ys)]
-        before_chunks = [self._before_chunks(saved, index) for index in self.plan.flat.repeats]
-        starts = [*before_chunks, *saved.starts.values()]
-        first_starts = [saved.initial[index] for index in [*self.plan.flat.repeats, *saved.starts]]
-        zeros = [_zero_sum(saved.constants[index]) for index in pull.wanted_constants]
-        (ct_carry, sums), ct_xs, _ = self.plan.chunks.run(
-            steps.pull_chunk, (ct_carry, steps.pull.spread(zeros)), known, starts, first_starts, back=True
-        )
-        sums = steps.pull.totals(sums, zeros, [index in self.spread for index in pull.wanted_constants])
-        return pull.wanted_cotangents(saved, ct_carry, sums, ct_xs)
-
-    def _before_chunks(self, saved: Saved, index: int) -> Any:
-        """A carry leaf that y repeats, before each whole chunk: y at the last step of the chunk that runs before."""
-        ys, initial = saved.repeated[self.plan.flat.repeats[index]], saved.initial[index][None]
-        return self.plan.chunks.before(ys, initial)
-
-
-class _PullBack:
-    """One step's pull-back as a function of flat arguments: what it is given, and what it gives."""
-
-    def __init__(self, plan: Plan, saved: Saved, wanted: Sequence[bool], ct_ys: Sequence[Any]) -> None:
-        self.plan = plan
-        constants, carry = len(saved.constants), len(saved.initial)
-        self.wanted_constants = [index for index in range(constants) if wanted[index]]
-        self.float_carry = [index for index, leaf in enumerate(saved.initial) if _is_float(leaf)]
-        self.wanted_xs = [index for index in range(len(saved.xs)) if wanted[constants + carry + index]]
-        self.wanted_carry = [index for index in range(carry) if wanted[constants + index]]
-        self.nonzero = [index for index, leaf in enumerate(ct_ys) if leaf is not None]
-        self.following = [*saved.starts]
-
-    def nonzero_ys(self, ct_ys: Sequence[Any]) -> list[Any]:
-        return [ct_ys[index] for index in self.nonzero]
-
-    def program(self, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]) -> Program:
-        """`(constants, carry, x, kept, cotangents of y and of the carry)` to what follows, and cotangents."""
-        steps = map(one_step, [*saved.xs, *saved.kept, *ct_ys])
-        return without_repeats(trace(self._pull_back(saved), *saved.constants, *saved.initial, *steps, *ct_carry))
-
-    def _pull_back(self, saved: Saved) -> Any:
-        sizes = [len(saved.constants), len(saved.initial), len(saved.xs), len(saved.kept), len(self.nonzero)]
-
-        def pull_back(*leaves: Any) -> list[Any]:
-            constants, carry, x, kept, ct_y, ct_carry = _cut(leaves, sizes)
-
-            def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], list[Any]]:
-                new_carry, y = self.plan.flat.restored(
-                    _with(constants, self.wanted_constants, some_constants),
-                    _with(carry, self.float_carry, some_carry),
-                    _with(x, self.wanted_xs, some_x),
-                    kept,
-                )
-                differentiated = [*(new_carry[i] for i in self.float_carry), *(y[i] for i in self.nonzero)]
-                return differentiated, [new_carry[i] for i in self.following]
-
-            some = (
-                [constants[index] for index in self.wanted_constants],
-                [carry[index] for index in self.float_carry],
-                [x[index] for index in self.wanted_xs],
-            )
-            _, pull, new_following = jax.vjp(differentiable, *some, has_aux=True)
-            return [*new_following, *(leaf for group in pull([*ct_carry, *ct_y]) for leaf in group)]
-
-        return pull_back
-
-    def wanted_cotangents(
-        self, saved: Saved, ct_carry: Sequence[Any], sums: Sequence[Any], ct_xs: Sequence[Any]
-    ) -> list[Any]:
-        constants = [
-            total.astype(saved.constants[index].dtype) for index, total in zip(self.wanted_constants, sums, strict=True)
-        ]
-        carry = [ct_carry[self.float_carry.index(index)] for index in self.wanted_carry]
-        return [*constants, *carry, *ct_xs]
+        nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
+        pull_back = PullBack(self.plan, saved.initial, wanted, nonzero)
+        ct_ys = [ys[index] for index in nonzero]
+        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.float_carry]
+        chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
+        zeros = [_zero_sum(saved.constants[index]) for index in pull_back.constants]
+        state = (ct_carry, chunks.pull.spread(zeros))
+        (ct_carry, sums), ct_xs = chunks.run(state, saved, ct_ys)
+        sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
+        pairs = zip(pull_back.constants, sums, strict=True)
+        of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
+        of_carry = [ct_carry[pull_back.float_carry.index(index)] for index in pull_back.carry]
+        return [*of_constants, *of_carry, *ct_xs]
 
 
 @dataclass(frozen=True)
-class _Steps:
+class _BackwardChunks:
     """A step's pull-back, split for its two runs over a chunk."""
 
-    plan: Plan
-    repeated: list[Value]
-    known: list[Value]
+    plan: ScanPlan
     recompute: Runner
     pull: Runner
 
     @staticmethod
-    def of(pull: _PullBack, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]) -> "_Steps":
-        plan = pull.plan
-        program = pull.program(saved, ct_ys, ct_carry)
-        sizes = [len(saved.constants), len(saved.initial), len(saved.xs) + len(saved.kept), len(ct_ys)]
-        constants, carry, given, ct_y, ct_carry_inputs = _cut(program.inputs, sizes)
-        new_following, summed, new_ct, stacked = _cut(
-            program.outputs, [len(pull.following), len(pull.wanted_constants), len(pull.float_carry)]
-        )
-        following = [carry[index] for index in pull.following]
-        others = [leaf for index, leaf in enumerate(carry) if index not in pull.following]
-        program = store_transposed(concatenate_pads(program), constants)
-        program = merge_products(program, constants, [*following, *ct_carry_inputs], [*new_following, *new_ct])
-        program = join_products(program, constants, ct_carry_inputs, new_ct)
-        again = Roles(constants, [*others, *given], following, new_following, stacked=following)
-        back = Roles(constants, [*carry, *given, *ct_y], ct_carry_inputs, new_ct, summed, stacked)
-        splits = [_split(program, again), _split(program, back)]
+    def of(
+        plan: ScanPlan, pull_back: PullBack, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
+    ) -> "_BackwardChunks":
+        x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
+        program = pull_back.program(saved.constants, saved.initial, x, kept, ct_y, ct_carry)
+        program = passes.apply(passes.BACKWARD, program)
+        splits = [_split(view) for view in _views(program, len(plan.recomputed_carries))]
         invariant = invariant_values(splits, saved.constants)
-        rows = sharded_rows([*saved.initial, *map(one_step, saved.xs)], others=saved.constants)
-        return _Steps(
+        rows = sharded_rows([*saved.initial, *x], others=saved.constants)
+        return _BackwardChunks(
             plan,
-            repeated=[carry[index] for index in plan.flat.repeats],
-            known=[*(carry[index] for index in saved.carries), *given, *ct_y],
             recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
             pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
         )
 
-    def pull_chunk(
-        self, state: Any, known: list[Any], starts: list[Any], steps: int
+    def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Pull `(cotangent of the carry, sums)` back through all chunks."""
+        repeats = self.plan.step.repeats
+        chunks = Chunks(self.plan.length, self.plan.chunk, from_end=self.plan.reverse)
+        # A carry leaf that y repeats, before each whole chunk, is y at the last step of the chunk that runs before.
+        before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
+        first = [saved.initial[index] for index in [*repeats, *saved.starts]]
+        known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
+        state, ct_xs, _ = chunks.run(
+            self._pull_chunk, state, known, [*before, *saved.starts.values()], first, back=True
+        )
+        return state, ct_xs
+
+    def _pull_chunk(
+        self, state: Any, stacks: list[Any], starts: list[Any], steps: int
     ) -> tuple[Any, list[Any], list[Any]]:
         """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them."""
-        flat = self.plan.flat
-        ys, given = known[: len(flat.repeated_ys)], known[len(flat.repeated_ys) :]
-        values = dict(zip(self.known, given, strict=True))
-        before, starts = starts[: len(self.repeated)], starts[len(self.repeated) :]
-        for value, y, start in zip(self.repeated, flat.repeats.values(), before, strict=True):
-            values[value] = before_each(ys[flat.repeated_ys.index(y)], start, reverse=self.plan.reverse)
+        step, reverse = self.plan.step, self.plan.reverse
+        repeated = dict(zip(step.repeated_ys, stacks, strict=False))
+        known = iter(stacks[len(repeated) :])
+        befores = dict(zip(step.repeats, starts, strict=False))
+        carry = {
+            index: before_each(repeated[step.repeats[index]], befores[index], reverse=reverse)
+            if index in befores
+            else next(known)
+            for index in [*self.plan.kept_carries, *befores]
+        }
+        values = dict(
+            zip(self.recompute.split.program.known, [*(carry[i] for i in sorted(carry)), *known], strict=True)
+        )
+        starts = starts[len(befores) :]
         if starts:
             values = self.recompute(steps, values, starts)[2].varying
         ct_carry, sums, chunk = self.pull(steps, values, *state)
-        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.roles.stacked], []
+        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.program.stacked], []
 
 
-def _split(program: Program, roles: Roles) -> Split:
-    accumulated, emitted = place_sums(program, roles)
-    return split(
+def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
+    """The pull-back as the loop that recomputes carry leaves, and as the loop that carries the cotangents."""
+    carry, new_carry = program.carry[:recomputed], program.new_carry[:recomputed]
+    recompute = replace(program, carry=carry, new_carry=new_carry, summed=(), stacked=carry)
+    pull = replace(
         program,
-        roles,
-        pays=heuristics().pays,
-        stays_whole=stays_whole,
-        accumulated=accumulated,
-        emitted=emitted,
+        known=(*program.known, *carry),
+        carry=program.carry[recomputed:],
+        new_carry=program.new_carry[recomputed:],
     )
+    return recompute, pull
 
 
-def _cut(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
-    """The leaves in groups of the given sizes, and what is left as the last one."""
-    groups, begin = [], 0
-    for size in sizes:
-        groups.append(list(leaves[begin : begin + size]))
-        begin += size
-    return [*groups, list(leaves[begin:])]
+def _split(program: Program) -> Split:
+    accumulated, emitted = place_sums(program)
+    return split(program, accumulated=accumulated, emitted=emitted)
 
 
-def _with(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
-    replaced = list(leaves)
-    for index, replacement in zip(indices, replacements, strict=True):
-        replaced[index] = replacement
-    return replaced
-
-
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
-# Zeros are made from what they are the cotangents of, and not by jnp.zeros: under shard_map they must vary over the
-# mesh as it does.
+# Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over
+# the same axes.
 
 
 def _instantiated(leaf: Any, like: Any) -> Any:
@@ -220,6 +151,6 @@ def _instantiated(leaf: Any, like: Any) -> Any:
 
 
 def _zero_sum(constant: Any) -> Any:
-    """What the cotangents of a constant are added to over the steps, in at least float32."""
+    """The start of a sum of cotangents of a constant, in at least float32."""
     dtype = jnp.result_type(constant)
     return lax.full_like(constant, 0, dtype=jnp.promote_types(dtype, jnp.float32))

@@ -8,12 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.analysis.linear import associative_scan, is_linear
-from rnnscan.engine.fission.analysis.split import Split, Stage
+from rnnscan.engine.fission.analysis.split import Loop, Split
+from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
-from rnnscan.engine.fission.heuristics import heuristics
-from rnnscan.engine.fission.trace import Atom, Constant, Equation, Value
+from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Runner:
 
         Args:
             steps: its steps.
-            known: values of each step, stacked: those in `Roles.known`, and what else is known already.
+            known: values of each step, stacked: those in `Program.known`, and what else is known already.
             carry: the carry before the first step to run.
             sums: what the sums over steps are added to. Those in `by_parts` are one for each part of the rows.
 
@@ -49,18 +48,18 @@ class Runner:
             The carry after the last step, the sums, and the chunk, which has what is stacked.
         """
         split = self.split
-        looped = [value for stage in split.stages for value in self._made(stage)]
-        without_loop = {equation for stage in split.stages if self._is_associative(stage) for equation in stage.body}
+        looped = [value for loop in split.loops for value in self._made(loop)]
+        without_loop = {equation for loop in split.loops if loop.associative for equation in loop.body}
         at_once = without_loop.union(split.at_once)
         chunk = Chunk(steps, self.invariant, known, looped, [e for e in split.varying if e in at_once])
         made: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
-        for stage in split.stages:
-            if self._is_associative(stage):
-                self._run_associatively(stage, chunk, new_carry)
+        for loop in split.loops:
+            if loop.associative:
+                self._run_associatively(loop, chunk, new_carry)
             else:
-                self._run_loop(stage, chunk, new_carry, new_sums)
-        for position, atom in enumerate(split.roles.summed):
+                self._run_loop(loop, chunk, new_carry, new_sums)
+        for position, atom in enumerate(split.program.summed):
             if position in self._after_loops:
                 new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
             elif position not in split.accumulated:
@@ -85,108 +84,89 @@ class Runner:
 
     @cached_property
     def by_parts(self) -> dict[int, SumsByParts]:
-        """The positions in `Roles.summed` of which each part of the rows has a sum of its own, and what makes it."""
-        in_loops = [self._summable(stage.body, stage.accumulated) for stage in self.split.stages]
+        """The positions in `Program.summed` of which each part of the rows has a sum of its own, and what makes it."""
+        in_loops = [self._summable(loop.body, loop.accumulated) for loop in self.split.loops]
         return {position: sums for found in [*in_loops, self._after_loops] for position, sums in found.items()}
 
     @cached_property
     def _after_loops(self) -> dict[int, SumsByParts]:
         """Those that follow from what is made at once. No loop adds them up."""
-        return self._summable(self.split.at_once, range(len(self.split.roles.summed)))
+        return self._summable(self.split.at_once, range(len(self.split.program.summed)))
 
     def _summable(self, equations: Sequence[Equation], positions: Iterable[int]) -> dict[int, SumsByParts]:
         if self.rows is None:
             return {}
         maker = {output: equation for equation in equations for output in equation.outputs}
         sums = SumsByParts(self.rows, maker, self._varies)
-        return {position: sums for position in positions if sums.can_sum(self.split.roles.summed[position])}
+        return {position: sums for position in positions if sums.can_sum(self.split.program.summed[position])}
 
-    def _accumulated(self, stage: Stage) -> list[int]:
-        """The positions in `Roles.summed` that a loop adds up."""
-        return [position for position in stage.accumulated if position not in self._after_loops]
+    def _accumulated(self, loop: Loop) -> list[int]:
+        """The positions in `Program.summed` that a loop adds up."""
+        return [position for position in loop.accumulated if position not in self._after_loops]
 
     def _varies(self, atom: Atom) -> bool:
         return isinstance(atom, Value) and atom not in self.invariant
 
     def _added_by_parts(self, position: int, sums: Any, chunk: Chunk, made: dict[Atom, Any]) -> Any:
         by_parts = self.by_parts[position]
-        return by_parts.rows.add(sums, by_parts.sum(self.split.roles.summed[position], chunk, made))
+        return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, made))
 
-    def _run_loop(self, stage: Stage, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
+    def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
         (its_carry, its_sums), from_body = lax.scan(
-            partial(self._step, stage),
-            ([carry[position] for position in stage.carry], [sums[position] for position in self._accumulated(stage)]),
-            [chunk.stacked(value) for value in stage.to_body],
+            partial(self._step, loop),
+            ([carry[position] for position in loop.carry], [sums[position] for position in self._accumulated(loop)]),
+            [chunk.stacked(value) for value in loop.to_body],
             length=chunk.steps,
             reverse=self.reverse,
             unroll=self.unroll,
         )
-        for position, leaf in zip(stage.carry, its_carry, strict=True):
+        for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
-        for position, total in zip(self._accumulated(stage), its_sums, strict=True):
+        for position, total in zip(self._accumulated(loop), its_sums, strict=True):
             sums[position] = total
-        chunk.add(dict(zip(stage.from_body, from_body, strict=True)))
+        chunk.add(dict(zip(loop.from_body, from_body, strict=True)))
 
-    def _run_associatively(self, stage: Stage, chunk: Chunk, carry: list[Any]) -> None:
-        (position,) = stage.carry
-        leaf, new_leaf = self.split.roles.carry[position], self.split.roles.new_carry[position]
-        assert stage.loop is not None
+    def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
+        (position,) = loop.carry
+        leaf, new_leaf = self.split.program.carry[position], self.split.program.new_carry[position]
+        assert loop.cycle is not None
         before, carry[position] = associative_scan(
-            stage.loop, leaf, new_leaf, chunk, carry[position], reverse=self.reverse
+            loop.cycle, leaf, new_leaf, chunk, carry[position], reverse=self.reverse
         )
         chunk.add({leaf: before})
 
-    def _made(self, stage: Stage) -> Sequence[Value]:
-        """What a stage brings to the chunk."""
-        return [self.split.roles.carry[stage.carry[0]]] if self._is_associative(stage) else stage.from_body
+    def _made(self, loop: Loop) -> Sequence[Value]:
+        """What a loop brings to the chunk."""
+        return [self.split.program.carry[loop.carry[0]]] if loop.associative else loop.from_body
 
-    def _is_associative(self, stage: Stage) -> bool:
-        if heuristics().linear == "loop" or stage.loop is None or len(stage.carry) != 1 or stage.accumulated:
-            return False
-        roles, position = self.split.roles, stage.carry[0]
-        same_dtype = all(output.dtype == roles.carry[position].dtype for e in stage.loop for output in e.outputs)
-        return same_dtype and is_linear(stage.loop, roles.carry[position], roles.new_carry[position])
-
-    def _step(self, stage: Stage, state: tuple[list[Any], list[Any]], given: Sequence[Any]) -> Any:
+    def _step(self, loop: Loop, state: tuple[list[Any], list[Any]], given: Sequence[Any]) -> Any:
         carry, sums = state
-        roles = self.split.roles
+        program = self.split.program
         values = {
             **self.invariant,
-            **dict(zip((roles.carry[position] for position in stage.carry), carry, strict=True)),
-            **dict(zip(stage.to_body, given, strict=True)),
+            **dict(zip((program.carry[position] for position in loop.carry), carry, strict=True)),
+            **dict(zip(loop.to_body, given, strict=True)),
         }
-        evaluate(stage.body, values)
-        new_carry = [read(roles.new_carry[position], values) for position in stage.carry]
-        return (new_carry, self._added_in_loop(stage, sums, values)), [values[value] for value in stage.from_body]
+        evaluate(loop.body, values)
+        new_carry = [read(program.new_carry[position], values) for position in loop.carry]
+        return (new_carry, self._added_in_loop(loop, sums, values)), [values[value] for value in loop.from_body]
 
-    def _added_in_loop(self, stage: Stage, sums: Sequence[Any], values: Mapping[Value, Any]) -> list[Any]:
-        varying, made, accumulated = {}, dict[Atom, Any](), self._accumulated(stage)
+    def _added_in_loop(self, loop: Loop, sums: Sequence[Any], values: Mapping[Value, Any]) -> list[Any]:
+        varying, made, accumulated = {}, dict[Atom, Any](), self._accumulated(loop)
         if not self.by_parts.keys().isdisjoint(accumulated):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
-        one_step = Chunk(1, self.invariant, varying, (), stage.body)
+        one_step = Chunk(1, self.invariant, varying, (), loop.body)
         return [
             self._added_by_parts(position, total, one_step, made)
             if position in self.by_parts
-            else total + read(self.split.roles.summed[position], values)
+            else total + read(self.split.program.summed[position], values)
             for position, total in zip(accumulated, sums, strict=True)
         ]
 
 
 def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[Value, Any]:
     """What splits of the same program compute once, from what is the same at every step."""
-    values = dict(zip(splits[0].roles.invariant, constants, strict=True))
+    values = dict(zip(splits[0].program.invariant, constants, strict=True))
     for split in splits:
         evaluate([equation for equation in split.invariant if equation.outputs[0] not in values], values)
     return values
-
-
-def evaluate(equations: Sequence[Equation], values: dict[Value, Any]) -> None:
-    """Run equations in order, from the values that are there to those that they make."""
-    for equation in equations:
-        results = equation.evaluate(*(read(atom, values) for atom in equation.inputs))
-        values.update(zip(equation.outputs, results, strict=True))
-
-
-def read(atom: Atom, values: Mapping[Value, Any]) -> Any:
-    """The value of an atom."""
-    return atom.value if isinstance(atom, Constant) else values[atom]

@@ -17,8 +17,9 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rnnscan._messages import is_count
-from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps, passes_sums, sums_its_operands
-from rnnscan.engine.fission.trace import Atom, Equation, Value
+from rnnscan.engine.fission.analysis.linear_sums import passes_sums, sums_its_operands
+from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps
+from rnnscan.engine.fission.program import Atom, Equation, Value
 
 
 @dataclass(frozen=True)

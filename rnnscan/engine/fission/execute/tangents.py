@@ -8,14 +8,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.execute.backward import Backward
-from rnnscan.engine.fission.execute.forward import Plan, Saved
+from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
-from rnnscan.engine.fission.execute.runner import evaluate, read
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import evaluate, read
 
 
 def tangents_of_scan(
-    plan: Plan, saved: Saved, results: Sequence[list[Any]], tangents: Sequence[Any], spread: Mapping[int, ShardedRows]
+    plan: ScanPlan,
+    saved: Saved,
+    results: Sequence[list[Any]],
+    tangents: Sequence[Any],
+    spread: Mapping[int, ShardedRows],
 ) -> tuple[list[Any], list[Any]]:
     """The tangents of the final carry and of ys.
 
@@ -47,7 +52,7 @@ def tangents_of_scan(
         given: list[Any] = [None] * count
         for index, cotangent in zip(floats, cotangents, strict=True):
             given[index] = cotangent
-        size = plan.flat.carry_size
+        size = len(plan.step.carry)
         return Backward(plan, spread)(jax.tree.unflatten(structure, residuals), wanted, given[:size], given[size:])
 
     types = tuple(jax.typeof(leaves[index]) for index in floats)
@@ -66,21 +71,21 @@ def is_zero(tangent: Any) -> bool:
 
 
 def _push_forward(
-    plan: Plan, saved: Saved, wanted: Sequence[bool], tangents: Sequence[Any], floats: Sequence[int]
+    plan: ScanPlan, saved: Saved, wanted: Sequence[bool], tangents: Sequence[Any], floats: Sequence[int]
 ) -> list[Any]:
     """Run the step and its derivative over time, by a plain scan."""
-    flat = plan.flat
+    flat = plan.step
     primals = [*saved.constants, *saved.initial, *saved.xs]
     moving = [index for index, own in enumerate(wanted) if own]
 
     def run(*some: Any) -> list[Any]:
         whole = dict(enumerate(primals)) | dict(zip(moving, some, strict=True))
         given = list(whole.values())
-        constants, given = given[: flat.constants_size], given[flat.constants_size :]
-        carry, xs = given[: flat.carry_size], given[flat.carry_size :]
+        constants, given = given[: len(flat.constants)], given[len(flat.constants) :]
+        carry, xs = given[: len(flat.carry)], given[len(flat.carry) :]
 
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-            values = dict(zip(flat.program.inputs, [*constants, *carry, *x], strict=True))
+            values = dict(zip([*flat.constants, *flat.carry, *flat.x], [*constants, *carry, *x], strict=True))
             evaluate(flat.program.equations, values)
             return [read(atom, values) for atom in flat.new_carry], [read(atom, values) for atom in flat.y]
 

@@ -1,1 +1,29 @@
-"""Rewrites of a step's program, each a function from a `Program` to an equal `Program`."""
+"""Rewrites of a step's program. Each pass is a function from a `Program` to an equal `Program`.
+
+The passes run in the order of the two lists. A new pass is one file here and one line in a list.
+"""
+
+from functools import reduce
+
+from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
+from rnnscan.engine.fission.passes.join_products import join_products
+from rnnscan.engine.fission.passes.merge_products import merge_products
+from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
+from rnnscan.engine.fission.passes.store_transposed import store_transposed
+from rnnscan.engine.fission.program import Pass, Program
+
+
+FORWARD: tuple[Pass, ...] = (join_products,)
+BACKWARD: tuple[Pass, ...] = (
+    remove_repeats,
+    concatenate_pads,
+    store_transposed,
+    merge_products,
+    remove_repeats,  # Several sums of one x, or of one weight, were concatenated for each.
+    join_products,
+)
+
+
+def apply(passes: tuple[Pass, ...], program: Program) -> Program:
+    """Run passes one after the other."""
+    return reduce(lambda program, run: run(program), passes, program)

@@ -13,8 +13,17 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.fission.analysis.split import needed
-from rnnscan.engine.fission.trace import Atom, Equation, Program, Value, trace, values_of
+from rnnscan.engine.fission.program import (
+    TRANSCENDENTAL,
+    Atom,
+    Equation,
+    Program,
+    Value,
+    depending,
+    needed,
+    values_of,
+)
+from rnnscan.engine.fission.trace import trace
 
 
 # What only looks at the memory of its operand in another way.
@@ -25,8 +34,6 @@ _NOT_FUSED = frozenset(
 )
 # What is fused with what it reads, and not with what reads it.
 _WRITTEN = frozenset({"concatenate", "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "cumsum"})
-# What is computed once even where several operations read it; cheaper work is repeated in each.
-_COSTLY = frozenset({"tanh", "logistic", "exp", "log", "log1p", "erf", "pow", "sin", "cos", "rsqrt", "sqrt"})
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def predict_temporary(function: Callable[..., Sequence[Any]], *arguments: Any, f
         Need(nbytes=256, fixed=0)
     """
     program = _inlined(trace(function, *arguments))
-    return _need(program, [*program.inputs, *values_of(program.outputs)], varying=program.inputs[fixed:])
+    return _need(program, [*program.known, *values_of(program.outputs)], varying=program.known[fixed:])
 
 
 def _need(program: Program, elsewhere: Iterable[Value], varying: Iterable[Value]) -> Need:
@@ -70,13 +77,13 @@ def _need(program: Program, elsewhere: Iterable[Value], varying: Iterable[Value]
     replaced = {index: ranges.replaced(index) for index in ranges.running}
     for pairs in reversed(replaced.values()):
         held.update(old for new, old in pairs.items() if new in held)
-    depending = _depending(program.equations, varying)
+    varies = depending(program.equations, varying)
     most = Need(0, 0)
     for index, pairs in replaced.items():
         live = ranges.live(index) - held - {*pairs.values()}
         nbytes = sum(map(_device_bytes, live)) + _inside(program.equations[index])
         if nbytes > most.nbytes:
-            most = Need(nbytes, sum(_device_bytes(value) for value in live if value not in depending))
+            most = Need(nbytes, sum(_device_bytes(value) for value in live if value not in varies))
     return most
 
 
@@ -89,15 +96,15 @@ class _Ranges:
 
     def __init__(self, program: Program) -> None:
         self._equations = program.equations
-        self._inputs = frozenset(program.inputs)
+        self._inputs = frozenset(program.known)
         self._maker = {output: equation for equation in program.equations for output in equation.outputs}
         returned = {self.home(value) for value in values_of(program.outputs)}
-        self._placed = {*program.inputs, *returned, *self._with_places()}
+        self._placed = {*program.known, *returned, *self._with_places()}
         loops = [equation for equation in program.equations if equation.primitive.name == "scan"]
         self._stacks = {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :]}
         self._roots: dict[Value, frozenset[Value]] = {}
         self.running = [index for index, equation in enumerate(self._equations) if self._runs(equation)]
-        self._born = dict.fromkeys(program.inputs, 0)
+        self._born = dict.fromkeys(program.known, 0)
         self._last: dict[Value, int] = {}
         for index in self.running:
             equation = self._equations[index]
@@ -152,7 +159,7 @@ class _Ranges:
                     yield value
                 readers[value] += not _is_view(equation)
         for equation in self._equations:
-            if equation.primitive.name in _COSTLY and readers[equation.outputs[0]] > 1:
+            if equation.primitive.name in TRANSCENDENTAL and readers[equation.outputs[0]] > 1:
                 yield equation.outputs[0]
 
     def _runs(self, equation: Equation) -> bool:
@@ -175,14 +182,14 @@ def _inside(equation: Equation) -> int:
     if equation.primitive.name == "scan":
         return _in_loop(equation)
     programs = [_program(body) for body in _bodies(equation)]
-    return max((_need(program, program.inputs, varying=()).nbytes for program in programs), default=0)
+    return max((_need(program, program.known, varying=()).nbytes for program in programs), default=0)
 
 
 def _in_loop(equation: Equation) -> int:
     """What a trip of a loop needs: slices of its inputs where they are not fused, and a carry that is not in place."""
     program = _program(equation.params["jaxpr"])
     ranges = _Ranges(program)
-    given = _of_loop(equation, program.inputs)
+    given = _of_loop(equation, program.known)
     carried = zip(given.carry, program.outputs, strict=False)
     in_place = [new for old, new in carried if isinstance(new, Value) and not ranges.is_read_after(old, new)]
     read_whole = {
@@ -240,13 +247,13 @@ def _inlined(program: Program) -> Program:
                 equations.append(replace(equation, inputs=inputs))
                 continue
             inner = trace(function, *(jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in inputs))
-            now.update(zip(inner.inputs, inputs, strict=True))
+            now.update(zip(inner.known, inputs, strict=True))
             inline(inner)
             now.update((own, now.get(made, made)) for own, made in zip(equation.outputs, inner.outputs, strict=True))
 
     inline(program)
     outputs = tuple(now.get(atom, atom) for atom in program.outputs)
-    return Program(program.inputs, tuple(needed(equations, outputs)), outputs, {})
+    return replace(program, equations=tuple(needed(equations, outputs)), stacked=outputs)
 
 
 def _in_place_of(equation: Equation) -> Callable[..., Sequence[Any]] | None:
@@ -263,14 +270,6 @@ def _in_place_of(equation: Equation) -> Callable[..., Sequence[Any]] | None:
         return [*results[:carry_size], *(leaf.reshape(1, *leaf.shape) for leaf in results[carry_size:])]
 
     return trip
-
-
-def _depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
-    depending = set(inputs)
-    for equation in equations:
-        if any(value in depending for value in values_of(equation.inputs)):
-            depending.update(equation.outputs)
-    return depending
 
 
 def host_is_device() -> bool:

@@ -1,6 +1,6 @@
 """The step that planning is for: a scan and its gradient, under any memory choice, compiled or run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from rnnscan.insight.arguments import Arguments, is_array
-from rnnscan.insight.bytes import kept_bytes, temporary_bytes
-from rnnscan.insight.measure_losses import measure_losses
-from rnnscan.insight.memory_prediction import predict_temporary
 from rnnscan.memory import Memory
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.bytes import kept_bytes, temporary_bytes
+from rnnscan.planning.memory_prediction import predict_temporary
 
 
 class TrainingStep:
@@ -22,22 +21,17 @@ class TrainingStep:
     Under a loss that is linear in the outputs, XLA stores neither the outputs nor their cotangents.
 
     Args:
-        cell: `cell(params, carry, x) -> (carry, y)`, or a net. It may close over traced values.
-        params: its parameters; leaves that are no arrays are closed over.
-        carry: the initial carry: arrays, or `jax.ShapeDtypeStruct`.
-        xs: the inputs, of the same.
-        options: other arguments of `scan`; arrays, or the same, among them.
+        given: the arguments of the scan.
         last_only: whether the loss depends on the last carry alone.
     """
 
-    def __init__(
-        self, cell: Any, params: Any, carry: Any, xs: Any, *, options: Mapping[str, Any], last_only: bool
-    ) -> None:
+    def __init__(self, given: Arguments, *, last_only: bool) -> None:
         self._last_only = last_only
-        self._given = Arguments(cell, params, carry, xs, options)
-        self._arrays, self._shapes = self._given.arrays, self._given.shapes
-        first = sum(map(is_array, jax.tree.leaves((params, carry, xs))))
-        self._differentiated = [place for place in range(first) if _is_float(self._shapes[place])]
+        self._given = given
+        self._arrays, self._shapes = given.arrays, given.shapes
+        roots = ("params", "carry", "xs")
+        pairs = enumerate(zip(given.roots, given.shapes, strict=True))
+        self._differentiated = [place for place, (root, leaf) in pairs if root in roots and _is_float(leaf)]
         self._targets = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
         self._program = cache(self._traced_program)
@@ -75,11 +69,6 @@ class TrainingStep:
         targets = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._targets]
         some = tuple(self._arrays[place] for place in self._differentiated)
         return lambda *given: self._loss(memory, targets, self._with(given, self._arrays)), some
-
-    def fastest(self, choices: Sequence[Memory]) -> int:
-        """The number of the choice that takes the least time; it needs arrays."""
-        rows = measure_losses(self.build, {str(number): memory for number, memory in enumerate(choices)})
-        return int(np.argmin([row.relative_time for row in rows]))
 
     def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:
         def gradient(*leaves: Any) -> Sequence[Any]:

@@ -1,20 +1,22 @@
-"""The arguments of a scan or a net, arrays apart from the rest, so that a call can be traced and its scans read."""
+"""The arguments of a scan or a net, arrays apart from the rest, so that a call can be traced and its plans read."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 
-from rnnscan.engine.prepare import Call, prepare
-from rnnscan.nets.base import Net
-from rnnscan.nets.calls import run
-from rnnscan.nets.observing import LayerRun, observing
+from rnnscan.engine.observing import Observed, observing
+
+
+# (cell or net, params, carry, xs, **options) -> (carry, ys)
+Run: TypeAlias = Callable[..., tuple[Any, Any]]
 
 
 class Arguments:
     """The arguments of a call of `scan`, or of a net.
 
     Args:
+        run: runs the cell or net: `run(cell, params, carry, xs, **options) -> (carry, ys)`.
         cell: `cell(params, carry, x) -> (carry, y)`, or a net. It may close over traced values.
         params: its parameters. Leaves without a shape and a dtype are constants, here and below.
         carry: the initial carry; for a net it may be None.
@@ -28,8 +30,9 @@ class Arguments:
         places: for each where it is: "params['kernel']".
     """
 
-    def __init__(self, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> None:
         self.cell = cell
+        self._run = run
         tree = (params, carry, xs, dict(options))
         leaves, self._structure = jax.tree.flatten(tree, is_leaf=lambda leaf: leaf is None)
         self._fixed = {place: leaf for place, leaf in enumerate(leaves) if not is_array(leaf)}
@@ -54,21 +57,13 @@ class Arguments:
     def run(self, arrays: Sequence[Any], **options: Any) -> tuple[Any, Any]:
         """Run the cell or net on these arrays."""
         params, carry, xs, own = self.with_arrays(arrays)
-        return run(self.cell, params, carry, xs, **own, **options)
+        return self._run(self.cell, params, carry, xs, **own, **options)
 
-    def calls(self, arrays: Sequence[Any]) -> Iterator[tuple[LayerRun, Call]]:
-        """Each scan that runs, and its prepared call; in a trace of the arrays."""
-        for scan in self.scans(arrays):
-            yield scan, prepare(scan.cell, scan.params, scan.carry, scan.xs, **scan.options)
-
-    def scans(self, arrays: Sequence[Any]) -> list[LayerRun]:
-        """Each scan that runs; in a trace of the arrays."""
-        params, carry, xs, options = self.with_arrays(arrays)
-        if not isinstance(self.cell, Net):
-            return [LayerRun(self.cell, params, carry, xs, options, None)]
-        with observing() as runs:
-            run(self.cell, params, carry, xs, **options)
-        return runs
+    def plans(self, arrays: Sequence[Any]) -> list[Observed]:
+        """Each plan that runs; in a trace of the arrays."""
+        with observing() as found:
+            self.run(arrays)
+        return found
 
 
 _OPTIONS = 3
@@ -76,11 +71,6 @@ _OPTIONS = 3
 
 def _root(path: Any) -> str:
     return str(path[1].key) if path[0].idx == _OPTIONS else ("params", "carry", "xs")[path[0].idx]
-
-
-def part_names(net: Any) -> tuple[str, ...]:
-    """The names of the scans that a net runs; a layer alone is called so."""
-    return tuple(name or "layer" for name in net.part_names)
 
 
 def is_array(leaf: Any) -> bool:

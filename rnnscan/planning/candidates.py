@@ -1,4 +1,4 @@
-"""The memory choices that planning looks at, in the order of what they cost."""
+"""The memory choices that planning considers, in the order of their cost."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ from typing import Any
 
 import jax
 
+from rnnscan._step_wrappers import type_of_step
 from rnnscan.checkpointing import NestedScan, nested
-from rnnscan.insight.cost import forward_cost, offload_cost, training_cost
+from rnnscan.engine.prepare import Call
 from rnnscan.memory import Memory
-from rnnscan.naming import trace_step
+from rnnscan.planning.cost import forward_cost, offload_cost, training_cost
 
 
 # With more names than this, they are dropped one after the other, the first ones first.
@@ -28,40 +29,20 @@ class Candidate:
     cost: int | float
 
 
-def candidates(
-    cell: Any, params: Any, carry: Any, x: Any, length: int, *, engine: str = "auto", can_offload: bool = False
-) -> list[Candidate]:
-    """Memory choices of one cell, as `candidates_of` has them.
-
-    Args:
-        cell: `cell(params, carry, x) -> (carry, y)`.
-        params: its parameters, as arrays or `jax.ShapeDtypeStruct`.
-        carry: a carry, of the same.
-        x: one step's input, of the same.
-        length: T.
-        engine: as in `scan`.
-        can_offload: whether the device's memory is another than the host's.
-    """
-    return candidates_of([(cell, params, carry, x)], length, engine=engine, can_offload=can_offload)
-
-
-def candidates_of(
-    steps: Sequence[tuple[Any, Any, Any, Any]], length: int, *, engine: str = "auto", can_offload: bool = False
-) -> list[Candidate]:
+def candidates(calls: Sequence[Call], *, can_offload: bool = False) -> list[Candidate]:
     """Memory choices in the order of their cost; among those of one cost the ones that keep more come first.
 
     Args:
-        steps: for each scan that has the choice its cell, params, carry and one step's input, as arrays or
-            `jax.ShapeDtypeStruct`. A net has several.
-        length: T.
-        engine: as in `scan`; the lax engine has no chunks.
-        can_offload: whether the device's memory is another than the host's.
+        calls: the calls that have the choice, of sequences of one length. A net has several.
+        can_offload: whether the device's memory is separate from the host's.
 
     Returns:
-        Choices of names that are computed again, of names that are offloaded, of chunks, and of segments: of one
-        length, nested, and schedules of several scans.
+        Choices of recomputed names, of offloaded names, of chunks, and of segments: of one length, nested, and
+        schedules of several scans.
     """
-    names = tuple(dict.fromkeys(name for step in steps for name in _names(*step)))
+    steps = [(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)) for call in calls]
+    names = tuple(dict.fromkeys(name for call in calls for name in call.names.known))
+    length = int(calls[0].length)
     forward = sum(forward_cost(*step) for step in steps)
 
     @cache  # Most candidates keep the same names, and the cost is a trace of the gradient.
@@ -74,7 +55,7 @@ def candidates_of(
 
     found = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
     found.append(candidate(Memory(recompute="all")))
-    if length >= 8 and engine != "lax":
+    if length >= 8 and calls[0].engine != "lax":  # The lax engine has no chunks.
         found += [candidate(Memory(chunk=4)), candidate(Memory(recompute="all", chunk=4))]
     if can_offload:
         for chosen in _dropped(names):
@@ -97,16 +78,6 @@ def _dropped(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield ()
         for count in range(1, len(names)):
             yield from combinations(names, count)
-
-
-def _names(cell: Any, params: Any, carry: Any, x: Any) -> tuple[str, ...]:
-    found: list[tuple[str, ...]] = []
-
-    def look(params: Any, carry: Any, x: Any) -> None:
-        found.append(trace_step(lambda carry, x: cell(params, carry, x), carry, x).names.known)
-
-    jax.eval_shape(look, params, carry, x)
-    return found[0]
 
 
 def _segments(length: int) -> Iterator[tuple[Any, float, float]]:

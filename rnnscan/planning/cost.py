@@ -7,16 +7,15 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from rnnscan.engine.fission.program import TRANSCENDENTAL
+
 
 # A matrix product runs at the processor's full width, other operations at that of its memory. These weights are rough,
 # and put choices in order only: `plan(measure=True)` measures instead.
 _ELEMENTWISE = 8
-_TRANSCENDENTAL = 60
+_FUNCTION = 60
 # A link to the host moves some 50 GB a second where a GPU multiplies at some 50 TFLOP/s; by data sheets, not measured.
 _MOVED_BYTE = 1000
-_FUNCTIONS = frozenset(
-    {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
-)
 
 
 def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> int | float:
@@ -94,7 +93,7 @@ def _equation_cost(equation: Any) -> int | float:
     if primitive == "conv_general_dilated":
         kernel = equation.invars[1].aval.shape
         return 2 * made * prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
-    return made * (_TRANSCENDENTAL if primitive in _FUNCTIONS else _ELEMENTWISE)
+    return made * (_FUNCTION if primitive in TRANSCENDENTAL else _ELEMENTWISE)
 
 
 def _inner_jaxprs(equation: Any) -> list[Any]:

@@ -1,0 +1,79 @@
+"""Linear recurrences over a chunk of steps, in a logarithmic number of rounds.
+
+Source: Blelloch 1990, "Prefix Sums and Their Applications"; Martin and Cundy 2018, "Parallelizing Linear Recurrent
+Neural Nets Over Sequence Length".
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.fission.execute.batched_values import Chunk
+from rnnscan.engine.fission.execute.chunked_scan import before_each
+from rnnscan.engine.fission.program import Atom, Equation, Value
+
+
+def associative_scan(
+    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
+) -> tuple[Any, Any]:
+    """Run a linear recurrence over a chunk of steps in a logarithmic number of rounds.
+
+    Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`.
+
+    Args:
+        equations: those between the leaf and the new leaf.
+        leaf: the carry that a step is given.
+        new_leaf: the carry that it returns, `a * leaf + b`.
+        chunk: has what `a` and `b` follow from.
+        start: the carry before the first step to run.
+        reverse: whether the steps run from the last to the first.
+
+    Returns:
+        The carry before each step, stacked, and the carry after the last one.
+    """
+
+    def after_both(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
+        (factor, term), (next_factor, next_term) = first, second
+        return next_factor * factor, next_factor * term + next_term
+
+    step = _factor_and_term(equations, leaf, new_leaf, chunk, start)
+    factors, terms = lax.associative_scan(after_both, step, reverse=reverse)
+    after = factors * start + terms
+    return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
+
+
+def _factor_and_term(
+    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any
+) -> tuple[Any, Any]:
+    """The a and b of `new_leaf = a * leaf + b` at each step: what the equations make of `1 * leaf + 0`."""
+    zeros = jnp.broadcast_to(lax.full_like(start, 0), (chunk.steps, *leaf.shape))
+    pairs: dict[Atom, tuple[Any, Any]] = {leaf: (zeros + 1, zeros)}
+    for equation in equations:
+        if not any(atom in pairs for atom in equation.inputs):
+            continue
+        pairs[equation.outputs[0]] = (
+            _evaluate_part(equation, pairs, chunk, part=0),
+            _evaluate_part(equation, pairs, chunk, part=1),
+        )
+    return pairs[new_leaf]
+
+
+def _evaluate_part(equation: Equation, pairs: dict[Atom, tuple[Any, Any]], chunk: Chunk, part: int) -> Any:
+    """The factor (part 0) or the term (part 1) of an equation's result.
+
+    A free operand scales the factor as it scales the term, and is added to the term only.
+    """
+    scales = part == 1 or equation.primitive.name in ("mul", "div")
+    operands, axes = [], []
+    for position, atom in enumerate(equation.inputs):
+        if atom in pairs:
+            operands.append(pairs[atom][part])
+        else:
+            is_predicate = equation.primitive.name == "select_n" and position == 0
+            free = chunk.read(atom)
+            operands.append(free if scales or is_predicate else jnp.zeros_like(free))
+        axes.append(0 if atom in pairs or chunk.varies(atom) else None)
+    return jax.vmap(equation.evaluate, in_axes=axes)(*operands)[0]

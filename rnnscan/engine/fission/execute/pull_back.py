@@ -1,0 +1,106 @@
+"""One step's pull-back as a program: from the cotangents of its results to those of its arguments."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Program
+from rnnscan.engine.fission.trace import trace
+
+
+class PullBack:
+    """The pull-back of one step, for the cotangents that are wanted and those that are given.
+
+    Args:
+        plan: how the scan runs.
+        initial: the initial carry, for its dtypes.
+        wanted: for each leaf of constants, carry and x whether its cotangent is wanted.
+        nonzero_ys: the leaves of y that have a cotangent.
+
+    Attributes:
+        constants: the constants whose cotangents are wanted.
+        carry: the carry leaves whose cotangents are wanted.
+        float_carry: the carry leaves that have a cotangent.
+        x: the input leaves whose cotangents are wanted.
+    """
+
+    def __init__(
+        self, plan: ScanPlan, initial: Sequence[Any], wanted: Sequence[bool], nonzero_ys: Sequence[int]
+    ) -> None:
+        step = plan.step
+        constants, carry = len(step.constants), len(step.carry)
+        self.constants = [index for index in range(constants) if wanted[index]]
+        self.carry = [index for index in range(carry) if wanted[constants + index]]
+        self.float_carry = [i for i, leaf in enumerate(initial) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+        self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
+        self._plan, self._nonzero = plan, nonzero_ys
+        self._recomputed = plan.recomputed_carries
+        self._sizes = [constants, carry, len(step.x), len(step.kept), len(nonzero_ys)]
+
+    def program(
+        self, constants: Any, carry: Any, x: Sequence[Any], kept: Sequence[Any], ct_ys: Sequence[Any], ct_carry: Any
+    ) -> Program:
+        """The pull-back, on arguments of these types.
+
+        Its known inputs are the carry leaves that are not recomputed, x, the kept values and the cotangents of y; its
+        carry is the recomputed leaves and the cotangents of the carry. It sums the cotangents of the constants, and
+        stacks those of x.
+        """
+        program = trace(self._pull_back, *constants, *carry, *x, *kept, *ct_ys, *ct_carry)
+        inputs = cut(program.known, self._sizes)
+        new_recomputed, summed, new_ct, ct_x = cut(
+            program.stacked, [len(self._recomputed), len(self.constants), len(self.float_carry)]
+        )
+        recomputed = [inputs[1][index] for index in self._recomputed]
+        others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
+        return replace(
+            program,
+            invariant=tuple(inputs[0]),
+            known=(*others, *inputs[2], *inputs[3], *inputs[4]),
+            carry=(*recomputed, *inputs[5]),
+            new_carry=(*new_recomputed, *new_ct),
+            summed=tuple(summed),
+            stacked=tuple(ct_x),
+        )
+
+    def _pull_back(self, *leaves: Any) -> list[Any]:
+        constants, carry, x, kept, ct_y, ct_carry = cut(leaves, self._sizes)
+
+        def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], list[Any]]:
+            new_carry, y = self._plan.step.restored(
+                _with(constants, self.constants, some_constants),
+                _with(carry, self.float_carry, some_carry),
+                _with(x, self.x, some_x),
+                kept,
+            )
+            differentiated = [*(new_carry[i] for i in self.float_carry), *(y[i] for i in self._nonzero)]
+            return differentiated, [new_carry[i] for i in self._recomputed]
+
+        some = (
+            [constants[index] for index in self.constants],
+            [carry[index] for index in self.float_carry],
+            [x[index] for index in self.x],
+        )
+        pull: Callable[..., Any]
+        _, pull, new_recomputed = jax.vjp(differentiable, *some, has_aux=True)
+        return [*new_recomputed, *jax.tree.leaves(pull([*ct_carry, *ct_y]))]
+
+
+def cut(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
+    """The leaves in groups of the given sizes, and the remaining ones as the last group."""
+    groups, begin = [], 0
+    for size in sizes:
+        groups.append(list(leaves[begin : begin + size]))
+        begin += size
+    return [*groups, list(leaves[begin:])]
+
+
+def _with(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
+    replaced = list(leaves)
+    for index, replacement in zip(indices, replacements, strict=True):
+        replaced[index] = replacement
+    return replaced

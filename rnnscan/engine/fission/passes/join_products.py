@@ -1,0 +1,73 @@
+"""One wide product in place of several narrow ones of the same rows."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from jax import lax
+
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
+from rnnscan.engine.fission.program import (
+    Equation,
+    Program,
+    concatenated,
+    determined,
+    needed,
+    nominal_size,
+    partition,
+)
+
+
+# A narrow product that is joined with wide ones is computed with them wherever it alone is wanted.
+_WHOLE_TO_NARROWEST = 8
+
+
+def join_products(program: Program) -> Program:
+    """Compute `x @ w` and `x @ u` as one product, `x @ [w u]`, and slice it.
+
+    Products that feed different loops stay apart, because one of them could be batched over time without the other. The
+    invariant equations come first in the result.
+    """
+    equations = needed(program.equations, program.outputs)
+    fixed = determined(equations, program.invariant)
+    components = Components(equations, program.carry, program.new_carry)
+    groups: dict[Hashable, list[Equation]] = {}
+    for equation in equations:
+        if is_rows_by_matrix(equation, fixed):
+            x, weight = equation.inputs
+            kind = (x, weight.dtype, equation.operation, components.fed(equation.outputs[0]))
+            groups.setdefault(kind, []).append(equation)
+    alike = filter(lambda group: len(group) > 1, map(_alike_in_width, groups.values()))
+    joined = {equation: group for group in alike for equation in group}
+    first, varying = partition(equations, fixed)
+    rewritten = [*first]
+    for equation in varying:
+        if equation not in joined:
+            rewritten.append(equation)
+        elif equation is joined[equation][0]:
+            rewritten.extend(_joined(joined[equation]))
+    return replace(program, equations=tuple(rewritten))
+
+
+def _joined(products: Sequence[Equation]) -> list[Equation]:
+    """One product in place of several of one x, and what cuts it."""
+    weights = concatenated([product.inputs[1] for product in products], axis=1)
+    results = concatenated([product.outputs[0] for product in products], axis=-1)
+    product = replace(products[0], inputs=(products[0].inputs[0], weights.outputs[0]), outputs=results.outputs)
+    cuts, begin = [], 0
+    for piece in (product.outputs[0] for product in products):
+        end = begin + piece.shape[-1]
+        bounds = {"start_indices": (*(0 for _ in piece.shape[:-1]), begin), "limit_indices": (*piece.shape[:-1], end)}
+        cuts.append(Equation(lax.slice_p, {**bounds, "strides": None}, product.outputs, (piece,)))
+        begin = end
+    return [weights, product, *cuts]
+
+
+def _alike_in_width(products: Sequence[Equation]) -> list[Equation]:
+    """Those that are not much narrower than all of them together."""
+    widths = [nominal_size(product.outputs[0].shape[-1:]) for product in products]
+    return [
+        product
+        for product, width in zip(products, widths, strict=True)
+        if 0 < sum(widths) <= _WHOLE_TO_NARROWEST * width
+    ]

@@ -1,0 +1,59 @@
+"""One product in place of a sum of products."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.heuristics import too_large_to_feed
+from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
+from rnnscan.engine.fission.passes.sums import Sums
+from rnnscan.engine.fission.program import Atom, Equation, Program, Value, concatenated, determined, needed
+
+
+def merge_products(program: Program) -> Program:
+    """Compute `x @ w + h @ u` as one product, `[x h] @ [w; u]`, where x and h depend on the same loops.
+
+    Products that depend on no loop are computed for a chunk of steps, and their results would not fit into a cache
+    beside their sum. They are merged unless x is made of much larger values, which would have to be batched too.
+    """
+    sums = Sums(program)
+    fixed = determined(sums.equations, program.invariant)
+    components = Components(sums.equations, program.carry, program.new_carry)
+
+    def kind(term: Atom) -> Hashable:
+        """Equal for terms that can be merged; None for what cannot."""
+        product = sums.maker.get(term)
+        if product is None or not sums.is_read_once(term) or not is_rows_by_matrix(product, fixed):
+            return None
+        x, weight = product.inputs
+        if not isinstance(x, Value) or len(x.shape) != 2:
+            return None
+        loops = components.feeding(x)
+        if not loops and too_large_to_feed(x, needed(sums.equations, [x])):
+            return None
+        return loops, x.dtype, weight.dtype, product.operation
+
+    def merged(products: Sequence[Equation]) -> list[Equation]:
+        """Equations of which the last one makes the sum of products."""
+        xs, weights = zip(*(product.inputs for product in products), strict=True)
+        x, weight = concatenated(xs, axis=1), concatenated(weights, axis=0)
+        inputs, outputs = (x.outputs[0], weight.outputs[0]), (Value(products[0].outputs[0].aval),)
+        return [x, weight, replace(products[0], inputs=inputs, outputs=outputs)]
+
+    def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
+        made: list[Equation] = []
+        left = dict.fromkeys(terms)
+        for group in _grouped(terms, kind):
+            made += merged([sums.maker[term] for term in group])
+            left = dict.fromkeys([*made[-1].outputs, *(term for term in left if term not in group)])
+        return made, [*left]
+
+    return sums.rewritten(rewrite)
+
+
+def _grouped(terms: Iterable[Atom], kind: Callable[[Atom], Hashable]) -> list[list[Atom]]:
+    """The terms of each kind of which there are several."""
+    groups: dict[Hashable, list[Atom]] = {}
+    for term in terms:
+        groups.setdefault(kind(term), []).append(term)
+    return [group for key, group in groups.items() if key is not None and len(group) > 1]

@@ -1,0 +1,14 @@
+"""Products `x @ w` of rows with a matrix that is the same at every step."""
+
+from collections.abc import Collection
+
+from rnnscan.engine.fission.program import Equation, Value
+
+
+def is_rows_by_matrix(equation: Equation, fixed: Collection[Value]) -> bool:
+    """Whether it is `x @ w`, with an x that varies and a matrix that is fixed."""
+    if equation.primitive.name != "dot_general":
+        return False
+    x, weight = equation.inputs
+    last_by_first = equation.params["dimension_numbers"] == (((len(x.shape) - 1,), (0,)), ((), ()))
+    return isinstance(x, Value) and x not in fixed and weight in fixed and len(weight.shape) == 2 and last_by_first

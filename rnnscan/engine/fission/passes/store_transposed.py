@@ -1,0 +1,43 @@
+"""Weights stored in the order in which a loop reads them."""
+
+from dataclasses import replace
+
+import jax
+from jax import lax
+
+from rnnscan.engine.fission.program import Atom, Equation, Program, Value, determined
+
+
+def store_transposed(program: Program) -> Program:
+    """Compute `x @ w.T`, the cotangent of `x @ w`, from a transposed copy of `w`, which is invariant."""
+    fixed = determined(program.equations, program.invariant)
+    copies: dict[Atom, Value] = {}
+    equations: list[Equation] = []
+    for equation in program.equations:
+        if _reads_columns(equation, fixed):
+            x, weight = equation.inputs
+            if weight not in copies:
+                transposition = _transposed(weight)
+                copies[weight] = transposition.outputs[0]
+                equations.append(transposition)
+            (contracted, _), batch = equation.params["dimension_numbers"]
+            by_rows = {**equation.params, "dimension_numbers": ((contracted, (0,)), batch)}
+            equations.append(replace(equation, params=by_rows, inputs=(x, copies[weight])))
+        else:
+            equations.append(equation)
+    return replace(program, equations=tuple(equations))
+
+
+def _transposed(atom: Atom) -> Equation:
+    rows, columns = atom.shape
+    aval = jax.ShapeDtypeStruct((columns, rows), atom.dtype)
+    return Equation(lax.transpose_p, {"permutation": (1, 0)}, (atom,), (Value(aval),))
+
+
+def _reads_columns(equation: Equation, fixed: set[Value]) -> bool:
+    if equation.primitive.name != "dot_general":
+        return False
+    left, right = equation.inputs
+    (_, contracted), (batch, _) = equation.params["dimension_numbers"]
+    varying = isinstance(left, Value) and left not in fixed
+    return varying and right in fixed and len(right.shape) == 2 and tuple(contracted) == (1,) and not batch

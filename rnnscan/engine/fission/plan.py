@@ -1,0 +1,102 @@
+"""The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rnnscan.engine.fission import passes
+from rnnscan.engine.fission.analysis.linear import linearly_recomputable
+from rnnscan.engine.fission.analysis.split import Split, split
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.heuristics import ShouldBatch, StepBytes, heuristics, too_large_to_feed
+from rnnscan.engine.fission.program import Equation, outputs_of, total_bytes, values_of
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """How a scan over a step runs. It holds no arrays.
+
+    Attributes:
+        step: the step.
+        length: number of steps.
+        reverse: from the last step to the first.
+        unroll: of the loops, as in `lax.scan`.
+        chosen_chunk: steps of a chunk; None: by the heuristics.
+    """
+
+    step: FlatStep
+    length: int
+    reverse: bool
+    unroll: int | bool
+    chosen_chunk: int | None
+
+    @cached_property
+    def recomputed_carries(self) -> list[int]:
+        """Carry leaves that are kept at the beginning of each chunk only, and recomputed in between.
+
+        They follow from the others by linear recurrences, through work that is not large beside them: the additive
+        attention around an LSTM would have to be computed once more to have its c again.
+        """
+        step = self.step
+        equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
+        candidates = [index for index in range(len(step.carry)) if index not in step.repeats]
+        found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=candidates)
+        return [index for index in found if not self._reads_large_values(index)]
+
+    @cached_property
+    def kept_carries(self) -> list[int]:
+        """Carry leaves that are kept before every step."""
+        return [i for i in range(len(self.step.carry)) if i not in {*self.step.repeats, *self.recomputed_carries}]
+
+    @cached_property
+    def chunk(self) -> int:
+        """Steps of a chunk."""
+        if self.chosen_chunk is not None:
+            return max(1, min(self.length, self.chosen_chunk))
+        return heuristics().chunk(self.length, self._step_bytes())
+
+    @cached_property
+    def written(self) -> Split:
+        """The split of the step as it is written, with its kept values; for reports."""
+        return split(self.step.program, should_batch=_forward)
+
+    @cached_property
+    def recomputed(self) -> Split:
+        """The split of the step as the backward pass recomputes it: every carry is known."""
+        step = self.step
+        known, wanted = (*step.carry, *step.x), (*step.new_carry, *step.y)
+        return split(replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted))
+
+    def forward(self, *, save: bool) -> Split:
+        """The split that runs.
+
+        Args:
+            save: whether the values for the backward pass are wanted beside y: the kept values, then the kept carries.
+        """
+        step = self.step
+        saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
+        program = replace(step.program, stacked=(*step.y, *saved))
+        return split(passes.apply(passes.FORWARD, program), should_batch=_forward)
+
+    def _reads_large_values(self, index: int) -> bool:
+        """Whether recomputing a carry leaf would compute values much larger than it."""
+        step, leaf = self.step, self.step.carry[index]
+        known = [value for value in [*step.carry, *step.x, *values_of(step.kept)] if value is not leaf]
+        alone = replace(step.program, known=tuple(known), carry=(leaf,), new_carry=(step.new_carry[index],), stacked=())
+        body = [equation for loop in split(alone).loops for equation in loop.body]
+        return too_large_to_feed(leaf, body)
+
+    def _step_bytes(self) -> StepBytes:
+        step = self.step
+        given, starts = total_bytes([*step.carry, *step.x]), [step.carry[index] for index in self.recomputed_carries]
+        return StepBytes(
+            # The batched values, their cotangents, the carry, and x.
+            made=2 * total_bytes(outputs_of(self.recomputed.batched)) + given,
+            given=given,
+            kept=given - total_bytes(starts) + total_bytes(values_of(step.kept)),
+            starts=total_bytes(starts),
+        )
+
+
+def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:
+    return heuristics().should_batch_forward(cyclic)

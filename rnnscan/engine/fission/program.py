@@ -1,0 +1,214 @@
+"""A step's program: its equations between inputs and outputs, grouped by their role in the loop over time."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.export import is_symbolic_dim
+
+
+# The size that a symbolic dimension of `jax.export`, most often the batch, counts as. Choices made with it are correct
+# for every size; for sizes far from it they may be slower or take more memory.
+_NOMINAL = 32
+
+
+def nominal_size(shape: Iterable[Any]) -> int:
+    """The number of elements, with 32 in place of each symbolic dimension."""
+    return prod(_NOMINAL if is_symbolic_dim(size) else size for size in shape)
+
+
+class Value:
+    """An input of a program or the result of an equation; compared by identity."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Any) -> None:
+        self.aval = aval
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(self.aval.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return self.aval.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes, with symbolic dimensions counted by `nominal_size`."""
+        return nominal_size(self.aval.shape) * int(self.aval.dtype.itemsize)
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A value that is known while tracing."""
+
+    value: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(jnp.shape(self.value))
+
+    @property
+    def dtype(self) -> Any:
+        """Its dtype."""
+        return jnp.result_type(self.value)
+
+
+Atom: TypeAlias = Value | Constant
+
+
+@dataclass(frozen=True, eq=False)
+class Equation:
+    """One operation: `outputs = primitive(inputs)`."""
+
+    primitive: Any
+    params: dict[str, Any]
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Value, ...]
+
+    @property
+    def operation(self) -> Hashable:
+        """The operation without its operands: equal where primitive and params are equal."""
+        operation = (self.primitive, *sorted(self.params.items()))
+        try:
+            hash(operation)
+        except TypeError:  # Some parameters are lists, or functions of lists.
+            return id(self)
+        return operation
+
+    def evaluate(self, *operands: Any) -> list[Any]:
+        """Compute the outputs."""
+        results = self.primitive.bind(*operands, **self.primitive.get_bind_params(self.params))
+        return list(results) if self.primitive.multiple_results else [results]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Equations in an order in which they can run. A program without a loop has `known` inputs and `stacked` outputs.
+
+    Attributes:
+        invariant: inputs that are the same at every step.
+        known: inputs that are known for every step.
+        carry: inputs that are the loop's carry.
+        equations: the equations.
+        new_carry: outputs that are the carry of the next step to run, in the order of `carry`.
+        summed: outputs of which only the sum over the steps is wanted.
+        stacked: outputs that are wanted at every step.
+    """
+
+    equations: tuple[Equation, ...]
+    invariant: tuple[Value, ...] = ()
+    known: tuple[Value, ...] = ()
+    carry: tuple[Value, ...] = ()
+    new_carry: tuple[Atom, ...] = ()
+    summed: tuple[Atom, ...] = ()
+    stacked: tuple[Atom, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """All inputs."""
+        return (*self.invariant, *self.known, *self.carry)
+
+    @property
+    def outputs(self) -> tuple[Atom, ...]:
+        """All outputs."""
+        return (*self.new_carry, *self.summed, *self.stacked)
+
+    @property
+    def maker(self) -> dict[Atom, Equation]:
+        """The equation that makes each value."""
+        return {output: equation for equation in self.equations for output in equation.outputs}
+
+
+# Functions that take many operations an element.
+TRANSCENDENTAL = frozenset(
+    {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
+)
+
+# A compiler pass.
+Pass: TypeAlias = Callable[[Program], Program]
+
+
+def values_of(atoms: Iterable[Atom]) -> list[Value]:
+    """The atoms that are not known while tracing."""
+    return [atom for atom in atoms if isinstance(atom, Value)]
+
+
+def outputs_of(equations: Iterable[Equation]) -> list[Value]:
+    """The results of equations."""
+    return [output for equation in equations for output in equation.outputs]
+
+
+def inputs_of(equations: Iterable[Equation]) -> list[Value]:
+    """The values that equations read, with repeats."""
+    return [value for equation in equations for value in values_of(equation.inputs)]
+
+
+def total_bytes(values: Iterable[Value]) -> int:
+    """The bytes of all values."""
+    return sum(value.nbytes for value in values)
+
+
+def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equation]:
+    """The equations that the wanted values depend on, in order."""
+    open_values = set(values_of(wanted))
+    kept = []
+    for equation in reversed(equations):
+        if any(output in open_values for output in equation.outputs):
+            kept.append(equation)
+            open_values.update(values_of(equation.inputs))
+    return kept[::-1]
+
+
+def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
+    """The inputs, and every value that depends on one of them."""
+    found = set(inputs)
+    for equation in equations:
+        if not found.isdisjoint(values_of(equation.inputs)):
+            found.update(equation.outputs)
+    return found
+
+
+def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
+    """The inputs, and every value that depends on them alone."""
+    found = set(inputs)
+    for equation in equations:
+        if found.issuperset(values_of(equation.inputs)):
+            found.update(equation.outputs)
+    return found
+
+
+def partition(equations: Iterable[Equation], made: Collection[Value]) -> tuple[list[Equation], list[Equation]]:
+    """The equations that make the given values, and the others."""
+    halves: tuple[list[Equation], list[Equation]] = ([], [])
+    for equation in equations:
+        halves[0 if all(output in made for output in equation.outputs) else 1].append(equation)
+    return halves
+
+
+def concatenated(atoms: Sequence[Atom], axis: int) -> Equation:
+    """An equation that concatenates values along an axis."""
+    types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in atoms]
+    axis %= len(types[0].shape)
+    aval = jax.eval_shape(lambda *parts: lax.concatenate(parts, axis), *types)
+    return Equation(lax.concatenate_p, {"dimension": axis}, tuple(atoms), (Value(aval),))
+
+
+def evaluate(equations: Iterable[Equation], values: dict[Value, Any]) -> None:
+    """Run equations in order, and add their results to the values."""
+    for equation in equations:
+        results = equation.evaluate(*(read(atom, values) for atom in equation.inputs))
+        values.update(zip(equation.outputs, results, strict=True))
+
+
+def read(atom: Atom, values: Mapping[Value, Any]) -> Any:
+    """The value of an atom."""
+    return atom.value if isinstance(atom, Constant) else values[atom]

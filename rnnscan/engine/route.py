@@ -1,0 +1,53 @@
+"""route(): which engine runs a call, and why."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rnnscan._messages import is_count
+from rnnscan.engine.prepare import Call
+from rnnscan.memory import kept_names
+
+
+@dataclass(frozen=True)
+class Route:
+    """The engine of a call.
+
+    Attributes:
+        engine: the engine.
+        reason: why it is not the fission engine, in words; empty if it is.
+    """
+
+    engine: Literal["fission", "lax"]
+    reason: str = ""
+
+
+def route(call: Call) -> Route:
+    """Choose the engine of a call.
+
+    Raises:
+        ValueError: if `engine="fission"` cannot be honoured.
+    """
+    if call.engine == "lax":
+        return Route("lax", 'engine="lax" is asked for')
+    reason = _fallback_reason(call)
+    if reason and call.engine == "fission":
+        raise ValueError(
+            f'scan: engine="fission" must be able to take the cell apart; it cannot, because {reason}. Set '
+            'engine="auto", which runs such a call by one plain lax.scan.'
+        )
+    return Route("lax", reason) if reason else Route("fission")
+
+
+def _fallback_reason(call: Call) -> str:
+    """Why the fission engine cannot run a call; empty if it can."""
+    if call.info.traced.effects:
+        return "the cell has side effects"
+    if call.memory is None:
+        return "memory=None is plain autodiff of lax.scan"
+    if not is_count(call.length, least=0):
+        return "the number of steps is a symbolic dimension"
+    if call.memory.offload:
+        return "named values are kept in host memory"
+    if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):
+        return "a name is inside a vmap, a branch or a loop of the cell"
+    return ""

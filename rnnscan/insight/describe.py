@@ -1,0 +1,173 @@
+"""What a plan does with one step: the kind of each equation, where it runs, and which carry leaves are kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.analysis.linear import is_linear
+from rnnscan.engine.fission.analysis.split import Split
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Atom, Equation
+from rnnscan.engine.plan import Plan
+
+
+Kind: TypeAlias = Literal["invariant", "parallel", "linear", "recurrent"]
+
+
+@dataclass(frozen=True)
+class EquationFound:
+    """What was found of an equation.
+
+    Attributes:
+        operation: the name of its primitive.
+        result: the type of what it makes, such as `float32[32,1024]`.
+        name: the label of what it makes, if it has one.
+        reads: what it reads, in order: numbers of equations, from 0 on, or "carry[0]", "x[0]" and "constant".
+        kind: invariant, parallel, linear or recurrent.
+        forward: where it runs in the forward pass: once, at once for all steps of a chunk, or in which loop.
+        again: how the backward pass has its result, if it needs it: kept, computed again at once for all steps of a
+            chunk, or again in the loop.
+    """
+
+    operation: str
+    result: str
+    name: str
+    reads: tuple[int | str, ...]
+    kind: Kind
+    forward: str
+    again: str
+
+
+@dataclass(frozen=True)
+class CarryFound:
+    """What was found of a leaf of the carry.
+
+    Attributes:
+        type: its type, such as `float32[32,256]`.
+        loop: the number of the loop that carries it; leaves that feed each other share one. None: it does not change.
+        kind: "unchanged", or the kind of that loop.
+        source: what makes the new one, as in `EquationFound.reads`.
+        kept: what of it stays in memory for the backward pass.
+    """
+
+    type: str
+    loop: int | None
+    kind: str
+    source: int | str
+    kept: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of a step.
+
+    Attributes:
+        equations: of each equation, in order.
+        carry: of each leaf of the carry.
+        y: what makes each leaf of y, as in `EquationFound.reads`.
+    """
+
+    equations: tuple[EquationFound, ...]
+    carry: tuple[CarryFound, ...]
+    y: tuple[int | str, ...]
+
+
+def describe(plan: Plan) -> Found:
+    """Describe the step of a plan. A step that the lax engine runs is described as the fission engine would run it."""
+    scan = plan.scan(plan.call.length)
+    step, parts = scan.step, scan.written
+    loops = _loops(step)
+    kinds: dict[Equation, Kind] = dict.fromkeys(step.program.equations, "parallel")
+    kinds.update(dict.fromkeys(parts.invariant, "invariant"))
+    kinds.update((equation, loop.kind) for loop in loops for equation in loop.equations)
+    labels = {atom: plan.call.names.labels[position] for position, atom in sorted(step.named.items(), reverse=True)}
+    recomputed = set(scan.recomputed.batched)
+
+    def again(equation: Equation) -> str:
+        if {*equation.outputs} & {*step.kept}:
+            return "kept"
+        if equation in parts.invariant:
+            return "once"
+        return "at once" if equation in recomputed else "in the loop"
+
+    sources = _sources(step)
+    equations = [
+        EquationFound(
+            operation=equation.primitive.name,
+            result=_type(equation.outputs[0]),
+            name=", ".join(labels[output] for output in equation.outputs if output in labels),
+            reads=tuple(sources(atom) for atom in equation.inputs),
+            kind=kinds[equation],
+            forward=_place(equation, parts),
+            again=again(equation),
+        )
+        for equation in step.program.equations
+    ]
+    return Found(tuple(equations), _carry(scan, loops, sources), tuple(map(sources, step.y)))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    members: tuple[int, ...]
+    equations: list[Equation]
+    kind: Kind
+
+
+def _loops(step: FlatStep) -> list[_Loop]:
+    components = Components(step.program.equations, step.carry, step.new_carry)
+    loops = []
+    for members in components.members:
+        equations = [equation for equation in step.program.equations if components.has(members, equation)]
+        first = members[0]
+        linear = len(members) == 1 and is_linear(equations, step.carry[first], step.new_carry[first])
+        loops.append(_Loop(members, equations, "linear" if linear else "recurrent"))
+    return loops
+
+
+def _sources(step: FlatStep) -> Callable[[Atom], int | str]:
+    """Where a value comes from: the number of an equation, or an argument of the step."""
+    carry = _whole_carry(step)
+    known: dict[Atom, int | str] = {leaf: f"carry[{index}]" for index, leaf in carry.items()}
+    known |= {leaf: f"x[{index}]" for index, leaf in enumerate(step.x)}
+    known |= {atom: number for number, made in enumerate(step.program.equations) for atom in made.outputs}
+    return lambda atom: known.get(atom, "constant")
+
+
+def _whole_carry(step: FlatStep) -> dict[int, Atom]:
+    """All leaves of the carry by their places."""
+    unchanged = step.constants[len(step.constants) - len(step.unchanged) :]
+    return dict(zip([*step.changing, *step.unchanged], [*step.carry, *unchanged], strict=True))
+
+
+def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | str]) -> tuple[CarryFound, ...]:
+    step = scan.step
+    found = {}
+    for number, loop in enumerate(loops, 1):
+        for index in loop.members:
+            if index in step.repeats:
+                kept = "as the output that it is"
+            elif index in scan.recomputed_carries:
+                kept = f"before every chunk of {scan.chunk} steps; it follows linearly in between"
+            else:
+                kept = "before every step"
+            source = sources(step.new_carry[index])
+            found[step.changing[index]] = CarryFound(_type(step.carry[index]), number, loop.kind, source, kept)
+    for place in step.unchanged:
+        leaf = _whole_carry(step)[place]
+        found[place] = CarryFound(_type(leaf), None, "unchanged", sources(leaf), "once")
+    return tuple(found[place] for place in sorted(found))
+
+
+def _place(equation: Equation, parts: Split) -> str:
+    if equation in parts.invariant:
+        return "once"
+    loops = [str(number) for number, loop in enumerate(parts.loops, 1) if equation in loop.body]
+    if loops:
+        return f"in loop {', '.join(loops)}"
+    return "at once" if equation in parts.at_once else "not needed"
+
+
+def _type(atom: Atom) -> str:
+    return f"{atom.dtype}[{','.join(map(str, atom.shape))}]"

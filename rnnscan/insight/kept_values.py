@@ -1,0 +1,202 @@
+"""The values that a plan keeps between the passes, with their bytes.
+
+The tests compare them with the residuals of `jax.vjp` for every cell of the library.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Atom, Equation, Value, depending, needed, values_of
+from rnnscan.engine.fission.trace import trace
+from rnnscan.engine.plan import Plan
+
+
+Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value that is kept.
+
+    Attributes:
+        source: what it is: something that the step closes over, the carry before the first step, a stack of the carry
+            before some or all steps, an output, an input, or a named value.
+        of: which one: the constant itself, the number of the leaf, or the name.
+        times: of how many steps it is kept; 1 for constants and the initial carry.
+        nbytes: how large all of it is.
+    """
+
+    source: Source
+    of: Any
+    times: int
+    nbytes: int
+
+
+def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
+    """The values that a plan keeps. To be called where the arguments of its call are being traced.
+
+    Returns:
+        The values; None where one step does not tell: with plain autodiff, where padding holds outputs after the scan,
+        and where a kept name is inside a vmap or a branch.
+    """
+    call, memory = plan.call, plan.memory
+    if memory is None or (call.valid is not None and call.padding == "hold"):
+        return None
+    fission = plan.route.engine == "fission"
+    step, constants = plan.step, plan.constants
+    segmented = step
+    if not fission:
+        step, segmented = _with_whole_carry(step), _with_whole_carry(call.flat)
+        constants = constants[: len(step.constants)]
+    found: list[Kept] = []
+    for number, sub_scan in enumerate(memory.sub_scans(call.length)):
+        if sub_scan.segment:
+            read = _Read.everything(step) if fission else _read_in_segment(segmented)
+            kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
+        elif fission:
+            kept = _by_fission(plan.scan(sub_scan.steps), constants)
+        elif call.flat.can_keep(plan.kept_names, call.names):
+            kept = _by_lax(step, constants, sub_scan.steps)
+        else:
+            return None
+        found += kept if not number else _of_later_scan(kept)
+    places = step.changing
+    return tuple(replace(one, of=places[one.of]) if one.source in ("carry", "initial carry") else one for one in found)
+
+
+def _with_whole_carry(step: FlatStep) -> FlatStep:
+    """The step with all leaves in its carry, as `lax.scan` has them."""
+    program, size = step.program, len(step.constants) - len(step.unchanged)
+    unchanged = program.invariant[size:]
+    program = replace(
+        program,
+        invariant=program.invariant[:size],
+        carry=(*program.carry, *unchanged),
+        new_carry=(*program.new_carry, *unchanged),
+    )
+    return replace(step, program=program, changing=(*step.changing, *step.unchanged), unchanged=())
+
+
+def _of_later_scan(kept: Iterable[Kept]) -> Iterator[Kept]:
+    """What a scan keeps that goes on where another has ended: its constants are those of the first."""
+    for one in kept:
+        if one.source == "initial carry":
+            yield replace(one, source="carry")
+        elif one.source != "constant":
+            yield one
+
+
+def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
+    """The fields of `rnnscan.engine.fission.execute.forward.Saved`."""
+    step, length = plan.step, plan.length
+    yield from _constants(constants)
+    yield from _stacks("initial carry", step.carry, range(len(step.carry)), 1)
+    yield from _stacks("carry", step.carry, plan.kept_carries, length)
+    yield from _stacks("carry", step.carry, plan.recomputed_carries, length // plan.chunk)
+    yield from _stacks("y", step.y, step.repeated_ys, length)
+    yield from _stacks("x", step.x, range(len(step.x)), length)
+    yield from _named(step, range(len(step.kept)), length)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Numbers of the constants, carry leaves, inputs and kept values that a backward pass reads."""
+
+    constants: Sequence[int]
+    carry: Sequence[int]
+    x: Sequence[int]
+    kept: Sequence[int]
+
+    @staticmethod
+    def everything(step: FlatStep) -> "_Read":
+        return _Read(*(range(len(values)) for values in (step.constants, step.carry, step.x, step.kept)))
+
+    @staticmethod
+    def among(step: FlatStep, values: Collection[Value]) -> "_Read":
+        groups = (step.constants, step.carry, step.x, step.kept)
+        return _Read(*([index for index, value in enumerate(group) if value in values] for group in groups))
+
+
+def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[Kept]:
+    """What the pull-back of each step reads, and nothing else: JAX drops the rest."""
+    read = _Read.among(step, _read_by_pull_back(step))
+    yield from _constants(constants[index] for index in read.constants)
+    yield from _stacks("carry", step.carry, read.carry, length)
+    yield from _stacks("x", step.x, read.x, length)
+    varying = {index for index in read.kept if _varies(step, step.kept[index])}
+    yield from _named(step, sorted(varying), length)
+    yield from _named(step, [index for index in read.kept if index not in varying], 1)
+
+
+def _varies(step: FlatStep, atom: Atom) -> bool:
+    """Whether a value differs from step to step. JAX takes one that does not out of the loop."""
+    return atom in depending(step.program.equations, [*step.carry, *step.x])
+
+
+def _by_segments(step: FlatStep, constants: Sequence[Any], read: _Read, length: int, segment: int) -> Iterator[Kept]:
+    """What the longest segments are run again from."""
+    count = max(1, -(-length // segment))
+    yield from _constants(constants[index] for index in read.constants)
+    yield from _stacks("carry", step.carry, read.carry, count)
+    yield from _stacks("x", step.x, read.x, length)
+
+
+def _read_in_segment(step: FlatStep) -> _Read:
+    """What a segment's second run reads: also what makes the carry that its later steps read."""
+    values = _read_by_pull_back(step)
+    while True:
+        read = _Read.among(step, values)
+        new_carry = [step.new_carry[index] for index in read.carry]
+        more = _read_by(needed(step.program.equations, new_carry), new_carry)
+        if more <= values:
+            return read
+        values |= more
+
+
+def _read_by_pull_back(step: FlatStep) -> set[Value]:
+    """What of its constants, carry, input and kept values a step's residuals are made of."""
+    given = [*step.constants, *step.carry, *step.x, *step.kept]
+    ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))
+
+    def residuals(*leaves: Any) -> list[Any]:
+        floats = [index for index in range(ends[2]) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
+
+        def differentiable(*some: Any) -> list[Any]:
+            values = list((dict(enumerate(leaves)) | dict(zip(floats, some, strict=True))).values())
+            groups = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            new_carry, y = step.restored(*groups)
+            return [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+
+        return jax.tree.leaves(jax.vjp(differentiable, *(leaves[index] for index in floats))[1])
+
+    program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in given))
+    read = _read_by(needed(program.equations, program.outputs), program.outputs)
+    return {*values_of(atom for atom, own in zip(given, program.known, strict=True) if own in read)}
+
+
+def _read_by(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Value]:
+    return {*values_of(outputs), *values_of(atom for equation in equations for atom in equation.inputs)}
+
+
+def _constants(constants: Iterable[Any]) -> Iterator[Kept]:
+    for constant in constants:
+        yield Kept("constant", constant, 1, prod(jnp.shape(constant)) * int(jnp.result_type(constant).itemsize))
+
+
+def _stacks(source: Source, leaves: Sequence[Any], which: Iterable[int], times: int) -> Iterator[Kept]:
+    for index in which:
+        leaf = leaves[index]
+        yield Kept(source, index, times, times * prod(leaf.shape) * int(leaf.dtype.itemsize))
+
+
+def _named(step: FlatStep, which: Iterable[int], length: int) -> Iterator[Kept]:
+    for kept in _stacks("name", step.kept, which, length):
+        yield replace(kept, of=step.kept_labels[kept.of])
