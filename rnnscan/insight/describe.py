@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["invariant", "parallel", "linear", "recurrent"]
 
 
 @dataclass(frozen=True)
-class EquationFound:
+class EquationInfo:
     """What was found of an equation.
 
     Attributes:
@@ -41,14 +41,14 @@ class EquationFound:
 
 
 @dataclass(frozen=True)
-class CarryFound:
+class CarryInfo:
     """What was found of a leaf of the carry.
 
     Attributes:
         type: its type, such as `float32[32,256]`.
         loop: the number of the loop that carries it; leaves that feed each other share one. None: it does not change.
         kind: "unchanged", or the kind of that loop.
-        source: what makes the new one, as in `EquationFound.reads`.
+        source: what makes the new one, as in `EquationInfo.reads`.
         kept: what of it stays in memory for the backward pass.
     """
 
@@ -60,21 +60,21 @@ class CarryFound:
 
 
 @dataclass(frozen=True)
-class Found:
+class StepDescription:
     """What was found of a step.
 
     Attributes:
         equations: of each equation, in order.
         carry: of each leaf of the carry.
-        y: what makes each leaf of y, as in `EquationFound.reads`.
+        y: what makes each leaf of y, as in `EquationInfo.reads`.
     """
 
-    equations: tuple[EquationFound, ...]
-    carry: tuple[CarryFound, ...]
+    equations: tuple[EquationInfo, ...]
+    carry: tuple[CarryInfo, ...]
     y: tuple[int | str, ...]
 
 
-def describe(plan: Plan) -> Found:
+def describe(plan: Plan) -> StepDescription:
     """Describe the step of a plan. A step that the lax engine runs is described as the fission engine would run it."""
     scan = plan.scan(plan.call.length)
     step, parts = scan.step, scan.written
@@ -94,7 +94,7 @@ def describe(plan: Plan) -> Found:
 
     sources = _sources(step)
     equations = [
-        EquationFound(
+        EquationInfo(
             operation=equation.primitive.name,
             result=_type(equation.outputs[0]),
             name=", ".join(labels[output] for output in equation.outputs if output in labels),
@@ -105,7 +105,7 @@ def describe(plan: Plan) -> Found:
         )
         for equation in step.program.equations
     ]
-    return Found(tuple(equations), _carry(scan, loops, sources), tuple(map(sources, step.y)))
+    return StepDescription(tuple(equations), _carry(scan, loops, sources), tuple(map(sources, step.y)))
 
 
 @dataclass(frozen=True)
@@ -141,22 +141,22 @@ def _whole_carry(step: FlatStep) -> dict[int, Atom]:
     return dict(zip([*step.changing, *step.unchanged], [*step.carry, *unchanged], strict=True))
 
 
-def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | str]) -> tuple[CarryFound, ...]:
+def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | str]) -> tuple[CarryInfo, ...]:
     step = scan.step
     found = {}
     for number, loop in enumerate(loops, 1):
         for index in loop.members:
             if index in step.repeats:
-                kept = "as the output that it is"
+                kept = "as an output"
             elif index in scan.recomputed_carries:
-                kept = f"before every chunk of {scan.chunk} steps; it follows linearly in between"
+                kept = f"before every chunk of {scan.chunk} steps, recomputed linearly in between"
             else:
                 kept = "before every step"
             source = sources(step.new_carry[index])
-            found[step.changing[index]] = CarryFound(_type(step.carry[index]), number, loop.kind, source, kept)
+            found[step.changing[index]] = CarryInfo(_type(step.carry[index]), number, loop.kind, source, kept)
     for place in step.unchanged:
         leaf = _whole_carry(step)[place]
-        found[place] = CarryFound(_type(leaf), None, "unchanged", sources(leaf), "once")
+        found[place] = CarryInfo(_type(leaf), None, "unchanged", sources(leaf), "once")
     return tuple(found[place] for place in sorted(found))
 
 

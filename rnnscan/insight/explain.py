@@ -1,6 +1,7 @@
 """explain(): what the fission engine finds in a cell, and what is kept, computed again, and made at once."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -8,17 +9,18 @@ import jax
 
 from rnnscan._messages import in_words
 from rnnscan.engine.plan import Plan
-from rnnscan.insight.describe import CarryFound, EquationFound, describe
+from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
+from rnnscan.insight.report import Report, Table, titled
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
-from rnnscan.nets.calls import part_names, run, takes_nets
+from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Report):
     """What the fission engine finds in one step of a cell. Print it, or show it in a notebook.
 
     Attributes:
@@ -37,8 +39,8 @@ class Explanation:
     length: int
     engine: str
     reason: str
-    equations: tuple[EquationFound, ...]
-    carry: dict[str, CarryFound]
+    equations: tuple[EquationInfo, ...]
+    carry: dict[str, CarryInfo]
     y: tuple[int | str, ...]
 
     @property
@@ -47,70 +49,34 @@ class Explanation:
         counted = Counter(equation.kind for equation in self.equations)
         return {kind: counted[kind] for kind in ("invariant", "parallel", "linear", "recurrent")}
 
-    def __str__(self) -> str:
-        """The explanation as text."""
-        rows = [_HEADER, *(_row(equation) for equation in self.equations)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*self._summary(), "", *table])
-
-    def __rich__(self) -> Any:
-        """The explanation as a table of rich."""
-        from rich.console import Group
-        from rich.table import Table
-
-        table = Table(*_HEADER)
-        for equation in self.equations:
-            table.add_row(*_row(equation), style=_STYLES[equation.kind])
-        return Group(*self._summary(), table)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        def row(cells: tuple[str, ...], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        summary = "<br>".join(map(escape, self._summary()))
-        body = "".join(row(_row(equation), "td") for equation in self.equations)
-        return f"<p>{summary}</p><table>{row(_HEADER, 'th')}{body}</table>"
-
-    def _summary(self) -> list[str]:
+    def _blocks(self) -> Iterator[str | Table]:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
         reason = f", because {self.reason}" if self.reason else ""
-        carry = [
-            f"carry{place}: {leaf.type}, {f'loop {leaf.loop}, ' if leaf.loop else ''}{leaf.kind}; kept {leaf.kept}"
-            for place, leaf in self.carry.items()
-        ]
-        title = f"{self.cell} under {self.memory}, for {self.length} steps"
-        return [title, f"engine: {self.engine}{reason}", f"equations: {counts}", *carry]
+        lines = [f"{self.cell} under {self.memory}, for {self.length} steps", f"engine: {self.engine}{reason}"]
+        lines.append(f"equations: {counts}")
+        for place, leaf in self.carry.items():
+            loop = f"loop {leaf.loop}, " if leaf.loop else ""
+            lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
+        yield "\n".join(lines)
+        rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.again) for one in self.equations]
+        yield Table(("operation", "result", "name", "kind", "forward", "again"), [rows], 6, _STYLES)
 
 
 @dataclass(frozen=True)
-class NetExplanation:
+class NetExplanation(Report):
     """What the fission engine finds in each scan of a net. Print it, or show it in a notebook.
 
     Attributes:
         net: the net, in words.
-        parts: an `Explanation` for each scan, by its name: `"net_0"`, `"net_1.forward"`.
+        scans: an `Explanation` for each scan, by its name: `"net_0"`, `"net_1.forward"`.
     """
 
     net: str
-    parts: dict[str, Explanation]
+    scans: dict[str, Explanation]
 
-    def __str__(self) -> str:
-        """The explanations as text, one after the other."""
-        return "\n\n".join(f"{name}: {part}" for name, part in self.parts.items())
-
-    def __rich__(self) -> Any:
-        """The explanations as tables of rich."""
-        from rich.console import Group
-
-        return Group(*(item for name, part in self.parts.items() for item in (f"{name}:", part)))
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return "".join(f"<h4>{escape(name)}</h4>{part._repr_html_()}" for name, part in self.parts.items())
+    def _blocks(self) -> Iterator[str | Table]:
+        for name, scan in self.scans.items():
+            yield from titled(name, scan._blocks())
 
 
 @overload
@@ -178,7 +144,7 @@ def explain(
         >>> xs = jnp.ones((128, 32, 128))
         >>> explanation = rs.explain(cell, params, cell.initial_carry(xs[0]), xs, memory=rs.Memory(recompute="all"))
         >>> explanation.carry["[0]"].kept, explanation.carry["[1]"].kept
-        ('as the output that it is', 'before every chunk of 16 steps; it follows linearly in between')
+        ('as an output', 'before every chunk of 16 steps, recomputed linearly in between')
     """
     if not isinstance(memory, Memory | MemoryBudget):
         raise TypeError(
@@ -195,7 +161,7 @@ def explain(
     given.eval_shape(look)
     if not isinstance(cell, Net):
         return found[0]
-    return NetExplanation(in_words(cell), dict(zip(part_names(cell), found, strict=True)))
+    return NetExplanation(in_words(cell), dict(zip(scan_names(cell), found, strict=True)))
 
 
 def _explanation(plan: Plan) -> Explanation:
@@ -215,16 +181,4 @@ def _explanation(plan: Plan) -> Explanation:
     )
 
 
-_HEADER = ("operation", "result", "name", "kind", "forward", "again")
 _STYLES = {"invariant": "dim", "parallel": "green", "linear": "cyan", "recurrent": "yellow"}
-
-
-def _row(equation: EquationFound) -> tuple[str, ...]:
-    return (
-        equation.operation,
-        equation.result,
-        equation.name,
-        equation.kind,
-        equation.forward,
-        equation.again,
-    )

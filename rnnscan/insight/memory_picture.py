@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from rnnscan._byte_sizes import readable_bytes
-from rnnscan.insight.memory_parts import CompiledBytes, PhaseMemory
 from rnnscan.insight.memory_report import MemoryReport
+from rnnscan.insight.report_rows import CompiledBytes, PhaseMemory
 
 
 try:
@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 COLOURS = {
     "parameters": "#8c6bb1",
-    "what the cell closes over": "#bfa3d0",
+    "closed-over arrays": "#bfa3d0",
     "carry and inputs": "#6baed6",
     "outputs": "#9ecae1",
     "gradients": "#fdae6b",
@@ -48,7 +48,7 @@ def memory_figure(report: MemoryReport, title: str = "") -> Figure:
     for name, phase in (("inference", report.inference), ("training", report.training)):
         bars[f"{name}, predicted"] = _groups(phase)
         if phase.compiled is not None:
-            without = " (no optimizer)" if any(part.role == "optimizer" for part in phase.parts) else ""
+            without = " (no optimizer)" if any(row.role == "optimizer" for row in phase.rows) else ""
             bars[f"{name}, by XLA{without}"] = _of_compiled(phase.compiled)
     figure = Figure(figsize=(9, 1.6 + 0.55 * len(bars)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
@@ -72,8 +72,8 @@ def memory_figure(report: MemoryReport, title: str = "") -> Figure:
 def _groups(phase: PhaseMemory) -> dict[str, int]:
     """The bytes of a phase by what they are for, in the order of the colours."""
     sizes = dict.fromkeys(COLOURS, 0)
-    for part in phase.parts:
-        sizes["kept in host memory" if part.offloaded else part.role] += part.bytes
+    for row in phase.rows:
+        sizes["kept in host memory" if row.offloaded else row.role] += row.bytes
     return {group: size for group, size in sizes.items() if size}
 
 

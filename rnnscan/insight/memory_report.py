@@ -1,6 +1,6 @@
 """memory_report(): the bytes that a scan takes, part by part: predicted, counted, and by XLA's analysis."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from rnnscan import _checks as checks
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words, is_count, is_weak
-from rnnscan.insight.memory_parts import Category, Part, PhaseMemory, count_kept, inference, predict_kept, training
+from rnnscan.insight.report import Report, Table, titled
+from rnnscan.insight.report_rows import Category, PhaseMemory, ReportRow, count_kept, inference, predict_kept, training
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
-from rnnscan.nets.calls import part_names, run, takes_nets
+from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments, is_array
 from rnnscan.planning.bytes import kept_bytes
 from rnnscan.planning.choose import fit
@@ -21,7 +22,7 @@ from rnnscan.protocols import Cell
 
 
 @dataclass(frozen=True)
-class MemoryReport:
+class MemoryReport(Report):
     """The memory that a scan takes. Print it, or show it in a notebook; `memory_figure` draws it.
 
     The categories are those of DL4J's memory reports: "standard" is what the model is, its parameters, their gradients
@@ -48,36 +49,10 @@ class MemoryReport:
     inference: PhaseMemory
     training: PhaseMemory
 
-    def __str__(self) -> str:
-        """The report as text."""
-        tables = [_aligned([_HEADER, *rows]) for rows in (self._part_rows(), self._category_rows())]
-        return "\n\n".join(["\n".join(self.summary), *tables])
-
-    def __rich__(self) -> Any:
-        """The report as tables of rich."""
-        from rich.console import Group
-        from rich.table import Table
-
-        table = Table()
-        for header in _HEADER[:2]:
-            table.add_column(header, overflow="fold")
-        for header in _HEADER[2:]:
-            table.add_column(header, justify="right")
-        for rows in (self._part_rows(), self._category_rows()):
-            for row in rows:
-                table.add_row(*row)
-            table.add_section()
-        return Group(*self.summary, table)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        def row(cells: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-        summary = "<br>".join(map(escape, self.summary))
-        body = "".join(row(cells, "td") for cells in [*self._part_rows(), *self._category_rows()])
-        return f"<p>{summary}</p><table>{row(_HEADER, 'th')}{body}</table>"
+    def _blocks(self) -> Iterator[str | Table]:
+        yield "\n".join(self.summary)
+        header = ("part", "category", "inference", "per example", "training", "per example", "kept")
+        yield Table(header, [self._rows(), self._category_rows()], 2)
 
     @property
     def summary(self) -> list[str]:
@@ -91,21 +66,19 @@ class MemoryReport:
             *(_peak(name, phase) for name, phase in (("inference", self.inference), ("training", training))),
         ]
 
-    def _part_rows(self) -> list[tuple[str, ...]]:
-        inference, training = ({part.name: part for part in phase.parts} for phase in (self.inference, self.training))
+    def _rows(self) -> list[tuple[str, ...]]:
+        inference, training = ({row.name: row for row in phase.rows} for phase in (self.inference, self.training))
         rows: list[tuple[str, ...]] = []
-        for name in dict.fromkeys([*inference, *training]):
-            one, other = inference.get(name), training.get(name)
-            part = other or one
-            assert part is not None
-            kept = "in host memory" if part.offloaded else "yes" if part.kept and part.bytes else ""
-            rows.append((name, part.category, *self._cells(one), *self._cells(other), kept))
+        for name, row in (inference | training).items():
+            kept = "in host memory" if row.offloaded else "yes" if row.kept and row.bytes else ""
+            cells = (*self._cells(inference.get(name)), *self._cells(training.get(name)))
+            rows.append((name, row.category, *cells, kept))
         return rows
 
-    def _cells(self, part: Part | None) -> tuple[str, str]:
-        if part is None:
+    def _cells(self, row: ReportRow | None) -> tuple[str, str]:
+        if row is None:
             return "", ""
-        return readable_bytes(part.bytes), readable_bytes(part.bytes / self.batch) if part.per_example else "fixed"
+        return readable_bytes(row.bytes), readable_bytes(row.bytes / self.batch) if row.per_example else "fixed"
 
     def _category_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -129,24 +102,12 @@ class NetMemoryReport(MemoryReport):
         parts: a `MemoryReport` for each scan, by its name: `"net_0"`, `"net_1.forward"`. They are not compiled.
     """
 
-    parts: dict[str, MemoryReport] = field(default_factory=dict)
+    scans: dict[str, MemoryReport] = field(default_factory=dict)
 
-    def __str__(self) -> str:
-        """The reports as text, that of the whole net last."""
-        return "\n\n".join([*(f"{name}: {part}" for name, part in self.parts.items()), f"in all: {super().__str__()}"])
-
-    def __rich__(self) -> Any:
-        """The reports as tables of rich, that of the whole net last."""
-        from rich.console import Group
-
-        sections = [item for name, part in self.parts.items() for item in (f"{name}:", part)]
-        return Group(*sections, "in all:", super().__rich__())
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        sections = [f"<h4>{escape(name)}</h4>{part._repr_html_()}" for name, part in self.parts.items()]
-        return "".join([*sections, f"<h4>in all</h4>{super()._repr_html_()}"])
+    def _blocks(self) -> Iterator[str | Table]:
+        for name, scan in self.scans.items():
+            yield from titled(name, scan._blocks())
+        yield from titled("in all", super()._blocks())
 
 
 @takes_nets
@@ -204,9 +165,9 @@ def memory_report(
         >>> report = memory_report(cell, params, carry, xs, compile=False)
         >>> report.training.kept_bytes == report.training.counted_bytes
         True
-        >>> for part in report.training.parts:
-        ...     if part.category == "cached":
-        ...         print(part.name, part.bytes // 2**10, "KiB")
+        >>> for row in report.training.rows:
+        ...     if row.category == "cached":
+        ...         print(row.name, row.bytes // 2**10, "KiB")
         carry[1] before 16 of the steps 512 KiB
         ys, kept 4096 KiB
         "gates" 16384 KiB
@@ -231,13 +192,13 @@ def memory_report(
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, run, cell, params, carry, xs, options)
     given = _arguments(cell, params, carry, xs, {**options, "memory": memory})
-    parts = _part_reports(given) if isinstance(cell, Net) else None
+    scans = {"scans": _scan_reports(given)} if isinstance(cell, Net) else {}
     results = given.eval_shape(lambda *arrays: given.run(arrays))
     counted = kept_bytes(lambda *arrays: given.run(arrays), *given.shapes)
     predicted = None if memory is None else predict_kept(given)
     _, carry, xs, _ = given.with_arrays(given.shapes)
-    fields: dict[str, Any] = {} if parts is None else {"parts": parts}
-    return (MemoryReport if parts is None else NetMemoryReport)(
+    report: Any = NetMemoryReport if scans else MemoryReport
+    return report(
         cell=in_words(cell),
         memory=memory,
         length=checks.sequence_length(xs, options.get("length")),
@@ -245,7 +206,7 @@ def memory_report(
         predicted=predicted is not None,
         inference=inference(given, results, compile=compile),
         training=training(given, predicted or count_kept(given), counted, optimizer, compile=compile),
-        **fields,
+        **scans,
     )
 
 
@@ -262,28 +223,25 @@ def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, A
     return Arguments(run, cell, params, carry, xs, options)
 
 
-def _part_reports(given: Arguments) -> dict[str, MemoryReport]:
+def _scan_reports(given: Arguments) -> dict[str, MemoryReport]:
     """A report for each scan of a net."""
     found: list[tuple[Any, ...]] = []
 
     def look(*arrays: Any) -> None:
         for call in (ran.plan.call for ran in given.plans(arrays)):
-            part = Arguments(run, call.cell, call.params, call.carry, call.inputs, call.options)
-            found.append((call.cell, *part.with_arrays(part.shapes)))
+            own = Arguments(run, call.cell, call.params, call.carry, call.inputs, call.options)
+            found.append((call.cell, *own.with_arrays(own.shapes)))
 
     given.eval_shape(look)
     return {
         name: memory_report(cell, params, carry, xs, compile=False, **options)
-        for name, (cell, params, carry, xs, options) in zip(part_names(given.cell), found, strict=True)
+        for name, (cell, params, carry, xs, options) in zip(scan_names(given.cell), found, strict=True)
     }
 
 
 def _as_leaves(value: Any) -> Any:
     """Lists and numbers of an option that may be arrays, as arrays; other options as they are."""
     return jnp.asarray(value) if isinstance(value, list) else value
-
-
-_HEADER = ("part", "category", "inference", "per example", "training", "per example", "kept")
 
 
 def _batch(carry: Any, xs: Any) -> int:
@@ -299,15 +257,3 @@ def _peak(name: str, phase: PhaseMemory) -> str:
         return text
     ratio = f", a ratio of {phase.peak_bytes / phase.compiled.total:.2f}" if phase.compiled.total else ""
     return f"{text}, {readable_bytes(phase.compiled.total)} by XLA's analysis{ratio}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)

@@ -34,7 +34,7 @@ class Net:
         return None
 
     @property
-    def part_names(self) -> tuple[str, ...]:
+    def scan_names(self) -> tuple[str, ...]:
         """The names of the scans that the net runs, in order, such as `"net_0"` and `"net_1.forward"`."""
         raise NotImplementedError
 

@@ -114,7 +114,7 @@ class Bidirectional(Net):
         return (forward_carry, backward_carry), (merged, *extras) if extras else merged
 
     @property
-    def part_names(self) -> tuple[str, ...]:
+    def scan_names(self) -> tuple[str, ...]:
         """The names of the net's scans, in order."""
         return _PARTS
 

@@ -73,6 +73,6 @@ def run(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[An
     return (run_net if isinstance(cell, Net) else scan)(cell, params, carry, xs, **options)
 
 
-def part_names(net: Any) -> tuple[str, ...]:
+def scan_names(net: Any) -> tuple[str, ...]:
     """The names of the scans that a net runs; a layer alone is called "layer"."""
-    return tuple(name or "layer" for name in net.part_names)
+    return tuple(name or "layer" for name in net.scan_names)

@@ -105,12 +105,12 @@ class Chain(Net):
         return jax.checkpoint(jax.vmap(drop_step))(steps, ys)
 
     @property
-    def part_names(self) -> tuple[str, ...]:
+    def scan_names(self) -> tuple[str, ...]:
         """The names of the chain's scans, in order."""
         return tuple(
             f"{part}.{inner}" if inner else part
             for part, net in zip(self._parts, self.nets, strict=True)
-            for inner in net.part_names
+            for inner in net.scan_names
         )
 
     @property

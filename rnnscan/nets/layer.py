@@ -126,7 +126,7 @@ class Layer(Net):
         )
 
     @property
-    def part_names(self) -> tuple[str, ...]:
+    def scan_names(self) -> tuple[str, ...]:
         """The names of the net's scans: one, without a name."""
         return ("",)
 

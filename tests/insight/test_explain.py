@@ -38,8 +38,8 @@ def test_the_parts_of_an_lstm():
     assert kinds["broadcast_in_dim"] == "invariant", "the bias"
     products = [equation.kind for equation in explanation.equations if equation.operation == "dot_general"]
     assert sorted(products) == ["parallel", "recurrent"], "of the input, and of the hidden state"
-    assert explanation.carry["[0]"].kept == "as the output that it is"
-    assert "follows linearly" in explanation.carry["[1]"].kept
+    assert explanation.carry["[0]"].kept == "as an output"
+    assert "recomputed linearly" in explanation.carry["[1]"].kept
     assert explanation.carry["[0]"].loop == explanation.carry["[1]"].loop
 
 

@@ -18,9 +18,9 @@ import rnnscan as rs
 import zoo
 from rnnscan import attention, cells
 from rnnscan.insight import kept_bytes
-from rnnscan.insight.memory_parts import predict_kept
 from rnnscan.insight.memory_picture import memory_figure
 from rnnscan.insight.memory_report import memory_report
+from rnnscan.insight.report_rows import predict_kept
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.memory_prediction import predict_temporary
 
@@ -48,8 +48,8 @@ def report_of(cell, memory=rs.Memory(), *, compile=False, batch=BATCH, **options
     return memory_report(cell, *arguments_of(cell, batch=batch), memory=memory, compile=compile, **options)
 
 
-def parts_of(phase):
-    return {part.name: part.bytes for part in phase.parts}
+def rows_of(phase):
+    return {row.name: row.bytes for row in phase.rows}
 
 
 def assert_exact(report):
@@ -90,7 +90,7 @@ def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
         given = {place: leaf for place, leaf in places if place in predicted.arguments}
         assert given.keys() == predicted.arguments
         total = sum(leaf.size * leaf.dtype.itemsize for leaf in given.values())
-        total += sum(part.bytes for part in predicted.others)
+        total += sum(row.bytes for row in predicted.others)
         assert total == kept_bytes(partial(case.scan, memory=memory, engine=engine), *arguments)
 
 
@@ -164,15 +164,15 @@ def test_what_jax_decides_is_counted_and_called_so(cell):
     report = memory_report(cell, *arguments, memory=memory, compile=False)
     assert not report.predicted
     assert report.training.kept_bytes == report.training.counted_bytes
-    assert "what autodiff keeps" in parts_of(report.training)
+    assert "residuals of autodiff" in rows_of(report.training)
     assert "predicted, " not in str(report).splitlines()[1]
 
 
-def test_the_parts_of_an_lstm():
+def test_the_rows_of_an_lstm():
     floats = LENGTH * BATCH * HIDDEN
     model = FLOAT * ((FEATURES + HIDDEN) * 4 * HIDDEN + 4 * HIDDEN)
     report = report_of(cells.LSTM(HIDDEN), rs.Memory(chunk=8), optimizer=optax.adam(1e-3))
-    training = parts_of(report.training)
+    training = rows_of(report.training)
     assert training['"gates"'] == 4 * FLOAT * floats
     assert training["ys, kept"] == FLOAT * floats
     assert training["carry[1] before 6 of the steps"] == 6 * FLOAT * BATCH * HIDDEN
@@ -180,11 +180,11 @@ def test_the_parts_of_an_lstm():
     assert training["gradient of params"] == model
     assert training["gradient of xs"] == training["xs"] == FLOAT * LENGTH * BATCH * FEATURES
     assert training["optimizer state"] == 2 * model + 4, "two moments and a counter"
-    inference = parts_of(report.inference)
+    inference = rows_of(report.inference)
     assert (inference["ys"], inference["last carry"]) == (FLOAT * floats, 2 * FLOAT * BATCH * HIDDEN)
     assert report.inference.kept_bytes == 0
-    recomputing = parts_of(report_of(cells.LSTM(HIDDEN), rs.Memory(recompute=("gates",))).training)
-    assert recomputing['"gates", computed again'] == 0
+    recomputing = rows_of(report_of(cells.LSTM(HIDDEN), rs.Memory(recompute=("gates",))).training)
+    assert recomputing['"gates", recomputed'] == 0
     assert '"gates"' not in recomputing
 
 
@@ -192,21 +192,21 @@ def test_parts_are_all_there_is():
     for memory in (rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=8), None):
         report = report_of(cells.GRU(HIDDEN), memory)
         for phase in (report.inference, report.training):
-            assert sum(part.bytes for part in phase.parts) == phase.peak_bytes
-            assert all(part.bytes >= 0 for part in phase.parts)
+            assert sum(row.bytes for row in phase.rows) == phase.peak_bytes
+            assert all(row.bytes >= 0 for row in phase.rows)
 
 
 def test_twice_the_examples_take_twice_the_memory_of_what_is_per_example():
     memory = rs.Memory(chunk=8)
     one, two = (report_of(cells.LSTM(HIDDEN), memory, batch=batch, optimizer=optax.sgd(0.1)) for batch in (8, 16))
     assert (one.batch, two.batch) == (8, 16)
-    for few, many in zip(one.training.parts, two.training.parts, strict=True):
+    for few, many in zip(one.training.rows, two.training.rows, strict=True):
         assert few.name == many.name
         if few.name == "scratch":
             assert 1.5 <= many.bytes / few.bytes <= 2
         else:
             assert many.bytes == few.bytes * (2 if few.per_example else 1), few.name
-    assert {part.category for part in one.training.parts if not part.per_example} == {"standard", "working fixed"}
+    assert {row.category for row in one.training.rows if not row.per_example} == {"standard", "working fixed"}
 
 
 def test_the_batch_can_be_said_where_the_axes_do_not_tell():
@@ -327,7 +327,7 @@ def test_the_picture_has_bars_as_long_as_what_it_shows():
         ends[round(bar.get_y(), 1)] = bar.get_x() + bar.get_width()
     shown = [ends[row] for row in sorted(ends)]
     phases = (report.inference, report.training)
-    wanted = [total for phase in phases for total in (sum(p.bytes for p in phase.parts), phase.compiled.total)]
+    wanted = [total for phase in phases for total in (sum(row.bytes for row in phase.rows), phase.compiled.total)]
     np.testing.assert_allclose(shown, wanted)
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels[2:] == ["training, predicted", "training, by XLA (no optimizer)"]

@@ -21,7 +21,7 @@ NETS = {
     "chain": rs.chain(rs.layer(cells.LSTM(4)), rs.layer(cells.GRU(3)), rs.layer(cells.MinGRU(3))),
     "nested": rs.chain(rs.bidirectional(cells.LSTM(2)), rs.chain(rs.layer(cells.LSTM(4)), rs.layer(cells.RNN(3)))),
 }
-PARTS = {
+SCANS = {
     "layer": ["layer"],
     "reversed": ["layer"],
     "bidirectional": ["forward", "backward"],
@@ -53,15 +53,15 @@ REPORTED = [
 
 
 @pytest.mark.parametrize(("name", "rows", "memory"), REPORTED, ids=str)
-def test_a_net_is_reported_part_by_part(name, rows, memory):
+def test_a_net_is_reported_scan_by_scan(name, rows, memory):
     net = NETS[name]
     params, xs = shapes_of(net)
     carry = jax.eval_shape(net.initial_carry, xs)
     report = memory_report(net, params, xs, memory=memory, compile=False, **ROWS[rows])
-    assert list(report.parts) == PARTS[name]
-    for part in (*report.parts.values(), report):
-        assert part.predicted
-        assert part.training.kept_bytes == part.training.counted_bytes
+    assert list(report.scans) == SCANS[name]
+    for scan in (*report.scans.values(), report):
+        assert scan.predicted
+        assert scan.training.kept_bytes == scan.training.counted_bytes
     names, given = list(ROWS[rows]), list(ROWS[rows].values())
 
     def run(params, xs, carry, *given):
@@ -79,7 +79,7 @@ def test_what_jax_keeps_of_a_net_is_counted():
         assert report.training.kept_bytes == report.training.counted_bytes
 
 
-def test_a_report_of_a_net_shows_its_parts_and_the_whole():
+def test_a_report_of_a_net_shows_its_scans_and_the_whole():
     net = NETS["nested"]
     report = rs.memory_report(net, *shapes_of(net), compile=False)
     explanation = rs.explain(net, *shapes_of(net))
@@ -92,19 +92,19 @@ def test_a_report_of_a_net_shows_its_parts_and_the_whole():
         for text in (str(shown), written.getvalue(), shown._repr_html_()):
             for word in (*words, "LSTM(hidden_size=4)"):
                 assert word in text
-    assert list(explanation.parts) == list(report.parts)
+    assert list(explanation.scans) == list(report.scans)
 
 
-def test_a_net_is_explained_part_by_part_as_its_cells_are():
+def test_a_net_is_explained_scan_by_scan_as_its_cells_are():
     net = rs.chain(rs.layer(cells.LSTM(4)), rs.layer(cells.MinGRU(3)))
     params, xs = shapes_of(net)
-    parts = rs.explain(net, params, xs=xs, memory=rs.Memory(recompute="all")).parts
+    scans = rs.explain(net, params, xs=xs, memory=rs.Memory(recompute="all")).scans
     inputs = {"net_0": xs, "net_1": jax.ShapeDtypeStruct((LENGTH, BATCH, 4), jnp.float32)}
-    for part, layer in zip(parts, net.nets, strict=True):
-        x = jax.ShapeDtypeStruct(inputs[part].shape[1:], jnp.float32)
+    for name, layer in zip(scans, net.nets, strict=True):
+        x = jax.ShapeDtypeStruct(inputs[name].shape[1:], jnp.float32)
         carry = jax.eval_shape(layer.cell.initial_carry, x)
-        alone = rs.explain(layer.cell, params[part], carry, inputs[part], memory=rs.Memory(recompute="all"))
-        assert (parts[part].equations, parts[part].carry) == (alone.equations, alone.carry)
+        alone = rs.explain(layer.cell, params[name], carry, inputs[name], memory=rs.Memory(recompute="all"))
+        assert (scans[name].equations, scans[name].carry) == (alone.equations, alone.carry)
 
 
 def test_resets_and_lengths_are_in_the_step_that_is_explained():

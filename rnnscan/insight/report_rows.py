@@ -14,7 +14,7 @@ from rnnscan.engine.observing import Observed
 from rnnscan.engine.plan import Plan
 from rnnscan.insight.kept_values import Kept, kept_values
 from rnnscan.nets.base import Net
-from rnnscan.nets.calls import part_names
+from rnnscan.nets.calls import scan_names
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.memory_prediction import host_is_device, predict_temporary
 
@@ -26,14 +26,14 @@ Role: TypeAlias = Literal[
     "gradients",
     "kept",
     "scratch",
-    "what the cell closes over",
+    "closed-over arrays",
     "optimizer",
 ]
 Category: TypeAlias = Literal["standard", "working fixed", "working variable", "cached"]
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportRow:
     """One thing that takes memory.
 
     Attributes:
@@ -87,7 +87,7 @@ class PhaseMemory:
         counted_bytes: what is kept between the passes, counted on the residuals of `jax.vjp`.
     """
 
-    parts: tuple[Part, ...]
+    rows: tuple[ReportRow, ...]
     peak_bytes: int
     compiled: CompiledBytes | None
     counted_bytes: int
@@ -95,40 +95,40 @@ class PhaseMemory:
     @property
     def kept_bytes(self) -> int:
         """What is kept between the passes, predicted; arguments that the backward pass reads are kept too."""
-        return sum(part.bytes for part in self.parts if part.kept)
+        return sum(row.bytes for row in self.rows if row.kept)
 
     @property
     def offloaded_bytes(self) -> int:
         """What of it is kept in the host's memory."""
-        return sum(part.bytes for part in self.parts if part.offloaded)
+        return sum(row.bytes for row in self.rows if row.offloaded)
 
     def total(self, category: Category, *, per_example: bool) -> int:
         """The bytes of a category that grow with the number of examples, or those that do not."""
-        return sum(part.bytes for part in self.parts if (part.category, part.per_example) == (category, per_example))
+        return sum(row.bytes for row in self.rows if (row.category, row.per_example) == (category, per_example))
 
 
 @dataclass(frozen=True)
-class KeptParts:
+class KeptRows:
     """What is kept: which of the arguments, by their places, and which parts beside them."""
 
     arguments: set[str]
-    others: list[Part]
+    others: list[ReportRow]
 
 
-def predict_kept(given: Arguments) -> KeptParts | None:
+def predict_kept(given: Arguments) -> KeptRows | None:
     """The values that the plan of each scan keeps; None where a plan does not tell."""
-    found: list[KeptParts] = []
+    found: list[KeptRows] = []
 
     def look(*arrays: Any) -> None:
         named = _Named(dict(zip(map(id, arrays), given.places, strict=True)))
-        titles = [f"{name}: " for name in part_names(given.cell)] if isinstance(given.cell, Net) else [""]
+        titles = [f"{name}: " for name in scan_names(given.cell)] if isinstance(given.cell, Net) else [""]
         observed = given.plans(arrays)  # Held on to, because values are told by their identity.
         for title, ran in zip(titles, observed, strict=True):
             kept = kept_values(ran.plan)
             if kept is None:
                 return
             named.add(title, ran, kept)
-        found.append(KeptParts(named.arguments, [*named.parts.values()]))
+        found.append(KeptRows(named.arguments, [*named.rows.values()]))
 
     given.eval_shape(look)
     return found[0] if found else None
@@ -146,7 +146,7 @@ class _Named:
         self._places = places
         self._seen: set[int] = set()
         self.arguments: set[str] = set()
-        self.parts: dict[str, Part] = {}
+        self.rows: dict[str, ReportRow] = {}
 
     def add(self, title: str, ran: Observed, kept: Iterable[Kept]) -> None:
         """Add the values that one scan keeps, those of one name together, and the names that it does not keep."""
@@ -165,18 +165,18 @@ class _Named:
                 self.arguments.add(place)
             elif value is None or copied or id(value) not in self._seen:
                 self._seen.add(id(value))
-                self._add(_part_kept(title, ran.plan, one))
+                self._add(_kept_row(title, ran.plan, one))
         staying = frozenset() if memory.segment else ran.plan.kept_names
         for name in call.names.known:
-            if name not in staying and f'{title}"{name}"' not in self.parts:
-                self._add(_kept(f'{title}"{name}", computed again', 0))
+            if name not in staying and f'{title}"{name}"' not in self.rows:
+                self._add(_kept(f'{title}"{name}", recomputed', 0))
 
-    def _add(self, part: Part) -> None:
-        before = self.parts.get(part.name)
-        self.parts[part.name] = part if before is None else replace(part, bytes=part.bytes + before.bytes)
+    def _add(self, row: ReportRow) -> None:
+        before = self.rows.get(row.name)
+        self.rows[row.name] = row if before is None else replace(row, bytes=row.bytes + before.bytes)
 
 
-def _part_kept(title: str, plan: Plan, kept: Kept) -> Part:
+def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
     """The part of a kept value that is no argument."""
     call = plan.call
     if kept.source == "constant":
@@ -194,7 +194,7 @@ def _part_kept(title: str, plan: Plan, kept: Kept) -> Part:
     return _kept(f"{title}{carry} before {times}", kept.nbytes)
 
 
-def count_kept(given: Arguments) -> KeptParts:
+def count_kept(given: Arguments) -> KeptRows:
     """What autodiff keeps: the arguments among its residuals, and all others as one part."""
 
     def residuals(*arrays: Any) -> list[Any]:
@@ -206,7 +206,7 @@ def count_kept(given: Arguments) -> KeptParts:
     made = sum(_nbytes(atom) for atom in program.outputs if isinstance(atom, Value) and atom not in place_of)
     constants = sum(_nbytes(atom) for atom in program.outputs if not isinstance(atom, Value))
     closed_over = [_closed_over(constants)] if constants else []
-    return KeptParts(arguments_kept, [*closed_over, _kept("what autodiff keeps", made)])
+    return KeptRows(arguments_kept, [*closed_over, _kept("residuals of autodiff", made)])
 
 
 def inference(given: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
@@ -216,13 +216,13 @@ def inference(given: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
         return jax.tree.leaves(given.run(arrays))
 
     returned = [
-        Part("last carry", "outputs", _tree_bytes(results[0]), True, "working variable"),
-        Part("ys", "outputs", _tree_bytes(results[1]), True, "working variable"),
+        ReportRow("last carry", "outputs", _tree_bytes(results[0]), True, "working variable"),
+        ReportRow("ys", "outputs", _tree_bytes(results[1]), True, "working variable"),
     ]
-    return _phase(forward, given, [*_argument_parts(given), *returned], [], 0, compile=compile)
+    return _phase(forward, given, [*_argument_rows(given), *returned], [], 0, compile=compile)
 
 
-def training(given: Arguments, kept: KeptParts, counted: int, optimizer: Any, *, compile: bool) -> PhaseMemory:
+def training(given: Arguments, kept: KeptRows, counted: int, optimizer: Any, *, compile: bool) -> PhaseMemory:
     """What the gradient step takes."""
     floats = [
         index
@@ -240,24 +240,24 @@ def training(given: Arguments, kept: KeptParts, counted: int, optimizer: Any, *,
         return list(pull(jnp.ones_like(value)))
 
     returned = [
-        _part_of(root, sum(_nbytes(given.shapes[index]) for index in floats if given.roots[index] == root))
+        _row_of(root, sum(_nbytes(given.shapes[index]) for index in floats if given.roots[index] == root))
         for root in _DIFFERENTIATED
     ]
-    returned = [replace(part, name=f"gradient of {part.name}", role="gradients") for part in returned]
-    arguments = [*_argument_parts(given, kept.arguments), *returned]
+    returned = [replace(row, name=f"gradient of {row.name}", role="gradients") for row in returned]
+    arguments = [*_argument_rows(given, kept.arguments), *returned]
     phase = _phase(gradients, given, arguments, kept.others, counted, compile=compile)
     if optimizer is None:
         return phase
     params = given.with_arrays(given.shapes)[0]
     state = _tree_bytes(jax.eval_shape(optimizer.init, params))
-    return replace(phase, parts=(*phase.parts, Part("optimizer state", "optimizer", state, False, "standard")))
+    return replace(phase, rows=(*phase.rows, ReportRow("optimizer state", "optimizer", state, False, "standard")))
 
 
 def _phase(
     function: Callable[..., Sequence[Any]],
     given: Arguments,
-    arguments: Sequence[Part],
-    kept: Sequence[Part],
+    arguments: Sequence[ReportRow],
+    kept: Sequence[ReportRow],
     counted: int,
     *,
     compile: bool,
@@ -265,17 +265,17 @@ def _phase(
     """Arguments and results, what is kept beside them, and what is left of the need for scratch."""
     need = predict_temporary(function, *given.shapes, fixed=given.roots.count("params"))
     # XLA need not hold all that is kept at once: what no gradient reads, it drops.
-    cached = sum(part.bytes for part in kept if part.role == "kept" and (host_is_device() or not part.offloaded))
+    cached = sum(row.bytes for row in kept if row.role == "kept" and (host_is_device() or not row.offloaded))
     scratch = max(0, need.nbytes - cached)
     fixed = min(need.fixed, scratch)
-    parts = [
+    rows = [
         *arguments,
         *kept,
-        Part("scratch, of parameters alone", "scratch", fixed, False, "working fixed"),
-        Part("scratch", "scratch", scratch - fixed, True, "working variable"),
+        ReportRow("scratch, of parameters alone", "scratch", fixed, False, "working fixed"),
+        ReportRow("scratch", "scratch", scratch - fixed, True, "working variable"),
     ]
-    peak = sum(part.bytes for part in arguments) + need.nbytes
-    return PhaseMemory(tuple(parts), peak, _compiled_bytes(function, given.shapes) if compile else None, counted)
+    peak = sum(row.bytes for row in arguments) + need.nbytes
+    return PhaseMemory(tuple(rows), peak, _compiled_bytes(function, given.shapes) if compile else None, counted)
 
 
 def _compiled_bytes(function: Callable[..., Any], leaves: Sequence[Any]) -> CompiledBytes | None:
@@ -285,26 +285,26 @@ def _compiled_bytes(function: Callable[..., Any], leaves: Sequence[Any]) -> Comp
     return CompiledBytes(analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes)
 
 
-def _argument_parts(given: Arguments, kept: Iterable[str] = ()) -> list[Part]:
+def _argument_rows(given: Arguments, kept: Iterable[str] = ()) -> list[ReportRow]:
     return [
-        replace(_part_of(root, _nbytes(leaf)), name=place, kept=place in kept)
+        replace(_row_of(root, _nbytes(leaf)), name=place, kept=place in kept)
         for root, place, leaf in zip(given.roots, given.places, given.shapes, strict=True)
     ]
 
 
-def _part_of(root: str, nbytes: int) -> Part:
+def _row_of(root: str, nbytes: int) -> ReportRow:
     """Arrays of the size of an argument."""
     if root == "params":
-        return Part(root, "parameters", nbytes, False, "standard")
-    return Part(root, "carry and inputs", nbytes, True, "working variable")
+        return ReportRow(root, "parameters", nbytes, False, "standard")
+    return ReportRow(root, "carry and inputs", nbytes, True, "working variable")
 
 
-def _kept(name: str, nbytes: int, *, offloaded: bool = False) -> Part:
-    return Part(name, "kept", nbytes, True, "cached", kept=True, offloaded=offloaded)
+def _kept(name: str, nbytes: int, *, offloaded: bool = False) -> ReportRow:
+    return ReportRow(name, "kept", nbytes, True, "cached", kept=True, offloaded=offloaded)
 
 
-def _closed_over(nbytes: int) -> Part:
-    return Part("what the cell closes over", "what the cell closes over", nbytes, False, "standard", kept=True)
+def _closed_over(nbytes: int) -> ReportRow:
+    return ReportRow("closed-over arrays", "closed-over arrays", nbytes, False, "standard", kept=True)
 
 
 _DIFFERENTIATED = ("params", "carry", "xs")
