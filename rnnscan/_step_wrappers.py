@@ -78,6 +78,10 @@ def type_of_step(leaf: Any) -> Any:
     """The type of one step of a leaf `(T, ...)`, with its sharding and the axes over which `shard_map` varies it."""
     if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # There is no step to take.
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+    if isinstance(leaf, jax.Array):
+        aval = jax.typeof(leaf)
+        if aval.sharding.mesh.empty and not aval.manual_axis_type.varying:  # The trace below takes a millisecond.
+            return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype, weak_type=is_weak(leaf))
     return jax.eval_shape(lambda leaf: leaf[0], leaf)
 
 

@@ -12,6 +12,7 @@ from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
+from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import evaluate, needed
 from rnnscan.engine.fission.trace import trace
 from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
@@ -191,6 +192,27 @@ def test_a_product_that_large_values_feed_is_not_merged():
 
     program = program_of(step, 1)
     assert products(merge_products(with_known_carry(program))) == 2
+
+
+def test_the_cotangent_of_a_weight_is_not_transposed():
+    program = trace(lambda x, w, ct: jax.vjp(lambda w: x @ w, w)[1](ct), ROWS, MATRIX, ROWS)
+    swapped = swap_products(program)
+    assert [equation.primitive.name for equation in needed(program.equations, program.outputs)] == [
+        "dot_general",
+        "transpose",
+    ]
+    assert [equation.primitive.name for equation in swapped.equations] == ["dot_general"]
+    assert_equal(program, swapped)
+
+
+def test_a_product_that_is_read_untransposed_too_stays():
+    def step(x, ct):
+        product = x.T @ ct
+        return [product.T, product]
+
+    program = trace(step, ROWS, ROWS)
+    names = [equation.primitive.name for equation in swap_products(program).equations]
+    assert names.count("transpose") == 2
 
 
 def test_a_weight_that_is_read_by_columns_is_transposed_once():

@@ -11,7 +11,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, passes_sums, sums_its_operands
 from rnnscan.engine.fission.heuristics import heuristics
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, needed, nominal_size
+from rnnscan.engine.fission.program import (
+    Atom,
+    Constant,
+    Equation,
+    Value,
+    evaluate,
+    inputs_of,
+    needed,
+    nominal_size,
+    outputs_of,
+)
 
 
 class Chunk:
@@ -94,17 +104,23 @@ class Chunk:
         if atom in self._invariant:
             return self._invariant[atom]
         if atom not in self.varying:
-            for equation in needed(self._equations, [atom]):
-                if equation.outputs[0] not in self.varying:
-                    self.varying.update(zip(equation.outputs, self._evaluate(equation), strict=True))
+            self._evaluate([e for e in needed(self._equations, [atom]) if e.outputs[0] not in self.varying])
         return self.varying[atom]
 
-    def _evaluate(self, equation: Equation) -> list[Any]:
-        operands = [self.read(atom) for atom in equation.inputs]
-        axes = [0 if self.varies(atom) else None for atom in equation.inputs]
-        if not any(axis == 0 for axis in axes):
-            return equation.evaluate(*operands)
-        return jax.vmap(equation.evaluate, in_axes=axes)(*operands)
+    def _evaluate(self, equations: Sequence[Equation]) -> None:
+        """Run equations for all steps at once."""
+        made = outputs_of(equations)
+        known = [value for value in dict.fromkeys(inputs_of(equations)) if value not in set(made)]
+
+        def run(*operands: Any) -> list[Any]:
+            values = dict(zip(known, operands, strict=True))
+            evaluate(equations, values)
+            return [values[value] for value in made]
+
+        in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, made))
+        operands = [self.read(value) for value in known]
+        results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
+        self.varying.update(zip(made, results, strict=True))
 
 
 def contracted_over_steps(equation: Equation, left: Any, right: Any) -> Any:

@@ -10,12 +10,14 @@ from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
+from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import Pass, Program
 
 
 FORWARD: tuple[Pass, ...] = (join_products,)
 BACKWARD: tuple[Pass, ...] = (
     remove_repeats,
+    swap_products,
     concatenate_pads,
     store_transposed,
     merge_products,
