@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them: parsed from a budget, and printed."""
+"""Sizes in bytes: parse a budget, and print a size."""
 
 import re
 
@@ -10,11 +10,11 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 def budget_bytes(budget: int | str, caller: str = "plan") -> int:
-    """A budget in bytes.
+    """Parse a budget.
 
     Args:
         budget: a number of bytes, or one with a unit: "512MiB", "2 GB", "1.5GiB".
-        caller: the function that was given it, for the message.
+        caller: the function that takes it, for the message.
 
     Returns:
         The bytes.
@@ -43,13 +43,13 @@ def budget_bytes(budget: int | str, caller: str = "plan") -> int:
 
 
 def readable_bytes(count: int | float) -> str:
-    """A number of bytes for people, in powers of 1024.
+    """Print a number of bytes, in powers of 1024.
 
     Args:
-        count: of bytes.
+        count: the number of bytes.
 
     Returns:
-        Three digits and a unit; a whole number without decimals.
+        Three digits and a unit; whole numbers without decimals.
 
     Example:
         >>> readable_bytes(1536), readable_bytes(20 * 2**20), readable_bytes(999)

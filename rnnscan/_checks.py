@@ -1,4 +1,4 @@
-"""The checks of scan()'s arguments, made once, while tracing and before any compute."""
+"""Check scan()'s arguments once, while tracing."""
 
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ ENGINES = ("auto", "fission", "lax")
 
 
 def as_arrays(tree: Any, root: str) -> Any:
-    """Make every leaf of a pytree an array, or say which one cannot be."""
+    """Convert every leaf of a pytree to an array."""
 
     def convert(path: Any, leaf: Any) -> Any:
         try:
@@ -25,14 +25,14 @@ def as_arrays(tree: Any, root: str) -> Any:
         except TypeError as error:
             raise TypeError(
                 f"scan: every leaf must be an array or a number; got {describe(leaf)} at "
-                f"`{root}{jax.tree_util.keystr(path)}`. Close over what is not an array, instead of passing it."
+                f"`{root}{jax.tree_util.keystr(path)}`. Close over other values instead of passing them."
             ) from error
 
     return jax.tree_util.tree_map_with_path(convert, tree)
 
 
 def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engine: Any) -> None:
-    """Refuse options whose values cannot be."""
+    """Reject wrong values of options."""
     if memory is not None and not isinstance(memory, Memory):
         raise TypeError(
             f"scan: `memory` must be an rnnscan.Memory, or None for plain autodiff; got {memory!r}. "
@@ -42,8 +42,8 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         raise ValueError(f"scan: `engine` must be one of {ENGINES}; got {engine!r}.")
     if memory is not None and memory.chunk is not None and engine == "lax":
         raise ValueError(
-            f"scan: `Memory.chunk` says for how many steps parallel work is done at once, and engine={engine!r} runs "
-            f"all work step by step; got chunk={memory.chunk}. Leave chunk=None."
+            f"scan: engine={engine!r} runs all work step by step, without chunks; got chunk={memory.chunk}. "
+            "Leave chunk=None."
         )
     if memory is not None and memory.offload and engine == "fission":
         raise ValueError(
@@ -52,9 +52,8 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         )
     if memory is not None and (memory.segment is not None or memory.offload) and _has_early_remat3():
         raise NotImplementedError(
-            f"scan: `segment` and `offload` need jax 0.11 or newer where JAX_REMAT3=1 is set, because jax "
-            f"{jax.__version__} can neither transpose a segment nor offload under it; got {memory!r}. "
-            "Update jax, or leave JAX_REMAT3 unset."
+            f"scan: with JAX_REMAT3=1, `segment` and `offload` need jax 0.11 or newer; got {memory!r} and jax "
+            f"{jax.__version__}. Update jax, or leave JAX_REMAT3 unset."
         )
     if padding not in get_args(Padding):
         raise ValueError(f"scan: `padding` must be one of {get_args(Padding)}; got {padding!r}.")
@@ -65,7 +64,7 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
 
 
 def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
-    """Add to an error of a cell the types that the cell was called with."""
+    """Add the types of the cell's arguments to an error in the cell."""
     begins = "scan: the cell was called as"
     if not any(note.startswith(begins) for note in getattr(error, "__notes__", ())):
         described = [jax.tree.map(describe, tree) for tree in (carry, x, xs)]
@@ -76,27 +75,27 @@ def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
 
 
 def _has_early_remat3() -> bool:
-    # Found with jax 0.10.2: differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." where a
-    # cotangent of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.
+    # With jax 0.10.2, differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." if a cotangent
+    # of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.
     return jax.__version_info__ < (0, 11) and bool(getattr(jax.config, "jax_remat3", False))
 
 
 def sequence_length(xs: Any, length: int | None) -> Length:
-    """T, as all leaves of `xs` and `length` agree on it."""
+    """T, if all leaves of `xs` and `length` agree."""
     if length is not None and not is_count(length, least=0) and not is_symbolic_dim(length):
         raise ValueError(f"scan: `length` must be a number of steps of at least 0, or None; got {length!r}.")
     places = leaves_with_places(xs, "xs")
     if not places:
         if length is None:
             raise ValueError(
-                "scan: the number of steps must be known; got neither an input in `xs` nor `length`. Give one of them."
+                "scan: the number of steps must be known; got neither an input in `xs` nor `length`. Pass one of them."
             )
         return length
     for where, leaf in places:
         if leaf.ndim == 0:
             raise ValueError(
                 f"scan: every leaf of `xs` must be (T, ...), time first; got the scalar {describe(leaf)} at {where}. "
-                "Put what is the same at every step into `params`."
+                "Move values that are the same at every step into `params`."
             )
     lengths = {where: leaf.shape[0] for where, leaf in places}
     if length is not None:
@@ -105,13 +104,13 @@ def sequence_length(xs: Any, length: int | None) -> Length:
         raise ValueError(
             "scan: all inputs must have the same number of steps, on their first axis; got "
             + ", ".join(f"{steps} at {where}" for where, steps in lengths.items())
-            + ". Leaves of `xs` are time-major, (T, N, ...): the likely cause is an input that is batch-major."
+            + ". Leaves of `xs` are time-major, (T, N, ...); the likely cause is a batch-major input."
         )
     return next(iter(lengths.values()))
 
 
 def carry_and_output(returned: Any) -> tuple[Any, Any]:
-    """What a cell returned, if it is the pair that it must be."""
+    """The cell's result, if it is a pair of arrays."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else describe(returned)
         raise TypeError(
@@ -123,25 +122,25 @@ def carry_and_output(returned: Any) -> tuple[Any, Any]:
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
                 raise TypeError(
                     f"scan: a cell must return arrays or numbers; got {describe(leaf)} at {where}. "
-                    "Return None in the place of an output that is none."
+                    "Return None as y for a cell without an output."
                 )
     return returned
 
 
 def check_structure(carry: Any, new_carry: Any) -> None:
-    """Refuse a carry that a step returns with another structure than it was given."""
+    """Reject a new carry with another structure."""
     given: Any = jax.tree.structure(carry)
     returned: Any = jax.tree.structure(new_carry)
     if given != returned:
         raise TypeError(
             f"scan: a cell must return a carry of the structure that it was given; it was given {given} "
-            f"and returned {returned}. Check the order and number of what the cell returns, (carry, y), and that a "
-            "carry of one leaf that was given as a tuple is returned as one: (hidden,), y."
+            f"and returned {returned}. Check the order of the result, (carry, y), and that a tuple of one leaf is "
+            "returned as a tuple: (hidden,), y."
         )
 
 
 def check_carry(carry: Any, new_carry: Any) -> None:
-    """Refuse a carry that a step returns with other shapes or dtypes than it was given."""
+    """Reject a new carry with other shapes or dtypes."""
     differing = [
         f"{where} went in as {describe(old)} and came out as {describe(new)}"
         for (where, old), new in zip(leaves_with_places(carry, "carry"), jax.tree.leaves(new_carry), strict=True)
@@ -155,25 +154,25 @@ def check_carry(carry: Any, new_carry: Any) -> None:
         "scan: a cell must return a carry of the types that it was given; "
         + "; ".join(differing)
         + ". Cast the new carry in the cell, or start from a carry of the type that the cell returns"
-        + (", such as jnp.broadcast_to(carry, (N, ...)) for one that the rows share." if lacks_axis else ".")
+        + (", such as jnp.broadcast_to(carry, (N, ...)) for a shared carry." if lacks_axis else ".")
     )
 
 
 def check_side_effects(memory: Memory, overview: StepInfo) -> None:
-    """Refuse to compute again what has side effects."""
+    """Refuse to recompute side effects."""
     asked = memory.recompute or memory.segment is not None or memory.offload
     if overview.has_side_effects and asked:
         raise ValueError(
-            f"scan: a cell with side effects is not computed again on the backward pass; got {memory!r}. "
-            "Take the side effects out of the cell, or leave `recompute`, `segment` and `offload` out."
+            f"scan: a cell with side effects must not be recomputed; got {memory!r}. "
+            "Remove the side effects from the cell, or leave out `recompute`, `segment` and `offload`."
         )
 
 
 def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
-    """Which steps are valid, `(T, N)`, or None where all are."""
+    """A mask of the valid steps, `(T, N)`, or None if all are valid."""
     if seq_lengths is not None and mask is not None:
         raise ValueError(
-            "scan: valid steps are given by `seq_lengths` or by `mask`; got both. "
+            "scan: `seq_lengths` or `mask` says which steps are valid; got both. "
             "Combine them into one mask, (T, N): mask & (jnp.arange(T)[:, None] < seq_lengths)."
         )
     if mask is not None:
@@ -183,25 +182,24 @@ def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
     seq_lengths = jnp.asarray(seq_lengths)
     if seq_lengths.ndim > 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
         raise ValueError(
-            "scan: `seq_lengths` must be integers of shape (N,), one length a row, or one integer for a row without a "
-            f"batch axis; got {describe(seq_lengths)}. "
-            "Write seq_lengths.astype(int) for whole numbers of another dtype."
+            "scan: `seq_lengths` must be integers of shape (N,), one per row, or one integer for a row without a batch "
+            f"axis; got {describe(seq_lengths)}. Write seq_lengths.astype(int) for whole numbers of another dtype."
         )
     return valid_steps(seq_lengths, length)
 
 
 def resets(reset: Any, length: Length) -> Any:
-    """Where rows start anew, `(T, N)`, or None."""
+    """A mask of the resets, `(T, N)`, or None."""
     return None if reset is None else _steps_by_rows("reset", reset, length)
 
 
 def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
-    """The carry that resets go back to, in the types of the carry.
+    """The carry after a reset, in the types of the carry.
 
     Args:
         carry: the initial carry.
-        reset_to: the carry to go back to. A leaf may leave out the batch axis.
-        root: how a message names it.
+        reset_to: the carry after a reset. A leaf may leave out the batch axis.
+        root: its name in messages.
         rows: the number of batch axes, 0 or 1.
 
     Returns:
@@ -209,14 +207,14 @@ def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
 
     Raises:
         TypeError: if a structure or dtype differs.
-        ValueError: if a shape does.
+        ValueError: if a shape differs.
     """
     expected: Any = jax.tree.structure(carry)
     given: Any = jax.tree.structure(reset_to)
     if given != expected:
         raise TypeError(
-            f"scan: the carry that `reset` goes back to must have the structure of `carry`, {expected}; got {given} in "
-            f"`{root}`. Set `reset_to` to a carry like the one that is passed."
+            f"scan: the carry after a reset must have the structure of `carry`, {expected}; got {given} in `{root}`. "
+            "Set `reset_to` to a carry like `carry`."
         )
 
     def like(path: Any, leaf: Any, there: Any) -> Any:
@@ -225,7 +223,7 @@ def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
         promotes = there.dtype == leaf.dtype or (
             not is_key(leaf) and not is_key(there) and jnp.result_type(there, leaf.dtype) == leaf.dtype
         )
-        # An explicit `reset_to` is of the very dtype; a Python number, and the cell's own carry, may promote to it.
+        # An explicit `reset_to` has the same dtype; a Python number, and the cell's own carry, may promote to it.
         if not promotes or (root == "reset_to" and there.dtype != leaf.dtype and not is_weak(there)):
             raise TypeError(_differs(root, path, leaf, there))
         there = there if is_key(leaf) else there.astype(leaf.dtype)
@@ -238,8 +236,8 @@ def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
 
 def _differs(root: str, path: Any, leaf: Any, there: Any) -> str:
     return (
-        f"scan: the carry that `reset` goes back to must have the shapes and dtypes of `carry`; got {describe(there)} "
-        f"at {place(root, path)}, and {describe(leaf)} at {place('carry', path)}. Set `reset_to` to a carry of these "
+        f"scan: the carry after a reset must have the shapes and dtypes of `carry`; got {describe(there)} at "
+        f"{place(root, path)}, and {describe(leaf)} at {place('carry', path)}. Set `reset_to` to a carry of these "
         "types; a leaf may leave out the batch axis."
     )
 
@@ -248,15 +246,15 @@ def _steps_by_rows(argument: str, value: Any, length: Length) -> Any:
     value = jnp.asarray(value)
     if value.ndim not in (1, 2) or value.shape[0] != length or value.dtype != jnp.bool_:
         raise ValueError(
-            f"scan: `{argument}` must be bool[{length},N], time first, as `xs`, or bool[{length}] for a row without a "
-            f"batch axis; got {describe(value)}. "
-            f"Transpose a batch-major {argument}, and write {argument} != 0 for one of numbers."
+            f"scan: `{argument}` must be bool[{length},N], time first, like `xs`, or bool[{length}] for a row without "
+            f"a batch axis; got {describe(value)}. Transpose a batch-major {argument}, and write {argument} != 0 for "
+            "numbers."
         )
     return value
 
 
 def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: str) -> None:
-    """Refuse leaves without the rows that lengths, a mask or resets have."""
+    """Reject leaves without the rows of lengths, mask or resets."""
     given = {"`seq_lengths` or `mask`": valid, "`reset`": reset}
     rows = {what: array.shape[1:] for what, array in given.items() if array is not None}
     if not rows:
@@ -278,21 +276,21 @@ def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: 
     for where, leaf, axis in where_axis:
         if leaf.ndim <= axis or leaf.shape[axis] != batch[0]:
             raise ValueError(
-                f"scan: {what} speaks of {batch[0]} rows, so axis {axis} of {where} must have size {batch[0]}; got "
+                f"scan: {what} has {batch[0]} rows, so axis {axis} of {where} must have size {batch[0]}; got "
                 f"{describe(leaf)}. Leaves of carry and y are (N, ...), leaves of xs are time-major, (T, N, ...), or "
                 "(T,)."
             )
 
 
 def check_raw_keys(xs: Any) -> None:
-    """Refuse inputs that look like raw PRNG keys, where padding would overwrite them.
+    """Reject inputs that look like raw PRNG keys, which padding would overwrite.
 
-    `uint32[T,2]` may be a raw key a step, or two rows of integers.
+    `uint32[T,2]` may be a raw key per step, or two rows of integers.
     """
     for where, leaf in leaves_with_places(xs, "xs"):
         if leaf.dtype == jnp.uint32 and leaf.ndim == 2 and leaf.shape[1:] == _raw_key_shape():
             raise ValueError(
-                f"scan: with lengths or a mask the inputs must not be raw PRNG keys, whose numbers are no rows; got "
+                f"scan: with lengths or a mask, the inputs must not be raw PRNG keys, which padding overwrites; got "
                 f"{describe(leaf)} at {where}. Make typed keys by jax.random.key, or cast integer data to int32."
             )
 
@@ -309,6 +307,6 @@ def _check_zeros(carry: Any, y: Any, *, valid: Any, padding: str) -> None:
     for where, leaf in zeroed:
         if is_key(leaf):
             raise TypeError(
-                f"scan: with padding={padding!r} a padded step leaves zeros, and a key has none; got "
+                f"scan: with padding={padding!r}, padded steps return zeros, and there is no zero key; got "
                 f"{describe(leaf)} at {where}. Return jax.random.key_data of the key instead."
             )

@@ -1,10 +1,10 @@
-"""The rule of memory: what is kept between the forward and the backward pass.
+"""The rule of memory: which values are kept between the forward and the backward pass.
 
 Between the forward and the backward pass rnnscan keeps the inputs, the outputs and carries that it needs, and every
-*named* intermediate that is not in `recompute`. Everything else is computed again.
+*named* intermediate that is not in `recompute`. Everything else is recomputed.
 
-The rule is an allow-list. A deny-list over what autodiff would keep by itself cannot be relied on: JAX's keeps the
-unnamed producer of a value and all that follows it, or everything, silently (`docs/decisions.md`, "An allow-list").
+The rule is an allow-list. JAX's deny-list policies silently keep the unnamed producer of a value and all values that
+follow, or everything (`docs/decisions.md`, "An allow-list").
 """
 
 from collections.abc import Callable
@@ -23,26 +23,25 @@ from rnnscan.naming import Names
 
 @dataclass(frozen=True, repr=False)
 class Memory:
-    """What to keep in memory between the forward and the backward pass.
+    """A memory choice: the values to keep between the forward and the backward pass.
 
-    `Memory()` keeps every named intermediate, `Memory(recompute="all")` none, and `memory=None` in place of a `Memory`
-    is plain autodiff of `lax.scan`, the baseline to compare with.
+    `Memory()` keeps every named intermediate, and `Memory(recompute="all")` none. `memory=None` is plain autodiff of
+    `lax.scan`, the baseline.
 
     Args:
-        recompute: names (`rnnscan.name`) that are not kept but computed again on the backward pass, or `"all"`.
-        offload: names that are kept in the host's memory (JAX's `pinned_host`) instead of the device's. Gradients of
-            gradients are then taken forward over reverse: JAX cannot take reverse over reverse of what it offloads.
+        recompute: names (`rnnscan.name`) to recompute on the backward pass instead of keeping them, or `"all"`.
+        offload: names to keep in host memory (JAX's `pinned_host`). Take gradients of gradients forward over reverse
+            then: JAX cannot differentiate offloaded values by reverse over reverse.
         segment: keep the carry only before every `segment`-th step, and run each segment forward again on the
-            backward pass; what is named is then kept for one segment at a time only. A sequence that is shorter is one
-            segment. A tuple nests, from the longest to the shortest: `(1000, 30)`. `"sqrt"` takes the square root of
-            the length, rounded up. A schedule of `rnnscan.checkpointing.nested` takes several scans in a row, and so
-            fewer evaluations for the same carries.
-            Segments that divide the length are the best: what they do not divide is cut out and copied.
-        chunk: steps that parallel work is done for at once; None: chosen. Only for an engine that batches over time.
+            backward pass; named values are kept for one segment at a time. A shorter sequence is one segment. A tuple
+            nests, from the longest to the shortest: `(1000, 30)`. `"sqrt"` is the square root of the length, rounded
+            up. A schedule of `rnnscan.checkpointing.nested` runs several scans in a row, which takes fewer evaluations
+            for the same number of carries. Segments should divide the length: a remainder is cut out and copied.
+        chunk: the number of steps to batch parallel work over; None: chosen. The lax engine has no chunks.
 
     Raises:
-        TypeError: if a field is not of its type.
-        ValueError: if fields have values that cannot be, or that contradict each other.
+        TypeError: if a field has a wrong type.
+        ValueError: if a field has a wrong value, or fields contradict each other.
 
     Example:
         >>> import rnnscan as rs
@@ -53,8 +52,8 @@ class Memory:
         >>> rs.Memory(segment=rs.checkpointing.nested(1000, slots=50)).sub_scans(1000)[0]
         SubScan(steps=400, segment=(40,))
 
-    Source: recompute of chosen blobs is Caffe2's `recurrent_net(recompute_blobs_on_backward=...)`; segments of the
-    square root of the length are Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+    Source: `recompute` is Caffe2's `recurrent_net(recompute_blobs_on_backward=...)`; segments of the square root of the
+    length are Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
     """
 
     recompute: tuple[str, ...] | Literal["all"] = ()
@@ -71,13 +70,12 @@ class Memory:
         _check_segment(self.segment)
         if self.chunk is not None and not is_count(self.chunk):
             raise ValueError(
-                "Memory: `chunk` must be a number of steps of at least 1, or None for a chosen one; "
-                f"got {self.chunk!r}."
+                f"Memory: `chunk` must be a number of steps of at least 1, or None for a default; got {self.chunk!r}."
             )
         self._check_offload()
 
     def __repr__(self) -> str:
-        """The choice, as far as it differs from the default."""
+        """The fields that differ from the default."""
         chosen = [(field.name, getattr(self, field.name)) for field in fields(self)]
         defaults = {field.name: field.default for field in fields(self)}
         shown = ", ".join(f"{name}={value!r}" for name, value in chosen if value != defaults[name])
@@ -85,13 +83,13 @@ class Memory:
 
     @staticmethod
     def fit(budget: int | str, *, last_only: bool = False) -> "MemoryBudget":
-        """A budget in place of a choice: `scan` plans the choice where it is traced, as `rnnscan.plan` does.
+        """A budget in place of a memory choice. `scan` plans the choice while it is traced, as `rnnscan.plan` does.
 
-        The budget is for what the scan and its gradient, in parameters, carry and inputs, need at once beside arguments
-        and results. Planning compiles some choices, each time that the scan is traced: to do it once and see what is
-        chosen, call `rnnscan.plan`. Under `vmap` the budget is per mapped element. Inside `shard_map` and `pmap`, and
-        on meshes with explicit axes, it is for one device. With automatic axes the shardings are not known where the
-        scan is traced, and the budget is for the whole batch.
+        The budget is for the peak memory of the scan and its gradient, in parameters, carry and inputs, besides
+        arguments and results. Each trace of the scan compiles some choices; to plan once and see the choice, call
+        `rnnscan.plan`. Under `vmap` the budget is per mapped element. Inside `shard_map` and `pmap`, and on meshes with
+        explicit axes, it is for one device. On meshes with automatic axes the trace does not know the shardings, and
+        the budget is for the whole batch.
 
         Args:
             budget: a number of bytes, or a string such as "512MiB" or "2GB".
@@ -115,40 +113,40 @@ class Memory:
             return
         if self.segment is not None:
             raise ValueError(
-                f"Memory: `offload` must be empty where `segment` is given, because named intermediates do not outlive "
-                f"a segment; got offload={self.offload!r} and segment={self.segment!r}. Drop one of the two."
+                f"Memory: `offload` must be empty with `segment`, because named values do not outlive a segment; got "
+                f"offload={self.offload!r} and segment={self.segment!r}. Drop one of the two."
             )
         both = self.offload if self.recompute == "all" else [name for name in self.offload if name in self.recompute]
         if both:
             raise ValueError(
-                f"Memory: a name is either computed again or kept in host memory; got {listing(both)} in `offload` "
+                f"Memory: a name is either recomputed or kept in host memory; got {listing(both)} in `offload` "
                 f"and recompute={self.recompute!r}. Take it out of one of the two."
             )
 
     def sub_scans(self, length: Any) -> tuple[SubScan, ...]:
-        """The scans that a sequence of `length` steps is run as, one after the other, and the segments of each.
+        """The scans that run a sequence one after the other, and the segments of each.
 
         Args:
-            length: T.
+            length: T, the number of steps.
 
         Returns:
-            At least one part; only a schedule has more.
+            One scan; more for a schedule.
 
         Raises:
-            ValueError: if the length is not known when the program is traced, or a schedule is made for another one.
+            ValueError: if the length is not known when the program is traced, or a schedule has another length.
         """
         if not is_count(length, least=0):
             raise ValueError(
                 f"scan: with `segment`, the number of steps must be known when the program is traced; got {length} "
-                f"and segment={self.segment!r}. Leave segment=None where time is a symbolic dimension of jax.export."
+                f"and segment={self.segment!r}. Leave segment=None for a symbolic dimension of jax.export."
             )
         if self.segment is None:
             return (SubScan(length, None),)
         if isinstance(self.segment, NestedScan):
             if self.segment.steps != length:
                 raise ValueError(
-                    f"scan: a schedule in `segment` must be of as many steps as the sequence has; got one of "
-                    f"{self.segment.steps} steps, and T = {length}. Take rnnscan.checkpointing.nested({length}, ...)."
+                    f"scan: a schedule in `segment` must have as many steps as the sequence; got a schedule of "
+                    f"{self.segment.steps} steps, and T = {length}. Use rnnscan.checkpointing.nested({length}, ...)."
                 )
             return self.segment.sub_scans or (SubScan(0, None),)
         if self.segment == "sqrt":
@@ -158,7 +156,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """A budget in place of a memory choice; made by `Memory.fit`. It is not a `Memory`: `scan` plans one to fit it.
+    """A budget in place of a memory choice, from `Memory.fit`. `scan` plans a `Memory` to fit it.
 
     Attributes:
         bytes: the budget.
@@ -170,9 +168,9 @@ class MemoryBudget:
 
 
 def check_names(memory: Memory, names: Names) -> None:
-    """Refuse a memory choice that speaks of a name which the cell does not have.
+    """Reject names that the cell does not define.
 
-    JAX would not notice: under its policies a misspelt name silently recomputes, or keeps, everything.
+    JAX would not: with its policies, a misspelt name silently recomputes, or keeps, everything.
     """
     chosen = {"recompute": () if memory.recompute == "all" else memory.recompute, "offload": memory.offload}
     for field, wanted in chosen.items():
@@ -186,7 +184,7 @@ def check_names(memory: Memory, names: Names) -> None:
 
 
 def kept_names(memory: Memory, names: Names) -> frozenset[str]:
-    """The names whose values stay between the forward and the backward pass, on the device or on the host."""
+    """The names of the kept values, on the device or on the host."""
     if memory.recompute == "all":
         return frozenset()
     return frozenset(names.known).difference(memory.recompute)

@@ -1,4 +1,4 @@
-"""What a cell is: three protocols, each for what more it can do, and the check of them.
+"""Three protocols of cells, each with more members than the one before, and their check.
 
 Cell                cell(params, carry, x) -> (carry, y)    scan, explain, memory_report, plan
 InitializableCell   ... with `init` and `initial_carry`     the modules of linen and nnx
@@ -77,7 +77,7 @@ class InitializableCell(Cell, Protocol):
 
 @runtime_checkable
 class ComposableCell(InitializableCell, Protocol):
-    """A cell that goes into other cells and into nets, as all cells of the library do.
+    """A cell for use in other cells and in nets. All cells of the library are composable.
 
     Attributes:
         names: the names of the intermediates that a memory choice may list.
@@ -112,7 +112,7 @@ def check_cell(function: str, cell: Any, protocol: type = ComposableCell) -> Non
     Args:
         function: the caller's name, for the message.
         cell: the value.
-        protocol: what the caller needs of a cell.
+        protocol: the protocol that the caller needs.
 
     Raises:
         TypeError: if it lacks a member, or is not callable with three arguments.
@@ -125,16 +125,16 @@ def check_cell(function: str, cell: Any, protocol: type = ComposableCell) -> Non
 
 
 def _problem(cell: Any, members: tuple[str, ...]) -> str | None:
-    """What was given in place of a cell, and how to fix it; None for a cell."""
+    """The given value, and how to fix the error; None for a cell."""
     if isinstance(cell, type):
         return f"the class {cell.__name__}. Pass an object of it, {cell.__name__}(...)."
     if isinstance(cell, jax.core.Tracer):
         return (
-            f"the traced value {describe(cell)}. A cell of your own is no argument of jax.jit, unless it is static: "
-            "name it in static_argnums, or close over it."
+            f"the traced value {describe(cell)}. A cell of your own must be a static argument of jax.jit: name it in "
+            "static_argnums, or close over it."
         )
     if hasattr(cell, "runs_in_pieces"):
-        return f"the net {cell!r}. A net runs whole sequences, net(params, xs). Pass the cell that is in it."
+        return f"the net {cell!r}. A net runs whole sequences, net(params, xs). Pass its cell."
     lacking = [member for member in members if not hasattr(cell, member)]
     if lacking or not callable(cell):
         return f"{describe(cell)}{f', without {listing(lacking)}' if lacking else ''}. {_fix(cell, members)}"
@@ -156,7 +156,7 @@ def _fix(cell: Any, members: tuple[str, ...]) -> str:
 def _signature_problem(cell: Any) -> str | None:
     try:
         signature = inspect.signature(cell)
-    except (TypeError, ValueError):  # Some callables have none, such as those of C extensions.
+    except (TypeError, ValueError):  # Some callables of C extensions have no signature.
         return None
     if _takes(signature, 3):
         return None

@@ -1,6 +1,6 @@
 """scan(): run any cell over time.
 
-`prepare` checks the arguments and puts padding and resets around the cell; an engine runs the result.
+`prepare` checks the arguments and adds padding and resets to the step; an engine runs the result.
 """
 
 import warnings
@@ -40,9 +40,9 @@ def scan(
     truncate: int | None = None,
     engine: Literal["auto", "fission", "lax"] = "auto",
 ) -> tuple[Any, Any]:
-    """Run a cell over time, keeping in memory what `memory` says.
+    """Run a cell over time. `memory` controls which values are kept for the backward pass.
 
-    With the default arguments, and apart from what is kept for the backward pass, this is
+    With the default arguments, this computes
 
         ys = []
         for x in xs:
@@ -50,56 +50,53 @@ def scan(
             ys.append(y)
         return carry, stack(ys)
 
-    Like `lax.scan` it takes any pytree as params, carry, xs and ys, integer and key-typed leaves among them; arrays
-    that the cell closes over get gradients; it works under `jit`, `grad`, `vmap`, and in gradients of gradients.
+    Like `lax.scan`, it takes any pytrees as params, carry, xs and ys, also with integer and key-typed leaves. Arrays
+    that the cell closes over get gradients. It works under `jit`, `grad` and `vmap`, and in gradients of gradients.
 
     Args:
         cell: a pure function `cell(params, carry, x) -> (carry, y)`. The new carry has the structure, shapes and
             dtypes of the old one; y may be None.
-        params: whatever the cell takes as parameters.
+        params: the cell's parameters, any pytree.
         carry: the carry before the first step. A leaf may leave out the batch axis, `(H,)` for `(N, H)`: the rows share
             it, and its gradient is the sum over them.
         xs: the inputs, time-major: a pytree of leaves `(T, ...)`; or None, with `length`.
-        length: T, where there is no `xs`; otherwise it must agree with `xs`.
+        length: T; needed without `xs`, else it must agree with `xs`.
         reverse: run from the last step to the first; `ys` stays in the order of `xs`.
-        unroll: steps a trip of the loop, as in `lax.scan`. 2 to 4 can pay on a CPU; compile time grows with it.
-        memory: what to keep between the forward and the backward pass (`Memory`), or a budget for it (`Memory.fit`);
-            None: plain autodiff of `lax.scan`.
+        unroll: steps per iteration of the loop, as in `lax.scan`. 2 to 4 can pay on a CPU; compile time grows with it.
+        memory: the memory choice (`Memory`), or a budget (`Memory.fit`); None: plain autodiff of `lax.scan`.
         seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. 0 and above T are allowed.
-        mask: `(T, N)` booleans, true where a step is valid; instead of `seq_lengths`.
-        reset: `(T, N)` booleans: where true, the row's carry goes back to `reset_to` before the step consumes its
-            input. A padded step does not happen, and neither does its reset.
-        reset_to: the carry that `reset` goes back to, like `carry`; a leaf `(H,)` is shared by the rows. None: the
-            cell's own `initial_carry`, and never the `carry` that is passed: a sequence that runs in windows, with its
-            carry handed on, equals the whole. A plain function has no `initial_carry` and needs `reset_to`. Gradients
-            flow into it.
-        padding: what a step that is not valid leaves behind. "zero": every leaf of the carry is held and y is zero;
-            "hold": the carry is held and y is the last valid one, zero before any; "drop": carry and y are zero.
-        truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., counted in the
-            order in which the steps run.
-        engine: "fission" runs step by step only what is recurrent (`rnnscan.explain` shows what it finds). "lax" is
-            one plain `lax.scan` over a checkpointed cell: the reference. "auto" picks fission, and lax for cells that
-            fission cannot take apart: those with side effects, and those that keep a name within a vmap or a branch.
-            Both keep the same names, and both have forward and reverse mode in every order.
+        mask: `(T, N)` booleans, true at valid steps; an alternative to `seq_lengths`.
+        reset: `(T, N)` booleans: where true, the row's carry returns to `reset_to` before the step reads its input.
+            Resets at padded steps have no effect.
+        reset_to: the carry after a reset, like `carry`; rows share a leaf `(H,)`. None: the cell's own
+            `initial_carry`, never the `carry` argument, so that windows of a sequence equal the whole. A plain function
+            has no `initial_carry` and needs `reset_to`. Gradients flow into it.
+        padding: the results of padded steps. "zero": the carry is held and y is zero. "hold": the carry is held and y
+            is the last valid one, zero before any. "drop": carry and y are zero.
+        truncate: no gradient flows through the carry into steps `truncate`, `2 * truncate`, ..., in running order.
+        engine: "fission" runs only recurrent work step by step (`rnnscan.explain` shows the split). "lax" is one plain
+            `lax.scan` over a checkpointed cell: the reference. "auto" picks fission where it can, and else lax: for
+            cells with side effects, or with a kept name inside a vmap or a branch. Both engines keep the same names,
+            and support forward and reverse mode in every order.
 
-    With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)` and leaves of xs `(T, N, ...)`, or
-    `(T,)` where one value is shared by all rows. A row without a batch axis has a scalar `seq_lengths`, and `mask` and
-    `reset` of shape `(T,)`. The cell sees zeros in place of padded inputs, so it must be finite
-    there; what the padding holds, NaN included, reaches neither values nor gradients.
+    With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)`. Leaves of xs are `(T, N, ...)`, or
+    `(T,)` if all rows share them. A row without a batch axis has a scalar `seq_lengths`, and `mask` and `reset` are
+    `(T,)`. The cell reads zeros in place of padded inputs, and must be finite there. Padding values, NaN included,
+    reach neither values nor gradients.
 
-    A cell with side effects, such as `jax.experimental.io_callback`, does them once a step: nothing of it is computed
-    again, and to ask for that is an error. What `jax.debug` prints is printed again where a step is.
+    A cell with side effects, such as `jax.experimental.io_callback`, is never recomputed, so that they happen once a
+    step; a memory choice that recomputes is an error. `jax.debug` prints again when a step is recomputed.
 
-    Outside `jax.jit` the compiled program of a call is kept, as `lax.scan` keeps its own, for each cell, choice of
-    options and shapes: for plain functions by identity, for cells of the library by value. A cell that closes over
-    arrays, such as a lambda that reads a model, compiles at every call. A training step belongs under `jax.jit`.
+    Outside `jax.jit`, `scan` caches compiled programs, as `lax.scan` does, by cell, options and shapes: plain functions
+    by identity, cells of the library by value. A cell that closes over arrays, such as a lambda that reads a model,
+    compiles at every call. A training step belongs under `jax.jit`.
 
     Returns:
-        The carry after the last step, and the y of all steps, stacked: leaves `(T, ...)`.
+        The carry after the last step, and the stacked y of all steps: leaves `(T, ...)`.
 
     Raises:
         TypeError: if a structure or dtype is wrong, such as a carry that the cell returns with another type.
-        ValueError: if a value or shape is wrong, or `memory` names what the cell does not.
+        ValueError: if a value or shape is wrong, or `memory` has a name that the cell does not define.
 
     Example:
         >>> import jax
@@ -129,7 +126,7 @@ def scan(
     arrays = (params, carry, xs, seq_lengths, mask, reset, reset_to)
     results = run_compiled(_run, cell, arrays, options | {"memory": memory})
     if memory is not None:
-        _warn_of_what_saves_nothing(memory, checks.sequence_length(xs, length), unroll)
+        _warn_if_nothing_is_saved(memory, checks.sequence_length(xs, length), unroll)
     return results
 
 
@@ -146,7 +143,7 @@ def _run(
     kept: bool = False,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """Prepare a call and run it. `kept`: this trace of it is for later calls too."""
+    """Prepare a call and run it. `kept`: the trace is cached for later calls."""
     rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
     with inside_scan():
         call = prepare(cell, params, carry, xs, **rows, **options)
@@ -158,17 +155,17 @@ def _run(
     return carry, ys
 
 
-def _warn_of_what_saves_nothing(memory: Memory, length: Any, unroll: int | bool) -> None:
+def _warn_if_nothing_is_saved(memory: Memory, length: Any, unroll: int | bool) -> None:
     if memory.offload and jax.default_backend() == "cpu":
         warnings.warn(
-            f"scan: offload={memory.offload!r} saves nothing on a CPU, whose memory is the host's. "
-            "It pays on a GPU or TPU; on a CPU use `recompute` or `segment`.",
+            f"scan: offload={memory.offload!r} saves nothing on a CPU, because its memory is the host's. "
+            "Use `recompute` or `segment`.",
             stacklevel=3,
         )
     unrolls_all = unroll is True or (is_count(length, least=2) and length <= unroll)
     if unrolls_all and length != 1 and memory.segment is None:
         warnings.warn(
-            f"scan: unroll={unroll} leaves no loop of the {length} steps, so XLA merges what is computed again with "
-            "the forward pass, and the memory choice saves nothing. Unroll fewer, or set `segment`, or memory=None.",
+            f"scan: unroll={unroll} leaves no loop of the {length} steps, so XLA merges the recomputation with the "
+            "forward pass, and the memory choice saves nothing. Unroll fewer, or set `segment`, or memory=None.",
             stacklevel=3,
         )

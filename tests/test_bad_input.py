@@ -178,7 +178,7 @@ CASES = {
     "lengths of the wrong size": (
         scan(seq_lengths=jnp.array([1, 2])),
         ValueError,
-        ["`seq_lengths` or `mask` speaks of 2 rows", "axis 0 of `carry['count']` must have size 2", "int32[3]"],
+        ["`seq_lengths` or `mask` has 2 rows", "axis 0 of `carry['count']` must have size 2", "int32[3]"],
     ),
     "lengths that are floats": (scan(seq_lengths=jnp.ones(3)), ValueError, ["integers of shape (N,)", "float32[3]"]),
     "lengths of two axes": (
@@ -222,7 +222,7 @@ CASES = {
     "recompute of side effects": (
         scan(counting([]), memory=rs.Memory(segment=2)),
         ValueError,
-        ["side effects is not computed again", "segment=2"],
+        ["side effects must not be recomputed", "segment=2"],
     ),
     "inputs that are no dictionary": (net(inputs=jnp.ones((5, 3, 4))), TypeError, ["`inputs` must be a dictionary"]),
     "input of one axis": (

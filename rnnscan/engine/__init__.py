@@ -1,1 +1,1 @@
-"""Engines: how a step runs over time. They know nothing of cells. Private: nothing here is part of the public API."""
+"""Private. Engines run a step over time. They know nothing of cells."""

@@ -12,7 +12,7 @@ def execute(plan: Plan) -> tuple[Any, Any]:
     """Run a planned call.
 
     Returns:
-        The final carry and the stacked y, as `lax.scan`.
+        The final carry and the stacked y.
     """
     call = plan.call
     carry, ys = fission.run(plan) if plan.route.engine == "fission" else lax.run(plan)

@@ -1,7 +1,4 @@
-"""The lax engine: one plain `lax.scan` over a checkpointed step.
-
-The reference that other engines are checked against.
-"""
+"""The lax engine: one plain `lax.scan` over a checkpointed step. It is the reference for the fission engine."""
 
 from typing import Any
 
@@ -19,7 +16,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
     """Run a plan under the rule of memory.
 
     Returns:
-        The final carry and the stacked y, as `lax.scan`.
+        The final carry and the stacked y.
     """
     call, memory = plan.call, plan.memory
     step = call.step
@@ -29,14 +26,14 @@ def run(plan: Plan) -> tuple[Any, Any]:
             return step(carry, x)
 
     def run_steps(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
-        # With inputs, `lax.scan` reads the length from them, so that it may be a symbolic dimension of `jax.export`.
+        # With inputs, `lax.scan` reads the length from them, which may be a symbolic dimension of `jax.export`.
         known = None if jax.tree.leaves(xs) else length
         return lax.scan(body, carry, xs, length=known, reverse=call.reverse, unroll=call.unroll)
 
     if memory is None:
         body = emitting_step
         return run_steps(call.carry, call.xs, call.length)
-    # Inside a loop nothing can be merged across its border, so the barriers against it are not needed.
+    # XLA merges nothing across the border of a loop, so no barriers are needed.
     body = jax.checkpoint(emitting_step, policy=checkpoint_policy(memory, call.names), prevent_cse=False)
     if memory.segment is None:  # Then the length may be a symbolic dimension.
         return run_steps(call.carry, call.xs, call.length)

@@ -1,4 +1,4 @@
-"""The plans that a function runs, in order, for reports that describe them."""
+"""Observe the plans that run, for reports that describe them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ class Observed:
     """A plan that ran.
 
     Attributes:
-        plan: the plan, with the arrays of the trace that it ran in.
+        plan: the plan, with the arrays of its trace.
         ys: the stacked outputs.
     """
 
@@ -27,7 +27,7 @@ _observed: ContextVar[list[Observed] | None] = ContextVar("_observed", default=N
 
 @contextmanager
 def observing() -> Iterator[list[Observed]]:
-    """Within this context, every plan that runs is added to the list. A scan within a cell is not."""
+    """A context that lists the plans of all scans that run in it, except scans inside a cell."""
     found: list[Observed] = []
     with _observing_to(found):
         yield found
@@ -35,13 +35,13 @@ def observing() -> Iterator[list[Observed]]:
 
 @contextmanager
 def inside_scan() -> Iterator[None]:
-    """Within this context, a scan is one within a cell."""
+    """A context for the inside of a cell, whose scans are not observed."""
     with _observing_to(None):
         yield
 
 
 def observe(plan: Plan, ys: Any) -> None:
-    """Add a plan to the list of the context, if there is one."""
+    """Add a plan to the list of the context, if any."""
     found = _observed.get()
     if found is not None:
         found.append(Observed(plan, ys))

@@ -1,4 +1,4 @@
-"""The plan of a call: all that is decided before it runs."""
+"""The plan of a call: all decisions, before it runs."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory choice in force. A side effect must happen once, so such a cell has plain autodiff."""
+        """The memory choice in force. Side effects must happen once, so cells with them get plain autodiff."""
         return None if self.call.info.has_side_effects else self.call.memory
 
     @property
@@ -42,7 +42,7 @@ class Plan:
 
     @cached_property
     def step(self) -> FlatStep:
-        """The step as a program, with the named values to keep among its outputs."""
+        """The step as a program whose outputs include the named values to keep."""
         return self.call.flat.keeping(self.kept_names, self.call.names)
 
     @property
@@ -52,6 +52,6 @@ class Plan:
         return [*self.call.traced.consts, *(leaves[index] for index in self.step.unchanged)]
 
     def scan(self, length: int) -> ScanPlan:
-        """How the fission engine runs a scan, or one segment of it, of so many steps."""
+        """The fission engine's plan for a scan, or a segment of it, of this length."""
         chosen = None if self.memory is None else self.memory.chunk
         return ScanPlan(self.step, length, self.call.reverse, self.call.unroll, chosen)

@@ -1,7 +1,7 @@
-"""Compiled programs of calls outside `jax.jit`, one for each cell, choice of options and shapes.
+"""Compiled programs of calls outside `jax.jit`, cached by cell, options and shapes.
 
-`lax.scan` keeps what it traced and compiled for a function that it has seen. So does `scan`: the whole call, checks
-included, is jitted once per cell. A call inside a jitted function needs none of this and runs as it is.
+`scan` jits a whole call, checks included, once per cell, as `lax.scan` caches the trace of a function. Calls inside a
+jitted function need no cache.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,41 +19,41 @@ from jax import lax
 # (cell, *arrays, **options) -> results
 Run = Callable[..., Any]
 
-# A program keeps a cell that compares by value alive, and never a function, which may close over anything.
+# A program keeps a cell alive that compares by value, but never a function, which may close over anything.
 _PROGRAMS = 128
 _of_functions: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
 class ClosesOverArraysError(Exception):
-    """Raised while a program is traced for a cell that closes over arrays, which may be others at the next call."""
+    """Raised while tracing a cell that closes over arrays, because they may change before the next call."""
 
 
 def run_compiled(run: Run, cell: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Run a call by the program that is kept for it, or as it is where none can be kept.
+    """Run a call with its cached program, or directly if it cannot be cached.
 
     Args:
-        run: `run(cell, *arrays, **options)`. With `kept=True`, as it is traced for a program, it raises
-            `ClosesOverArraysError` for a cell that does.
-        cell: the cell. A program is kept for plain functions, by identity, and for what compares by value.
-        arrays: pytrees of arrays, which the program takes as arguments.
-        options: the other options, which it is compiled for.
+        run: `run(cell, *arrays, **options)`. With `kept=True`, for the trace of a program, it raises
+            `ClosesOverArraysError` for cells that do.
+        cell: the cell. Plain functions are cached by identity, and other cells if they compare by value.
+        arrays: pytrees of arrays, the arguments of the program.
+        options: the other options, constants of the program.
 
     Returns:
-        What `run` returns.
+        The result of `run`.
     """
-    run_as_it_is = partial(run, cell, *arrays, **options)
+    run_directly = partial(run, cell, *arrays, **options)
     if _is_staged() or not _are_arrays(arrays):
-        return run_as_it_is()
+        return run_directly()
     programs = _programs_of(cell)
-    # With their types: 2.0 equals 2 and True equals 1, and the checks of a kept program do not run again.
+    # With types, because 2.0 == 2 and True == 1, and a cached program does not run its checks again.
     key = (run, *((name, type(value), value) for name, value in options.items()))
     if programs is None or not _is_hashable(key):
-        return run_as_it_is()
+        return run_directly()
     program = programs.get(key)
     if program is None:
         program = programs[key] = jax.jit(_traceable(run, cell, options))
     if program is _NOT_KEPT:
-        return run_as_it_is()
+        return run_directly()
     try:
         return program(*arrays)
     except ClosesOverArraysError:
@@ -63,18 +63,18 @@ def run_compiled(run: Run, cell: Any, arrays: tuple[Any, ...], options: dict[str
         jax.errors.TracerArrayConversionError,
         jax.errors.TracerIntegerConversionError,
     ):
-        # The cell asks for the values of its parameters, which it has outside of jit.
+        # The cell reads concrete values of its parameters, which it has only outside of jit.
         programs[key] = _NOT_KEPT
-    return run_as_it_is()
+    return run_directly()
 
 
 _NOT_KEPT = object()
-# What compares by identity and does not change.
+# They compare by identity and do not change.
 _UNCHANGING = (type(None), type, FunctionType, BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp, type(jax.jit(len)))
 
 
 def _programs_of(cell: Any) -> dict[Hashable, Any] | None:
-    """The programs of a cell by their options; None for a cell whose behaviour its identity does not tell."""
+    """The programs of a cell by options; None for a cell that may change without comparing unequal."""
     if isinstance(cell, FunctionType):
         return _of_functions.setdefault(cell, {})
     return _of_values(cell) if _compares_by_value(cell) and _is_hashable(cell) else None
@@ -86,7 +86,7 @@ def _of_values(cell: Hashable) -> dict[Hashable, Any]:
 
 
 def _traceable(run: Run, cell: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """The call as a function of its arrays, which does not keep a function alive that it calls."""
+    """The call as a function of its arrays. It keeps no plain function alive."""
     find: Callable[[], Any] = ref(cell) if isinstance(cell, FunctionType) else lambda: cell
 
     def scan(*arrays: Any) -> Any:
@@ -96,17 +96,17 @@ def _traceable(run: Run, cell: Any, options: dict[str, Any]) -> Callable[..., An
 
 
 def _is_staged() -> bool:
-    """Whether what runs now is traced into a program: under `jit`, or in the body of a loop."""
+    """Whether the current operations are traced: under `jit`, or in the body of a loop."""
     return isinstance(lax.full((), 0), jax.core.Tracer)
 
 
 def _are_arrays(tree: Any) -> bool:
-    """Whether all leaves can be arguments of a jitted function that mean there what they mean outside of it."""
+    """Whether all leaves mean the same as arguments of a jitted function as outside of it."""
     return all(isinstance(leaf, jax.Array | np.ndarray | np.generic | float) for leaf in jax.tree.leaves(tree))
 
 
 def _compares_by_value(part: Any) -> bool:
-    """Whether equal cells do the same: a cell, or a part of one, that holds no object which may change."""
+    """Whether equal cells behave equally: a cell, or a field of one, holds no mutable object."""
     if isinstance(part, _UNCHANGING):
         return True
     if isinstance(part, tuple):
@@ -119,6 +119,6 @@ def _compares_by_value(part: Any) -> bool:
 def _is_hashable(value: Any) -> bool:
     try:
         hash(value)
-    except TypeError:  # A field of it is an array or a list, say.
+    except TypeError:  # A field may be an array or a list.
         return False
     return True

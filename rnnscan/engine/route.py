@@ -1,4 +1,4 @@
-"""route(): which engine runs a call, and why."""
+"""route(): choose the engine of a call."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ class Route:
 
     Attributes:
         engine: the engine.
-        reason: why it is not the fission engine, in words; empty if it is.
+        reason: why it is not the fission engine; empty if it is.
     """
 
     engine: Literal["fission", "lax"]
@@ -32,8 +32,8 @@ def route(call: Call) -> Route:
     reason = _fallback_reason(call)
     if reason and call.engine == "fission":
         raise ValueError(
-            f'scan: engine="fission" must be able to take the cell apart; it cannot, because {reason}. Set '
-            'engine="auto", which runs such a call by one plain lax.scan.'
+            f'scan: engine="fission" cannot run this call, because {reason}. Set engine="auto", which runs it with one '
+            "plain lax.scan."
         )
     return Route("lax", reason) if reason else Route("fission")
 

@@ -1,4 +1,7 @@
-"""Segments: only the carry between them is kept, and each runs again when its gradient is due."""
+"""Segments: only the carry between them is kept. Each runs again on the backward pass.
+
+Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,29 +20,29 @@ Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
 
 
 def run_sub_scans(run: Run, carry: Any, xs: Any, *, sub_scans: Sequence[SubScan], reverse: bool) -> tuple[Any, Any]:
-    """Run a sequence as scans one after the other, each over segments of its own.
+    """Run a sequence as several scans, one after the other, each with its own segments.
 
     Args:
         run: runs one segment of the innermost kind.
         carry: the initial carry.
         xs: a pytree of leaves `(T, ...)`, or None.
         sub_scans: the scans, in the order of the steps.
-        reverse: from the last step to the first; `run` has to know of it too.
+        reverse: from the last step to the first; `run` must do the same.
 
     Returns:
         The final carry and the stacked y.
     """
     if len(sub_scans) == 1:
-        (part,) = sub_scans
-        return run_segments(run, carry, xs, length=part.steps, segments=part.segment or (), reverse=reverse)
-    total, done = sum(part.steps for part in sub_scans), 0
+        (one,) = sub_scans
+        return run_segments(run, carry, xs, length=one.steps, segments=one.segment or (), reverse=reverse)
+    total, done = sum(one.steps for one in sub_scans), 0
     stacks = []
-    for part in sub_scans:
-        start = total - done - part.steps if reverse else done
-        cut = jax.tree.map(lambda leaf, start=start, steps=part.steps: leaf[start : start + steps], xs)
-        carry, ys = run_segments(run, carry, cut, length=part.steps, segments=part.segment or (), reverse=reverse)
+    for one in sub_scans:
+        start = total - done - one.steps if reverse else done
+        cut = jax.tree.map(lambda leaf, start=start, steps=one.steps: leaf[start : start + steps], xs)
+        carry, ys = run_segments(run, carry, cut, length=one.steps, segments=one.segment or (), reverse=reverse)
         stacks.append(ys)
-        done += part.steps
+        done += one.steps
     return carry, _joined(stacks, reverse=reverse)
 
 
@@ -48,15 +51,15 @@ def run_segments(
 ) -> tuple[Any, Any]:
     """Run a scan over segments of a sequence.
 
-    A length that the segment does not divide leaves one shorter segment, the last in the order of the steps.
+    A remainder is one shorter segment, the last to run.
 
     Args:
         run: runs one segment of the innermost kind.
         carry: the initial carry.
         xs: a pytree of leaves `(length, ...)`, or None.
         length: number of steps.
-        segments: lengths of the nested segments, the longest first; none: the whole is run at once.
-        reverse: from the last segment to the first; `run` has to know of it too.
+        segments: lengths of the nested segments, the longest first; empty: one run of the whole.
+        reverse: from the last segment to the first; `run` must do the same.
 
     Returns:
         The final carry and the stacked y.
@@ -67,25 +70,25 @@ def run_segments(
 
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse)
-        # With the barriers: XLA dissolves a scan over one segment, and would then merge the second run with the first.
+        # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
         return jax.checkpoint(run_inner, policy=jax.checkpoint_policies.nothing_saveable)(carry, xs)
 
     count, rest = divmod(length, size)
     whole = slice(rest, None) if reverse else slice(0, count * size)
     shorter = slice(0, rest) if reverse else slice(count * size, None)
-    parts = []
+    stacks = []
     if count:
         cut = jax.tree.map(lambda leaf: leaf[whole].reshape(count, size, *leaf.shape[1:]), xs)
         carry, ys = lax.scan(lambda carry, xs: run_segment(carry, xs, size), carry, cut, length=count, reverse=reverse)
-        parts.append(jax.tree.map(lambda leaf: leaf.reshape(count * size, *leaf.shape[2:]), ys))
+        stacks.append(jax.tree.map(lambda leaf: leaf.reshape(count * size, *leaf.shape[2:]), ys))
     if rest or not count:
         carry, ys = run_segment(carry, jax.tree.map(lambda leaf: leaf[shorter], xs), rest)
-        parts.append(ys)
-    return carry, _joined(parts, reverse=reverse)
+        stacks.append(ys)
+    return carry, _joined(stacks, reverse=reverse)
 
 
 def _joined(stacks: Sequence[Any], *, reverse: bool) -> Any:
-    """Stacks of y, of consecutive steps in the order in which they ran, as one in the order of time."""
+    """Concatenate stacks of y, given in running order, in the order of time."""
     if len(stacks) == 1:
         return stacks[0]
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(reversed(stacks) if reverse else stacks))

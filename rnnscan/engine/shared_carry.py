@@ -1,7 +1,7 @@
-"""Initial carries without the batch axis: a leaf `(H,)` in place of `(N, H)` is shared by the rows.
+"""Initial carries without the batch axis: rows share a leaf `(H,)` in place of `(N, H)`.
 
-Whether a leaf leaves out the batch axis follows from the cell's own `initial_carry`, or from the carry that a step
-returns. A leaf that might be either, such as `(N,)` that comes out as `(N, N)`, is not shared.
+The cell's `initial_carry`, or the carry that a step returns, shows whether a leaf lacks the batch axis. An ambiguous
+leaf, such as `(N,)` that comes out as `(N, N)`, is not shared.
 """
 
 from collections.abc import Callable
@@ -29,35 +29,35 @@ class Rows:
 
     @staticmethod
     def of(xs: Any, *by_row: Any) -> "Rows | None":
-        """The rows that masks `(T, N)` have, or else the inputs; None where they have none, or do not agree."""
+        """The rows of masks `(T, N)`, or else of the inputs; None if there are none, or they disagree."""
         inputs = [leaf for leaf in jax.tree.leaves(xs) if leaf.ndim > 1]
         masks = [mask for mask in by_row if mask is not None and mask.ndim > 1]
         sizes = {leaf.shape[1] for leaf in masks or inputs}
         if len(sizes) != 1:
             return None
         (size,) = sizes
-        # The inputs come first: under `shard_map` a carry must vary as they do.
+        # Inputs first: under `shard_map`, a carry must vary over the same axes as they do.
         fitting = [leaf for leaf in (*inputs, *masks) if leaf.shape[1] == size and not is_key(leaf)]
         return Rows(size, fitting[0]) if fitting else None
 
     def repeat(self, leaf: Any) -> Any:
-        """A leaf `(...)` as `(N, ...)`, sharded as the rows are."""
+        """A leaf `(...)` as `(N, ...)`, sharded like the rows."""
         step = jnp.zeros_like(one_step(self.source), dtype=bool)
         rows = step.any(axis=tuple(range(1, step.ndim)))
         return repeat_over(leaf, rows.reshape(-1, *[1] * leaf.ndim))
 
 
 def share_by_cell(cell: Any, carry: Any, x: Any, rows: Rows | None) -> Any:
-    """Repeat leaves that lack the batch axis which the cell's own `initial_carry` gives them.
+    """Repeat leaves that lack the batch axis, by comparison with the cell's `initial_carry`.
 
     Args:
         cell: the cell.
-        carry: the carry that was passed.
+        carry: the given carry.
         x: the types of one step's input.
         rows: the batch axis.
 
     Returns:
-        The carry; as it was where the cell does not tell.
+        The carry; unchanged if the cell does not tell.
     """
     initial_carry = getattr(cell, "initial_carry", None)
     if rows is None or initial_carry is None:
@@ -69,7 +69,7 @@ def share_by_cell(cell: Any, carry: Any, x: Any, rows: Rows | None) -> Any:
     leaves = list(zip(jax.tree.leaves(carry), jax.tree.leaves(own), strict=True))
     if all(leaf.shape == there.shape for leaf, there in leaves):
         return carry
-    # The batch axis is the one that grows with the batch.
+    # The batch axis grows with the batch.
     grown = jax.tree.leaves(_types(initial_carry, jax.tree.map(lambda leaf: _with_one_row_more(leaf, rows.size), x)))
 
     def share(leaf: Any, there: Any, larger: Any) -> Any:
@@ -83,11 +83,11 @@ def share_by_cell(cell: Any, carry: Any, x: Any, rows: Rows | None) -> Any:
 
 
 def share_by_step(carry: Any, new_carry: Any, rows: Rows | None) -> Any:
-    """Repeat leaves that come out of a step with the batch axis in front, and are the same otherwise.
+    """Repeat leaves that a step returns with a batch axis in front and otherwise unchanged.
 
     Args:
-        carry: the carry that the step was given.
-        new_carry: the types that it returned.
+        carry: the step's carry.
+        new_carry: the types of its new carry.
         rows: the batch axis.
 
     Returns:
@@ -103,7 +103,7 @@ def share_by_step(carry: Any, new_carry: Any, rows: Rows | None) -> Any:
 
 
 def share_all(carry: Any, rows: Rows | None) -> Any:
-    """Repeat each leaf that may lack the batch axis; the very same carry where none may."""
+    """Repeat each leaf that may lack the batch axis; the same object if none does."""
     if rows is None or not any(_may_lack_rows(leaf, rows) for leaf in jax.tree.leaves(carry)):
         return carry
     return jax.tree.map(lambda leaf: rows.repeat(leaf) if _may_lack_rows(leaf, rows) else leaf, carry)
@@ -114,7 +114,7 @@ def _may_lack_rows(leaf: Any, rows: Rows) -> bool:
 
 
 def _types(initial_carry: Callable[[Any], Any], x: Any) -> Any:
-    # A cell of the user's may have an `initial_carry` with other arguments. Then it does not tell.
+    # A user's cell may have an `initial_carry` with other arguments.
     try:
         return jax.eval_shape(initial_carry, x)
     except Exception:

@@ -1,4 +1,4 @@
-"""Where the bytes go, counted and not estimated, and what they cost in time."""
+"""Reports on memory and time: explain, memory_report, plan, the trade-off, and pictures."""
 
 from rnnscan._byte_sizes import readable_bytes as readable_bytes
 from rnnscan.insight.measure_losses import Tradeoff as Tradeoff

@@ -1,4 +1,4 @@
-"""What a plan does with one step: the kind of each equation, where it runs, and which carry leaves are kept."""
+"""Describe a plan's step: the kind of each equation, where it runs, and which carry leaves are kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,17 +18,16 @@ Kind: TypeAlias = Literal["invariant", "parallel", "linear", "recurrent"]
 
 @dataclass(frozen=True)
 class EquationInfo:
-    """What was found of an equation.
+    """An equation of a step.
 
     Attributes:
         operation: the name of its primitive.
-        result: the type of what it makes, such as `float32[32,1024]`.
-        name: the label of what it makes, if it has one.
-        reads: what it reads, in order: numbers of equations, from 0 on, or "carry[0]", "x[0]" and "constant".
+        result: the type of its result, such as `float32[32,1024]`.
+        name: the name of its result, if it has one.
+        reads: the sources of its operands, in order: numbers of equations, from 0 on, "carry[0]", "x[0]" or "constant".
         kind: invariant, parallel, linear or recurrent.
-        forward: where it runs in the forward pass: once, at once for all steps of a chunk, or in which loop.
-        again: how the backward pass has its result, if it needs it: kept, computed again at once for all steps of a
-            chunk, or again in the loop.
+        forward: where it runs in the forward pass: once, at once for all steps of a chunk, or in a loop.
+        backward: how the backward pass gets its result: kept, or recomputed once, at once for a chunk, or in the loop.
     """
 
     operation: str
@@ -37,19 +36,19 @@ class EquationInfo:
     reads: tuple[int | str, ...]
     kind: Kind
     forward: str
-    again: str
+    backward: str
 
 
 @dataclass(frozen=True)
 class CarryInfo:
-    """What was found of a leaf of the carry.
+    """A leaf of the carry.
 
     Attributes:
         type: its type, such as `float32[32,256]`.
         loop: the number of the loop that carries it; leaves that feed each other share one. None: it does not change.
         kind: "unchanged", or the kind of that loop.
-        source: what makes the new one, as in `EquationInfo.reads`.
-        kept: what of it stays in memory for the backward pass.
+        source: the source of the new leaf, as in `EquationInfo.reads`.
+        kept: at which steps it is kept for the backward pass.
     """
 
     type: str
@@ -61,12 +60,12 @@ class CarryInfo:
 
 @dataclass(frozen=True)
 class StepDescription:
-    """What was found of a step.
+    """A step, as a plan runs it.
 
     Attributes:
-        equations: of each equation, in order.
-        carry: of each leaf of the carry.
-        y: what makes each leaf of y, as in `EquationInfo.reads`.
+        equations: its equations, in order.
+        carry: the leaves of its carry.
+        y: the source of each leaf of y, as in `EquationInfo.reads`.
     """
 
     equations: tuple[EquationInfo, ...]
@@ -75,20 +74,20 @@ class StepDescription:
 
 
 def describe(plan: Plan) -> StepDescription:
-    """Describe the step of a plan. A step that the lax engine runs is described as the fission engine would run it."""
+    """Describe the step of a plan. For the lax engine, say how the fission engine would run the step."""
     scan = plan.scan(plan.call.length)
-    step, parts = scan.step, scan.written
+    step, split = scan.step, scan.written
     loops = _loops(step)
     kinds: dict[Equation, Kind] = dict.fromkeys(step.program.equations, "parallel")
-    kinds.update(dict.fromkeys(parts.invariant, "invariant"))
+    kinds.update(dict.fromkeys(split.invariant, "invariant"))
     kinds.update((equation, loop.kind) for loop in loops for equation in loop.equations)
     labels = {atom: plan.call.names.labels[position] for position, atom in sorted(step.named.items(), reverse=True)}
     recomputed = set(scan.recomputed.batched)
 
-    def again(equation: Equation) -> str:
+    def backward(equation: Equation) -> str:
         if {*equation.outputs} & {*step.kept}:
             return "kept"
-        if equation in parts.invariant:
+        if equation in split.invariant:
             return "once"
         return "at once" if equation in recomputed else "in the loop"
 
@@ -100,8 +99,8 @@ def describe(plan: Plan) -> StepDescription:
             name=", ".join(labels[output] for output in equation.outputs if output in labels),
             reads=tuple(sources(atom) for atom in equation.inputs),
             kind=kinds[equation],
-            forward=_place(equation, parts),
-            again=again(equation),
+            forward=_place(equation, split),
+            backward=backward(equation),
         )
         for equation in step.program.equations
     ]
@@ -127,7 +126,7 @@ def _loops(step: FlatStep) -> list[_Loop]:
 
 
 def _sources(step: FlatStep) -> Callable[[Atom], int | str]:
-    """Where a value comes from: the number of an equation, or an argument of the step."""
+    """The function from a value to its source: the number of an equation, or an argument of the step."""
     carry = _whole_carry(step)
     known: dict[Atom, int | str] = {leaf: f"carry[{index}]" for index, leaf in carry.items()}
     known |= {leaf: f"x[{index}]" for index, leaf in enumerate(step.x)}
@@ -136,7 +135,7 @@ def _sources(step: FlatStep) -> Callable[[Atom], int | str]:
 
 
 def _whole_carry(step: FlatStep) -> dict[int, Atom]:
-    """All leaves of the carry by their places."""
+    """All leaves of the carry, by position."""
     unchanged = step.constants[len(step.constants) - len(step.unchanged) :]
     return dict(zip([*step.changing, *step.unchanged], [*step.carry, *unchanged], strict=True))
 
@@ -160,13 +159,13 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
     return tuple(found[place] for place in sorted(found))
 
 
-def _place(equation: Equation, parts: Split) -> str:
-    if equation in parts.invariant:
+def _place(equation: Equation, split: Split) -> str:
+    if equation in split.invariant:
         return "once"
-    loops = [str(number) for number, loop in enumerate(parts.loops, 1) if equation in loop.body]
+    loops = [str(number) for number, loop in enumerate(split.loops, 1) if equation in loop.body]
     if loops:
         return f"in loop {', '.join(loops)}"
-    return "at once" if equation in parts.at_once else "not needed"
+    return "at once" if equation in split.at_once else "not needed"
 
 
 def _type(atom: Atom) -> str:

@@ -1,4 +1,4 @@
-"""explain(): what the fission engine finds in a cell, and what is kept, computed again, and made at once."""
+"""explain(): show how the fission engine splits a cell, and which values are kept or recomputed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ from rnnscan.protocols import Cell
 
 @dataclass(frozen=True)
 class Explanation(Report):
-    """What the fission engine finds in one step of a cell. Print it, or show it in a notebook.
+    """How the fission engine splits one step of a cell. Print it, or show it in a notebook.
 
     Attributes:
         cell: the cell, in words.
         memory: the memory choice.
-        length: steps of the sequence that it is explained for.
-        engine: the engine that `engine="auto"` picks for the cell.
-        reason: why, if that is not the fission engine.
-        equations: what was found of each operation of the step.
-        carry: what was found of each leaf of the carry, by its place.
-        y: what makes each leaf of y: the number of an operation, or "carry[0]", "x[0]" or "constant".
+        length: the number of steps.
+        engine: the engine that runs the cell.
+        reason: why it is not the fission engine.
+        equations: the operations of the step.
+        carry: the leaves of the carry, by path.
+        y: the source of each leaf of y: the number of an operation, "carry[0]", "x[0]" or "constant".
     """
 
     cell: str
@@ -45,7 +45,7 @@ class Explanation(Report):
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many equations there are of each kind."""
+        """The number of equations of each kind."""
         counted = Counter(equation.kind for equation in self.equations)
         return {kind: counted[kind] for kind in ("invariant", "parallel", "linear", "recurrent")}
 
@@ -58,17 +58,17 @@ class Explanation(Report):
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
         yield "\n".join(lines)
-        rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.again) for one in self.equations]
-        yield Table(("operation", "result", "name", "kind", "forward", "again"), [rows], 6, _STYLES)
+        rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.backward) for one in self.equations]
+        yield Table(("operation", "result", "name", "kind", "forward", "backward"), [rows], 6, _STYLES)
 
 
 @dataclass(frozen=True)
 class NetExplanation(Report):
-    """What the fission engine finds in each scan of a net. Print it, or show it in a notebook.
+    """How the fission engine splits each scan of a net. Print it, or show it in a notebook.
 
     Attributes:
         net: the net, in words.
-        scans: an `Explanation` for each scan, by its name: `"net_0"`, `"net_1.forward"`.
+        scans: an `Explanation` of each scan, by name: `"net_0"`, `"net_1.forward"`.
     """
 
     net: str
@@ -107,7 +107,7 @@ def explain(
     memory: Memory = Memory(),
     **options: Any,
 ) -> Explanation | NetExplanation:
-    """Say which work of a cell the fission engine runs once, for many steps at once, and step by step.
+    """Show which work of a cell runs once, for many steps at once, and step by step.
 
     Nothing is computed. Each operation of one step is
 
@@ -116,8 +116,8 @@ def explain(
     - linear: it updates a carry by `c' = a * c + b`, elementwise;
     - recurrent: it updates a carry in any other way, and runs step by step.
 
-    The step is the one that `scan` runs, with padding and resets around the cell. A net takes the place of a cell as
-    `explain(net, params, xs, carry=None)`, and each of its scans is explained.
+    The step includes padding and resets around the cell. For a net, call `explain(net, params, xs, carry=None)`, which
+    explains each of its scans.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`, or a net.
@@ -125,14 +125,14 @@ def explain(
         carry: the initial carry, of the same.
         xs: the inputs, of the same, time-major: leaves `(T, N, ...)`; or None, with `length` among the options.
         memory: the memory choice to explain, or a budget (`Memory.fit`), which is planned first.
-        options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `engine` and so on.
+        options: other arguments of `scan`, or of the net, such as `seq_lengths`, `mask`, `reset` and `engine`.
 
     Returns:
-        An `Explanation`, or for a net a `NetExplanation`. Both show as text, as tables of rich, and as HTML.
+        An `Explanation`; for a net, a `NetExplanation`. Both show as text, with rich, and as HTML.
 
     Raises:
-        TypeError: if `memory` is no `Memory`, or `scan` refuses an argument's type.
-        ValueError: if `scan` refuses an argument's value.
+        TypeError: if `memory` is no `Memory`, or `scan` rejects an argument's type.
+        ValueError: if `scan` rejects an argument's value.
 
     Example:
         >>> import jax
@@ -148,7 +148,7 @@ def explain(
     """
     if not isinstance(memory, Memory | MemoryBudget):
         raise TypeError(
-            f"explain: `memory` must be a Memory; got {memory!r}. memory=None is plain autodiff, which splits nothing."
+            f"explain: `memory` must be a Memory; got {memory!r}. memory=None is plain autodiff, without a split."
         )
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, run, cell, params, carry, xs, options)
@@ -165,7 +165,7 @@ def explain(
 
 
 def _explanation(plan: Plan) -> Explanation:
-    """The explanation of a plan, while its arguments are traced."""
+    """Explain a plan, inside the trace of its arguments."""
     call, found = plan.call, describe(plan)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
     assert call.memory is not None

@@ -27,11 +27,11 @@ class Kept:
     """A value that is kept.
 
     Attributes:
-        source: what it is: something that the step closes over, the carry before the first step, a stack of the carry
-            before some or all steps, an output, an input, or a named value.
-        of: which one: the constant itself, the number of the leaf, or the name.
-        times: of how many steps it is kept; 1 for constants and the initial carry.
-        nbytes: how large all of it is.
+        source: its kind: a closed-over constant, the carry before the first step, a stack of the carry before some or
+            all steps, an output, an input, or a named value.
+        of: the constant itself, the number of the leaf, or the name.
+        times: the number of steps that it is kept for; 1 for constants and the initial carry.
+        nbytes: the bytes for all these steps.
     """
 
     source: Source
@@ -41,11 +41,11 @@ class Kept:
 
 
 def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
-    """The values that a plan keeps. To be called where the arguments of its call are being traced.
+    """The values that a plan keeps. Call it inside the trace of the plan's arguments.
 
     Returns:
-        The values; None where one step does not tell: with plain autodiff, where padding holds outputs after the scan,
-        and where a kept name is inside a vmap or a branch.
+        The values; None if one step does not determine them: with plain autodiff, if padding holds outputs after the
+        scan, or if a kept name is inside a vmap or a branch.
     """
     call, memory = plan.call, plan.memory
     if memory is None or (call.valid is not None and call.padding == "hold"):
@@ -73,7 +73,7 @@ def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
 
 
 def _with_whole_carry(step: FlatStep) -> FlatStep:
-    """The step with all leaves in its carry, as `lax.scan` has them."""
+    """The step with all leaves in its carry, as in `lax.scan`."""
     program, size = step.program, len(step.constants) - len(step.unchanged)
     unchanged = program.invariant[size:]
     program = replace(
@@ -86,7 +86,7 @@ def _with_whole_carry(step: FlatStep) -> FlatStep:
 
 
 def _of_later_scan(kept: Iterable[Kept]) -> Iterator[Kept]:
-    """What a scan keeps that goes on where another has ended: its constants are those of the first."""
+    """The values that a later sub-scan adds: the first one keeps the constants."""
     for one in kept:
         if one.source == "initial carry":
             yield replace(one, source="carry")
@@ -108,7 +108,7 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
 
 @dataclass(frozen=True)
 class _Read:
-    """Numbers of the constants, carry leaves, inputs and kept values that a backward pass reads."""
+    """Positions of the constants, carry leaves, inputs and kept values that a backward pass reads."""
 
     constants: Sequence[int]
     carry: Sequence[int]
@@ -126,7 +126,7 @@ class _Read:
 
 
 def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[Kept]:
-    """What the pull-back of each step reads, and nothing else: JAX drops the rest."""
+    """The values that the pull-back of each step reads. JAX drops the others."""
     read = _Read.among(step, _read_by_pull_back(step))
     yield from _constants(constants[index] for index in read.constants)
     yield from _stacks("carry", step.carry, read.carry, length)
@@ -137,12 +137,12 @@ def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[K
 
 
 def _varies(step: FlatStep, atom: Atom) -> bool:
-    """Whether a value differs from step to step. JAX takes one that does not out of the loop."""
+    """Whether a value differs from step to step. JAX moves the others out of the loop."""
     return atom in depending(step.program.equations, [*step.carry, *step.x])
 
 
 def _by_segments(step: FlatStep, constants: Sequence[Any], read: _Read, length: int, segment: int) -> Iterator[Kept]:
-    """What the longest segments are run again from."""
+    """The values from which the longest segments run again."""
     count = max(1, -(-length // segment))
     yield from _constants(constants[index] for index in read.constants)
     yield from _stacks("carry", step.carry, read.carry, count)
@@ -150,7 +150,7 @@ def _by_segments(step: FlatStep, constants: Sequence[Any], read: _Read, length: 
 
 
 def _read_in_segment(step: FlatStep) -> _Read:
-    """What a segment's second run reads: also what makes the carry that its later steps read."""
+    """The values that a segment's second run reads, to compute the carry for its later steps too."""
     values = _read_by_pull_back(step)
     while True:
         read = _Read.among(step, values)
@@ -162,7 +162,7 @@ def _read_in_segment(step: FlatStep) -> _Read:
 
 
 def _read_by_pull_back(step: FlatStep) -> set[Value]:
-    """What of its constants, carry, input and kept values a step's residuals are made of."""
+    """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
     given = [*step.constants, *step.carry, *step.x, *step.kept]
     ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))
 

@@ -1,4 +1,4 @@
-"""Kept bytes, peak temporary bytes and time of one loss under several memory choices, side by side."""
+"""Kept bytes, temporary bytes and time of one loss under several memory choices."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,16 +14,16 @@ from rnnscan.planning.bytes import kept_bytes, temporary_bytes
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """What one memory choice costs.
+    """The cost of one memory choice.
 
     Attributes:
         choice: its name.
         memory: the choice.
-        kept_bytes: what stays between the forward and the backward pass, counted.
-        temporary_bytes: what both passes need beside arguments and results, by XLA's memory analysis; None where the
+        kept_bytes: bytes kept between the forward and the backward pass, counted.
+        temporary_bytes: bytes of both passes besides arguments and results, by XLA's memory analysis; None if the
             backend has none.
         seconds: the time of both passes; the median of the rounds.
-        relative_time: the same beside the first choice's; the median of the rounds' ratios.
+        relative_time: the time relative to the first choice; the median of the rounds' ratios.
     """
 
     choice: str
@@ -43,18 +43,18 @@ def measure_losses(
 ) -> list[Tradeoff]:
     """Measure a loss of your own and its gradient under several memory choices.
 
-    All choices are compiled first. Then they take turns, `rounds` times, and times are compared within a round, so
-    that other work on the machine slows all of them alike. `measure_tradeoff` does the same for a cell or a net.
+    All choices are compiled first. Then they take turns, `rounds` times. Times are compared within a round, so that
+    other load on the machine affects all choices alike. `measure_tradeoff` does the same for a cell or a net.
 
     Args:
-        build: takes a memory choice and returns `(loss, arguments)`: a function with a scalar result that can be
-            differentiated with respect to all of its arguments, and these.
-        choices: memory choices by name; the first one is what the others' times are relative to.
-        rounds: how often each is run.
-        report: called with what is done next, in words.
+        build: takes a memory choice and returns `(loss, arguments)`: a function with a scalar result, differentiable
+            with respect to all of its arguments, and the arguments.
+        choices: memory choices by name; times are relative to the first one.
+        rounds: the number of runs of each choice.
+        report: called with a description of each stage.
 
     Returns:
-        A `Tradeoff` for each choice, in their order.
+        A `Tradeoff` for each choice, in order.
 
     Raises:
         ValueError: if there is no choice or no round.
@@ -83,7 +83,7 @@ def measure_losses(
         report(f"compiling {choice}")
         compiled.append(_compile(loss, arguments))
     for run, (_, arguments) in zip(compiled, built, strict=True):
-        _seconds(run, arguments)  # The first run of all is slower, and not counted.
+        _seconds(run, arguments)  # The first run is slower, and not counted.
     times = []
     for number in range(1, rounds + 1):
         report(f"round {number} of {rounds}")

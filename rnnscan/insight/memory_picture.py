@@ -1,4 +1,4 @@
-"""The picture of a memory report: what inference and training take, beside what XLA says, as bars."""
+"""The picture of a memory report: the predicted memory of inference and training, and XLA's figures, as bars."""
 
 from collections.abc import Iterable, Mapping
 
@@ -30,19 +30,19 @@ COLOURS = {
     "scratch": "#d9d9d9",
     "optimizer": "#d4b9da",
 }
-# What XLA tells apart: colours of their own, because arguments are parameters and inputs at once.
+# XLA counts parameters and inputs together, as arguments.
 XLA_COLOURS = {"XLA: arguments": "#636363", "XLA: results": "#969696", "XLA: temporary": "#bdbdbd"}
 
 
 def memory_figure(report: MemoryReport, title: str = "") -> Figure:
-    """Draw what `rnnscan.memory_report` found.
+    """Draw a report of `rnnscan.memory_report`.
 
     Args:
-        report: what it returned.
-        title: what stands above; nothing: the report's first line.
+        report: the report.
+        title: the title; empty: the report's first line.
 
     Returns:
-        A matplotlib figure: a bar for inference and one for training, predicted, each with what XLA says below it.
+        A matplotlib figure: the predicted bars of inference and training, each with XLA's bar below it.
     """
     bars: dict[str, Mapping[str, int]] = {}
     for name, phase in (("inference", report.inference), ("training", report.training)):
@@ -70,7 +70,7 @@ def memory_figure(report: MemoryReport, title: str = "") -> Figure:
 
 
 def _groups(phase: PhaseMemory) -> dict[str, int]:
-    """The bytes of a phase by what they are for, in the order of the colours."""
+    """The bytes of a phase by role, in the order of the colours."""
     sizes = dict.fromkeys(COLOURS, 0)
     for row in phase.rows:
         sizes["kept in host memory" if row.offloaded else row.role] += row.bytes

@@ -1,4 +1,4 @@
-"""memory_report(): the bytes that a scan takes, part by part: predicted, counted, and by XLA's analysis."""
+"""memory_report(): the memory of a scan, value by value: predicted, counted, and by XLA's analysis."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,22 +23,22 @@ from rnnscan.protocols import Cell
 
 @dataclass(frozen=True)
 class MemoryReport(Report):
-    """The memory that a scan takes. Print it, or show it in a notebook; `memory_figure` draws it.
+    """The memory of a scan. Print it, or show it in a notebook; `memory_figure` draws it.
 
-    The categories are those of DL4J's memory reports: "standard" is what the model is, its parameters, their gradients
-    and the optimizer's state, and what the cell closes over; "working fixed" and "working variable" is what a pass
-    works on, that which does not grow with the examples and that which does: inputs, carries, outputs, their
-    gradients, and scratch; "cached" is what the forward pass leaves for the backward pass beside its arguments.
+    The categories are those of DL4J's memory reports. "standard": parameters, their gradients, optimizer state, and
+    arrays that the cell closes over. "working variable": inputs, carries, outputs, their gradients, and scratch; it
+    grows with the number of examples. "working fixed": scratch that does not. "cached": values that the forward pass
+    keeps for the backward pass besides its arguments.
 
     Attributes:
         cell: the cell, in words.
         memory: the memory choice.
-        length: steps of the sequence.
-        batch: N, the examples that are run at once.
-        predicted: whether `training.kept_bytes` is predicted from one step; where JAX decides what is kept, as under
-            memory=None, it is counted.
-        inference: what the forward pass alone takes.
-        training: what gradients with respect to parameters, carry and inputs take.
+        length: the number of steps.
+        batch: N, the number of examples.
+        predicted: whether `training.kept_bytes` is predicted from one step. It is counted if JAX decides what to keep,
+            as under memory=None.
+        inference: the memory of the forward pass alone.
+        training: the memory of the gradients with respect to parameters, carry and inputs.
     """
 
     cell: str
@@ -93,13 +93,13 @@ class MemoryReport(Report):
 
 @dataclass(frozen=True)
 class NetMemoryReport(MemoryReport):
-    """The memory that a net takes: a report for each of its scans, and the whole.
+    """The memory of a net: a report of each of its scans, and one of the whole.
 
-    The attributes of `MemoryReport` are those of the whole net. They are no sums: the outputs of one part are the
-    inputs of the next, and parts do not peak at the same time.
+    The attributes of `MemoryReport` are those of the whole net. They are no sums over the scans: the outputs of one
+    scan are the inputs of the next, and scans do not peak at the same time.
 
     Attributes:
-        parts: a `MemoryReport` for each scan, by its name: `"net_0"`, `"net_1.forward"`. They are not compiled.
+        scans: a `MemoryReport` of each scan, by name: `"net_0"`, `"net_1.forward"`. They are not compiled.
     """
 
     scans: dict[str, MemoryReport] = field(default_factory=dict)
@@ -123,15 +123,15 @@ def memory_report(
     compile: bool = True,
     **options: Any,
 ) -> MemoryReport:
-    """The memory that `scan` takes with these arguments, in inference and in training.
+    """Report the memory of `scan` with these arguments, in inference and in training.
 
-    Nothing is computed. What is kept between the passes is predicted from the trace of one step, part by part, and
-    stands beside the count of the residuals of `jax.vjp`; what a pass needs beside it is predicted from the live ranges
-    of its jaxpr, and stands beside XLA's memory analysis of the compiled step.
+    Nothing is computed. The kept values are predicted from the trace of one step, and compared with the residuals of
+    `jax.vjp`, counted. The scratch memory of a pass is predicted from the live ranges of its jaxpr, and compared with
+    XLA's memory analysis of the compiled step.
 
     The training step is the gradient, with respect to parameters, carry and inputs, of the sum of the squares of all
-    that `scan` returns. The prediction of what it needs beside what is kept knows how XLA fuses, and not how it lays
-    out and schedules; on this library's cells it is mostly within a tenth of what XLA has for a CPU.
+    results of `scan`. The prediction of scratch memory models XLA's fusion, but not its layout and scheduling; for this
+    library's cells it is mostly within a tenth of XLA's figure for a CPU.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`.
@@ -139,20 +139,20 @@ def memory_report(
         carry: the initial carry, of the same.
         xs: the inputs, of the same, time-major: leaves `(T, N, ...)`; or None, with `length` among the options.
         memory: the memory choice, or a budget for it; None: plain autodiff.
-        optimizer: has `init(params) -> state`, as those of optax; None: none.
-        batch: N, the examples that are run at once; None: the axis that the carry's leaves begin with and that the
-            inputs have after time, or 1 where they do not agree on one.
+        optimizer: has `init(params) -> state`, as optax optimizers do; None: no optimizer.
+        batch: N, the number of examples; None: the first axis of the carry and the second of the inputs, or 1 if they
+            disagree.
         compile: whether to compile inference and training for XLA's analysis. Tracing takes a fraction of a second,
             compiling seconds.
-        options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `reset_to`, `engine` and so
-            on; arrays among them, or `jax.ShapeDtypeStruct`.
+        options: other arguments of `scan`, or of the net, such as `seq_lengths`, `mask`, `reset` and `engine`; arrays
+            or `jax.ShapeDtypeStruct`.
 
     Returns:
-        A `MemoryReport`, for a net a `NetMemoryReport`, which shows as text, as a table of rich, and as HTML.
+        A `MemoryReport`; for a net, a `NetMemoryReport`. Both show as text, with rich, and as HTML.
 
     Raises:
-        TypeError: if `optimizer` has no `init`, or `scan` refuses an argument's type.
-        ValueError: if `batch` is no number of examples, or `scan` refuses an argument's value.
+        TypeError: if `optimizer` has no `init`, or `scan` rejects an argument's type.
+        ValueError: if `batch` is no number of examples, or `scan` rejects an argument's value.
 
     Example:
         >>> import jax
@@ -176,15 +176,13 @@ def memory_report(
     """
     if optimizer is not None and not callable(getattr(optimizer, "init", None)):
         raise TypeError(
-            f"memory_report: `optimizer` must have a function `init(params)`, as optax's have; got {optimizer!r}. "
+            f"memory_report: `optimizer` must have a function `init(params)`, as in optax; got {optimizer!r}. "
             "Write optimizer=optax.adam(1e-3), say."
         )
     if batch is not None and not is_count(batch):
         raise ValueError(f"memory_report: `batch` must be a number of examples of at least 1; got {batch!r}.")
     if isinstance(cell, Net) and options.get("key") is not None:
-        raise ValueError(
-            "memory_report: a net is reported in evaluation; got a `key`. Leave it out: random choices keep keys alone."
-        )
+        raise ValueError("memory_report: a net is reported in evaluation, without dropout; got a `key`. Leave it out.")
     options = {name: _as_leaves(value) for name, value in options.items()}
     if isinstance(cell, Net) and carry is None:
         net: Any = cell
@@ -211,7 +209,7 @@ def memory_report(
 
 
 def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> Arguments:
-    """The arguments as shapes. A number in the carry takes the dtype of what the cell returns."""
+    """The arguments as shapes. A number in the carry takes the dtype that the cell returns."""
     params, xs = jax.eval_shape(lambda *arguments: arguments, params, xs)
     given = Arguments(run, cell, params, carry, xs, options)
     returned, _ = given.eval_shape(lambda *arrays: given.run(arrays))
@@ -224,7 +222,7 @@ def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, A
 
 
 def _scan_reports(given: Arguments) -> dict[str, MemoryReport]:
-    """A report for each scan of a net."""
+    """A report of each scan of a net, by name."""
     found: list[tuple[Any, ...]] = []
 
     def look(*arrays: Any) -> None:
@@ -240,12 +238,12 @@ def _scan_reports(given: Arguments) -> dict[str, MemoryReport]:
 
 
 def _as_leaves(value: Any) -> Any:
-    """Lists and numbers of an option that may be arrays, as arrays; other options as they are."""
+    """A list of numbers as an array; other options as they are."""
     return jnp.asarray(value) if isinstance(value, list) else value
 
 
 def _batch(carry: Any, xs: Any) -> int:
-    """The axis that all leaves of the carry begin with, and those of a step's input; 1 if it is not the same."""
+    """The size of the first axis of the carry and of a step's input; 1 if leaves disagree."""
     sizes = {leaf.shape[:1] for leaf in jax.tree.leaves(carry)}
     sizes |= {leaf.shape[1:2] for leaf in jax.tree.leaves(xs) if len(leaf.shape) > 1}
     return max(1, *sizes.pop()) if len(sizes) == 1 and () not in sizes else 1

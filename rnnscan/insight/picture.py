@@ -23,10 +23,10 @@ except ModuleNotFoundError as error:
 Axis: TypeAlias = Literal["kept", "temporary"]
 _AXES: dict[Axis, str] = {
     "kept": "kept between the forward and the backward pass",
-    "temporary": "needed by both passes beside arguments and results",
+    "temporary": "needed by both passes besides arguments and results",
 }
 BETTER = "lower left is better"
-# Where a label may stand beside its point, in points of print: the nearest places first.
+# Offsets of a label from its point, in points of print, nearest first.
 LABEL_PLACES = [
     (dx, dy)
     for distance in range(10, 180, 12)
@@ -42,12 +42,12 @@ def tradeoff_figure(
     chosen: str | None = None,
     budget: int | None = None,
 ) -> Figure:
-    """Draw what memory choices cost, and the front of those that no other choice beats in both.
+    """Draw the cost of memory choices, and their Pareto front.
 
     Args:
         rows: the choices, at least one.
-        title: what was measured.
-        axis: which bytes are drawn: "kept" between the passes, or the "temporary" ones of both.
+        title: the title.
+        axis: the bytes to draw: "kept" between the passes, or "temporary" in both.
         chosen: the name of the choice to mark.
         budget: bytes to mark on the axis.
 
@@ -83,16 +83,16 @@ def tradeoff_figure(
 
 
 def save_tradeoff_figure(rows: Sequence[Tradeoff], title: str, path: Path, **options: Any) -> None:
-    """Draw what memory choices cost, into a file.
+    """Draw the cost of memory choices into a file.
 
     Args:
         rows: the choices, at least one.
-        title: what was measured.
-        path: a file whose ending matplotlib knows, such as .png, .svg or .pdf. Missing directories are made.
+        title: the title.
+        path: a file with an ending that matplotlib knows, such as .png, .svg or .pdf. Missing directories are made.
         options: as in `tradeoff_figure`.
 
     Raises:
-        ValueError: if the ending is none that matplotlib can write.
+        ValueError: if matplotlib cannot write files with this ending.
     """
     check_picture_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,20 +103,20 @@ def _point(row: Tradeoff, axis: Axis) -> tuple[int | float, int | float]:
     nbytes = row.kept_bytes if axis == "kept" else row.temporary_bytes
     if nbytes is None:
         raise ValueError(
-            f"picture: with axis={axis!r} every choice must have temporary bytes; got none of {row.choice!r}, because "
-            "this backend has no memory analysis. Draw axis='kept'."
+            f"picture: axis={axis!r} needs temporary bytes of every choice; got none for {row.choice!r}, because this "
+            "backend has no memory analysis. Draw axis='kept'."
         )
     return max(nbytes, 1), row.relative_time
 
 
 def check_picture_file(path: Path) -> None:
-    """Refuse a file that no picture can be written to, before anything is measured.
+    """Reject a file that matplotlib cannot write, before the measurement.
 
     Args:
         path: the file.
 
     Raises:
-        ValueError: if the ending is none that matplotlib can write.
+        ValueError: if matplotlib cannot write files with this ending.
     """
     endings = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in endings:
@@ -127,8 +127,8 @@ def check_picture_file(path: Path) -> None:
 
 
 def _label_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[int | float, int | float]]]) -> None:
-    """Write each choice beside its point, where neither a label nor a point is yet."""
-    figure.canvas.draw()  # Places are known only once the layout is.
+    """Write each choice near its point, where there is no label and no point."""
+    figure.canvas.draw()  # Sets the layout, and with it the positions.
     taken = [text.get_window_extent().extents for text in axes.texts]
     for _, point in points:
         x, y = axes.transData.transform(point)

@@ -1,4 +1,4 @@
-"""plan(): a memory choice that fits a budget."""
+"""plan(): find a memory choice that fits a budget."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from rnnscan.protocols import Cell
 
 @dataclass(frozen=True, repr=False)
 class PlannedMemory(Memory):
-    """A memory choice that `plan` made, with what it expects of it.
+    """A memory choice of `plan`, with its expected memory and cost.
 
     Attributes:
-        temporary_bytes: what both passes need beside arguments and results, by XLA's memory analysis, and 2 % for what
-            differs between two programs.
+        temporary_bytes: bytes of both passes besides arguments and results, by XLA's memory analysis, and 2 % for
+            differences between programs.
         relative_cost: operations of a training step, relative to keeping every name.
     """
 
@@ -33,7 +33,7 @@ class PlannedMemory(Memory):
 
     @property
     def choice(self) -> Memory:
-        """The choice alone."""
+        """The choice, as a plain `Memory`."""
         return Memory(self.recompute, self.offload, self.segment, self.chunk)
 
 
@@ -50,21 +50,20 @@ def plan(
     last_only: bool = False,
     **options: Any,
 ) -> PlannedMemory:
-    """The fastest memory choice whose training step fits a budget.
+    """Find the fastest memory choice whose training step fits a budget.
 
-    The budget is for what a training step needs at once beside its arguments and results: what is kept between the
-    passes, and what either pass makes for itself. The step is the gradient, in parameters, carry and inputs, of a loss
-    that reads every output nonlinearly, such as a squared error, so that the outputs and their cotangents count. With
-    `last_only=True` the loss reads the last carry alone. What the loss makes beside that, such as logits, is not in it.
+    The budget is for the peak memory of a training step besides its arguments and results: the kept values and the
+    temporaries of both passes. The step is the gradient, in parameters, carry and inputs, of a loss that reads every
+    output nonlinearly, such as a squared error, so that the outputs and their cotangents count. With `last_only=True`
+    the loss reads the last carry alone. Other values of your loss, such as logits, do not count.
 
-    Choices of names, of segments, nested ones and schedules among them, of chunks, and of offloading where the device
-    has a memory of its own, are put in order of their cost, which is counted in operations. A choice that is predicted
-    to need no less than a cheaper one is left out. The others are compiled in that order until one fits by XLA's memory
-    analysis, except where the prediction is far above the budget. Order and predictions do not depend on the budget, so
-    a larger one never gives a plan of a higher cost.
+    The choices are recomputed names, segments (nested and scheduled ones too), chunks, and offloaded names if the
+    device has a memory of its own. `plan` sorts them by cost, in operations. It drops a choice whose predicted memory
+    is no less than that of a cheaper one, or far above the budget. It compiles the others in order until one fits by
+    XLA's memory analysis. Order and predictions do not depend on the budget, so a larger budget never costs more.
 
-    `Memory.fit(budget)` as the `memory` of `scan` plans in place. A net takes the place of a cell as
-    `plan(net, params, xs, carry=None, budget=budget)`; the budget and the choice are those of the whole net.
+    `scan(..., memory=Memory.fit(budget))` plans in place. For a net, `plan(net, params, xs, carry=None, budget=budget)`
+    plans one choice for the whole net.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`, or a net.
@@ -72,16 +71,16 @@ def plan(
         carry: a carry, of the same.
         xs: inputs `(T, ...)`, of the same; or None, with `length` among the options.
         budget: a number of bytes, or a string such as "512MiB" or "2GB".
-        objective: "time", the only one there is.
-        measure: whether to run all choices that fit, and take the fastest. It needs arrays and takes longer.
+        objective: "time", the only objective.
+        measure: whether to run all choices that fit, and take the fastest. This needs arrays and takes longer.
         last_only: whether the loss depends on the last carry alone, so that outputs need not be kept.
         options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `reset_to`, `engine`, `key`.
 
     Returns:
-        A `Memory`, which also says what it expects: its temporary bytes and its cost.
+        A `Memory`, with its temporary bytes and its cost.
 
     Raises:
-        ValueError: if the budget is no size, or nothing fits; the message says the least that would.
+        ValueError: if the budget is no size, or nothing fits; the message names a budget that does.
         TypeError: as `scan` does.
 
     Example:
@@ -107,7 +106,7 @@ def plan(
 
 
 def _fastest(step: TrainingStep, choices: Sequence[Memory]) -> int:
-    """The number of the choice that takes the least time; it needs arrays."""
+    """The number of the fastest choice. This needs arrays."""
     rows = measure_losses(step.build, {str(number): memory for number, memory in enumerate(choices)})
     return int(np.argmin([row.relative_time for row in rows]))
 

@@ -1,4 +1,4 @@
-"""The parts of a memory report: what takes memory in inference and in training, and how much of each there is."""
+"""The rows of a memory report: the values of inference and training, with their bytes."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from rnnscan.engine.plan import Plan
 from rnnscan.insight.kept_values import Kept, kept_values
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import scan_names
-from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.arguments import Arguments, is_float
 from rnnscan.planning.memory_prediction import host_is_device, predict_temporary
 
 
@@ -34,16 +34,16 @@ Category: TypeAlias = Literal["standard", "working fixed", "working variable", "
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One thing that takes memory.
+    """One value, or several, that take memory.
 
     Attributes:
-        name: what it is.
-        role: what it is for.
-        bytes: how large it is.
+        name: a description.
+        role: the role in the pass.
+        bytes: the size.
         per_example: whether it grows with the number of examples.
-        category: in DL4J's words, see `MemoryReport`.
-        kept: whether the backward pass reads it, so that it stays between the passes.
-        offloaded: whether it stays in the host's memory.
+        category: the category in DL4J's terms, see `MemoryReport`.
+        kept: whether it is kept for the backward pass.
+        offloaded: whether it is kept in host memory.
     """
 
     name: str
@@ -57,12 +57,12 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class CompiledBytes:
-    """What a compiled function takes, by XLA's memory analysis.
+    """The memory of a compiled function, by XLA's memory analysis.
 
     Attributes:
         arguments: bytes of its arguments.
         results: bytes of its results.
-        temporary: bytes that it needs beside them.
+        temporary: bytes of its temporaries.
     """
 
     arguments: int
@@ -71,20 +71,19 @@ class CompiledBytes:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of the three."""
         return self.arguments + self.results + self.temporary
 
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """What inference takes, or a training step.
+    """The memory of inference, or of a training step.
 
     Attributes:
-        parts: what takes memory.
-        peak_bytes: arguments, results and what is live beside them when that is the most; predicted. Without the
-            optimizer's state, which the step that is compiled does not have either.
-        compiled: the same by XLA's analysis of the compiled step; None where it was not asked for, or XLA has none.
-        counted_bytes: what is kept between the passes, counted on the residuals of `jax.vjp`.
+        rows: the values that take memory.
+        peak_bytes: the predicted peak: arguments, results and temporaries, without optimizer state.
+        compiled: the same by XLA's analysis of the compiled step; None if not compiled, or if XLA has no analysis.
+        counted_bytes: bytes kept between the passes, counted on the residuals of `jax.vjp`.
     """
 
     rows: tuple[ReportRow, ...]
@@ -94,52 +93,52 @@ class PhaseMemory:
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept between the passes, predicted; arguments that the backward pass reads are kept too."""
+        """Bytes kept between the passes, predicted. They include arguments that the backward pass reads."""
         return sum(row.bytes for row in self.rows if row.kept)
 
     @property
     def offloaded_bytes(self) -> int:
-        """What of it is kept in the host's memory."""
+        """The kept bytes that are in host memory."""
         return sum(row.bytes for row in self.rows if row.offloaded)
 
     def total(self, category: Category, *, per_example: bool) -> int:
-        """The bytes of a category that grow with the number of examples, or those that do not."""
+        """The bytes of a category that grow with the number of examples, or that do not."""
         return sum(row.bytes for row in self.rows if (row.category, row.per_example) == (category, per_example))
 
 
 @dataclass(frozen=True)
 class KeptRows:
-    """What is kept: which of the arguments, by their places, and which parts beside them."""
+    """The kept values: the paths of kept arguments, and rows for the others."""
 
     arguments: set[str]
     others: list[ReportRow]
 
 
 def predict_kept(given: Arguments) -> KeptRows | None:
-    """The values that the plan of each scan keeps; None where a plan does not tell."""
+    """Predict the kept values from the plan of each scan; None if a plan does not determine them."""
     found: list[KeptRows] = []
 
     def look(*arrays: Any) -> None:
-        named = _Named(dict(zip(map(id, arrays), given.places, strict=True)))
+        collector = _Collector(dict(zip(map(id, arrays), given.places, strict=True)))
         titles = [f"{name}: " for name in scan_names(given.cell)] if isinstance(given.cell, Net) else [""]
-        observed = given.plans(arrays)  # Held on to, because values are told by their identity.
+        observed = given.plans(arrays)  # Kept alive, because values are compared by identity.
         for title, ran in zip(titles, observed, strict=True):
             kept = kept_values(ran.plan)
             if kept is None:
                 return
-            named.add(title, ran, kept)
-        found.append(KeptRows(named.arguments, [*named.rows.values()]))
+            collector.add(title, ran, kept)
+        found.append(KeptRows(collector.arguments, [*collector.rows.values()]))
 
     given.eval_shape(look)
     return found[0] if found else None
 
 
-class _Named:
-    """The values that are kept, each once and by a name, while their scans are being traced.
+class _Collector:
+    """Collects the kept values inside the trace of their scans, each value once.
 
     Attributes:
-        arguments: the places of the arguments among them.
-        parts: the others, by their names.
+        arguments: the paths of kept arguments.
+        rows: rows of the others, by name.
     """
 
     def __init__(self, places: dict[int, str]) -> None:
@@ -149,12 +148,12 @@ class _Named:
         self.rows: dict[str, ReportRow] = {}
 
     def add(self, title: str, ran: Observed, kept: Iterable[Kept]) -> None:
-        """Add the values that one scan keeps, those of one name together, and the names that it does not keep."""
+        """Add the values that one scan keeps, in one row a name, and the names that it recomputes."""
         call, memory = ran.plan.call, ran.plan.memory
         assert memory is not None
         leaves = {"initial carry": call.carry, "x": call.xs, "y": ran.ys}
         values = {source: jax.tree.leaves(tree) for source, tree in leaves.items()}
-        # Segments cut inputs into new arrays, which no other scan shares.
+        # Segments copy inputs into new arrays, which no other scan shares.
         segmented = any(sub_scan.segment for sub_scan in memory.sub_scans(call.length))
         of_other_scans = frozenset(self.arguments)
         for one in kept:
@@ -177,7 +176,7 @@ class _Named:
 
 
 def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
-    """The part of a kept value that is no argument."""
+    """The row of a kept value that is not an argument."""
     call = plan.call
     if kept.source == "constant":
         return _closed_over(kept.nbytes)
@@ -195,7 +194,7 @@ def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
 
 
 def count_kept(given: Arguments) -> KeptRows:
-    """What autodiff keeps: the arguments among its residuals, and all others as one part."""
+    """Count the residuals of autodiff: the arguments among them, and one row for all others."""
 
     def residuals(*arrays: Any) -> list[Any]:
         return jax.tree.leaves(jax.vjp(lambda *arrays: given.run(arrays), *arrays)[1])
@@ -210,7 +209,7 @@ def count_kept(given: Arguments) -> KeptRows:
 
 
 def inference(given: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
-    """What the forward pass alone takes."""
+    """The memory of the forward pass alone."""
 
     def forward(*arrays: Any) -> list[Any]:
         return jax.tree.leaves(given.run(arrays))
@@ -223,18 +222,18 @@ def inference(given: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
 
 
 def training(given: Arguments, kept: KeptRows, counted: int, optimizer: Any, *, compile: bool) -> PhaseMemory:
-    """What the gradient step takes."""
+    """The memory of the training step."""
     floats = [
         index
         for index, (root, leaf) in enumerate(zip(given.roots, given.shapes, strict=True))
-        if root in _DIFFERENTIATED and _is_float(leaf)
+        if root in _DIFFERENTIATED and is_float(leaf)
     ]
 
     def gradients(*arrays: Any) -> list[Any]:
         def loss(*some: Any) -> Any:
             changed = dict(enumerate(arrays)) | dict(zip(floats, some, strict=True))
             results = jax.tree.leaves(given.run([*changed.values()]))
-            return sum((_square(leaf) for leaf in results if _is_float(leaf)), jnp.zeros(()))
+            return sum((_square(leaf) for leaf in results if is_float(leaf)), jnp.zeros(()))
 
         value, pull = jax.vjp(loss, *(arrays[index] for index in floats))
         return list(pull(jnp.ones_like(value)))
@@ -262,9 +261,9 @@ def _phase(
     *,
     compile: bool,
 ) -> PhaseMemory:
-    """Arguments and results, what is kept beside them, and what is left of the need for scratch."""
+    """A phase from the rows of its arguments, results and kept values. The rest of the predicted need is scratch."""
     need = predict_temporary(function, *given.shapes, fixed=given.roots.count("params"))
-    # XLA need not hold all that is kept at once: what no gradient reads, it drops.
+    # XLA drops kept values that no gradient reads, so the need may be below the kept bytes.
     cached = sum(row.bytes for row in kept if row.role == "kept" and (host_is_device() or not row.offloaded))
     scratch = max(0, need.nbytes - cached)
     fixed = min(need.fixed, scratch)
@@ -293,7 +292,7 @@ def _argument_rows(given: Arguments, kept: Iterable[str] = ()) -> list[ReportRow
 
 
 def _row_of(root: str, nbytes: int) -> ReportRow:
-    """Arrays of the size of an argument."""
+    """The row of an argument."""
     if root == "params":
         return ReportRow(root, "parameters", nbytes, False, "standard")
     return ReportRow(root, "carry and inputs", nbytes, True, "working variable")
@@ -312,10 +311,6 @@ _DIFFERENTIATED = ("params", "carry", "xs")
 
 def _places(root: str, tree: Any) -> list[str]:
     return [root + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
 def _square(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The picture of a step: its operations from the old carry on the left to the new one on the right, by kind."""
+"""The picture of a step: its operations by kind, from the old carry on the left to the new one on the right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
 
 COLOURS = {"invariant": "#bdbdbd", "parallel": "#74c476", "linear": "#6baed6", "recurrent": "#fdae6b"}
 GIVEN = "#f0f0f0"
-# What moves values and computes nothing is left out, and so is what spreads parameters over the batch.
+# Left out: operations that only move values, or broadcast parameters over the batch.
 SILENT = {
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p", "expand_dims", "pad", "real",
     "reshape", "slice", "split", "squeeze", "stop_gradient", "transpose",
@@ -38,7 +38,7 @@ SWEEPS = 24
 
 @dataclass
 class _Node:
-    """An operation, or what the step is given or returns; `reads` are the nodes whose values it takes."""
+    """An operation, an argument or a result of the step; `reads` are the nodes of its operands."""
 
     text: str
     colour: str
@@ -52,12 +52,12 @@ class _Node:
 
 
 def step_figure(explanation: Explanation, carry_names: Sequence[str], title: str = "") -> Figure:
-    """Draw what `rnnscan.explain` found.
+    """Draw an explanation of `rnnscan.explain`.
 
     Args:
-        explanation: what it returned.
-        carry_names: what to call the leaves of the carry.
-        title: what stands above.
+        explanation: the explanation.
+        carry_names: a name for each leaf of the carry.
+        title: the title.
 
     Returns:
         A matplotlib figure.
@@ -82,7 +82,7 @@ def step_figure(explanation: Explanation, carry_names: Sequence[str], title: str
 
 
 def _nodes(explanation: Explanation, carry_names: Sequence[str]) -> list[_Node]:
-    """The nodes of all operations that compute something, and of what goes in and comes out."""
+    """The nodes of the operations that compute something, and of the step's arguments and results."""
     given = {f"carry[{index}]": _Node(name, GIVEN, []) for index, name in enumerate(carry_names)}
     made: list[list[_Node]] = []
     nodes: list[_Node] = list(given.values())
@@ -114,7 +114,11 @@ def _nodes(explanation: Explanation, carry_names: Sequence[str]) -> list[_Node]:
 
 
 def _place(nodes: list[_Node]) -> None:
-    """Columns by the longest way from what is given; rows so that what belongs together is near."""
+    """Set columns by the longest path from an argument, and rows so that neighbours are near.
+
+    Source: the layers and the sweeps are those of Sugiyama, Tagawa and Toda 1981, "Methods for Visual Understanding of
+    Hierarchical System Structures".
+    """
     for node in nodes:
         node.column = 1 + max((source.column for source in node.reads), default=-1)
         for source in node.reads:
@@ -138,7 +142,7 @@ def _place(nodes: list[_Node]) -> None:
 
 
 def _order(column: list[_Node], *, to_the_left: bool) -> None:
-    """Put each node of a column beside its neighbours, and no two in one place."""
+    """Put each node of a column near its neighbours, in a row of its own."""
 
     def wanted(node: _Node) -> float:
         neighbours = node.reads if to_the_left else node.readers

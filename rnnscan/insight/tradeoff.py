@@ -1,4 +1,4 @@
-"""What memory choices cost a cell or a net, measured side by side."""
+"""measure_tradeoff(): measure the cost of memory choices for a cell or a net."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
@@ -30,7 +30,7 @@ def measure_tradeoff(
     """Measure the training step of a scan under several memory choices.
 
     The step is that of `plan`: the gradient, in parameters, carry and inputs, of a loss that reads every output
-    nonlinearly. `measure_losses` measures a loss of your own. A net takes the place of a cell as
+    nonlinearly. `measure_losses` measures a loss of your own. For a net, call
     `measure_tradeoff(net, params, xs, carry=None)`.
 
     Args:
@@ -38,15 +38,15 @@ def measure_tradeoff(
         params: its parameters.
         carry: the carry before the first step.
         xs: the inputs, time-major: leaves `(T, ...)`; or None, with `length` among the options.
-        choices: memory choices by name; times are relative to the first one's. None: plain autodiff, every name kept,
+        choices: memory choices by name; times are relative to the first one. None: plain autodiff, every name kept,
             everything recomputed, and segments.
-        rounds: how often each choice is run.
+        rounds: the number of runs of each choice.
         report: called with a description of each stage.
         last_only: whether the loss depends on the last carry alone, so that outputs need not be kept.
         options: other arguments of `scan`, or of the net: `seq_lengths`, `mask`, `reset`, `reset_to`, `engine`, `key`.
 
     Returns:
-        A `Tradeoff` for each choice, in their order.
+        A `Tradeoff` for each choice, in order.
 
     Raises:
         ValueError: if there is no choice or no round, or as `scan` does.
@@ -78,14 +78,14 @@ def measure_tradeoff(
 
 
 def memory_choices(names: Sequence[str], length: int) -> dict[str, Memory | None]:
-    """Memory choices to compare, by their names.
+    """Memory choices to compare, by name.
 
     Args:
-        names: the names that the cell gives to intermediates.
+        names: the names of the cell's intermediates.
         length: the number of steps.
 
     Returns:
-        Plain autodiff first; nested segments last, where the sequence is long enough to nest.
+        Plain autodiff first; nested segments last, if the sequence is long enough to nest.
 
     Example:
         >>> list(memory_choices(("gates",), length=64))
@@ -136,13 +136,13 @@ def choice_name(memory: Memory) -> str:
 
 
 def pareto_front(points: Sequence[tuple[int | float, int | float]]) -> list[int]:
-    """The points that no other one beats in one coordinate without losing in the other.
+    """The points that no other point beats in both coordinates.
 
     Args:
-        points: for each choice its bytes and its time, of which less is better.
+        points: the bytes and the time of each choice; less is better.
 
     Returns:
-        Their numbers, in the order of the first coordinate.
+        Their numbers, ordered by the first coordinate.
 
     Example:
         >>> pareto_front([(4, 1.0), (2, 1.5), (3, 1.6), (1, 2.0), (4, 1.0)])

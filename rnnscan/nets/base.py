@@ -1,4 +1,4 @@
-"""What nets share: the options of a call, and who of several gets which names of a memory choice."""
+"""The base of nets, and the options of their calls."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,7 @@ from rnnscan.planning.choose import fit
 
 
 class Net:
-    """The base of nets, which tells them from cells.
+    """The base class of nets.
 
     A net has `init(key, input_size)`, `initial_carry(xs)`, `names` and `output_size`, and is called as
     `net(params, xs, carry=None, *, key=None, ...) -> (carry, ys)`; the options are those of `Layer`.
@@ -25,17 +25,17 @@ class Net:
 
     @property
     def input_axes(self) -> tuple[Any, ...] | None:
-        """The spatial axes of one step's input, besides batch and features; None where the cell does not say."""
+        """The spatial axes of one step's input, besides batch and features; None if the cell does not say."""
         return None
 
     @property
     def needs_whole(self) -> str | None:
-        """Why the net needs the whole sequence, in one sentence; None where it runs in pieces."""
+        """Why the net needs the whole sequence, in one sentence; None if it runs in pieces."""
         return None
 
     @property
     def scan_names(self) -> tuple[str, ...]:
-        """The names of the scans that the net runs, in order, such as `"net_0"` and `"net_1.forward"`."""
+        """The names of the net's scans, in order, such as `"net_0"` and `"net_1.forward"`."""
         raise NotImplementedError
 
     @property
@@ -50,7 +50,7 @@ class Net:
             params: the parameters that `init` made.
             x: one step's input, `(N, D)`, or `(D,)` for one row.
             carry: the carry to start from; None: zeros.
-            reset: `(N,)` booleans, true where this step is the first of an episode or document.
+            reset: `(N,)` booleans, true where an episode or document begins at this step.
             options: `key`, `first_step` (the number of this step), `reset_to`, `memory` and `engine`, as in a call.
 
         Returns:
@@ -79,8 +79,8 @@ class Net:
         refused = options.keys() & {"seq_lengths", "mask", "padding", "truncate"}
         if refused:
             raise TypeError(
-                "step: it takes no options about padding or truncation; got "
-                f"{listing(sorted(refused))}. Select rows of the carry with jnp.where."
+                f"step: one step takes no padding or truncation; got {listing(sorted(refused))}. "
+                "Select rows of the carry with jnp.where."
             )
         xs = jax.tree.map(lambda leaf: leaf[None], x)
         if reset is not None:
@@ -91,7 +91,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a call of a net; `Layer` says what each is."""
+    """The options of a call of a net, as in `Layer`."""
 
     first_step: Any = 0
     seq_lengths: Integer[Array, "*batch"] | None = None
@@ -104,7 +104,7 @@ class Options:
     engine: str = "auto"
 
     def of_part(self, number: int, names: tuple[str, ...]) -> "Options":
-        """The options for one part of a net: its own `reset_to`, and the names of the memory choice that it defines."""
+        """The options for one sub-net: its own `reset_to`, and of the memory choice the names that it defines."""
         memory, reset_to = self.memory, part_of(self.reset_to, number)
         if not isinstance(memory, Memory):
             return replace(self, reset_to=reset_to)
@@ -115,26 +115,26 @@ class Options:
         return replace(self, reset_to=reset_to, memory=replace(memory, recompute=recompute, offload=offload))
 
     def planned(self, net: Net, params: Any, xs: Any, carry: Any, key: Any) -> "Options":
-        """The options with a memory choice for the whole net in place of a budget."""
+        """The options with a planned memory choice in place of a budget for the whole net."""
         if not isinstance(self.memory, MemoryBudget):
             return self
         options = {**vars(self), "key": key}
         return replace(self, memory=fit(options.pop("memory"), run_net, net, params, carry, xs, options))
 
     def check_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> None:
-        """Refuse inputs without a time axis, and those that may be one step or one row."""
+        """Reject inputs without a time axis, and inputs that may be one step or one row."""
         check_sequence(name, net, xs, carry, (self.seq_lengths, 0), (self.mask, 1), (self.reset, 1))
 
     def check_names(self, net: str, names: tuple[str, ...]) -> None:
-        """Reject names that no part defines; each part receives only its own."""
+        """Reject names that no sub-net defines; each sub-net receives only its own."""
         if not isinstance(self.memory, Memory):
             return
         asked = () if self.memory.recompute == "all" else self.memory.recompute
         for name in (*asked, *self.memory.offload):
             if name not in names:
                 raise ValueError(
-                    f"{net}: a memory choice must speak of names that the net has; got {name!r}, and there are "
-                    f"{listing(names)}.{nearest(name, names)}"
+                    f"{net}: a memory choice must use names of the net; got {name!r}, and the net has {listing(names)}."
+                    f"{nearest(name, names)}"
                 )
 
 
@@ -144,17 +144,17 @@ def run_net(net: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple
 
 
 def one_step(xs: Any) -> Any:
-    """Zeros like one step's input; there may be no step."""
+    """Zeros like one step's input, also for a sequence without steps."""
     return jax.tree.map(step_wrappers.one_step, xs)
 
 
 def part_of(tree: Any, number: int) -> Any:
-    """The carry of one part of a net, or None where there is none."""
+    """The carry of one sub-net, or None."""
     return None if tree is None else tree[number]
 
 
 def check_parts(net: str, parts: tuple[str, ...], params: Any, carry: Any, reset_to: Any = None) -> None:
-    """Refuse parameters and carries that have not one entry for each part of a net."""
+    """Reject parameters and carries without one entry for each sub-net."""
     if not isinstance(params, dict) or sorted(params) != sorted(parts):
         got = listing(params) if isinstance(params, dict) else describe(params)
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Functions that take a net in the place of a cell: `(net, params, xs, carry=None)` for `(cell, params, carry, xs)`."""
+"""Let functions of a cell take a net: `(net, params, xs, carry=None)` for `(cell, params, carry, xs)`."""
 
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
@@ -19,7 +19,7 @@ class OfCell(Protocol[_Options, _Result]):
     def __call__(
         self, cell: Cell, params: Any, carry: Any, xs: Any, *args: _Options.args, **options: _Options.kwargs
     ) -> _Result:
-        """Call it, in the order of `scan`."""
+        """Call it with arguments in the order of `scan`."""
         ...
 
 
@@ -39,7 +39,7 @@ class OfCellOrNet(Protocol[_Options, _Result]):
 
 
 def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Result]:
-    """Let a function of `(cell, params, carry, xs)` take `(net, params, xs, carry=None)`, the order of a net's call.
+    """Let a function of `(cell, params, carry, xs)` also take `(net, params, xs, carry=None)`, as a net's call does.
 
     The function gets `carry` and `xs` by name.
     """
@@ -53,14 +53,14 @@ def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Re
         if len(arguments) > len(order):
             raise TypeError(
                 f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {len(arguments) + 1} positional "
-                "arguments. Give the others by name."
+                "arguments. Pass the others by name."
             )
         given = dict(zip(order, arguments, strict=False))
         twice = given.keys() & options.keys()
         if twice or not {"params", "xs"} <= given.keys() | options.keys():
             raise TypeError(
                 f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {sorted({*given, *options})}"
-                f"{f', and {min(twice)} twice' if twice else ''}. Give params and xs once each."
+                f"{f', and {min(twice)} twice' if twice else ''}. Pass params and xs once each."
             )
         return of_cell(cell, **{"carry": None, **given, **options})
 
@@ -69,7 +69,7 @@ def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Re
 
 
 def run(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
-    """Run a cell by `scan`, or a net."""
+    """Run a cell with `scan`, or a net."""
     return (run_net if isinstance(cell, Net) else scan)(cell, params, carry, xs, **options)
 
 

@@ -1,9 +1,10 @@
-"""The arguments of a scan or a net, arrays apart from the rest, so that a call can be traced and its plans read."""
+"""The arguments of a scan or a net, split into arrays and constants, to trace the call and read its plans."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan.engine.observing import Observed, observing
 
@@ -18,16 +19,16 @@ class Arguments:
     Args:
         run: runs the cell or net: `run(cell, params, carry, xs, **options) -> (carry, ys)`.
         cell: `cell(params, carry, x) -> (carry, y)`, or a net. It may close over traced values.
-        params: its parameters. Leaves without a shape and a dtype are constants, here and below.
+        params: its parameters. Here and below, leaves without a shape and a dtype are constants.
         carry: the initial carry; for a net it may be None.
         xs: the inputs.
-        options: other arguments by name, arrays among them.
+        options: other arguments by name; some may be arrays.
 
     Attributes:
         arrays: the leaves that are arrays, or `jax.ShapeDtypeStruct`.
         shapes: their shapes and dtypes.
-        roots: for each the argument that it belongs to: "params", "carry", "xs" or the name of an option.
-        places: for each where it is: "params['kernel']".
+        roots: the argument of each leaf: "params", "carry", "xs" or the name of an option.
+        places: the path of each leaf, such as "params['kernel']".
     """
 
     def __init__(self, run: Run, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]) -> None:
@@ -45,7 +46,7 @@ class Arguments:
         self.shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in self.arrays]
 
     def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """Params, carry, xs and options, with other arrays in their places."""
+        """Params, carry, xs and options, with other arrays."""
         given = iter(arrays)
         leaves = [self._fixed[place] if place in self._fixed else next(given) for place in range(self._count)]
         return jax.tree.unflatten(self._structure, leaves)
@@ -60,7 +61,7 @@ class Arguments:
         return self._run(self.cell, params, carry, xs, **own, **options)
 
     def plans(self, arrays: Sequence[Any]) -> list[Observed]:
-        """Each plan that runs; in a trace of the arrays."""
+        """Run the cell or net inside a trace of the arrays, and return the plans that ran."""
         with observing() as found:
             self.run(arrays)
         return found
@@ -76,3 +77,8 @@ def _root(path: Any) -> str:
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, or the shape and dtype of one."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf can have a gradient."""
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))

@@ -1,4 +1,4 @@
-"""Counts of bytes: of what a backward pass keeps, and of what a compiled function needs beside its arguments."""
+"""Count the bytes that a backward pass keeps, and the temporary bytes of a compiled function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +7,13 @@ import jax
 
 
 def kept_bytes(function: Callable[..., Any], *arguments: Any) -> int:
-    """Bytes that stay in memory between the forward and the backward pass of a function.
+    """Count the bytes kept between the forward and the backward pass of a function.
 
-    They are counted on the residuals that `jax.vjp` would hold, without computing anything. Arguments that the
-    backward pass reads, such as inputs and parameters, are residuals too and counted.
+    These are the bytes of the residuals of `jax.vjp`. Arguments that the backward pass reads, such as inputs and
+    parameters, count too. Nothing is computed.
 
     Args:
-        function: a function of arrays that can be differentiated with respect to all of its arguments.
+        function: a function of arrays, differentiable with respect to all of its arguments.
         arguments: its arguments, as arrays or `jax.ShapeDtypeStruct`.
 
     Returns:
@@ -30,13 +30,13 @@ def kept_bytes(function: Callable[..., Any], *arguments: Any) -> int:
 
 
 def temporary_bytes(compiled: Any) -> int | None:
-    """Bytes that a compiled function needs beside arguments and results, by XLA's memory analysis.
+    """The bytes of a compiled function besides arguments and results, by XLA's memory analysis.
 
     Args:
         compiled: `jax.jit(function).lower(...).compile()`.
 
     Returns:
-        The number of bytes, or None where the backend has no such analysis.
+        The number of bytes, or None if the backend has no such analysis.
 
     Example:
         >>> import jax

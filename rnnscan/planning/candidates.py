@@ -1,4 +1,4 @@
-"""The memory choices that planning considers, in the order of their cost."""
+"""The memory choices that planning considers, ordered by cost."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,37 +15,36 @@ from rnnscan.memory import Memory
 from rnnscan.planning.cost import forward_cost, offload_cost, training_cost
 
 
-# With more names than this, they are dropped one after the other, the first ones first.
+# With more names than this, they are dropped one by one, in order.
 _MOST_NAMES = 4
-# Schedules of more slots gain little over segments of one length, and take seconds to find.
+# Schedules with more slots gain little over segments of one length, and take seconds to find.
 _MOST_SLOTS = 512
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A memory choice, and the operations of one step under it."""
+    """A memory choice, and the operations of one step with it."""
 
     memory: Memory
     cost: int | float
 
 
 def candidates(calls: Sequence[Call], *, can_offload: bool = False) -> list[Candidate]:
-    """Memory choices in the order of their cost; among those of one cost the ones that keep more come first.
+    """List memory choices by cost. Among equal costs, choices that keep more come first.
 
     Args:
-        calls: the calls that have the choice, of sequences of one length. A net has several.
+        calls: the calls that share the choice, all with sequences of one length. A net has several.
         can_offload: whether the device's memory is separate from the host's.
 
     Returns:
-        Choices of recomputed names, of offloaded names, of chunks, and of segments: of one length, nested, and
-        schedules of several scans.
+        Choices of recomputed names, offloaded names, chunks, and segments: of one length, nested, and scheduled.
     """
     steps = [(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)) for call in calls]
     names = tuple(dict.fromkeys(name for call in calls for name in call.names.known))
     length = int(calls[0].length)
     forward = sum(forward_cost(*step) for step in steps)
 
-    @cache  # Most candidates keep the same names, and the cost is a trace of the gradient.
+    @cache  # Most candidates keep the same names, and each cost takes a trace of the gradient.
     def cost_of(kept: tuple[str, ...]) -> int | float:
         return sum(training_cost(cell, kept, *given) for cell, *given in steps)
 
@@ -71,7 +70,7 @@ def candidates(calls: Sequence[Call], *, can_offload: bool = False) -> list[Cand
 
 
 def _dropped(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Which names are computed again, all of them excepted: that is another choice."""
+    """The sets of names to recompute. All names together are `recompute="all"`, a separate choice."""
     if len(names) > _MOST_NAMES:
         yield from (tuple(names[:count]) for count in range(len(names)))
     else:
@@ -81,9 +80,12 @@ def _dropped(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
-    """Values of `Memory.segment`, and how often each makes a step run again beside what it does without segments.
+    """Values of `Memory.segment`, each with the number of additional runs of a step.
 
-    The second figure is that for a segment whose names are kept while it runs.
+    The last figure is for segments that keep names while they run.
+
+    Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", for segments; Griewank and Walther 2000,
+    "Algorithm 799: Revolve", for schedules.
     """
     size = 2 ** max(0, (length - 1).bit_length() - 1)
     while size >= 4 and size < length:
@@ -93,7 +95,7 @@ def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
     while slots >= 4:
         schedule = _schedule(length, slots)
         if schedule is not None:
-            # One evaluation is the forward pass, and one is counted by the cost of a step without names.
+            # One evaluation is the forward pass, and one is in the cost of a step without names.
             with_names = NestedScan(schedule.sub_scans, internal_size=1)
             yield schedule, schedule.evaluations / length - 2, with_names.evaluations / length - 1
         slots //= 2
@@ -109,7 +111,7 @@ def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
 
 
 def _near_divisor(length: int, size: int) -> int:
-    """A divisor of the length about as large as a size, or the size: what does not divide is cut out and copied."""
+    """A divisor of the length near a size, or the size itself. A remainder must be cut out and copied."""
     divisors = [one for one in range(max(2, size // 2), 2 * size) if length % one == 0]
     return min(divisors, key=lambda one: abs(one - size), default=size)
 
@@ -117,6 +119,6 @@ def _near_divisor(length: int, size: int) -> int:
 def _schedule(length: int, slots: int) -> NestedScan | None:
     try:
         found = nested(length, slots)
-    except ValueError:  # So few slots are not enough at any depth.
+    except ValueError:  # Too few slots at any depth.
         return None
-    return found if any(part.segment for part in found.sub_scans) else None
+    return found if any(sub_scan.segment for sub_scan in found.sub_scans) else None

@@ -1,4 +1,4 @@
-"""The fastest memory choice that fits a budget."""
+"""Choose the fastest memory choice that fits a budget."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from rnnscan.planning.one_device import local_shapes, without_mesh
 from rnnscan.planning.training_step import TrainingStep
 
 
-# Gradients of the parameters alone took up to 1.1 % more than those of all arguments, in other programs of one scan.
+# A slack of 2 %: gradients of the parameters alone took up to 1.1 % more memory than gradients of all arguments.
 _SLACK = 50
-# A prediction was at most 1.3 times XLA's figure for nearly all choices, and mostly 0.75 to 1.1 times.
+# Predictions were at most 1.3 times XLA's figure for nearly all choices, and mostly 0.75 to 1.1 times.
 _SURELY_TOO_LARGE = 1.3
 _LIKELY_FITS = 0.9
-# Choices with the smallest predictions that are compiled before a budget is refused.
+# The number of choices with the smallest predictions to compile before a budget is rejected.
 _SMALLEST = 3
 
 
-# The number of the fastest of some choices, measured.
+# Measures choices and returns the position of the fastest.
 Fastest = Callable[[TrainingStep, Sequence[Memory]], int]
 
 
@@ -37,7 +37,7 @@ class Chosen:
 
     Attributes:
         memory: the choice.
-        temporary_bytes: what both passes need beside arguments and results.
+        temporary_bytes: bytes of both passes besides arguments and results.
         relative_cost: operations of a training step, relative to keeping every name.
     """
 
@@ -52,7 +52,7 @@ def choose(given: Arguments, budget: MemoryBudget, *, fastest: Fastest | None = 
     Args:
         given: the arguments of the call, without `memory`.
         budget: the budget.
-        fastest: chooses among all choices that fit; None: the one with the least operations.
+        fastest: chooses among all choices that fit; None: take the one with the least operations.
 
     Raises:
         ValueError: if nothing fits.
@@ -74,7 +74,7 @@ def choose(given: Arguments, budget: MemoryBudget, *, fastest: Fastest | None = 
 def fit(
     budget: MemoryBudget, run: Run, cell: Any, params: Any, carry: Any, xs: Any, options: Mapping[str, Any]
 ) -> Memory:
-    """The choice for a budget in place of `memory`, in a call whose arguments may be traced.
+    """Plan the memory choice of a call from a budget. The arguments may be traced.
 
     Args:
         budget: the budget.
@@ -95,7 +95,7 @@ def fit(
 
 
 def _runs(given: Arguments) -> bool:
-    """Whether the shapes of one device fit together, as they do where rows are sharded and parameters are not."""
+    """Whether the shapes of one device fit together, as with sharded rows and replicated parameters."""
     try:
         given.eval_shape(lambda *arrays: given.run(arrays))
     except (TypeError, ValueError):
@@ -104,19 +104,19 @@ def _runs(given: Arguments) -> bool:
 
 
 def choices_of(given: Arguments, *, can_offload: bool | None = None) -> list[Candidate]:
-    """The memory choices of a call, in the order of their cost.
+    """The memory choices of a call, ordered by cost.
 
     Args:
         given: the arguments of the call, without `memory`.
-        can_offload: whether the device's memory is separate from the host's; None: as the backend has it.
+        can_offload: whether the device's memory is separate from the host's; None: depends on the backend.
     """
     can_offload = not host_is_device() if can_offload is None else can_offload
     _, _, xs, options = given.with_arrays(given.shapes)
     length = checks.sequence_length(xs, options.get("length"))
     if not is_count(length, least=0):
         raise ValueError(
-            f"plan: the number of steps must be known when the program is traced; got {length}. Give a `Memory` "
-            "without segments where time is a symbolic dimension of jax.export."
+            f"plan: the number of steps must be known when the program is traced; got {length}. For a symbolic "
+            "dimension of jax.export, pass a `Memory` without segments."
         )
     found: list[Candidate] = []
 
@@ -129,7 +129,7 @@ def choices_of(given: Arguments, *, can_offload: bool | None = None) -> list[Can
 
 
 def _promising(step: TrainingStep, choices: Sequence[Candidate]) -> Iterator[list[Candidate]]:
-    """In the order of cost, and those of one cost together, what is predicted to need less than all that is cheaper."""
+    """Groups of equal cost, in order. Each choice is predicted to need less memory than all cheaper ones."""
     least = float("inf")
     for _, of_one_cost in groupby(choices, key=lambda choice: choice.cost):
         smaller = [choice for choice in of_one_cost if step.predicted_bytes(choice.memory) < least]
@@ -139,7 +139,7 @@ def _promising(step: TrainingStep, choices: Sequence[Candidate]) -> Iterator[lis
 
 
 def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[Candidate]:
-    """The choices that may fit, in the order of cost, and of one cost the likely ones first."""
+    """The choices that may fit, ordered by cost. Among equal costs, likely ones come first."""
 
     def doubt(choice: Candidate) -> int:
         predicted = step.predicted_bytes(choice.memory)
@@ -160,7 +160,7 @@ def _needed(step: TrainingStep, memory: Memory) -> int | None:
 
 
 def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Candidate:
-    """Of the choices with the smallest predictions the one that needs least, for predictions that were too large.
+    """Compile the choices with the smallest predictions, and return the one that needs the least memory.
 
     Raises:
         ValueError: if it does not fit either.
@@ -169,14 +169,13 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
     needs = [(needed, one) for one in promising[:_SMALLEST] if (needed := _needed(step, one.memory)) is not None]
     if not needs:
         raise ValueError(
-            "plan: XLA must have an analysis of memory to plan by; this backend has none. Choose a `Memory` yourself."
+            "plan: planning needs XLA's memory analysis; this backend has none. Choose a `Memory` yourself."
         )
     least, chosen = min(needs, key=lambda pair: pair[0])
     if least > allowed:
         raise ValueError(
-            f"plan: nothing fits {readable_bytes(allowed)}; the least that was found is "
-            f"{readable_bytes(least)}, {least} bytes, by {chosen.memory!r}. Give that, or run fewer rows or steps at "
-            "once."
+            f"plan: nothing fits {readable_bytes(allowed)}; the least found is {readable_bytes(least)}, {least} bytes, "
+            f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps at once."
         )
     return chosen
 

@@ -1,4 +1,4 @@
-"""What a step costs in operations, of the forward pass and of the backward pass that computes some of it again."""
+"""The cost of a step in operations: of its forward pass, its backward pass, and recomputation."""
 
 from collections.abc import Callable, Iterable
 from math import prod
@@ -10,37 +10,37 @@ from jax.extend import core
 from rnnscan.engine.fission.program import TRANSCENDENTAL
 
 
-# A matrix product runs at the processor's full width, other operations at that of its memory. These weights are rough,
-# and put choices in order only: `plan(measure=True)` measures instead.
+# Matrix products are bound by arithmetic, other operations by memory. These weights are rough and only order the
+# choices; `plan(measure=True)` measures instead.
 _ELEMENTWISE = 8
 _FUNCTION = 60
-# A link to the host moves some 50 GB a second where a GPU multiplies at some 50 TFLOP/s; by data sheets, not measured.
+# By data sheets, not measured: a link to the host moves 50 GB/s, and a GPU multiplies at 50 TFLOP/s.
 _MOVED_BYTE = 1000
 
 
 def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> int | float:
-    """The weighted operations of one step, counted in its jaxpr.
+    """Count the weighted operations of one step in its jaxpr.
 
     Args:
         step: `(params, carry, x) -> (carry, y)`.
         arguments: its arguments, as arrays or `jax.ShapeDtypeStruct`.
 
     Returns:
-        Operations, in those of a matrix product.
+        Operations, in units of a multiplication in a matrix product.
     """
     return _jaxpr_cost(jax.make_jaxpr(step)(*arguments).jaxpr)
 
 
 def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *arguments: Any) -> int | float:
-    """The weighted operations of one step, of its backward pass, and of what that computes again.
+    """Count the weighted operations of one step, its backward pass, and recomputation.
 
     Args:
         step: `(params, carry, x) -> (carry, y)`.
-        kept: the names that are kept; all else is computed again.
+        kept: the names to keep; everything else is recomputed.
         arguments: its arguments.
 
     Returns:
-        Operations, in those of a matrix product.
+        Operations, in units of a multiplication in a matrix product.
     """
     policy = jax.checkpoint_policies.save_only_these_names(*kept)
 
@@ -53,7 +53,7 @@ def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *ar
 
 
 def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str], *arguments: Any) -> int:
-    """What moving named values of one step to the host's memory and back costs.
+    """The cost of moving named values of one step to host memory and back.
 
     Args:
         step: `(params, carry, x) -> (carry, y)`.
@@ -61,7 +61,7 @@ def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str],
         arguments: its arguments.
 
     Returns:
-        Operations, in those of a matrix product.
+        Operations, in units of a multiplication in a matrix product.
     """
     sizes: dict[str, int] = dict.fromkeys(offloaded, 0)
 

@@ -1,8 +1,8 @@
-"""The memory that a program needs, predicted from its jaxpr by live ranges, without compiling it.
+"""Predict the memory of a program from the live ranges of its jaxpr, without compiling it.
 
-XLA fuses elementwise work: a value has a place in memory only where an operation that is not fused, such as a product
-or a loop, makes it or reads it, or where it is returned. It is live until the last operation has run that reads it, or
-reads what is fused with it.
+XLA fuses elementwise work. A value is in memory only if the program returns it, or if an operation that is not fused,
+such as a product or a loop, writes or reads it. It is live until the last operation that reads it, directly or through
+fused work.
 """
 
 from collections import defaultdict
@@ -26,23 +26,23 @@ from rnnscan.engine.fission.program import (
 from rnnscan.engine.fission.trace import trace
 
 
-# What only looks at the memory of its operand in another way.
+# Views of their operand's memory.
 _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "optimization_barrier", "stop_gradient"})
-# What reads its operands from memory, and writes its results there.
+# Not fused: they read their operands from memory, and write their results there.
 _NOT_FUSED = frozenset(
     {"dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "scatter", "scatter-add", "pallas_call"}
 )
-# What is fused with what it reads, and not with what reads it.
+# Fused with their operands, but not with their readers.
 _WRITTEN = frozenset({"concatenate", "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "cumsum"})
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a program needs beside its arguments and results, at the moment when it needs the most.
+    """The peak memory of a program besides its arguments and results.
 
     Attributes:
-        nbytes: all of it.
-        fixed: that of it which depends on none of the arguments that vary with the number of examples.
+        nbytes: the bytes.
+        fixed: the bytes that do not grow with the number of examples.
     """
 
     nbytes: int
@@ -50,12 +50,12 @@ class Need:
 
 
 def predict_temporary(function: Callable[..., Sequence[Any]], *arguments: Any, fixed: int = 0) -> Need:
-    """What a function needs in memory beside its arguments and results, by its jaxpr.
+    """Predict the peak memory of a function besides its arguments and results.
 
     Args:
         function: takes arrays, returns a sequence of arrays.
         arguments: arrays or `jax.ShapeDtypeStruct`.
-        fixed: how many of the arguments, from the first on, are the same whatever the number of examples.
+        fixed: the number of leading arguments that do not grow with the number of examples.
 
     Returns:
         The prediction.
@@ -71,7 +71,7 @@ def predict_temporary(function: Callable[..., Sequence[Any]], *arguments: Any, f
 
 
 def _need(program: Program, elsewhere: Iterable[Value], varying: Iterable[Value]) -> Need:
-    """The most that is live at once, of the values that have no place elsewhere."""
+    """The peak of the live values. The memory of values that are `elsewhere` does not count."""
     ranges = _Ranges(program)
     held = {ranges.home(value) for value in elsewhere}
     replaced = {index: ranges.replaced(index) for index in ranges.running}
@@ -88,10 +88,10 @@ def _need(program: Program, elsewhere: Iterable[Value], varying: Iterable[Value]
 
 
 class _Ranges:
-    """Which values of a program have a place in memory, and from which equation to which.
+    """The values of a program that are in memory, with their live ranges.
 
     Attributes:
-        running: numbers of the equations that write to memory; others are fused with what reads them.
+        running: numbers of the equations that write to memory; others are fused with their readers.
     """
 
     def __init__(self, program: Program) -> None:
@@ -113,7 +113,7 @@ class _Ranges:
         self._last.update(dict.fromkeys(returned, len(self._equations)))
 
     def home(self, value: Value) -> Value:
-        """The value whose memory a view looks at."""
+        """The value whose memory a view shares."""
         while value in self._maker and _is_view(self._maker[value]):
             (source,) = self._maker[value].inputs[:1]
             if not isinstance(source, Value):
@@ -122,13 +122,13 @@ class _Ranges:
         return value
 
     def live(self, index: int) -> set[Value]:
-        """The values that have a place while an equation runs."""
+        """The values that are in memory while an equation runs."""
         return {value for value, last in self._last.items() if self._born[value] <= index <= last}
 
     def replaced(self, index: int) -> dict[Value, Value]:
-        """Results of an equation, with the operands of the same size that they are written over.
+        """Results of an equation, with the operands of the same size that they overwrite.
 
-        What a loop has stacked is not written over: XLA on a CPU does not.
+        XLA on a CPU does not overwrite the stacked results of a loop.
         """
         equation = self._equations[index]
         if equation.primitive.name == "scan":
@@ -146,7 +146,7 @@ class _Ranges:
         return pairs
 
     def is_read_after(self, value: Value, other: Value) -> bool:
-        """Whether anything reads a value after another one is made."""
+        """Whether an equation reads a value after another value is made."""
         return self._last.get(value, 0) > self._born.get(self.home(other), 0)
 
     def _with_places(self) -> Iterator[Value]:
@@ -166,7 +166,7 @@ class _Ranges:
         return not _is_view(equation) and any(output in self._placed for output in equation.outputs)
 
     def _roots_of(self, equation: Equation) -> frozenset[Value]:
-        """What must lie in memory for an equation to run: its operands, or what is read by the work fused with it."""
+        """The values in memory that an equation reads: its operands, or those of the work fused with it."""
         return frozenset().union(*(self._roots_of_value(self.home(value)) for value in values_of(equation.inputs)))
 
     def _roots_of_value(self, value: Value) -> frozenset[Value]:
@@ -178,7 +178,7 @@ class _Ranges:
 
 
 def _inside(equation: Equation) -> int:
-    """What an equation that runs programs of its own needs for one run of one of them."""
+    """The memory inside an equation with inner programs: that of one run of the largest."""
     if equation.primitive.name == "scan":
         return _in_loop(equation)
     programs = [_program(body) for body in _bodies(equation)]
@@ -186,7 +186,7 @@ def _inside(equation: Equation) -> int:
 
 
 def _in_loop(equation: Equation) -> int:
-    """What a trip of a loop needs: slices of its inputs where they are not fused, and a carry that is not in place."""
+    """The memory of one trip of a loop: input slices that are not fused, and carries that are not in place."""
     program = _program(equation.params["jaxpr"])
     ranges = _Ranges(program)
     given = _of_loop(equation, program.known)
@@ -207,10 +207,10 @@ class _OfLoop:
 
 
 def _of_loop(equation: Equation, inputs: Sequence[Any]) -> _OfLoop:
-    """The inputs of a scan, or of its body, by what they are to it.
+    """The inputs of a scan, or of its body, by role.
 
-    The parameters of the primitive that say so differ between versions of JAX. Shapes do not: what is stacked has one
-    axis more outside of the body.
+    The primitive's parameters differ between versions of JAX, so shapes tell: stacked inputs have one more axis outside
+    of the body.
     """
     body = equation.params["jaxpr"]
     last = sum(atom.shape == tuple(aval.shape) for atom, aval in zip(equation.inputs, body.in_avals, strict=True))
@@ -235,14 +235,14 @@ def _bodies(equation: Equation) -> Iterator[Any]:
 
 
 def _inlined(program: Program) -> Program:
-    """The program as XLA sees it: calls and loops of one trip in place, and nothing that no result needs."""
+    """The program as XLA sees it: calls and loops of one trip inlined, dead code removed."""
     equations: list[Equation] = []
     now: dict[Atom, Atom] = {}
 
     def inline(program: Program) -> None:
         for equation in program.equations:
             inputs = tuple(now.get(atom, atom) for atom in equation.inputs)
-            function = _in_place_of(equation)
+            function = _inlinable(equation)
             if function is None:
                 equations.append(replace(equation, inputs=inputs))
                 continue
@@ -256,8 +256,8 @@ def _inlined(program: Program) -> Program:
     return replace(program, equations=tuple(needed(equations, outputs)), stacked=outputs)
 
 
-def _in_place_of(equation: Equation) -> Callable[..., Sequence[Any]] | None:
-    """What stands for an equation that is a call or a loop of one trip; None for any other."""
+def _inlinable(equation: Equation) -> Callable[..., Sequence[Any]] | None:
+    """The function of an equation that is a call or a loop of one trip; None for others."""
     if "call_jaxpr" in equation.params:
         return core.jaxpr_as_fun(equation.params["call_jaxpr"])
     if equation.primitive.name != "scan" or equation.params["length"] != 1:
@@ -273,7 +273,7 @@ def _in_place_of(equation: Equation) -> Callable[..., Sequence[Any]] | None:
 
 
 def host_is_device() -> bool:
-    """Whether the host's memory is the device's, so that what is offloaded stays where it was."""
+    """Whether host and device share one memory, so that offloading moves nothing."""
     return jax.default_backend() == "cpu"
 
 

@@ -1,4 +1,4 @@
-"""Plan for one device of a mesh: what each device holds, outside of the context of the mesh."""
+"""Plan for one device of a mesh: its local shapes, outside of the mesh's context."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,23 +9,23 @@ import jax
 
 @contextmanager
 def without_mesh() -> Iterator[None]:
-    """Within this context, programs compile for one device.
+    """A context in which programs compile for one device.
 
-    Inside `shard_map` and `pmap` there is only an abstract mesh, for which nothing compiles.
+    Inside `shard_map` and `pmap` the mesh is abstract, and nothing compiles for it.
     """
     try:
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             yield
     except AssertionError as error:
         raise NotImplementedError(
-            "plan: inside shard_map a cell may not close over values that vary from device to device, because planning "
-            "compiles it for one. Pass them in `params` or `xs`, plan outside with rnnscan.plan, or set "
+            "plan: inside shard_map, a cell may not close over values that vary across devices, because planning "
+            "compiles it for one device. Pass them in `params` or `xs`, plan outside with rnnscan.plan, or set "
             "check_vma=False."
         ) from error
 
 
 def local_shapes(tree: Any) -> Any:
-    """The shapes of what one device holds, by the shardings in the types; they are there on explicit meshes."""
+    """The shapes on one device, by the shardings in the types of explicit meshes."""
     return jax.tree.map(_local_shape, tree)
 
 

@@ -1,4 +1,4 @@
-"""The step that planning is for: a scan and its gradient, under any memory choice, compiled or run."""
+"""The training step that planning is for: a scan and its gradient under any memory choice."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -10,13 +10,13 @@ import numpy as np
 from jax.extend import core
 
 from rnnscan.memory import Memory
-from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.arguments import Arguments, is_float
 from rnnscan.planning.bytes import kept_bytes, temporary_bytes
 from rnnscan.planning.memory_prediction import predict_temporary
 
 
 class TrainingStep:
-    """The gradient, in parameters, carry and inputs, of the squared distance of every output of a scan to a target.
+    """The gradient, in parameters, carry and inputs, of the squared distance of a scan's outputs to targets.
 
     Under a loss that is linear in the outputs, XLA stores neither the outputs nor their cotangents.
 
@@ -31,7 +31,7 @@ class TrainingStep:
         self._arrays, self._shapes = given.arrays, given.shapes
         roots = ("params", "carry", "xs")
         pairs = enumerate(zip(given.roots, given.shapes, strict=True))
-        self._differentiated = [place for place, (root, leaf) in pairs if root in roots and _is_float(leaf)]
+        self._differentiated = [place for place, (root, leaf) in pairs if root in roots and is_float(leaf)]
         self._targets = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
         self._program = cache(self._traced_program)
@@ -39,22 +39,22 @@ class TrainingStep:
         self.temporary_bytes = cache(self._temporary_bytes)
 
     def _kept_bytes(self, memory: Memory) -> int:
-        """What stays between the passes, arguments among it."""
+        """Bytes kept between the passes, arguments included."""
         return kept_bytes(partial(self._run, memory), *self._shapes)
 
     def _predicted_bytes(self, memory: Memory) -> int:
-        """What it needs beside arguments and results, predicted from its jaxpr."""
+        """Bytes besides arguments and results, predicted from the jaxpr."""
         return predict_temporary(*self._program(memory)).nbytes
 
     def _temporary_bytes(self, memory: Memory) -> int | None:
-        """What it needs beside arguments and results, by XLA's memory analysis; None where the backend has none."""
+        """Bytes besides arguments and results, by XLA's memory analysis; None if the backend has none."""
         gradient, *shapes = self._program(memory)
         return temporary_bytes(jax.jit(gradient).lower(*shapes).compile())
 
     def _traced_program(self, memory: Memory) -> tuple[Any, ...]:
         """The gradient as a function of arrays alone, and their shapes."""
         traced = jax.make_jaxpr(self._gradient(memory))(*self._targets, *self._shapes)
-        # The cell may close over tracers of an outer jit. As arguments, only their shapes are needed.
+        # The cell may close over tracers of an outer jit. As arguments, only their shapes matter.
         constants = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in traced.consts]
 
         def gradient(*leaves: Any) -> Any:
@@ -64,7 +64,7 @@ class TrainingStep:
         return gradient, *constants, *self._targets, *self._shapes
 
     def build(self, memory: Memory | None) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The loss under a memory choice and its arguments, for `measure_losses`; it needs arrays."""
+        """The loss under a memory choice and its arguments, for `measure_losses`. This needs arrays."""
         random = np.random.default_rng(0)
         targets = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._targets]
         some = tuple(self._arrays[place] for place in self._differentiated)
@@ -89,13 +89,9 @@ class TrainingStep:
 
     def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
         carry, ys = self._given.run(arrays, memory=memory)
-        return [leaf for leaf in jax.tree.leaves(carry if self._last_only else (carry, ys)) if _is_float(leaf)]
+        return [leaf for leaf in jax.tree.leaves(carry if self._last_only else (carry, ys)) if is_float(leaf)]
 
     def _with(self, differentiated: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-        """The arrays, with those in their places that are differentiated."""
+        """The arrays, with the differentiated ones replaced."""
         changed = dict(zip(self._differentiated, differentiated, strict=True))
         return [changed.get(place, leaf) for place, leaf in enumerate(arrays)]
-
-
-def _is_float(leaf: Any) -> bool:
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))

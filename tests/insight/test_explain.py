@@ -59,7 +59,7 @@ def test_a_linear_recurrence_is_found():
 @pytest.mark.parametrize(("memory", "again"), [(rs.Memory(), "kept"), (rs.Memory(recompute="all"), "at once")], ids=str)
 def test_a_named_value_is_kept_or_computed_again(memory, again):
     named = [equation for equation in of_min_gru(memory=memory).equations if equation.name == "gate"]
-    assert [equation.again for equation in named] == [again]
+    assert [equation.backward for equation in named] == [again]
 
 
 def test_a_carry_that_stays_is_kept_once():

@@ -162,7 +162,7 @@ def test_a_loss_on_the_last_carry_needs_less():
 def test_nothing_fits_and_the_error_says_what_would():
     cell = cells.LSTM(16)
     given = arguments(cell, length=10)
-    with pytest.raises(ValueError, match=r"^plan: nothing fits 1 KiB; the least that was found is") as error:
+    with pytest.raises(ValueError, match=r"^plan: nothing fits 1 KiB; the least found is") as error:
         rs.plan(cell, *given, budget="1KiB")
     least = int(str(error.value).split(" bytes, by ")[0].split()[-1])
     assert rs.plan(cell, *given, budget=least).temporary_bytes <= least
@@ -263,7 +263,7 @@ def test_a_budget_for_a_net_over_named_values():
         )["hidden_t_all"]
 
     np.testing.assert_array_equal(run(rs.Memory.fit("1MiB")), run(rs.Memory()))
-    with pytest.raises(ValueError, match=r"^plan: nothing fits 9 B; the least that was found is"):
+    with pytest.raises(ValueError, match=r"^plan: nothing fits 9 B; the least found is"):
         run(rs.Memory.fit(9))
 
 

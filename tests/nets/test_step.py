@@ -78,7 +78,7 @@ def test_a_step_refuses_what_is_none():
     params, carry = arguments(NETS["layer"])
     with pytest.raises(ValueError, match=r"^step: `x` must be one step's input, \(N, D\); got float32\[3,2,5\]\."):
         NETS["layer"].step(params, XS)
-    with pytest.raises(TypeError, match=r"^step: it takes no options about padding or truncation; got 'mask'\."):
+    with pytest.raises(TypeError, match=r"^step: one step takes no padding or truncation; got 'mask'\."):
         NETS["layer"].step(params, XS[0], carry, mask=jnp.ones(2, bool))
     with pytest.raises(ValueError, match=r"^step: the net must run in pieces; .* starts at the end of the sequence"):
         NETS["bidirectional"].step(arguments(NETS["bidirectional"])[0], XS[0])

@@ -1,1 +1,1 @@
-"""The fission engine: run only what is recurrent step by step. trace -> analysis -> passes -> plan -> execute."""
+"""The fission engine: run only recurrent work step by step: trace -> analysis -> passes -> plan -> execute."""

@@ -1,4 +1,4 @@
-"""What pays to do for many steps at once, and for how many: by backend, in one place, each with its measurement."""
+"""Which work to batch over steps, and over how many, by backend. Each number has its measurement."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,20 +12,20 @@ import jax.numpy as jnp
 from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, values_of
 
 
-# What would have to run for all steps at once too, to feed an equation. A function, because few equations are asked.
+# The equations that batching an equation would batch too, because they feed it. Lazy, because few are asked for.
 Feeding: TypeAlias = Callable[[], Sequence[Equation]]
-# Whether an equation should run for all steps at once, given that, and the values that are the same at every step.
+# Whether to batch an equation, given its feeding equations, and the values that are the same at every step.
 ShouldBatch: TypeAlias = Callable[[Equation, Feeding, Collection[Value]], bool]
 
 
 class StepBytes(NamedTuple):
-    """What a step takes in memory.
+    """The memory of a step, in bytes.
 
     Attributes:
-        made: what a step adds to what is made for a chunk at once.
+        made: the values that a chunk makes for this step.
         given: its carry and its input.
-        kept: what is kept of every step, the input with it.
-        starts: what is kept at the beginning of a chunk only.
+        kept: the values kept at every step, with the input.
+        starts: the values kept at the start of a chunk only.
     """
 
     made: int
@@ -39,19 +39,17 @@ class Heuristics:
     """The engine's choices where more than one is right.
 
     Attributes:
-        batch: "costly": batch products that read an operand again and again and functions that take many operations an
-            element, and leave cheap work in the loops, fused with what reads it. "everything": batch whatever waits for
-            no loop.
-        linear: "loop": run linear recurrences step by step, fused with what they read. "associative": in a logarithmic
+        batch: "costly": batch products that read an operand repeatedly, and transcendental functions. Cheap work stays
+            in the loops, fused with its readers. "everything": batch all work that waits for no loop.
+        linear: "loop": run linear recurrences step by step, fused with their inputs. "associative": in a logarithmic
             number of rounds.
-        shortest_chunk: steps of a chunk, at least.
-        quick_chunk: steps from which on a longer chunk is hardly quicker.
-        longest_chunk: steps of a chunk, at most.
-        chunk_bytes: what may be made for a chunk at once, if it is longer than the quick one.
-        chunk_with_starts: steps of a chunk where much of what is kept is kept at the beginning of each.
-        chunk_bytes_with_starts: what may be made for such a chunk at once.
-        transpose_rows: whether a product that contracts over the rows of both matrices, `x.T @ y`, has the narrower one
-            transposed first.
+        shortest_chunk: the least number of steps of a chunk.
+        quick_chunk: the number of steps above which longer chunks are hardly faster.
+        longest_chunk: the largest number of steps of a chunk.
+        chunk_bytes: the most bytes that a chunk longer than the quick one may make.
+        chunk_with_starts: the number of steps of a chunk if many of the kept bytes are at its start.
+        chunk_bytes_with_starts: the most bytes that such a chunk may make.
+        transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
     """
 
     batch: Literal["costly", "everything"]
@@ -65,11 +63,11 @@ class Heuristics:
     transpose_rows: bool
 
     def should_batch(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
-        """Whether an equation should run for all steps of a chunk at once.
+        """Whether to batch an equation over the steps of a chunk.
 
         Args:
             equation: the equation.
-            feeding: what would have to run for all steps at once too, to feed it.
+            feeding: the equations that would be batched too, to feed it.
             fixed: values that are the same at every step.
         """
         if self.batch == "everything":
@@ -84,56 +82,56 @@ class Heuristics:
         return _operations(equation) >= _OPERATIONS_PER_BYTE * moved and not _too_large(feeding(), moved)
 
     def should_batch_forward(self, loops: Iterable[Equation]) -> ShouldBatch:
-        """What pays to batch in the forward pass, where `loops` must run step by step.
+        """The test for batching in the forward pass, where `loops` must run step by step.
 
-        Nothing, where a loop is bound by a product of its own: the rest is done in its shadow. With few rows to batch
-        some would pay, and little: at N = 1 to 4 the forward time of an LSTM with 256 units went down by a tenth.
+        Batch nothing if a product bounds a loop, because other work hides behind it. With few rows batching gains
+        little: at N = 1 to 4, a tenth of the forward time of an LSTM with 256 units.
         """
         if self.batch == "costly" and any(equation.primitive.name in PRODUCTS for equation in loops):
             return lambda *_: False
         return self.should_batch
 
     def chunk(self, length: int, step: StepBytes) -> int:
-        """Steps of a chunk.
+        """The number of steps of a chunk.
 
         Args:
-            length: steps of the sequence.
-            step: bytes of a step.
+            length: the number of steps of the sequence.
+            step: the bytes of a step.
         """
         if length < 2 * self.quick_chunk:
-            # The stacks of more chunks would take more memory than shorter ones save.
+            # More chunks would stack more bytes than they save.
             return max(1, min(length, self.quick_chunk))
         made = max(1, step.made)
         fitting = max(self.quick_chunk, min(self.longest_chunk, self.chunk_bytes // made))
         if step.starts * _KEPT_BYTES_PER_START > step.kept * fitting:
             fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes_with_starts // made))
-        # A longer one would be the better part of a short sequence, or take more memory than is saved.
+        # A longer chunk would be most of a short sequence, or take more memory than it saves.
         worthwhile = min(-(-length // 8), int(_CHUNK_BYTES_PER_GIVEN * length * step.given / made))
         most = max(self.shortest_chunk, min(fitting, worthwhile))
-        # A chunk that is shorter than the others is a second copy of the loops to compile, and of ys to make.
+        # A remainder means a second copy of the loops to compile, and of ys.
         return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
-# Batching these changes what they cost: a vmapped cond runs both branches, a vmapped while runs to the longest.
+# Batching changes their cost: a vmapped cond runs both branches, a vmapped while runs until all rows are done.
 _UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
 
-# A product with a vector does two operations an element that it reads, and gains nothing from more rows; one with a
-# matrix of 16 columns or more does 4 a byte.
+# A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
+# more it does 4 per byte.
 _OPERATIONS_PER_BYTE = 4
-# The tanh of an additive attention makes 78 times what the product after it moves; a gate makes at most four times.
+# The tanh of an additive attention makes 78 times the bytes that the next product moves; a gate at most four times.
 _FEEDING_BYTES = 8
-# A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB a step, and 2 MiB a chunk of 16, which is half of a core's part
-# of the last cache; the tanh of an attention over 200 positions makes 1.6 MiB a step.
+# A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB per step, and 2 MiB per chunk of 16, half of a core's share of
+# the last-level cache. The tanh of an attention over 200 positions makes 1.6 MiB per step.
 _CACHED_BYTES = 256 << 10
-# An LSTM that keeps no gate keeps its c before every 16 steps, beside x and h, of 24 times as many bytes.
+# An LSTM that keeps no gate keeps c before every 16 steps, and x and h at every step, with 24 times the bytes.
 _KEPT_BYTES_PER_START = 24
-# Of what `jax.checkpoint` on the step would keep of the sequence. For an LSTM with layer normalisation this is 4 steps
-# at T = 128, for a GRU of the same size it would be 13.
+# The most bytes of a chunk, relative to those that `jax.checkpoint` on the step keeps of the sequence. An LSTM with
+# layer normalisation gets 4 steps at T = 128, a GRU of the same size would get 13.
 _CHUNK_BYTES_PER_GIVEN = 3.5
 
-# The figures that set these are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
+# The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {
     "cpu": Heuristics(
         batch="costly",
@@ -149,7 +147,7 @@ BACKENDS = {
     "gpu": Heuristics(
         batch="everything",
         linear="associative",
-        # With one chunk for a whole short sequence nothing would be saved by computing again.
+        # One chunk for a whole short sequence would save nothing.
         shortest_chunk=16,
         quick_chunk=16,
         longest_chunk=128,
@@ -165,7 +163,7 @@ _chosen = jax.make_user_context(None)
 
 @contextmanager
 def using(heuristics: Heuristics) -> Iterator[None]:
-    """Trace inside this context with other heuristics than the backend's."""
+    """A context that traces with these heuristics instead of the backend's."""
     with _chosen(heuristics):
         yield
 
@@ -177,12 +175,12 @@ def heuristics() -> Heuristics:
 
 
 def unbatchable(equation: Equation) -> bool:
-    """Whether an equation must run step by step, because batching it changes what it costs, or what it draws."""
-    return equation.primitive.name in _UNBATCHABLE or _draws_otherwise_at_once(equation)
+    """Whether an equation must run step by step, because batching changes its cost or its random bits."""
+    return equation.primitive.name in _UNBATCHABLE or _draws_other_bits(equation)
 
 
-def _draws_otherwise_at_once(equation: Equation) -> bool:
-    """Whether it draws from keys of an implementation such as "rbg", which under vmap draws other bits than alone."""
+def _draws_other_bits(equation: Equation) -> bool:
+    """Whether it draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
     dtypes = [atom.dtype for atom in equation.inputs]
     return equation.primitive.name == "rng_bit_generator" or any(
         jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes
@@ -191,12 +189,12 @@ def _draws_otherwise_at_once(equation: Equation) -> bool:
 
 @cache
 def _threefry() -> Any:
-    """The dtype of keys whose draws are the same alone and under vmap."""
+    """The dtype of threefry keys, which draw the same bits under vmap."""
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
 def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
-    """Whether what would have to run for all steps at once to make a value is much larger than it."""
+    """Whether batching a value would make values that are much larger."""
     return heuristics().batch == "costly" and _too_large(feeding, value.nbytes)
 
 

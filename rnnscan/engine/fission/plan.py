@@ -32,10 +32,10 @@ class ScanPlan:
 
     @cached_property
     def recomputed_carries(self) -> list[int]:
-        """Carry leaves that are kept at the beginning of each chunk only, and recomputed in between.
+        """Carry leaves that are kept at the start of each chunk only, and recomputed in between.
 
-        They follow from the others by linear recurrences, through work that is not large beside them: the additive
-        attention around an LSTM would have to be computed once more to have its c again.
+        They follow from the others by linear recurrences, without much larger values on the way. The c of an LSTM
+        inside additive attention is kept, because recomputing it would recompute the attention.
         """
         step = self.step
         equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
@@ -57,12 +57,12 @@ class ScanPlan:
 
     @cached_property
     def written(self) -> Split:
-        """The split of the step as it is written, with its kept values; for reports."""
+        """The split of the step as written, with its kept values, for reports."""
         return split(self.step.program, should_batch=_forward)
 
     @cached_property
     def recomputed(self) -> Split:
-        """The split of the step as the backward pass recomputes it: every carry is known."""
+        """The split of the step for recomputation on the backward pass: every carry is known."""
         step = self.step
         known, wanted = (*step.carry, *step.x), (*step.new_carry, *step.y)
         return split(replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted))
@@ -71,7 +71,7 @@ class ScanPlan:
         """The split that runs.
 
         Args:
-            save: whether the values for the backward pass are wanted beside y: the kept values, then the kept carries.
+            save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
         step = self.step
         saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()

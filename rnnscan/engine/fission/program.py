@@ -11,8 +11,8 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 
-# The size that a symbolic dimension of `jax.export`, most often the batch, counts as. Choices made with it are correct
-# for every size; for sizes far from it they may be slower or take more memory.
+# The assumed size of a symbolic dimension of `jax.export`, usually the batch. Results are correct for every size;
+# sizes far from this one may take more time or memory.
 _NOMINAL = 32
 
 
@@ -92,15 +92,15 @@ class Equation:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Equations in an order in which they can run. A program without a loop has `known` inputs and `stacked` outputs.
+    """Equations in running order. A program without a loop has only `known` inputs and `stacked` outputs.
 
     Attributes:
         invariant: inputs that are the same at every step.
         known: inputs that are known for every step.
         carry: inputs that are the loop's carry.
         equations: the equations.
-        new_carry: outputs that are the carry of the next step to run, in the order of `carry`.
-        summed: outputs of which only the sum over the steps is wanted.
+        new_carry: outputs that are the carry of the next step, in the order of `carry`.
+        summed: outputs whose sum over the steps is wanted.
         stacked: outputs that are wanted at every step.
     """
 
@@ -128,7 +128,7 @@ class Program:
         return {output: equation for equation in self.equations for output in equation.outputs}
 
 
-# Functions that take many operations an element.
+# Functions with many operations per element.
 TRANSCENDENTAL = frozenset(
     {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
 )
@@ -158,7 +158,7 @@ def total_bytes(values: Iterable[Value]) -> int:
 
 
 def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equation]:
-    """The equations that the wanted values depend on, in order."""
+    """The equations that the wanted values depend on, in order: dead code elimination."""
     open_values = set(values_of(wanted))
     kept = []
     for equation in reversed(equations):
@@ -178,7 +178,7 @@ def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Val
 
 
 def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
-    """The inputs, and every value that depends on them alone."""
+    """The inputs, and every value that depends only on them."""
     found = set(inputs)
     for equation in equations:
         if found.issuperset(values_of(equation.inputs)):

@@ -1,1 +1,1 @@
-"""What a step's program is made of: its loops, its linear recurrences, and the work that can run for many steps."""
+"""Analyses of a step's program: its loops, its linear recurrences, and the work that can be batched."""

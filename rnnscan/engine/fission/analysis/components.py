@@ -1,4 +1,7 @@
-"""The strongly connected components of a step: which leaves of the carry feed each other, and through what."""
+"""The strongly connected components of a step: groups of carry leaves that feed each other.
+
+Source: Warshall 1962, "A Theorem on Boolean Matrices", for the transitive closure.
+"""
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -8,12 +11,12 @@ from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
 
 
 class Components:
-    """The carry's leaves, grouped so that two are together where each depends on the other, over any number of steps.
+    """Groups of carry leaves that depend on each other, over any number of steps.
 
     Args:
         equations: one step, in order.
-        carry: the leaves that it is given.
-        new_carry: the leaves that it returns.
+        carry: its carry.
+        new_carry: its new carry.
 
     Attributes:
         members: the groups, as positions in `carry`.
@@ -37,11 +40,11 @@ class Components:
         self.members = self._strongly_connected([self._feeds.get(leaf, 0) for leaf in carry])
 
     def loops(self, equations: Sequence[Equation]) -> list[Equation]:
-        """The equations that lie in any group."""
+        """The equations that lie between two leaves of a group."""
         return [equation for equation in equations if any(self.has(members, equation) for members in self.members)]
 
     def has(self, members: Sequence[int], equation: Equation) -> bool:
-        """Whether an equation lies between two leaves of a group, and so has to wait for the step before."""
+        """Whether an equation lies between two leaves of a group, so that it depends on the step before."""
         group = _union(1 << position for position in members)
         return any(
             self._depends.get(output, 0) & group and self._feeds.get(output, 0) & group for output in equation.outputs
@@ -60,7 +63,7 @@ class Components:
 
     @staticmethod
     def _strongly_connected(reaches: list[int]) -> list[tuple[int, ...]]:
-        for middle in range(len(reaches)):  # Warshall's transitive closure.
+        for middle in range(len(reaches)):
             for first in range(len(reaches)):
                 if reaches[first] >> middle & 1:
                     reaches[first] |= reaches[middle]

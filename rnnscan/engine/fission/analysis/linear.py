@@ -13,9 +13,9 @@ _SAME = frozenset({"neg", "copy", "convert_element_type", "stop_gradient"})
 
 
 def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom) -> bool:
-    """Whether `new_leaf = a * leaf + b`, elementwise, by the equations that lie between the two.
+    """Whether `new_leaf = a * leaf + b`, elementwise, by the equations between the two.
 
-    Padding and resets are selections around that, whose predicate is free of the leaf, so they keep the form.
+    Padding and resets keep the form: they select by a predicate that is free of the leaf.
     """
     dependent = {leaf}
     for equation in equations:
@@ -39,15 +39,15 @@ def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom) -> boo
 def linearly_recomputable(
     equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom], *, candidates: Sequence[int]
 ) -> list[int]:
-    """Leaves of the carry that need not be kept, because they follow from the others by linear recurrences.
+    """Find carry leaves that need not be kept, because they follow from the others by linear recurrences.
 
-    An LSTM's c is the example: once h is known at every step so are its gates, and `c' = f * c + i * g` is cheap.
-    Leaves are tried in order; one is left out if each loop among all that are left out is a linear one.
+    For example the c of an LSTM: if h is known at every step, so are the gates, and `c' = f * c + i * g` is cheap.
+    Leaves are tried in order. A leaf is left out if all loops among the left-out leaves are linear.
 
     Args:
         equations: one step, in order.
-        carry: the leaves that it is given.
-        new_carry: the leaves that it returns.
+        carry: its carry.
+        new_carry: its new carry.
         candidates: positions of the leaves to try.
 
     Returns:

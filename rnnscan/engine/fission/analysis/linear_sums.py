@@ -1,4 +1,4 @@
-"""How far a sum over the steps can be pushed down through linear equations."""
+"""Push a sum over the steps down through linear equations."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from rnnscan.engine.fission.program import Atom, Equation, Value
 
 
-# Linear in all operands together.
+# Linear jointly in all operands.
 _LINEAR = frozenset(
     {"neg", "transpose", "reshape", "reduce_sum", "broadcast_in_dim", "squeeze", "copy", "slice", "split", "unstack"}
     | {"add", "add_any", "sub", "concatenate", "stack", "pad"}
@@ -16,14 +16,14 @@ _LINEAR = frozenset(
 
 
 def sums_its_operands(equation: Equation) -> bool:
-    """Whether the sum over steps of a result takes the sums of all operands, of those that do not vary too."""
+    """Whether the sum of a result over steps is the result of the sums of all operands, constant ones too."""
     return equation.primitive.name in _LINEAR
 
 
 def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
-    """Whether the sum over steps of a result is the result of the sums of what varies among the operands."""
+    """Whether the sum of a result over steps is the result of the sums of the varying operands."""
     primitive, operands = equation.primitive.name, [varies(atom) for atom in equation.inputs]
-    if primitive == "convert_element_type":  # Of mixed precision: a sum is rounded once where each term was.
+    if primitive == "convert_element_type":  # In mixed precision, the sum is rounded once instead of each term.
         return all(jnp.issubdtype(atom.dtype, jnp.inexact) for atom in [*equation.inputs, *equation.outputs])
     if primitive == "div":
         return operands == [True, False]
@@ -33,9 +33,9 @@ def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
 def ends_of_sum(
     atom: Atom, maker: Mapping[Any, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Value] = ()
 ) -> Iterator[Equation | Value]:
-    """Where a sum over steps can be pushed down to: products of two values that vary, or values to be stacked.
+    """Where a sum over steps ends if it is pushed down: at products of two varying values, or at values to stack.
 
-    Not beyond values that are at hand, stacked. Each is found once, on however many ways it is reached.
+    It stops at values that are stacked already (`at_hand`). Each end is yielded once.
     """
     to_see, seen = [atom], set()
     while to_see:

@@ -1,19 +1,20 @@
-"""The split of one step's program into the work that must run step by step and the work that need not.
+"""Split a step's program into work that must run step by step, and work that can be batched.
 
 The dependence graph of a step has an edge from each carry output back to its input. Its strongly connected components
-are the loops; no other equation depends on the step before except through a completed loop. Work that is not worth
-batching runs in a loop all the same, fused with what reads it. So the equations fall into
+are the loops. Other equations depend on earlier steps only through completed loops. Light work that does not pay to
+batch runs in a loop too, fused with its readers. So the equations fall into
 
-    invariant   once, before everything
-    loops       one after the other over a chunk of steps. Each has
-                    batched work   for all steps of the chunk, which depends on completed loops only
+    invariant   runs once, first
+    loops       run one after the other over a chunk of steps. Each has
+                    batched work   for all steps of the chunk; depends on completed loops only
                     a body         step by step: the loops that are ready, with the light work around them
-    at once     the batched work that is left when all loops have run
+    at once     the batched work after all loops
 
-Loops that do not feed each other share a body, and so do loops with only light work between them. A value has a
-*level*: the number of times that the work before it changes between "at once" (even) and "step by step" (odd).
+Loops that do not feed each other share a body, and so do loops with only light work between them. The *level* of a
+value counts the changes between "at once" (even) and "step by step" (odd) in the work before it.
 
-This is loop distribution (loop fission): Kennedy and McKinley 1990, "Loop Distribution with Arbitrary Control Flow".
+Source: this is loop distribution (loop fission), Kennedy and McKinley 1990, "Loop Distribution with Arbitrary Control
+Flow".
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -42,13 +43,13 @@ class Loop:
     """A loop over the steps of a chunk.
 
     Attributes:
-        carry: positions in `Program.carry` of the leaves that it carries.
+        carry: positions in `Program.carry` of its leaves.
         body: its equations.
-        to_body: values that enter the loop step by step.
+        to_body: values that the loop reads step by step.
         from_body: values of the loop that later work reads, stacked over the chunk.
-        accumulated: positions in `Program.summed` that are summed up in the loop.
-        cycle: the body's equations that lie on a cycle, where all of them are of one.
-        associative: whether it is a linear recurrence that runs as an associative scan.
+        accumulated: positions in `Program.summed` of the sums that it accumulates.
+        cycle: the equations of its cycle; None if it has several cycles.
+        associative: whether it runs as an associative scan.
     """
 
     carry: tuple[int, ...]
@@ -67,10 +68,10 @@ class Split:
     Attributes:
         program: the program.
         invariant: equations that run once.
-        varying: all others that are needed, in order.
-        loops: the loops, in the order in which they run.
-        at_once: equations that run for all steps of a chunk at once, when their results are asked for.
-        batched: equations that are worth running for all steps at once, with those that feed them.
+        varying: the other needed equations, in order.
+        loops: the loops, in running order.
+        at_once: equations that run for all steps of a chunk at once.
+        batched: equations that pay to batch, with those that feed them.
     """
 
     program: Program
@@ -82,7 +83,7 @@ class Split:
 
     @property
     def accumulated(self) -> set[int]:
-        """Positions in `Program.summed` that are summed up in a loop."""
+        """Positions in `Program.summed` of the sums that a loop accumulates."""
         return {position for loop in self.loops for position in loop.accumulated}
 
 
@@ -97,9 +98,9 @@ def split(
 
     Args:
         program: one step.
-        should_batch: given the equations that must run step by step, tells what to batch.
-        accumulated: positions in `program.summed` to sum up in a loop; the others are summed after it.
-        emitted: values to make in a loop and stack, rather than at once.
+        should_batch: maps the equations that must run step by step to a test for batching.
+        accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
+        emitted: values to make in a loop and stack, instead of at once.
 
     Returns:
         The split.
@@ -174,7 +175,7 @@ class _OpenLoop:
 
 @dataclass
 class _Schedule:
-    """The loops so far: what each makes, and which of its values later work asks for."""
+    """The loops so far, and the values that later work reads from each."""
 
     available: set[Value]
     known: set[Value]
@@ -193,7 +194,7 @@ class _Schedule:
         cycles: Sequence[list[Equation]],
         wanted: Sequence[Atom],
     ) -> None:
-        """Add a loop around these cycles, with the light work that it reads, and ask for the rest."""
+        """Add a loop with these cycles and the light work that they read, and ask for its other inputs."""
         core = [equation for equations in cycles for equation in equations]
         loop = _OpenLoop(carry, sums, set(core), tuple(core) if len(cycles) == 1 else None)
         inside = {*carry.values(), *outputs_of(core)}
@@ -216,7 +217,7 @@ class _Schedule:
         self.open_loops.append(loop)
 
     def ask(self, wanted: Iterable[Atom]) -> None:
-        """Have values stacked over the chunk: those that a loop makes by the loop, others at once."""
+        """Stack values over the chunk: a loop stacks its own, and others run at once."""
         to_see = values_of(wanted)
         while to_see:
             value = to_see.pop()
@@ -227,7 +228,7 @@ class _Schedule:
                 to_see.extend(values_of(self.maker[value].inputs))
 
     def loops(self, order: Sequence[Equation], program: Program) -> tuple[Loop, ...]:
-        """The loops, with their equations in this order."""
+        """The loops, with their equations in the given order."""
         return tuple(
             Loop(
                 carry=tuple(loop.carry),
@@ -263,7 +264,7 @@ def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
 def _levels(
     equations: Sequence[Equation], program: Program, groups: Sequence[_Group], worth: Iterable[Equation]
 ) -> Callable[[Atom], int]:
-    """The level of each value, and of each group: the least at which every value is made before it is read."""
+    """The level of each value, and of each group: the least that makes every value before it is read."""
     at_once = set(worth)
     group_of = {equation: group for group in groups for equation in group.equations}
     levels: dict[Atom, int] = {}
@@ -272,7 +273,7 @@ def _levels(
         return max((levels.get(atom, 0) for atom in atoms), default=0)
 
     settled = False
-    while not settled:  # A group may read values from anywhere in the program, so one pass is not always enough.
+    while not settled:  # A group may read values from anywhere in the program, so one pass may not suffice.
         settled = True
         for group in groups:
             inside = {*outputs_of(group.equations), *(program.carry[position] for position in group.carry)}

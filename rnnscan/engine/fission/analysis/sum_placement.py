@@ -1,4 +1,4 @@
-"""Which sums over the steps are made in the loop, and which after it, from what the loop leaves behind."""
+"""Place each sum over the steps: accumulate it in the loop, or sum stacked values after it."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from rnnscan.engine.fission.program import Equation, Program, Value, depending, 
 
 
 def place_sums(program: Program) -> tuple[list[int], list[Value]]:
-    """Where the sums over steps are made.
+    """Choose the sums over steps to accumulate in the loop.
 
-    A sum that ends in products is made after the loop, from the stacked operands, if these are smaller than the two
-    accesses a step that an accumulator costs. Another one is made after the loop only if that stacks nothing more:
-    a cotangent that is elementwise at its end would make a stack of its own size.
+    A sum of products is made after the loop, from the stacked operands, if these are smaller than an accumulator's two
+    accesses per step. Any other sum is made after the loop only if it needs no more stacks, because a cotangent that
+    ends in elementwise work would need a stack of its own size.
 
     Returns:
-        The positions in `program.summed` whose sum is made in the loop; and, of the others, the operands that the loop
-        should leave behind, because to make them at once would make large values on the way.
+        The positions in `program.summed` of the sums to accumulate in the loop; and the operands of the other sums that
+        the loop should stack, because making them at once would make large values on the way.
     """
     varying = depending(program.equations, [*program.known, *program.carry])
     looped = depending(program.equations, program.carry)
@@ -50,7 +50,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value]]:
 
 
 def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
-    """The values that vary of the products, and those that are summed as they are."""
+    """The operands of the products, and the values that are summed directly."""
     return [value for end in ends for value in (values_of(end.inputs) if isinstance(end, Equation) else [end])]
 
 

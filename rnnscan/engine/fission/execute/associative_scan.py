@@ -1,4 +1,4 @@
-"""Linear recurrences over a chunk of steps, in a logarithmic number of rounds.
+"""Linear recurrences over a chunk of steps, as an associative scan.
 
 Source: Blelloch 1990, "Prefix Sums and Their Applications"; Martin and Cundy 2018, "Parallelizing Linear Recurrent
 Neural Nets Over Sequence Length".
@@ -24,10 +24,10 @@ def associative_scan(
     Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`.
 
     Args:
-        equations: those between the leaf and the new leaf.
-        leaf: the carry that a step is given.
-        new_leaf: the carry that it returns, `a * leaf + b`.
-        chunk: has what `a` and `b` follow from.
+        equations: the equations between the leaf and the new leaf.
+        leaf: the step's carry.
+        new_leaf: its new carry, `a * leaf + b`.
+        chunk: the values that `a` and `b` follow from.
         start: the carry before the first step to run.
         reverse: whether the steps run from the last to the first.
 
@@ -48,7 +48,7 @@ def associative_scan(
 def _factor_and_term(
     equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any
 ) -> tuple[Any, Any]:
-    """The a and b of `new_leaf = a * leaf + b` at each step: what the equations make of `1 * leaf + 0`."""
+    """The a and b of `new_leaf = a * leaf + b` at each step, by running the equations on `1 * leaf + 0`."""
     zeros = jnp.broadcast_to(lax.full_like(start, 0), (chunk.steps, *leaf.shape))
     pairs: dict[Atom, tuple[Any, Any]] = {leaf: (zeros + 1, zeros)}
     for equation in equations:
@@ -64,7 +64,7 @@ def _factor_and_term(
 def _evaluate_part(equation: Equation, pairs: dict[Atom, tuple[Any, Any]], chunk: Chunk, part: int) -> Any:
     """The factor (part 0) or the term (part 1) of an equation's result.
 
-    A free operand scales the factor as it scales the term, and is added to the term only.
+    An operand that is free of the leaf scales both, and is added to the term only.
     """
     scales = part == 1 or equation.primitive.name in ("mul", "div")
     operands, axes = [], []

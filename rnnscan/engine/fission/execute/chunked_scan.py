@@ -1,4 +1,4 @@
-"""A sequence in chunks of steps, one after the other."""
+"""Run a sequence in chunks of steps, one after the other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ import jax.numpy as jnp
 from jax import lax
 
 
-# (state, a chunk's steps, what there is once a chunk, number of steps) -> (state, new steps, new once a chunk)
+# (state, values of each step, values of the chunk, number of steps) -> (state, new values of each step and chunk)
 RunChunk: TypeAlias = Callable[[Any, list[Any], list[Any], int], tuple[Any, list[Any], list[Any]]]
 
 
 def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
-    """The carry before each step, from the carry after each step and the one before the first step to run."""
+    """The carry before each step, from the carry after each step and the initial one."""
     return jnp.concatenate([after[1:], start[None]] if reverse else [start[None], after[:-1]])
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """The chunks of a sequence. What the chunk does not divide makes one shorter chunk, where the steps begin to run.
+    """The chunks of a sequence. A remainder makes one shorter chunk, the first to run.
 
     Attributes:
         length: number of steps.
@@ -32,7 +32,7 @@ class Chunks:
     from_end: bool
 
     def before(self, after: Any, initial: Any) -> Any:
-        """A carry before each whole chunk, from the one after each step and, `(1, ...)`, before the first."""
+        """A carry before each whole chunk, from the carry after each step and the initial one, `(1, ...)`."""
         count, rest = divmod(self.length, self.chunk)
         if self.from_end:
             ends = after[self.chunk :: self.chunk]
@@ -54,10 +54,10 @@ class Chunks:
 
         Args:
             run: runs a chunk.
-            state: what goes from chunk to chunk.
+            state: the state between chunks.
             steps: leaves `(length, ...)`.
             once: leaves `(number of whole chunks, ...)`.
-            once_first: the same of the shorter chunk, without the axis.
+            once_first: the same for the shorter chunk, without the axis.
             back: from the last chunk to run to the first.
 
         Returns:

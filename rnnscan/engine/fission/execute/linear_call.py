@@ -1,8 +1,7 @@
 """A call that is linear in its tangents, with a transpose of its own.
 
-JAX offers one custom rule for forward mode (`jax.custom_jvp`) and one for reverse mode (`jax.custom_vjp`), and not both
-for one function. So the scan has a `custom_jvp` whose tangents come from this primitive. Forward mode runs `apply`.
-Reverse mode transposes the call, which runs `transpose`, and `apply` is never traced.
+A function cannot have both a `jax.custom_jvp` and a `jax.custom_vjp`. So the scan has a `custom_jvp` whose tangents
+come from this primitive. Forward mode runs `apply`. Reverse mode runs `transpose`, and never traces `apply`.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +46,8 @@ def linear_call(linear_map: LinearMap, residuals: Sequence[Any], tangents: Seque
 
     Args:
         linear_map: the map.
-        residuals: what the map depends on, in any way.
-        tangents: what the map is linear in.
+        residuals: the operands that the map depends on nonlinearly.
+        tangents: the operands in which it is linear.
 
     Returns:
         The tangents of the results.
@@ -74,7 +73,7 @@ mlir.register_lowering(_linear_call, mlir.lower_fun(_apply, multiple_results=Tru
 
 
 def _differentiate(primals: Any, tangents: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[Any]]:
-    """The derivative for the tangents is the same map; the one for the residuals is that of `apply`."""
+    """The derivative is the same map for the tangents, and that of `apply` for the residuals."""
     results = linear_call(linear_map, *linear_map.cut(primals))
     residuals, given = linear_map.cut(primals)
     residual_tangents, given_tangents = linear_map.cut(tangents)
@@ -100,7 +99,7 @@ def _transpose(cotangents: Any, *operands: Any, linear_map: LinearMap) -> list[A
     residuals, tangents = linear_map.cut(operands)
     given = [None if _is_zero(leaf) else leaf for leaf in cotangents]
     pulled = linear_map.transpose(residuals, given)
-    # An operand that is not asked about is a zero that was instantiated beside one that is.
+    # The other operands are zeros, instantiated together with these.
     asked = [leaf if ad.is_undefined_primal(own) else None for leaf, own in zip(pulled, tangents, strict=True)]
     return [None] * len(residuals) + asked
 
@@ -124,12 +123,12 @@ def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tup
     return linear_call(batched, *batched.cut(operands)), [0] * len(results)
 
 
-# The rule with an axis's name: a cell may take part in collectives over it.
+# This rule knows the axis name, for cells with collectives over it.
 batching.fancy_primitive_batchers[_linear_call] = _batch
 
 
 def _unbatched(cotangent: Any, axis: int | None) -> Any:
-    """The cotangent of an operand that was batched along an axis, or was shared by the batch."""
+    """The cotangent of an operand that was batched along an axis, or shared by the batch."""
     return jnp.sum(cotangent, 0) if axis is None else jnp.moveaxis(cotangent, 0, axis)
 
 

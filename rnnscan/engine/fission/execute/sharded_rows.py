@@ -1,8 +1,8 @@
-"""Sums over rows that lie on several devices: a sum for each part of the rows, and one total after the last chunk.
+"""Sums over rows that are sharded over devices.
 
-A parameter's gradient is a sum over steps and rows. If each chunk summed over all rows, the loop over chunks would hold
-an all-reduce. So the loop carries a sum for each part of the rows, `(parts, ...)`, sharded as the rows are, and the
-totals after the loop are one reduction for each parameter.
+A parameter's gradient is a sum over steps and rows. If each chunk summed over all rows, the loop over chunks would
+contain an all-reduce. So the loop carries a sum for each part of the rows, `(parts, ...)`, sharded like the rows. One
+reduction per parameter follows the loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,13 +24,13 @@ from rnnscan.engine.fission.program import Atom, Equation, Value
 
 @dataclass(frozen=True)
 class ShardedRows:
-    """The rows of a batch, in as many parts as devices may hold some.
+    """The rows of a batch, in one part for each device.
 
     Attributes:
         count: the number of rows.
         parts: the number of parts, of equal size.
-        mesh: the mesh, if the rows are sharded over explicit axes of one. If not, XLA alone knows their sharding.
-        axes: these explicit axes, as they stand in a `PartitionSpec`.
+        mesh: the mesh, if the rows are sharded over its explicit axes. Else only XLA knows their sharding.
+        axes: these explicit axes, as in a `PartitionSpec`.
     """
 
     count: int
@@ -39,7 +39,7 @@ class ShardedRows:
     axes: Any = None
 
     def split(self, value: Any, axis: int) -> Any:
-        """Cut an axis of rows into parts, and bring the parts to the front."""
+        """Cut an axis of rows into parts, and move the axis of parts to the front."""
         shape = (*value.shape[:axis], self.parts, self.count // self.parts, *value.shape[axis + 1 :])
         if self.mesh is None:
             return jnp.moveaxis(value.reshape(shape), axis, 0)
@@ -51,21 +51,21 @@ class ShardedRows:
         return jnp.moveaxis(lax.reshape(value, shape, out_sharding=self._sharding(spec)), axis, 0)
 
     def zeros(self, total: Any) -> Any:
-        """A zero for each part, from zeros of the shape of the total."""
+        """Zeros for each part, from zeros of the shape of the total."""
         shape = (self.parts, *total.shape)
         if self.mesh is None:
             return lax.full_like(total, 0, shape=shape)
         return lax.full_like(total, 0, shape=shape, sharding=self._sharding(self._beside(total)))
 
     def on_mesh(self, constant: Any) -> Any:
-        """A constant on the mesh. JAX puts those of `lax.scan` there, and can pull nothing back to one that is not."""
+        """Move a constant to the mesh. JAX moves those of `lax.scan`, and cannot pull back to one that is elsewhere."""
         if self.mesh is None or not jnp.issubdtype(constant.dtype, jnp.inexact):
             return constant
         is_there = not jax.typeof(constant).sharding.mesh.empty
         return constant if is_there else jax.reshard(constant, self._sharding([None] * constant.ndim))
 
     def spread(self, constant: Any) -> Any:
-        """A copy for each part. Its gradient is one for each part, and that of the constant is their total."""
+        """Copy a constant for each part. Its gradient is the total of the copies' gradients."""
         shape = (self.parts, *jnp.shape(constant))
         dimensions = range(1, len(shape))
         if self.mesh is None:
@@ -75,17 +75,17 @@ class ShardedRows:
         return lax.broadcast_in_dim(whole, shape, dimensions, out_sharding=self._sharding(spec))
 
     def lie_in(self, constant: Any) -> bool:
-        """Whether a constant has rows of its own, as the outputs of an encoder have."""
+        """Whether a constant has these rows, like the outputs of an encoder."""
         if self.mesh is None:
             return bool(jnp.shape(constant)) and jnp.shape(constant)[0] == self.count
         return any(map(self.holds, jax.typeof(constant).sharding.spec))
 
     def mean(self, copies: Any) -> Any:
-        """What all copies are, of something that was spread."""
+        """The inverse of `spread`: all copies are equal."""
         return copies.sum(0) / self.parts
 
     def add(self, sums: Any, more: Any) -> Any:
-        """Add to the sums of the parts."""
+        """Add to the sums of the parts, with their sharding."""
         return sums + (more if self.mesh is None else jax.reshard(more, jax.typeof(sums).sharding))
 
     def total(self, sums: Any, like: Any) -> Any:
@@ -94,11 +94,11 @@ class ShardedRows:
         return total if self.mesh is None else jax.reshard(total, jax.typeof(like).sharding)
 
     def holds(self, axes: Any) -> bool:
-        """Whether an entry of a `PartitionSpec` has one of the axes over which the rows are sharded."""
+        """Whether an entry of a `PartitionSpec` has an axis over which the rows are sharded."""
         return not _names(self.axes).isdisjoint(_names(axes))
 
     def _beside(self, value: Any) -> list[Any]:
-        """How an array with one more axis, of the parts, is sharded: not twice over the axes of the rows."""
+        """The sharding of an array with an axis of parts in front; no axis of the mesh is used twice."""
         return [self.axes, *(None if self.holds(axes) else axes for axes in jax.typeof(value).sharding.spec)]
 
     def _sharding(self, spec: Iterable[Any]) -> NamedSharding:
@@ -106,17 +106,17 @@ class ShardedRows:
 
 
 def sharded_rows(leaves: Sequence[Any], others: Iterable[Any] = ()) -> ShardedRows | None:
-    """How rows lie on devices, as far as it is known while tracing.
+    """The rows and their sharding, as far as the trace knows it.
 
-    With explicit axes it is known. With automatic ones only the mesh is: then there are as many parts as its devices,
-    or as can be, because the rows lie on some of them.
+    With explicit axes the trace knows the sharding. With automatic axes it knows only the mesh; then the number of
+    parts is the greatest common divisor of devices and rows.
 
     Args:
         leaves: arrays of one step, `(N, ...)`.
-        others: what else may tell of a mesh.
+        others: other arrays that may be on a mesh.
 
     Returns:
-        The rows, or None where they are on one device, or nothing tells of a mesh.
+        The rows, or None on one device, or without a known mesh.
     """
     leaves = [leaf for leaf in leaves if len(leaf.shape) and is_count(leaf.shape[0])]
     for leaf in leaves:
@@ -139,7 +139,7 @@ class SumsByParts:
 
     Attributes:
         rows: the rows.
-        maker: the equations of a step that can be asked for.
+        maker: the equation that makes each value.
         varies: whether a value differs from step to step.
     """
 
@@ -149,7 +149,7 @@ class SumsByParts:
     _known: dict[Atom, bool] = field(default_factory=dict)
 
     def can_sum(self, atom: Atom) -> bool:
-        """Whether a sum follows, by linear equations, from sums over rows alone."""
+        """Whether the sum of a value follows, by linear equations, from sums over rows alone."""
         if atom not in self._known:
             self._known[atom] = self._can_sum(atom)
         return self._known[atom]
@@ -194,7 +194,7 @@ class SumsByParts:
         Args:
             atom: the value.
             chunk: the chunk.
-            made: sums that are there already; those that this one follows from are added.
+            made: the sums so far. This one and those that it follows from are added.
         """
         if atom not in made:
             equation = self.maker[atom]  # type: ignore[index]
@@ -206,7 +206,7 @@ class SumsByParts:
         def operand(own: Atom) -> Any:
             if self.varies(own):
                 return self.sum(own, chunk, made)
-            # What is added at each step is spread over the parts.
+            # A constant term, added at each step, is spread over the parts.
             return chunk.read(own) * (chunk.steps / self.rows.parts) if sums_its_operands(equation) else chunk.read(own)
 
         axes = [0 if self.varies(own) else None for own in equation.inputs]
@@ -229,7 +229,7 @@ class SumsByParts:
 
 
 def _sharding_of(value: Any) -> NamedSharding | None:
-    """The sharding of an array or a `Value`, where it is on a mesh."""
+    """The sharding of an array or a `Value` on a mesh, else None."""
     aval = value.aval if isinstance(value, Value) else jax.typeof(value)
     sharding = getattr(aval, "sharding", None)
     return sharding if isinstance(sharding, NamedSharding) and not sharding.mesh.empty else None

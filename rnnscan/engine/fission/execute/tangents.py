@@ -25,11 +25,11 @@ def tangents_of_scan(
     """The tangents of the final carry and of ys.
 
     Args:
-        plan: how the scan is run.
-        saved: what its forward pass keeps for the backward pass.
+        plan: the plan of the scan.
+        saved: the values that its forward pass keeps for the backward pass.
         results: the final carry and ys.
-        tangents: the tangent of each leaf of constants, carry and xs, symbolic zeros among them.
-        spread: the constants whose tangents were spread over parts of the rows, with the rows.
+        tangents: the tangent of each leaf of constants, carry and xs, or a symbolic zero.
+        spread: the rows, by constant whose tangent was spread over their parts.
 
     Returns:
         A tangent for each leaf of the results.
@@ -41,7 +41,7 @@ def tangents_of_scan(
     floats = [index for index, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     count = len(leaves)
 
-    # Both live on in JAX's caches, and must not hold `leaves` or another array of this trace.
+    # JAX caches both, so they must not hold `leaves` or another array of this trace.
     def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
         moving = [index for index, own in enumerate(wanted) if own]
         pairs = zip(moving, tangents, strict=True)
@@ -57,7 +57,7 @@ def tangents_of_scan(
 
     types = tuple(jax.typeof(leaves[index]) for index in floats)
     made = linear_call(LinearMap(apply, transpose, len(residuals), types), residuals, moving)
-    # The others, integers and keys, have none.
+    # Integers and keys have no tangents.
     whole: list[Any] = [jax.custom_derivatives.SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in leaves]
     for index, tangent in zip(floats, made, strict=True):
         whole[index] = tangent
@@ -73,7 +73,7 @@ def is_zero(tangent: Any) -> bool:
 def _push_forward(
     plan: ScanPlan, saved: Saved, wanted: Sequence[bool], tangents: Sequence[Any], floats: Sequence[int]
 ) -> list[Any]:
-    """Run the step and its derivative over time, by a plain scan."""
+    """Run the step and its derivative over time, with a plain scan."""
     flat = plan.step
     primals = [*saved.constants, *saved.initial, *saved.xs]
     moving = [index for index, own in enumerate(wanted) if own]

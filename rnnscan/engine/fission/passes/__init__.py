@@ -1,4 +1,4 @@
-"""Rewrites of a step's program. Each pass is a function from a `Program` to an equal `Program`.
+"""Passes that rewrite a step's program. Each is a function from a `Program` to an equal `Program`.
 
 The passes run in the order of the two lists. A new pass is one file here and one line in a list.
 """
@@ -21,7 +21,7 @@ BACKWARD: tuple[Pass, ...] = (
     concatenate_pads,
     store_transposed,
     merge_products,
-    remove_repeats,  # Several sums of one x, or of one weight, were concatenated for each.
+    remove_repeats,  # merge_products repeats concatenations if several sums share an x or a weight.
     join_products,
 )
 

@@ -1,4 +1,4 @@
-"""A concatenation in place of a sum of zero-padded pieces."""
+"""Concatenate zero-padded pieces instead of adding them."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, co
 
 
 def concatenate_pads(program: Program) -> Program:
-    """Compute a sum of zero-padded pieces that leave no gap as a concatenation.
+    """Replace a sum of zero-padded pieces without gaps by a concatenation.
 
-    Such a sum is the cotangent of `z[..., :n]` and `z[..., n:]`. XLA would select between a piece and a zero for every
-    element, and add.
+    Such a sum is the cotangent of `z[..., :n]` and `z[..., n:]`. XLA would select a piece or zero for every element,
+    and add.
     """
     sums = Sums(program)
 
@@ -35,7 +35,7 @@ def concatenate_pads(program: Program) -> Program:
 
 
 def _padded(equation: Equation | None) -> list[tuple[int, int]]:
-    """The axis along which an equation pads with zeros, and where its operand begins; nothing for any other one."""
+    """The axis of an equation that pads one axis with zeros, and the start of its operand; else nothing."""
     if equation is None or equation.primitive.name != "pad":
         return []
     value = equation.inputs[1]

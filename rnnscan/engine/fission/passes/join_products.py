@@ -1,4 +1,4 @@
-"""One wide product in place of several narrow ones of the same rows."""
+"""Join products of the same rows into one wide product."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -18,15 +18,15 @@ from rnnscan.engine.fission.program import (
 )
 
 
-# A narrow product that is joined with wide ones is computed with them wherever it alone is wanted.
+# A product is not joined if the joined one is wider by more than this: where it alone is wanted, all are computed.
 _WHOLE_TO_NARROWEST = 8
 
 
 def join_products(program: Program) -> Program:
     """Compute `x @ w` and `x @ u` as one product, `x @ [w u]`, and slice it.
 
-    Products that feed different loops stay apart, because one of them could be batched over time without the other. The
-    invariant equations come first in the result.
+    Products that feed different loops stay apart, because one of them may be batched over time without the other.
+    Invariant equations come first in the result.
     """
     equations = needed(program.equations, program.outputs)
     fixed = determined(equations, program.invariant)
@@ -50,7 +50,7 @@ def join_products(program: Program) -> Program:
 
 
 def _joined(products: Sequence[Equation]) -> list[Equation]:
-    """One product in place of several of one x, and what cuts it."""
+    """The joined product of several with one x, and its slices."""
     weights = concatenated([product.inputs[1] for product in products], axis=1)
     results = concatenated([product.outputs[0] for product in products], axis=-1)
     product = replace(products[0], inputs=(products[0].inputs[0], weights.outputs[0]), outputs=results.outputs)
@@ -64,7 +64,7 @@ def _joined(products: Sequence[Equation]) -> list[Equation]:
 
 
 def _alike_in_width(products: Sequence[Equation]) -> list[Equation]:
-    """Those that are not much narrower than all of them together."""
+    """The products that are not much narrower than all of them together."""
     widths = [nominal_size(product.outputs[0].shape[-1:]) for product in products]
     return [
         product

@@ -1,4 +1,4 @@
-"""One product in place of a sum of products."""
+"""Merge a sum of products into one product."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ from rnnscan.engine.fission.program import Atom, Equation, Program, Value, conca
 def merge_products(program: Program) -> Program:
     """Compute `x @ w + h @ u` as one product, `[x h] @ [w; u]`, where x and h depend on the same loops.
 
-    Products that depend on no loop are computed for a chunk of steps, and their results would not fit into a cache
-    beside their sum. They are merged unless x is made of much larger values, which would have to be batched too.
+    Products that depend on no loop are batched over a chunk, and their results would not fit into a cache together with
+    their sum. They are merged unless x is made of much larger values, which would be batched too.
     """
     sums = Sums(program)
     fixed = determined(sums.equations, program.invariant)
     components = Components(sums.equations, program.carry, program.new_carry)
 
     def kind(term: Atom) -> Hashable:
-        """Equal for terms that can be merged; None for what cannot."""
+        """A key that is equal for terms to merge; None for other terms."""
         product = sums.maker.get(term)
         if product is None or not sums.is_read_once(term) or not is_rows_by_matrix(product, fixed):
             return None
@@ -34,7 +34,7 @@ def merge_products(program: Program) -> Program:
         return loops, x.dtype, weight.dtype, product.operation
 
     def merged(products: Sequence[Equation]) -> list[Equation]:
-        """Equations of which the last one makes the sum of products."""
+        """Equations whose last one makes the sum of products."""
         xs, weights = zip(*(product.inputs for product in products), strict=True)
         x, weight = concatenated(xs, axis=1), concatenated(weights, axis=0)
         inputs, outputs = (x.outputs[0], weight.outputs[0]), (Value(products[0].outputs[0].aval),)
@@ -52,7 +52,7 @@ def merge_products(program: Program) -> Program:
 
 
 def _grouped(terms: Iterable[Atom], kind: Callable[[Atom], Hashable]) -> list[list[Atom]]:
-    """The terms of each kind of which there are several."""
+    """Groups of several terms of one kind."""
     groups: dict[Hashable, list[Atom]] = {}
     for term in terms:
         groups.setdefault(kind(term), []).append(term)

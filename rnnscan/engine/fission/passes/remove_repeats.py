@@ -1,4 +1,4 @@
-"""Common subexpressions: an operation on the same values is computed once."""
+"""Common subexpression elimination."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -7,9 +7,9 @@ from rnnscan.engine.fission.program import Atom, Equation, Program
 
 
 def remove_repeats(program: Program) -> Program:
-    """Compute once what the program computes twice from the same values.
+    """Compute each operation on the same values once.
 
-    XLA does so within a loop, but a repeated value that later work reads would be stacked twice.
+    XLA does so within a loop, but would stack a repeated value twice for later work.
     """
     first: dict[Hashable, Equation] = {}
     same: dict[Atom, Atom] = {}

@@ -6,7 +6,7 @@ from rnnscan.engine.fission.program import Equation, Value
 
 
 def is_rows_by_matrix(equation: Equation, fixed: Collection[Value]) -> bool:
-    """Whether it is `x @ w`, with an x that varies and a matrix that is fixed."""
+    """Whether it is `x @ w`, with a varying x and a fixed matrix."""
     if equation.primitive.name != "dot_general":
         return False
     x, weight = equation.inputs

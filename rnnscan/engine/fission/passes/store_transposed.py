@@ -1,4 +1,4 @@
-"""Weights stored in the order in which a loop reads them."""
+"""Store weights in the order in which a loop reads them."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from rnnscan.engine.fission.program import Atom, Equation, Program, Value, deter
 
 
 def store_transposed(program: Program) -> Program:
-    """Compute `x @ w.T`, the cotangent of `x @ w`, from a transposed copy of `w`, which is invariant."""
+    """Compute `x @ w.T`, the cotangent of `x @ w`, from an invariant transposed copy of `w`."""
     fixed = determined(program.equations, program.invariant)
     copies: dict[Atom, Value] = {}
     equations: list[Equation] = []

@@ -1,4 +1,4 @@
-"""The sums of a program, each with all of its terms, for passes that rewrite them."""
+"""The sums of a program, each with all its terms, for passes that rewrite sums."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,21 +8,21 @@ from typing import TypeAlias
 from rnnscan.engine.fission.program import Atom, Equation, Program, Value, needed, values_of
 
 
-# From the terms of a sum to equations, and to the terms to add up after them, of which the first has the shape of the
-# sum. No equations: the sum stays as it is.
+# From the terms of a sum to new equations, and the terms to add after them. The first term has the shape of the sum. No
+# equations: keep the sum.
 Rewrite: TypeAlias = Callable[[list[Atom]], tuple[Sequence[Equation], Sequence[Atom]]]
 
 _ADDITIONS = frozenset({"add", "add_any"})
 
 
 class Sums:
-    """The sums of a program. A sum within another one, that nothing else reads, is part of it.
+    """The sums of a program. A sum that only another sum reads is part of it.
 
     Args:
         program: one step.
 
     Attributes:
-        equations: those of its equations that its outputs follow from.
+        equations: the equations that its outputs depend on.
         maker: the equation that makes each value.
     """
 
@@ -34,7 +34,7 @@ class Sums:
         self._uses.update(values_of(program.outputs))
 
     def rewritten(self, rewrite: Rewrite) -> Program:
-        """The program with other sums in place of its own."""
+        """The program with rewritten sums."""
         additions = [equation for equation in self.equations if equation.primitive.name in _ADDITIONS]
         inner = {id(self._inner(equation, atom)) for equation in additions for atom in equation.inputs}
         whole = {equation for equation in additions if id(equation) not in inner}
@@ -45,7 +45,7 @@ class Sums:
         return replace(self.program, equations=tuple(needed(equations, self.program.outputs)))
 
     def is_read_once(self, atom: Atom) -> bool:
-        """Whether one equation reads a value, or it is an output, and nothing else."""
+        """Whether a value is read exactly once, by an equation or as an output."""
         return isinstance(atom, Value) and self._uses[atom] == 1
 
     def _terms(self, equation: Equation) -> list[Atom]:
@@ -61,13 +61,13 @@ class Sums:
         return terms
 
     def _inner(self, equation: Equation, atom: Atom) -> Equation | None:
-        """The sum of the same kind that makes an operand of a sum, for it alone."""
+        """The sum that makes an operand of a sum, if it has no other reader."""
         inner = self.maker.get(atom)
         return inner if inner and inner.primitive is equation.primitive and self.is_read_once(atom) else None
 
 
 def _sum(made: Sequence[Equation], terms: Sequence[Atom], last: Equation) -> list[Equation]:
-    """Equations that make terms and add them up to what the given one made."""
+    """Equations that make terms and add them, into the outputs of the last one."""
     equations, total = [*made], terms[0]
     for term in terms[1:]:
         equations.append(replace(last, inputs=(total, term), outputs=(Value(last.outputs[0].aval),)))
