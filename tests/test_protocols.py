@@ -62,7 +62,7 @@ NOT_CELLS = {
     "a number": (3, r"got int\. The cell comes first"),
     "an array": (jnp.ones(3, jnp.int32), r"got int32\[3\]\. The cell comes first"),
     "a class": (cells.GRU, r"got the class GRU\. Pass an object"),
-    "a net": (rs.layer(cells.GRU(4)), r"got the net Layer\(.* Pass the cell that is in it"),
+    "a net": (rs.layer(cells.GRU(4)), r"got the net Layer\(.* Pass its cell"),
     "a decoder": (attention.decoder(cells.GRU(4), attention.Dot(4)), r"got Decoder"),
     "of two arguments": (lambda carry, x: (carry, x), r"takes two arguments, as the function of jax\.lax\.scan"),
     "of four arguments": (lambda a, b, c, d: (a, b), r"Bind further arguments"),

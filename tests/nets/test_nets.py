@@ -113,7 +113,7 @@ def test_a_memory_choice_speaks_to_each_net_of_its_own_names():
     assert net.names == ("gates", "preactivation")
     memory = rs.Memory(recompute=("preactivation",))
     assert_trees_close(net(params, xs, carry, memory=memory), net(params, xs, carry, memory=None))
-    with pytest.raises(ValueError, match=r"^chain: .* got 'gate', and there are 'gates', 'preactivation'\. Did you"):
+    with pytest.raises(ValueError, match=r"^chain: .* got 'gate', and the net has 'gates', 'preactivation'\. Did you"):
         net(params, xs, memory=rs.Memory(recompute=("gate",)))
 
 
