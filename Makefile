@@ -2,8 +2,9 @@
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
-# make test: all checks that every commit must pass: all tests with the oldest jax, the core with the newest Python that is
-# there. make test-all: the long ones too, and all of them with every Python.
+# make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
+# make test-pages: the pages' code, the notebooks, the site, the example, runs that are killed. .ci/run runs these three.
+# make test-all: all of them and the slow tests too, with every Python. make coverage: the lines that make test runs.
 
 SHELL := bash
 PYTHON ?= python3
@@ -25,12 +26,18 @@ PARTS := $(filter-out rnnscan/__% rnnscan/engine rnnscan/py,$(basename $(wildcar
 TYPED := --jaxtyping-packages=$(subst $(space),$(comma),$(subst rnnscan/,rnnscan.,$(PARTS))),beartype.beartype
 TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+# What starts processes, or runs as long as a program does.
+PAGES := tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py
+WITHOUT_PAGES := $(addprefix --ignore=,$(PAGES))
+# A line for each part, which `make test` shows at its end.
+SUMMARY := $(abspath $(VENV))/.summary
+part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 
 # A target with the Python and the jax of a pair.
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench docs dist test test-here test-core test-all lint clean
+.PHONY: demo bench docs dist test test-here test-newest test-core test-pages test-pages-here test-all coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -67,25 +74,44 @@ export SCAN
 
 test:
 	$(MAKE) test-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
-	for pair in $(PYTHONS); do \
-	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-core) || exit 1; exit; fi; \
-	done; echo "make test: not with the newest jax, because none of these is there: $(PYTHONS)"
 
 # With the jax that JAX says, in the environment that VENV says.
-test-here: $(VENV)/.installed-dev lint
-	$(PYTEST) $(TYPED) -m "not slow and not bad_input"
-	$(PYTEST) -m "bad_input and not slow"
+test-here: $(VENV)/.installed-dev
+	rm -f $(SUMMARY)
+	SECONDS=0; $(MAKE) lint && echo "lint and types: passed in $$SECONDS s" >> $(SUMMARY)
+	$(call part,tests) $(PYTEST) $(TYPED) -m "not slow and not bad_input" $(WITHOUT_PAGES)
+	$(call part,tests of wrong types) $(PYTEST) -m "bad_input and not slow" $(WITHOUT_PAGES)
+	@echo; echo "make test, in $(VENV):"; cat $(SUMMARY)
+	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), newer jax (make test-newest)"
+
+test-newest:
+	for pair in $(PYTHONS); do \
+	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-core); exit; fi; \
+	done; echo "make test-newest: nothing ran, because none of these is there: $(PYTHONS)"
 
 test-core: $(VENV)/.installed-dev
-	$(PYTEST) -m "not slow and not bad_input" $(CORE)
+	rm -f $(SUMMARY)
+	$(call part,core) $(PYTEST) -m "not slow and not bad_input" $(CORE)
+	@echo; echo "make test-newest, in $(VENV):"; cat $(SUMMARY)
+
+test-pages:
+	$(MAKE) test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
+
+test-pages-here: $(VENV)/.installed-dev
+	rm -f $(SUMMARY)
+	$(call part,pages and programs) $(PYTEST) -m "not slow" $(PAGES)
+	@echo; echo "make test-pages, in $(VENV):"; cat $(SUMMARY)
+
+coverage: $(VENV)/.installed-dev
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" $(WITHOUT_PAGES)
 
 test-all: $(VENV)/.installed-dev lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input"
 	$(PYTEST) -m bad_input
 	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow"
-	$(MAKE) test-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
+	$(MAKE) test-here test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
 	for pair in $(PYTHONS); do \
-	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-here) || exit 1; fi; \
+	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-here test-pages-here) || exit 1; fi; \
 	done
 
 lint: $(VENV)/.installed-dev

@@ -101,7 +101,7 @@ class Names:
 
     labels: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[tuple[Any, ...], ...] = ()
     held: frozenset[int] = frozenset()
     depth: int = 0
 

@@ -12,6 +12,7 @@ import rnnscan as rs
 import zoo
 from rnnscan import attention, cells
 from rnnscan.engine.fission import heuristics
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -56,7 +57,7 @@ def of_cell(cell, features=3, **options):
     return run, random_like(jax.eval_shape(lambda: cell.init(jax.random.key(0), features)))
 
 
-@pytest.mark.parametrize("name", TELLING)
+@pytest.mark.parametrize("name", variants(TELLING.keys(), ["LSTM", "MinGRU"]))
 def test_one_program_for_every_batch(name):
     batches = BATCHES if name == "LSTM" else BATCHES[-1:]
     check(*of_cell(TELLING[name]), f"{LENGTH}, n, 3", [(LENGTH, rows) for rows in batches])

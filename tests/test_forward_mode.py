@@ -12,6 +12,7 @@ from jax import lax
 import rnnscan as rs
 from rnnscan import cells
 from slow_reference import assert_close
+from tiers import variants
 
 
 MEMORIES = {
@@ -104,7 +105,7 @@ def check(cell, memory, derivatives, lengths=None):
         assert_close(made, expected, tolerance=1e-9)
 
 
-@pytest.mark.parametrize("memory", list(MEMORIES))
+@pytest.mark.parametrize("memory", variants(MEMORIES.keys(), ["segments"]))
 def test_forward_mode_with_each_memory_choice(memory):
     check(cells.LSTM(3), MEMORIES[memory], of_first_and_second_order)
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rnnscan as rs
+from tiers import variants
 
 
 def masks(length, batch):
@@ -16,11 +17,26 @@ def masks(length, batch):
     )
 
 
+def drawn(**strategies):
+    """The same few draws in `make test`; many, of which each run has others, in `make test-all`."""
+
+    def decorate(test):
+        few = settings(deadline=None, derandomize=True, max_examples=5, database=None)(given(**strategies)(test))
+        many = settings(deadline=None, max_examples=100)(given(**strategies)(test))
+
+        @pytest.mark.parametrize("count", variants(["few", "many"], ["few"]))
+        def run(count):
+            (few if count == "few" else many)()
+
+        return run
+
+    return decorate
+
+
 XS = np.arange(4 * 3 * 2, dtype=np.int32).reshape(4, 3, 2) + 1
 
 
-@settings(deadline=None, max_examples=25)
-@given(mask=masks(4, 3))
+@drawn(mask=masks(4, 3))
 def test_reversal_and_last_by_mask(mask):
     reversed_xs = np.asarray(rs.reverse_by_length(XS, mask=jnp.asarray(mask)))
     last = np.asarray(rs.last_valid(XS, mask=jnp.asarray(mask)))
@@ -33,8 +49,7 @@ def test_reversal_and_last_by_mask(mask):
     np.testing.assert_array_equal(rs.reverse_by_length(reversed_xs, mask=jnp.asarray(mask)), XS)
 
 
-@settings(deadline=None, max_examples=25)
-@given(lengths=st.lists(st.integers(0, 6), min_size=3, max_size=3).map(np.array))
+@drawn(lengths=st.lists(st.integers(0, 6), min_size=3, max_size=3).map(np.array))
 def test_packing_by_lengths(lengths):
     lengths = jnp.asarray(lengths)
     rows = [XS[:length, row] for row, length in enumerate(lengths.tolist())]

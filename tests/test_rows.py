@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec
 
 import rnnscan as rs
 from rnnscan import attention, cells
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -112,7 +113,8 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+# Nothing is told of the others that these do not tell: a net of cells, an image, an own function, a net's windows.
+@pytest.mark.parametrize("name", variants(RUNS.keys(), ["a convolution", "a function that needs rows", "a net"]))
 def test_a_carry_without_the_batch_axis_is_shared_by_the_rows(name):
     run, sizes = RUNS[name]
     random = np.random.default_rng(5)

@@ -14,17 +14,20 @@ import rnnscan as rs
 from rnnscan.checkpointing import NestedScan, SubScan
 from rnnscan.insight import kept_bytes
 from slow_reference import arguments, assert_close, cell, loop, loss
+from tiers import variants
 
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.fixture(params=["lax", "auto"], autouse=True)
+@pytest.fixture(params=variants(["lax", "auto"], ["auto"]), autouse=True)
 def engine(request, monkeypatch):
-    """Every test runs with either engine."""
+    """Every test runs with either engine, in `make test` those with `both_engines` alone."""
     monkeypatch.setattr(rs, "scan", functools.partial(rs.scan, engine=request.param))
     return request.param
 
+
+both_engines = pytest.mark.parametrize("engine", ["lax", "auto"], indirect=True)
 
 MEMORIES = {
     "plain autodiff": None,
@@ -37,13 +40,6 @@ MEMORIES = {
     "square root": rs.Memory(segment="sqrt"),
     "nested segments": rs.Memory(segment=(4, 2)),
 }
-
-
-# Those that differ the most, where the length does not divide; the others are for `make test-all`.
-FEW_MEMORIES = [
-    pytest.param(name, marks=[] if name in ("keep names", "recompute all", "nested segments") else [pytest.mark.slow])
-    for name in MEMORIES
-]
 
 
 def value_and_gradients(run, *arguments, jit=True):
@@ -65,17 +61,22 @@ def reference(length, **options):
         return value_and_gradients(functools.partial(loop, cell, **options), *arguments(0, length, 3), jit=False)
 
 
-@pytest.mark.thin(12)
-@pytest.mark.parametrize("length", [1, pytest.param(6, marks=pytest.mark.slow), 7])
-@pytest.mark.parametrize("choice", MEMORIES)
+@both_engines
+@pytest.mark.parametrize(
+    ("choice", "length"),
+    variants(
+        {f"{choice}, {length}": (choice, length) for length in (1, 6, 7) for choice in MEMORIES},
+        # Those that differ the most, where the length does not divide.
+        ["recompute all, 7", "segments that do not divide, 7", "nested segments, 7", "keep names, 1"],
+    ),
+)
 def test_equals_the_loop_under_every_memory_choice(choice, length):
     run = functools.partial(rs.scan, cell, memory=MEMORIES[choice])
     assert_close(value_and_gradients(run, *arguments(0, length, 3)), reference(length))
 
 
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("recompute", [(), "all"])
+@pytest.mark.parametrize("reverse", variants([False, True], [True]))
+@pytest.mark.parametrize("recompute", variants([(), "all"], ["all"]))
 def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
     parts = (SubScan(3, (2,)), SubScan(2, None), SubScan(2, (1,)))
     memory = rs.Memory(recompute=recompute, segment=NestedScan(parts))
@@ -83,21 +84,19 @@ def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=reverse))
 
 
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("choice", FEW_MEMORIES)
+@pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["segments that do not divide"]))
 def test_reverse_equals_the_loop_under_every_memory_choice(choice):
     run = functools.partial(rs.scan, cell, memory=MEMORIES[choice], reverse=True)
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=True))
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("unroll", [2, 3, True])
+@pytest.mark.parametrize("unroll", variants([2, 3, True], [3]))
 def test_unrolled_equals_the_loop(unroll):
     run = functools.partial(rs.scan, cell, unroll=unroll, memory=rs.Memory(segment=5))
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7))
 
 
-@pytest.mark.parametrize("choice", MEMORIES)
+@pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["keep names", "nested segments"]))
 def test_a_sequence_of_no_steps_returns_the_carry(choice):
     params, carry, xs = arguments(0, 0, 3)
     run = functools.partial(rs.scan, cell, memory=MEMORIES[choice])
@@ -133,8 +132,8 @@ def random_options(seed):
     return length, batch, options, valid, reset
 
 
-@pytest.mark.thin(6)
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))])
+# In the four seeds of `make test` every option occurs, and every padding.
+@pytest.mark.parametrize("seed", variants(range(20), [0, 5, 14, 18]))
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)
     given = arguments(seed, length, batch)
@@ -150,8 +149,7 @@ def test_more_options_at_random_equal_the_loop(seed):
     test_options_at_random_equal_the_loop(seed)
 
 
-@pytest.mark.thin(8)
-@pytest.mark.parametrize("choice", MEMORIES)
+@pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["recompute all"]))
 def test_gradients_equal_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
 
@@ -163,7 +161,7 @@ def test_gradients_equal_finite_differences(choice):
     check_grads(jax.jit(run), (params, carry["hidden"], xs["signal"]), order=1, modes=["rev"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("choice", MEMORIES)
+@pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["segments"]))
 def test_forward_mode_equals_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
 
@@ -173,8 +171,7 @@ def test_forward_mode_equals_finite_differences(choice):
     check_grads(jax.jit(run), (params,), order=1, modes=["fwd"], rtol=1e-6)
 
 
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("choice", ["plain autodiff", "recompute one", "nested segments"])
+@pytest.mark.parametrize("choice", variants(["plain autodiff", "recompute one", "nested segments"], ["recompute one"]))
 def test_gradients_of_gradients_equal_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
 
@@ -216,9 +213,17 @@ def test_rows_do_not_mix():
     assert_close(permuted, (rows(final, 0), rows(ys, 1)))
 
 
-@pytest.mark.thin(5)
-@pytest.mark.parametrize("memory", [None, rs.Memory(), rs.Memory(segment=2)], ids=str)
-@pytest.mark.parametrize("padding", ["zero", "hold", "drop"])
+@pytest.mark.parametrize(
+    ("padding", "memory"),
+    variants(
+        {
+            f"{padding}, {memory}": (padding, memory)
+            for memory in (None, rs.Memory(), rs.Memory(segment=2))
+            for padding in ("zero", "hold", "drop")
+        },
+        ["zero, Memory()", "hold, Memory(segment=2)", "drop, Memory()"],
+    ),
+)
 def test_nan_in_the_padding_reaches_neither_values_nor_gradients(padding, memory):
     params, carry, xs = arguments(0, 5, 3)
     lengths = jnp.array([0, 3, 4])
@@ -288,7 +293,7 @@ def test_the_output_may_be_none():
     np.testing.assert_array_equal(final, [3.0, 3.0])
 
 
-@pytest.mark.parametrize("choice", ["plain autodiff", "keep names", "segments"])
+@pytest.mark.parametrize("choice", variants(["plain autodiff", "keep names", "segments"], ["segments"]))
 def test_arrays_that_the_cell_closes_over_get_gradients(choice):
     params, carry, xs = arguments(0, 6, 2)
 
@@ -299,8 +304,7 @@ def test_arrays_that_the_cell_closes_over_get_gradients(choice):
     assert_close(value_and_gradients(closed, params, carry, xs), value_and_gradients(opened, params, carry, xs))
 
 
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("choice", ["plain autodiff", "keep names", "segments"])
+@pytest.mark.parametrize("choice", variants(["plain autodiff", "keep names", "segments"], ["keep names"]))
 def test_vmap_over_everything_equals_a_loop(choice):
     several = [arguments(seed, 5, 2) for seed in range(3)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *several)
@@ -343,8 +347,7 @@ def test_a_scan_within_a_cell():
     )
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("memory", [None, rs.Memory(), rs.Memory(segment=4)], ids=str)
+@pytest.mark.parametrize("memory", variants([None, rs.Memory(), rs.Memory(segment=4)], [rs.Memory(segment=4)]), ids=str)
 def test_keys_in_carry_inputs_and_outputs(memory):
     def noisy(params, carry, x):
         key, hidden = carry
@@ -408,6 +411,9 @@ def test_lengths_of_any_integer_dtype():
     np.testing.assert_array_equal(ys.sum(0), [5, 0, 1])
 
 
+AROUND_NAMES = [rs.Memory(), rs.Memory(recompute=("outer",)), rs.Memory(segment=2)]
+
+
 def nested(kind, value):
     """A name for `value` in a transformation within the cell, and once more outside of it."""
     name = lambda value: jnp.sin(rs.name(value, "inner"))  # noqa: E731
@@ -427,8 +433,7 @@ def nested(kind, value):
     return inner + rs.name(value, "outer")
 
 
-@pytest.mark.thin(15)
-@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute=("outer",)), rs.Memory(segment=2)], ids=str)
+@pytest.mark.parametrize("memory", variants(AROUND_NAMES, [rs.Memory(recompute=("outer",))]), ids=str)
 @pytest.mark.parametrize("kind", ["cond", "closing cond", "jit", "checkpoint", "vmap", "scan"])
 def test_names_within_transformations_in_the_cell(kind, memory):
     def stepped(params, carry, x):
@@ -479,9 +484,8 @@ def test_export_with_symbolic_time_and_batch():
     assert_close(jax.export.export(jax.jit(run))(symbolic).call(xs), run(xs))
 
 
-@pytest.mark.thin(2)
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
-@pytest.mark.parametrize("padding", ["zero", "hold"])
+@pytest.mark.parametrize("padding", variants(["zero", "hold"], ["hold"]))
 def test_shard_map_over_the_batch(padding):
     params, carry, xs = arguments(0, 5, 2)
     lengths = jnp.array([2, 5])
@@ -499,7 +503,8 @@ def test_shard_map_over_the_batch(padding):
         out_specs=(rows, steps),
     )
     gradient = lambda run: jax.jit(jax.grad(lambda params: loss(run(params, carry, xs, lengths))))(params)  # noqa: E731
-    assert_close(sharded(params, carry, xs, lengths), run(params, carry, xs, lengths))
+    given = (params, carry, xs, lengths)
+    assert_close(jax.jit(sharded)(*given), jax.jit(run)(*given))
     assert_close(gradient(sharded), gradient(run))
 
 

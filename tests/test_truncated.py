@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -36,9 +37,13 @@ def both(run, slow):
     return [jax.jit(lambda *a, run=run: CASE.gradients(run, *a))(*arguments) for run in (run, slow)]
 
 
-@pytest.mark.thin(5)
+WINDOWS = [(1, 1), (1, 3), (2, 2), (2, 3), (2, 5), (3, 3), (3, 4), (2, 7), (3, 9), (7, 7), (9, 9)]
+
+
+# Windows that overlap by less and by more than one, and one that is longer than the sequence.
 @pytest.mark.parametrize(
-    ("every", "back"), [(1, 1), (1, 3), (2, 2), (2, 3), (2, 5), (3, 3), (3, 4), (2, 7), (3, 9), (7, 7), (9, 9)]
+    ("every", "back"),
+    variants({f"{every}, {back}": (every, back) for every, back in WINDOWS}, ["3, 4", "2, 5", "3, 9"]),
 )
 def test_by_window_goes_back_as_far_as_the_loop_does(every, back):
     fast, slow = both(
@@ -133,14 +138,13 @@ def test_a_carry_of_another_batch_is_refused():
 NET = rs.chain(rs.layer(rs.cells.LSTM(3)), rs.layer(rs.cells.GRU(4)))
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("carry", [None, "given"])
+@pytest.mark.parametrize("carry", variants([None, "given"], ["given"]))
 def test_nets_are_truncated_as_the_stack_of_their_cells(carry):
     cell = rs.stack(*[net.cell for net in NET.nets])
     params, initial, xs = Case(cell).arguments(length=7, batch=2)
     mask = jnp.arange(7)[:, None] < jnp.array([7, 4])
     reset = jnp.zeros((7, 2), bool).at[3, 0].set(True).at[2, 1].set(True)
-    for form, options in ((rs.truncated.by_chunk, {"size": 3}), (rs.truncated.by_window, {"every": 2, "back": 3})):
+    for form, options in ((rs.truncated.by_chunk, {"size": 3}), (rs.truncated.by_window, {"every": 3, "back": 4})):
 
         def of_net(params, given, xs, form=form, options=options):
             params = {"net_0": params["layer_0"], "net_1": params["layer_1"]}

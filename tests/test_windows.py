@@ -8,6 +8,7 @@ import pytest
 import rnnscan as rs
 import zoo.cases
 from rnnscan import attention, cells
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -63,7 +64,7 @@ def check(run, carry, xs, seed):
     return whole
 
 
-@pytest.mark.parametrize("name", zoo.cases.EVERY)
+@pytest.mark.parametrize("name", variants(zoo.cases.CASES.keys(), zoo.cases.SEVERAL))
 def test_every_cell(name):
     case = zoo.cases.CASES[name]
     params, carry, xs = case.arguments(length=LENGTH, batch=BATCH)
@@ -84,7 +85,7 @@ NETS = {
 }
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", variants(NETS.keys(), ["chain"]))
 def test_every_net_that_runs_in_pieces(name):
     net = NETS[name]()
     random = np.random.default_rng(1)

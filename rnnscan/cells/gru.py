@@ -65,7 +65,7 @@ class GRUBase(ResetGateCell):
 
     def __call__(
         self, params: Params, carry: Carry, x: Num[Array, "*batch features"], *, recurrent_mask: Array | None = None
-    ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
+    ) -> tuple[Carry, Float[Array, "*new_batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, (hidden,), x = self._enter(params, carry, x, recurrent_mask)
         products = self._reset_after if self.reset_after else self._reset_before

@@ -81,7 +81,7 @@ class NetExplanation(Report):
 
 @overload
 def explain(
-    cell: Net, params: Any, xs: Any, carry: Any = None, *, memory: Memory = Memory(), **options: Any
+    cell: Net, params: Any, xs: Any, carry: Any = None, *, memory: Memory | MemoryBudget = Memory(), **options: Any
 ) -> NetExplanation: ...
 
 
@@ -92,7 +92,7 @@ def explain(
     carry: Any,
     xs: Any,
     *,
-    memory: Memory = Memory(),
+    memory: Memory | MemoryBudget = Memory(),
     **options: Any,
 ) -> Explanation: ...
 
@@ -104,7 +104,7 @@ def explain(
     carry: Any,
     xs: Any,
     *,
-    memory: Memory = Memory(),
+    memory: Memory | MemoryBudget = Memory(),
     **options: Any,
 ) -> Explanation | NetExplanation:
     """Show which work of a cell runs once, for many steps at once, and step by step.

@@ -117,7 +117,7 @@ def memory_report(
     carry: Any,
     xs: Any,
     *,
-    memory: Memory | None = Memory(),
+    memory: Memory | MemoryBudget | None = Memory(),
     optimizer: Any = None,
     batch: int | None = None,
     compile: bool = True,

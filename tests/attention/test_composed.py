@@ -11,6 +11,7 @@ import pytest
 import rnnscan as rs
 from decoding import gradients
 from rnnscan import attention, cells
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -181,8 +182,8 @@ def arguments(case):
     return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), shapes)
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("case", CASES)
+# An attention within an attention and both directions have the widest carries and nets.
+@pytest.mark.parametrize("case", variants(CASES, [Twice, BothDirections]))
 def test_values_and_gradients_are_those_of_the_composition_by_hand(case):
     case = case()
     memory = rs.Memory(recompute=("attention",))
@@ -194,8 +195,7 @@ def test_values_and_gradients_are_those_of_the_composition_by_hand(case):
     assert_trees_close(gradients(run, *given), gradients(case.run, *given))
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("case", [Chained, Below])
+@pytest.mark.parametrize("case", variants([Chained, Below], [Below]))
 def test_windows_are_the_whole_with_dropout_and_resets(case):
     """Resets go back to the composition's own initial carry, and not to that of a window."""
     case = case()

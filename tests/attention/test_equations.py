@@ -11,23 +11,21 @@ from decoding import (
     DECODER_LENGTHS,
     DECODERS,
     ENCODER_LENGTHS,
-    KINDS,
     arguments,
     gradients,
     gradients_of,
     loop,
 )
 from rnnscan.attention.mechanism import masked_softmax
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in KINDS else [pytest.mark.slow]) for name in DECODERS]
-)
+# The longest equations: with a carry of its own, and with heads.
+@pytest.mark.parametrize("name", variants(DECODERS.keys(), ["coverage", "multi-head"]))
 def test_values_and_gradients_are_those_of_the_equations(name):
     """A row whose encoder is padded is a row whose encoder is shorter, and one whose inputs are padded stops."""
     decoder = DECODERS[name]
@@ -36,8 +34,7 @@ def test_values_and_gradients_are_those_of_the_equations(name):
     assert_trees_close(actual, gradients(partial(loop, decoder), *given), tolerance=1e-9)
 
 
-@pytest.mark.thin(1)
-@pytest.mark.parametrize("name", ["recurrent", "coverage", "multi-head"])
+@pytest.mark.parametrize("name", variants(["recurrent", "coverage", "multi-head"], ["coverage"]))
 def test_nan_in_the_padding_of_the_encoder_reaches_nothing(name):
     decoder = DECODERS[name]
     params, encoder_outputs, carry, xs = arguments(decoder)

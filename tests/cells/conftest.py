@@ -7,9 +7,10 @@ import pytest
 
 import rnnscan as rs
 import zoo.case
+from tiers import variants
 
 
-# Few, because each is looked at in depth; test_battery.py has all cells.
+# Few, because each is looked at in depth; test_battery.py has all cells. The stack has two loops, one of them a GRU's.
 CELLS = {
     "lstm": rs.cells.LSTM(4),
     "gru_reset_before": rs.cells.GRU(4, reset_after=False),
@@ -17,7 +18,7 @@ CELLS = {
 }
 
 
-@pytest.fixture(params=list(CELLS.values()), ids=list(CELLS))
+@pytest.fixture(params=variants(CELLS, ["stack"]))
 def case(request: pytest.FixtureRequest) -> zoo.case.Case:
     """Every one of these cells in turn."""
     return zoo.case.Case(request.param)

@@ -1,8 +1,9 @@
 """What holds for every cell of the library, in every one of its forms: the cells of tests/support/zoo.
 
 Each property is one test per cell. To compile little, each compares one or two programs; the properties of `scan`
-itself are tested with fewer cells and in more depth in test_properties.py and tests/test_scan.py. Of a cell's forms but
-its first, `make test` checks that engines and memory choices agree, and `make test-all` the rest.
+itself are tested with fewer cells and in more depth in test_properties.py and tests/test_scan.py. `make test` compares
+engines for the first form of every cell and checks the other properties for a few telling cells, `make test-all` all
+forms.
 """
 
 import pickle
@@ -14,30 +15,18 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
-from zoo.case import Case, assert_trees_close
-from zoo.cases import CASES, FIRST
+from tiers import variants
+from zoo.case import assert_trees_close
+from zoo.cases import CASES, FEW, FIRST, SEVERAL
 
 
 # Float32 sums in another order; every test in float64 says so.
 SINGLE = 2e-5
 
 
-EVERY = [pytest.param(case, id=name, marks=[] if name in FIRST else [pytest.mark.slow]) for name, case in CASES.items()]
-
-
-@pytest.fixture(params=[pytest.param(case, id=name) for name, case in CASES.items()])
-def every_form(request: pytest.FixtureRequest) -> Case:
-    return request.param
-
-
-@pytest.fixture(params=[pytest.param(case, id=name) for name, case in CASES.items() if name not in FIRST])
-def further_form(request: pytest.FixtureRequest) -> Case:
-    return request.param
-
-
-@pytest.fixture(params=EVERY)
-def case(request: pytest.FixtureRequest) -> Case:
-    return request.param
+few_in_make_test = pytest.mark.parametrize("case", variants(CASES, FEW))
+several_in_make_test = pytest.mark.parametrize("case", variants(CASES, SEVERAL))
+all_in_make_test = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def gradients_of(case, arguments, **options):
@@ -45,7 +34,7 @@ def gradients_of(case, arguments, **options):
     return jax.jit(lambda *a: case.gradients(lambda *a: case.scan(*a, **options), *a))(*arguments)
 
 
-@pytest.mark.thin(9)
+@few_in_make_test
 @pytest.mark.usefixtures("x64")
 def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case):
     arguments = case.arguments(length=5)
@@ -55,6 +44,7 @@ def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case
         for pair in zip(jax.tree.leaves(plain[0][0]), jax.tree.leaves(arguments[1]), strict=True)
     ]
     assert all(moved)
+    assert_every_parameter_has_a_gradient(plain)
     for options in (
         {},
         {"memory": rs.Memory(recompute="all")},
@@ -64,35 +54,36 @@ def test_every_engine_and_memory_choice_gives_the_gradients_of_a_plain_scan(case
         assert_trees_close(gradients_of(case, arguments, **options), plain, tolerance=1e-11)
 
 
-@pytest.mark.thin(18)
-@pytest.mark.usefixtures("x64")
-def test_the_default_choice_gives_the_gradients_of_a_plain_scan(further_form):
-    """What is the first form of its cell has the test above; `make test-all` has it for all."""
-    arguments = further_form.arguments(length=5)
-    plain = gradients_of(further_form, arguments, memory=None, engine="lax")
-    assert_trees_close(gradients_of(further_form, arguments), plain, tolerance=1e-11)
-
-
-@pytest.mark.thin(24)
-def test_auto_is_the_fission_engine_and_every_name_is_known(every_form):
-    params, carry, xs = every_form.arguments()
-    explanation = rs.explain(
-        every_form.cell, params, carry, xs, memory=rs.Memory(recompute=tuple(every_form.cell.names))
-    )
-    assert explanation.engine == "fission", explanation.reason
-
-
-@pytest.mark.thin(10)
-@pytest.mark.usefixtures("x64")
-def test_a_scan_is_a_loop_of_steps_and_the_gradient_reaches_every_parameter(case):
-    arguments = case.arguments(length=3)
-    result, gradients = jax.jit(lambda *a: case.gradients(case.loop, *a))(*arguments)
-    assert_trees_close(case.jitted(*arguments), result)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients[0]):
+def assert_every_parameter_has_a_gradient(outputs_and_gradients):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(outputs_and_gradients[1][0]):
         assert np.any(leaf != 0), jax.tree_util.keystr(path)
 
 
-@pytest.mark.thin(12)
+@pytest.mark.parametrize("case", variants(CASES, FIRST.difference(FEW)))
+@pytest.mark.usefixtures("x64")
+def test_the_default_choice_gives_the_gradients_of_a_plain_scan(case):
+    """Of the few cells the test above says it, under every choice."""
+    arguments = case.arguments(length=5)
+    plain = gradients_of(case, arguments, memory=None, engine="lax")
+    assert_every_parameter_has_a_gradient(plain)
+    assert_trees_close(gradients_of(case, arguments), plain, tolerance=1e-11)
+
+
+@several_in_make_test
+def test_auto_is_the_fission_engine_and_every_name_is_known(case):
+    params, carry, xs = case.arguments()
+    explanation = rs.explain(case.cell, params, carry, xs, memory=rs.Memory(recompute=tuple(case.cell.names)))
+    assert explanation.engine == "fission", explanation.reason
+
+
+@several_in_make_test
+@pytest.mark.usefixtures("x64")
+def test_a_scan_is_a_loop_of_steps(case):
+    arguments = case.arguments(length=3)
+    assert_trees_close(case.jitted(*arguments), jax.jit(case.loop)(*arguments))
+
+
+@several_in_make_test
 def test_vmap_is_a_loop_over_the_mapped(case):
     pairs = list(zip(case.arguments(length=2), case.arguments(length=2, seed=1), strict=True))
     stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *pair) for pair in pairs]
@@ -101,7 +92,7 @@ def test_vmap_is_a_loop_over_the_mapped(case):
     assert_trees_close(jax.jit(jax.vmap(case.scan))(*stacked), expected, tolerance=SINGLE)
 
 
-@pytest.mark.thin(8)
+@few_in_make_test
 def test_padding_holds_the_carry_and_hides_what_it_holds(case):
     params, carry, xs = case.arguments(length=4)
     lengths = np.array([0, 2, 9])
@@ -123,7 +114,7 @@ def test_padding_holds_the_carry_and_hides_what_it_holds(case):
         assert not any(np.any(leaf[length:, row]) for leaf in jax.tree.leaves(ys))
 
 
-@pytest.mark.thin(8)
+@few_in_make_test
 def test_no_step_one_step_and_one_row(case):
     params, carry, xs = case.arguments(length=1)
     last, ys = case.jitted(params, carry, xs[:0])
@@ -143,6 +134,7 @@ def test_no_step_one_step_and_one_row(case):
         assert_trees_close(row, jax.tree.map(lambda leaf: leaf[1], (new_carry, y)), tolerance=SINGLE)
 
 
+@several_in_make_test
 def test_chunks_with_the_carry_passed_on_are_the_whole_and_the_past_sees_no_future(case):
     params, carry, xs = case.arguments(length=4)
     middle, first_ys = case.jitted(params, carry, xs[:2])
@@ -160,6 +152,7 @@ def test_chunks_with_the_carry_passed_on_are_the_whole_and_the_past_sees_no_futu
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(changed_last), jax.tree.leaves(whole[0]), strict=True))
 
 
+@several_in_make_test
 def test_rows_of_the_batch_do_not_see_each_other(case):
     params, carry, xs = case.arguments(length=2)
     whole = case.jitted(params, carry, xs)
@@ -169,7 +162,7 @@ def test_rows_of_the_batch_do_not_see_each_other(case):
     assert any(np.any(a[1] != b[1]) for a, b in zip(jax.tree.leaves(last), jax.tree.leaves(whole[0]), strict=True))
 
 
-@pytest.mark.thin(8)
+@few_in_make_test
 def test_bfloat16_with_a_carry_of_32_bits_is_near_float32(case):
     mixed = replace_dtypes(case)
     arguments = case.arguments(length=4)
@@ -208,16 +201,17 @@ def assert_same_dtypes(one, other):
     assert [leaf.dtype for leaf in jax.tree.leaves(one)] == [leaf.dtype for leaf in jax.tree.leaves(other)]
 
 
-def test_a_cell_is_a_value_and_shows_its_configuration(every_form):
-    copy = pickle.loads(pickle.dumps(every_form.cell))
-    assert copy == every_form.cell
-    assert hash(copy) == hash(every_form.cell)
-    shown = repr(every_form.cell)
-    assert shown.startswith(type(every_form.cell).__name__)
+@all_in_make_test
+def test_a_cell_is_a_value_and_shows_its_configuration(case):
+    copy = pickle.loads(pickle.dumps(case.cell))
+    assert copy == case.cell
+    assert hash(copy) == hash(case.cell)
+    shown = repr(case.cell)
+    assert shown.startswith(type(case.cell).__name__)
     assert " at 0x" not in shown
 
 
-@pytest.mark.thin(8)
+@few_in_make_test
 def test_parameters_are_a_plain_dictionary_and_start_from_the_key(case):
     make = jax.jit(case.cell.init, static_argnums=1)
     params, again, other = (make(jax.random.key(seed), case.features[-1]) for seed in (0, 0, 1))
@@ -231,6 +225,7 @@ def test_parameters_are_a_plain_dictionary_and_start_from_the_key(case):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(ys))
 
 
+@several_in_make_test
 def test_a_carry_of_another_batch_and_an_input_of_another_size_are_refused(case):
     params, carry, xs = jax.eval_shape(case.arguments)
     x = jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype)

@@ -11,6 +11,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -36,9 +37,9 @@ LSTMS = {
 }
 
 
-@pytest.mark.thin(5)
+# Each number of axes, and each option.
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("cell", "features"), LSTMS.values(), ids=LSTMS)
+@pytest.mark.parametrize(("cell", "features"), variants(LSTMS, ["three axes", "strided valid", "dilated"]))
 def test_values_and_gradients_are_those_of_keras(cell, features):
     assert keras.backend.backend() == "jax"
     case = Case(cell, features=features, rows_alone=False)
@@ -156,9 +157,10 @@ GRUS = {
 }
 
 
-@pytest.mark.thin(2)
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("cell", "features", "options"), GRUS.values(), ids=GRUS)
+@pytest.mark.parametrize(
+    ("cell", "features", "options"), variants(GRUS, ["two axes, even kernel", "one axis, dilated"])
+)
 def test_values_and_gradients_of_a_gru_are_those_of_its_equations(cell, features, options):
     case = Case(cell, features=features, rows_alone=False)
     arguments = case.arguments(length=3)

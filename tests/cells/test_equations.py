@@ -6,6 +6,7 @@ import pytest
 from jax.test_util import check_jvp, check_vjp
 
 import rnnscan as rs
+from tiers import variants
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -88,14 +89,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize(
-    "choice",
-    [
-        pytest.param(name, marks=[] if name in ("lax keep", "keep", "recompute") else [pytest.mark.slow])
-        for name in CHOICES
-    ],
-)
+@pytest.mark.parametrize("choice", variants(CHOICES.keys(), ["keep"]))
 def test_gradients_of_both_orders_are_finite_differences(case, choice):
     # Two whole segments: a remainder would double what is compiled, and has its test in test_properties.py.
     arguments = case.arguments(length=4, batch=2)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from tiers import variants
 
 
 # Keras reads its backend once, where it is imported.
@@ -68,7 +69,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize(("layer_type", "options", "cell", "to_params"), LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize(("layer_type", "options", "cell", "to_params"), variants(LAYERS, ["lstm", "gru", "rnn_relu"]))
 def test_values_and_gradients_are_those_of_keras(layer_type, options, cell, to_params, case_of, assert_trees_close):
     assert keras.backend.backend() == "jax"
     case = case_of(cell)

@@ -7,6 +7,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -43,7 +44,7 @@ FORMS = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("cell", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("cell", variants(FORMS, ["plain no bias", "layer norm"]))
 def test_values_and_gradients_are_those_of_caffe2s_graph(cell):
     case = Case(cell)
     arguments = case.arguments(length=4)

@@ -7,6 +7,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan.cells.sru import SRU
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -41,7 +42,9 @@ FORMS = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("cell", "input_size", "options"), FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize(
+    ("cell", "input_size", "options"), variants(FORMS, ["first version", "as wide as x", "scaled and projected"])
+)
 def test_values_and_gradients_are_those_of_the_paper(cell, input_size, options):
     case = Case(cell, features=(input_size,))
     arguments = case.arguments(length=5)

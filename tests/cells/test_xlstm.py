@@ -11,6 +11,7 @@ from jax.scipy.linalg import block_diag
 import rnnscan as rs
 from rnnscan.cells.mlstm import MLSTM
 from rnnscan.cells.slstm import SLSTM
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 from zoo.xlstm import ScalarCase
 
@@ -91,10 +92,9 @@ CASES = {
 }
 
 
-@pytest.mark.thin(3)
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("start", [pytest.param("zero", marks=pytest.mark.slow), "given"])
-@pytest.mark.parametrize(("case", "paper"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("start", variants(["zero", "given"], ["given"]))
+@pytest.mark.parametrize(("case", "paper"), variants(CASES, ["sLSTM heads", "mLSTM exp"]))
 def test_values_and_gradients_are_those_of_the_equations_without_a_stabilizer(case, paper, start):
     params, carry, xs = case.arguments(length=5)
     # Some |n . q| are above the bound of 1 and some below it.
@@ -107,7 +107,7 @@ def test_values_and_gradients_are_those_of_the_equations_without_a_stabilizer(ca
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("case", "paper"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("case", "paper"), variants(CASES, ["sLSTM heads", "mLSTM exp"]))
 def test_the_scale_of_the_state_does_not_show(case, paper):
     params, (*hidden, state, normalizer, m), xs = case.arguments(length=3)
     shift = 3 * jnp.cos(jnp.arange(m.size)).reshape(m.shape)
@@ -142,7 +142,7 @@ LARGE = {name: case for name, (case, _) in CASES.items() if "heads" not in name}
 
 @pytest.mark.parametrize("forget_bias", [-1e3, 0.0, 1e3])
 @pytest.mark.parametrize("input_bias", [-1e3, 0.0, 1e3])
-@pytest.mark.parametrize("case", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize("case", variants(LARGE, ["sLSTM exp", "mLSTM exp"]))
 def test_values_and_gradients_stay_finite_far_outside_the_range_of_exp(case, input_bias, forget_bias):
     arguments = biased(case, input_bias, forget_bias)
     outputs, gradients = gradients_of(case)(*arguments)

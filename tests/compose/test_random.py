@@ -7,6 +7,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -27,14 +28,7 @@ RANDOM = {
 }
 
 
-FEW = ("output", "recurrent variational", "zoneout", "stack")
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(cell, id=name, marks=[] if name in FEW else [pytest.mark.slow]) for name, cell in RANDOM.items()
-    ]
-)
+@pytest.fixture(params=variants(RANDOM, ["recurrent variational", "stack"]))
 def cell(request):
     return request.param
 
@@ -49,7 +43,7 @@ def by_layer(cell, *arguments, **options):
     return rs.layer(cell)(*arguments, **options)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.parametrize("cell", variants(RANDOM, ["stack"]))
 def test_what_is_computed_again_makes_the_same_choices(cell):
     arguments = Case(cell).arguments(length=LENGTH, batch=BATCH)
 
@@ -133,7 +127,10 @@ class MaskOfItsProduct(Echo):
         return carry, recurrent_mask
 
 
-@pytest.mark.parametrize("inner", [cells.LSTM(UNITS), cells.GRU(UNITS), cells.GRU(UNITS, reset_after=False)], ids=repr)
+INNER = [cells.LSTM(UNITS), cells.GRU(UNITS), cells.GRU(UNITS, reset_after=False)]
+
+
+@pytest.mark.parametrize("inner", variants(INNER, INNER[-1:]), ids=repr)
 @pytest.mark.parametrize("each", ["step", "sequence"])
 def test_recurrent_dropout_is_of_what_the_product_reads(inner, each):
     params, carry, xs = Case(inner).arguments(length=LENGTH, batch=BATCH)

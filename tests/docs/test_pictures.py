@@ -30,10 +30,8 @@ def drawn(name):
 
 
 def content(svg):
-    """What a picture shows, without what another version of matplotlib may write in another way."""
-    texts = re.findall(r"<text [^>]*>([^<]*)</text>", svg)
-    places = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', svg)
-    return texts, [(round(float(x)), round(float(y))) for x, y in places]
+    """Its words, and how many points and ticks it has: not where, which another matplotlib may choose otherwise."""
+    return re.findall(r"<text [^>]*>([^<]*)</text>", svg), svg.count("<use ")
 
 
 @pytest.mark.usefixtures("as_text")

@@ -1,8 +1,6 @@
 """rs.memory_report: what it predicts is what jax.vjp keeps, and near what XLA allocates."""
 
-import importlib
 import io
-import pkgutil
 from functools import partial
 
 import jax
@@ -15,7 +13,6 @@ from jax.experimental import io_callback
 from rich.console import Console
 
 import rnnscan as rs
-import zoo
 from rnnscan import attention, cells
 from rnnscan.insight import kept_bytes
 from rnnscan.insight.memory_picture import memory_figure
@@ -23,14 +20,10 @@ from rnnscan.insight.memory_report import memory_report
 from rnnscan.insight.report_rows import predict_kept
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.memory_prediction import predict_temporary
+from tiers import variants
+from zoo.cases import CASES, SEVERAL
 
 
-CASES = {
-    name: case
-    for module in pkgutil.iter_modules(zoo.__path__)
-    for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
-}
-FIRST = {type(case.cell): name for name, case in reversed(CASES.items())}.values()
 SCHEDULE = rs.checkpointing.nested(19, slots=8)
 FLOAT, LENGTH, BATCH, FEATURES, HIDDEN = 4, 48, 8, 16, 32
 
@@ -57,33 +50,30 @@ def assert_exact(report):
     assert report.training.kept_bytes == report.training.counted_bytes
 
 
-def is_few(name, choices):
-    """Whether `make test` has it: a form of each cell, all choices where there is an LSTM. `make test-all` has all."""
-    return name in FIRST and (choices in ("auto", "lax") or "LSTM" in name)
-
-
-@pytest.mark.thin(14)
-@pytest.mark.parametrize(
-    ("case", "choices"),
-    [
-        pytest.param(case, choices, id=f"{name}, {choices}", marks=[] if is_few(name, choices) else [pytest.mark.slow])
-        for name, case in CASES.items()
-        for choices in ("auto", "segments", "schedules", "lax")
+CHOICES = {
+    "auto": [(rs.Memory(), "auto"), ("a name", "auto")],
+    "segments": [(rs.Memory(segment=(9, 2)), "auto"), (rs.Memory(segment=4), "lax")],
+    "schedules": [
+        (rs.Memory(segment=SCHEDULE, recompute="all"), "auto"),
+        (rs.Memory(segment=SCHEDULE), "auto"),
+        (rs.Memory(segment=SCHEDULE), "lax"),
     ],
+    "lax": [("a name", "lax"), (rs.Memory(recompute="all"), "lax"), (rs.Memory(), "lax")],
+}
+# Every choice of memory with an LSTM, and the default one with each kind of cell.
+TELLING = [*(f"LSTM, {choices}" for choices in CHOICES), *(f"{name}, auto" for name in SEVERAL if name != "LSTM")]
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    variants({f"{name}, {choices}": (name, choices) for name in CASES for choices in CHOICES}, TELLING),
 )
-def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
-    names = tuple(case.cell.names[:1])
+def test_what_is_predicted_to_be_kept_is_what_jax_keeps(name, choices):
+    case = CASES[name]
     arguments = jax.eval_shape(lambda: case.arguments(length=19))
-    for memory, engine in {
-        "auto": [(rs.Memory(), "auto"), (rs.Memory(recompute=names, chunk=4), "auto")],
-        "segments": [(rs.Memory(segment=(9, 2)), "auto"), (rs.Memory(segment=4), "lax")],
-        "schedules": [
-            (rs.Memory(segment=SCHEDULE, recompute="all"), "auto"),
-            (rs.Memory(segment=SCHEDULE), "auto"),
-            (rs.Memory(segment=SCHEDULE), "lax"),
-        ],
-        "lax": [(rs.Memory(recompute=names), "lax"), (rs.Memory(recompute="all"), "lax"), (rs.Memory(), "lax")],
-    }[choices]:
+    for memory, engine in CHOICES[choices]:
+        if memory == "a name":
+            memory = rs.Memory(recompute=tuple(case.cell.names[:1]), chunk=4 if engine == "auto" else None)
         all_given = Arguments(rs.scan, case.cell, *arguments, {"memory": memory, "engine": engine})
         predicted = predict_kept(all_given)
         places = zip(all_given.places, all_given.shapes, strict=True)
@@ -94,8 +84,11 @@ def test_what_is_predicted_to_be_kept_is_what_jax_keeps(case, choices):
         assert total == kept_bytes(partial(case.scan, memory=memory, engine=engine), *arguments)
 
 
+SHORT = [rs.Memory(), rs.Memory(segment=2), rs.Memory(segment="sqrt"), None]
+
+
 @pytest.mark.parametrize("length", [0, 1, 2])
-@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=2), rs.Memory(segment="sqrt"), None], ids=str)
+@pytest.mark.parametrize("memory", variants(SHORT, [rs.Memory(segment="sqrt")]), ids=str)
 def test_short_sequences_and_none(length, memory):
     cell = rs.stack(cells.LSTM(4), cells.GRU(4))
     report = memory_report(cell, *arguments_of(cell, length=length), memory=memory, compile=False)
@@ -132,7 +125,7 @@ OWN_CELLS = {
 
 
 @pytest.mark.parametrize("cell", OWN_CELLS, ids=lambda cell: cell.__name__)
-@pytest.mark.parametrize("engine", ["auto", "lax"])
+@pytest.mark.parametrize("engine", variants(["auto", "lax"], ["auto"]))
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=4)], ids=str)
 def test_cells_of_ones_own(cell, engine, memory):
     arguments = (shapes(4, 4), OWN_CELLS[cell], shapes(10, 8, 4))
@@ -270,9 +263,21 @@ WORKLOADS = {
 }
 
 
-@pytest.mark.thin(6)
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment="sqrt"), None], ids=str)
+PEAKS = {
+    "keep": rs.Memory(),
+    "recompute": rs.Memory(recompute="all"),
+    "segments": rs.Memory(segment="sqrt"),
+    "plain": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    variants(
+        {f"{name}, {kind}": (name, memory) for name in WORKLOADS for kind, memory in PEAKS.items()},
+        ["LSTM, plain", "Stack, recompute", "MinGRU, segments", "attention, keep"],
+    ),
+)
 def test_the_predicted_peak_is_near_that_of_xla(name, memory):
     cell = WORKLOADS[name]
     found = ratios(cell, attending_arguments() if name == "attention" else arguments_of(cell), memory)
@@ -286,7 +291,10 @@ def test_the_predicted_peak_of_a_long_sequence_in_segments():
     assert 0.95 <= min(found) <= max(found) <= 1.05
 
 
-@pytest.mark.parametrize(("memory", "least"), [(rs.Memory(), 0.8), (rs.Memory(segment="sqrt"), 0.65)], ids=str)
+@pytest.mark.parametrize(
+    ("memory", "least"),
+    variants({"keep": (rs.Memory(), 0.8), "segments": (rs.Memory(segment="sqrt"), 0.65)}, ["segments"]),
+)
 def test_the_predicted_peak_of_a_decoder_that_projects_its_keys_within_the_step(memory, least):
     """XLA copies what is large of a segment's steps to lay it out for products, which is not foreseen."""
     found = ratios(decoding, decoder_arguments(), memory)

@@ -14,13 +14,20 @@ from rnnscan.insight import temporary_bytes
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import choices_of
 from rnnscan.planning.training_step import TrainingStep
+from tiers import variants
 
 
 def shapes(*sizes):
     return jax.ShapeDtypeStruct(sizes, jnp.float32)
 
 
-def arguments(cell, length=48, batch=4, size=8):
+# Few operations, a product with a name, and fourteen choices: it is planned in a second.
+SMALL, SMALL_LENGTH = cells.RNN(8), 16
+# What the gradient needs that recomputes its product, and not the one that keeps it.
+SMALL_BUDGET = 10_800
+
+
+def arguments(cell, length=SMALL_LENGTH, batch=4, size=8):
     x = jax.ShapeDtypeStruct((batch, size), jnp.float32)
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), size))
     return params, jax.eval_shape(cell.initial_carry, x), jax.ShapeDtypeStruct((length, *x.shape), x.dtype)
@@ -69,7 +76,7 @@ RANDOM_CELLS = (
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[] if seed in (16, 22) else [pytest.mark.slow]) for seed in range(220)]
+    "seed", [pytest.param(seed, marks=[] if seed in (16,) else [pytest.mark.slow]) for seed in range(220)]
 )
 def test_random_cells_shapes_and_budgets(seed):
     """Of 220 random cases more than 200 can be planned; in the others the budget is below the least that would do."""
@@ -90,28 +97,40 @@ def test_random_cells_shapes_and_budgets(seed):
 
 
 @pytest.mark.parametrize(
-    "cell",
-    [cells.LSTM(16), *(pytest.param(cell, marks=pytest.mark.slow) for cell in (cells.GRU(16), cells.MinGRU(16)))],
-    ids=repr,
+    ("cell", "length"),
+    variants({"RNN": (SMALL, SMALL_LENGTH), "LSTM": (cells.LSTM(16), 24), "GRU": (cells.GRU(8), 24)}, ["RNN"]),
 )
-def test_a_plan_fits_and_a_larger_budget_is_never_slower(cell):
-    given = arguments(cell, length=24)
-    largest = rs.plan(cell, *given, budget="1GiB")
-    assert largest == rs.plan(cell, *given, budget=largest.temporary_bytes)
-    costs = []
-    for share in (0.4, 0.7, 1):
-        budget = int(share * largest.temporary_bytes)
-        try:
-            memory = rs.plan(cell, *given, budget=budget)
-        except ValueError as error:
-            assert share < 0.7, error  # noqa: PT017
-            continue
-        assert max(memory.temporary_bytes, needed(cell, memory, *given)) <= budget
-        costs.append(memory.relative_cost)
-    assert len(costs) >= 2
-    assert costs == sorted(costs, reverse=True)
+def test_of_all_choices_it_takes_the_cheapest_that_fits_and_compiles_few(cell, length, monkeypatch):
+    given = arguments(cell, length=length)
+    call = Arguments(rs.scan, cell, *given, {})
+    found, asked = choices_of(call), []
+    step = TrainingStep(call, last_only=False)
+    needs = {one.memory: step.temporary_bytes(one.memory) for one in found}
+
+    def looked_up(_, memory):
+        asked.append(memory)
+        return needs[memory]
+
+    # Every plan below is of this step, so that each choice is compiled once for all of them.
+    monkeypatch.setattr(TrainingStep, "_predicted_bytes", lambda _, memory: step.predicted_bytes(memory))
+    monkeypatch.setattr(TrainingStep, "_temporary_bytes", looked_up)
+    chosen, most_asked = set(), 0
+    for needed_bytes in needs.values():
+        budget = needed_bytes + needed_bytes // 50
+        fitting = [one.cost for one in found if needs[one.memory] + needs[one.memory] // 50 <= budget]
+        asked.clear()
+        planned = rs.plan(cell, *given, budget=budget)
+        assert planned.relative_cost == min(fitting) / found[0].cost
+        assert planned.temporary_bytes == needs[planned.choice] + needs[planned.choice] // 50 <= budget
+        most_asked = max(most_asked, len(set(asked)))
+        chosen.add(planned.choice)
+    assert most_asked <= 5 < len(found) / 2
+    assert len(chosen) >= 3
+    for memory in chosen:
+        assert needed(cell, memory, *given) <= needs[memory] + needs[memory] // 50
 
 
+@pytest.mark.slow
 def test_few_choices_are_compiled(monkeypatch):
     compiled = []
 
@@ -121,7 +140,7 @@ def test_few_choices_are_compiled(monkeypatch):
 
     monkeypatch.setattr("rnnscan.planning.training_step.temporary_bytes", count)
     cell = cells.LSTM(16)
-    given = arguments(cell)
+    given = arguments(cell, length=48)
     counts = []
     for budget in (110_000, 70_000, 46_000):
         compiled.clear()
@@ -132,22 +151,21 @@ def test_few_choices_are_compiled(monkeypatch):
     assert max(counts) <= 3
 
 
-def test_a_plan_is_a_memory_choice_with_the_gradients_of_all():
-    cell = cells.LSTM(16)
-    shapes = arguments(cell)
+def test_a_plan_runs_as_its_choice():
     random = np.random.default_rng(0)
-    params, carry, xs = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), shapes)
-    largest = rs.plan(cell, params, carry, xs, budget="1GiB")
-    small = rs.plan(cell, params, carry, xs, budget=largest.temporary_bytes // 2)
-    assert isinstance(small, rs.Memory)
-    assert small != largest
+    params, carry, xs = jax.tree.map(
+        lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), arguments(SMALL)
+    )
+    planned = rs.plan(SMALL, params, carry, xs, budget=SMALL_BUDGET)
+    assert planned.choice != rs.Memory()
 
     def gradient(memory):
-        return jax.jit(jax.grad(lambda params: jnp.sin(rs.scan(cell, params, carry, xs, memory=memory)[1]).sum()))(
+        return jax.jit(jax.grad(lambda params: jnp.sin(rs.scan(SMALL, params, carry, xs, memory=memory)[1]).sum()))(
             params
         )
 
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), gradient(small), gradient(rs.Memory()))
+    jax.tree.map(np.testing.assert_array_equal, gradient(planned), gradient(planned.choice))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), gradient(planned), gradient(None))
 
 
 @pytest.mark.slow
@@ -160,7 +178,7 @@ def test_a_loss_on_the_last_carry_needs_less():
 
 
 def test_nothing_fits_and_the_error_says_what_would():
-    cell = cells.LSTM(16)
+    cell = SMALL
     given = arguments(cell, length=10)
     with pytest.raises(ValueError, match=r"^plan: nothing fits 1 KiB; the least found is") as error:
         rs.plan(cell, *given, budget="1KiB")
@@ -171,8 +189,7 @@ def test_nothing_fits_and_the_error_says_what_would():
 def test_a_choice_that_fits_is_found_where_all_predictions_are_too_large(monkeypatch):
     predict = TrainingStep._predicted_bytes
     monkeypatch.setattr(TrainingStep, "_predicted_bytes", lambda step, memory: 4 * predict(step, memory))
-    budget = 70_000
-    assert rs.plan(cells.LSTM(16), *arguments(cells.LSTM(16)), budget=budget).temporary_bytes <= budget
+    assert rs.plan(SMALL, *arguments(SMALL), budget=SMALL_BUDGET).temporary_bytes <= SMALL_BUDGET
 
 
 @pytest.mark.slow
@@ -188,8 +205,7 @@ def test_measured_it_takes_one_that_fits():
 @pytest.mark.parametrize("length", [0, 1])
 def test_no_steps_and_one_step(length):
     cell = cells.LSTM(4)
-    memory = rs.plan(cell, *arguments(cell, length=length), budget="1MiB")
-    assert isinstance(memory, rs.Memory)
+    assert rs.plan(cell, *arguments(cell, length=length), budget="1MiB").choice == rs.Memory()
 
 
 def test_a_cell_without_names():
@@ -198,7 +214,7 @@ def test_a_cell_without_names():
         return hidden, hidden
 
     given = (jnp.ones((8, 16)), jnp.ones((4, 16)), jnp.ones((32, 4, 8)))
-    assert rs.plan(cell, *given, budget="1MiB").recompute in ((), "all")
+    assert rs.plan(cell, *given, budget="1MiB").choice == rs.Memory()
 
 
 def test_budgets_in_units():
@@ -223,8 +239,8 @@ def test_an_objective_that_is_not_there():
 
 def test_a_budget_in_place_of_a_choice():
     """In a jit, with a cell that closes over a traced array, with lengths: the same plan as by plan()."""
-    cell = cells.GRU(16)
-    given = arguments(cell, length=16)
+    cell = SMALL
+    given = arguments(cell)
     params, carry, xs = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1, leaf.dtype), given)
     seq_lengths = jnp.array([16, 3, 0, 9])
     chosen = []
@@ -234,17 +250,17 @@ def test_a_budget_in_place_of_a_choice():
         scan = partial(rs.scan, scaled, params, carry, xs, seq_lengths=seq_lengths)
         if isinstance(memory, int):
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
-            chosen.append(rs.plan(scaled, shapes, carry, xs, budget=memory, seq_lengths=seq_lengths).choice)
+            chosen.append(rs.plan(scaled, shapes, carry, xs, budget=memory, seq_lengths=seq_lengths))
             memory = rs.Memory.fit(memory)
         return jnp.sin(scan(memory=memory)[1]).sum()
 
     gradient = jax.jit(jax.grad(run, argnums=(1, 2)), static_argnums=0)
-    for budget in (10**9, 36_000):
+    for _ in range(2):
+        budget = int(0.95 * chosen[0].temporary_bytes) if chosen else 10**9
         planned = gradient(budget, params, 1.5)
-        expected = gradient(chosen[-1], params, 1.5)
+        expected = gradient(chosen[-1].choice, params, 1.5)
         jax.tree.map(np.testing.assert_array_equal, planned, expected)
-    assert chosen[0] == rs.Memory()
-    assert chosen[1] != rs.Memory()
+    assert chosen[0].choice == rs.Memory() != chosen[1].choice
 
 
 @pytest.mark.slow
@@ -291,10 +307,10 @@ def test_offloading_is_among_the_choices_where_the_device_has_a_memory_of_its_ow
 
 
 def test_the_lax_engine_has_no_chunks():
-    cell = cells.GRU(16)
-    memory = rs.plan(cell, *arguments(cell), budget=40_000, engine="lax")
+    given = arguments(SMALL)
+    memory = rs.plan(SMALL, *given, budget=SMALL_BUDGET, engine="lax")
     assert memory.chunk is None
-    assert needed(cell, memory, *arguments(cell), engine="lax") <= 40_000
+    assert needed(SMALL, memory, *given, engine="lax") <= SMALL_BUDGET
 
 
 def test_no_choice_is_said_to_cost_less_than_keeping_every_name():

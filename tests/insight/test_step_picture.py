@@ -1,8 +1,5 @@
 """The picture of a step shows what explain found."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -10,9 +7,6 @@ import pytest
 import rnnscan as rs
 from rnnscan import cells
 from rnnscan.insight.step_picture import COLOURS, GIVEN, _nodes, _place, step_figure
-
-
-ROOT = Path(__file__).parents[2]
 
 
 def explained(cell):
@@ -52,14 +46,3 @@ def test_every_arrow_goes_to_the_right(cell):
     nodes = _nodes(explained(cell), cell.carry_names)
     _place(nodes)
     assert all(source.column < node.column for node in nodes for source in node.reads)
-
-
-def test_the_page_of_cells_is_what_its_script_writes_and_has_every_cell():
-    spec = importlib.util.spec_from_file_location("make_cells_page", ROOT / "docs" / "make_cells_page.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    assert (ROOT / "docs" / "cells.md").read_text() == script.page()
-    exported = {name for name, value in vars(cells).items() if isinstance(value, type)}
-    shown = {type(cell).__name__ for members in script.FAMILIES.values() for cell in members}
-    assert shown == exported
-    assert {path.stem for path in script.PICTURES.glob("*.svg")} == exported

@@ -11,6 +11,7 @@ import rnnscan as rs
 from flax_cells import BATCH, INPUT_SIZE, KEYS, TIME, draw, fill, gradients, remat_in_a_loop, values, variables_of
 from rnnscan import linen
 from rnnscan.insight import kept_bytes
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -205,7 +206,10 @@ def test_the_initial_carry_is_typed_like_the_inputs():
         assert carry.dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=8), None], ids=str)
+MEMORIES = [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=8), None]
+
+
+@pytest.mark.parametrize("memory", variants(MEMORIES, [rs.Memory(recompute="all"), None]), ids=str)
 def test_what_is_kept_is_what_the_net_keeps(memory):
     cell = rs.dropout(rs.cells.LSTM(8), 0.5, on="recurrent", each="sequence")
     inputs = jnp.ones((64, 4, 3), jnp.float32)

@@ -79,7 +79,7 @@ CASES = {
     ),
     "the class of a cell": (rnn(rs.cells.GRU), TypeError, ["got the class GRU", "GRU(...)"]),
     "a function": (rnn(lambda params, carry, x: (carry, x)), TypeError, ["got function", "'initial_carry'"]),
-    "a net": (rnn(rs.layer(LSTM)), TypeError, ["got the net Layer(", "whole sequences", "the cell that is in it"]),
+    "a net": (rnn(rs.layer(LSTM)), TypeError, ["got the net Layer(", "whole sequences", "Pass its cell"]),
     "a module that is no cell": (rnn(nn.Dense(4)), TypeError, ["got Dense, without", "RNNCellBase"]),
     "a module in Cell": (
         lambda: linen.Cell(nn.LSTMCell(4)),

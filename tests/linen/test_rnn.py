@@ -26,6 +26,7 @@ from flax_cells import (
     variables_of,
 )
 from rnnscan import linen
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -56,7 +57,7 @@ def test_arguments_are_those_of_flax_and_more():
 ONE_OF_EACH = ["LSTMCell", "OptimizedLSTMCell", "GRUCell", "MGUCell", "SimpleCell", "ConvLSTMCell 2D"]
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
+@pytest.mark.parametrize("name", variants(ONE_OF_EACH, ["LSTMCell", "GRUCell", "ConvLSTMCell 2D"]))
 def test_cells_over_rows_of_different_lengths(name):
     cell, inputs = cell_and_inputs(name, time_major=True)
     options = {"time_major": True, "return_carry": True, "reverse": True, "keep_order": True}
@@ -96,7 +97,11 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("attributes", "call"), OPTIONS)
+# All attributes at once, lengths with each order, and a call that says otherwise than the attributes.
+@pytest.mark.parametrize(
+    ("attributes", "call"),
+    variants({str(number): pair for number, pair in enumerate(OPTIONS)}, ["0", "2", "5", "8", "9"]),
+)
 def test_options(attributes, call):
     cell, inputs = cell_and_inputs("GRUCell", time_major=(attributes | call).get("time_major", False))
     variables = variables_of(nn.RNN(cell), jnp.ones((BATCH, TIME, INPUT_SIZE)))

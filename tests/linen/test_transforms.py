@@ -8,6 +8,7 @@ import pytest
 import rnnscan as rs
 from flax_cells import BATCH, HIDDEN_SIZE, INPUT_SIZE, KEYS, TIME, draw, gradients, remat_in_a_loop, variables_of
 from rnnscan import linen
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -151,20 +152,16 @@ class Larger(nn.Module):
 
 
 MODELS = [
-    Remat,
-    pytest.param(RematCell, marks=remat_in_a_loop),
-    Jit,
-    VmapOverModels,
-    ScanOverLayers,
-    SharedCell,
-    SharedInSetup,
-    ShareScope,
-    Nested,
-    Larger,
+    *variants([Remat, Jit], []),
+    pytest.param(RematCell, marks=[remat_in_a_loop, pytest.mark.slow]),
+    # A transformation with parameters of their own and one with shared ones, a scope that is shared, and all at once.
+    *variants(
+        [VmapOverModels, ScanOverLayers, SharedCell, SharedInSetup, ShareScope, Nested, Larger],
+        [VmapOverModels, ScanOverLayers, ShareScope, Larger],
+    ),
 ]
 
 
-@pytest.mark.thin(5)
 @pytest.mark.parametrize("model_type", MODELS, ids=lambda model_type: model_type.__name__)
 def test_models(model_type):
     inputs = draw((BATCH, TIME, INPUT_SIZE))

@@ -227,6 +227,7 @@ CASES = {
 }
 WRONG_TYPES = {
     "a memory choice",
+    "Cell: a module",
     "truncate",
     "an engine",
     "rngs",

@@ -1,6 +1,6 @@
-"""Runs scans and nets with the batch on 8 simulated devices, and on one: `python on_devices.py MODE CASES`.
+"""Runs scans and nets with the batch on 8 simulated devices, and on one: `python on_devices.py CASES`.
 
-CASES is JSON, from cases to lists of memory choices.
+CASES is JSON, from modes to cases to lists of memory choices.
 It prints, as JSON, for each case and memory choice the largest difference between the two in results and gradients, and
 the collectives of the compiled program. A process of its own, because a process has its number of devices for good.
 """
@@ -11,27 +11,20 @@ import re
 import sys
 from contextlib import nullcontext
 from functools import partial
-from importlib.metadata import version
+
+from xla_flags import flags
 
 
-# What compiles quickest, as in conftest.py.
-FLAGS = [
-    "--xla_force_host_platform_device_count=8",
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_parallel_codegen_split_count=1",
-]
-if version("jaxlib").startswith("0.10."):
-    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join(FLAGS)
+os.environ["XLA_FLAGS"] = flags(devices=8)
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-import rnnscan as rs  # noqa: E402
-from rnnscan import attention, cells  # noqa: E402
-from rnnscan.engine.fission import heuristics  # noqa: E402
+import rnnscan as rs
+from rnnscan import attention, cells
+from rnnscan.engine.fission import heuristics
 
 
 # Two chunks; rows for 8 devices.
@@ -195,10 +188,12 @@ def initial_carries(mode):
     return [[axes for axes in leaf.sharding.spec if axes] for leaf in jax.tree.leaves(made)]
 
 
+def of_mode(mode, asked):
+    found = {} if mode == "shard_map" else {"initial carries": initial_carries(mode)}
+    for case, memories in asked.items():
+        found |= check(mode, case, memories)
+    return found
+
+
 if __name__ == "__main__":
-    mode, asked = sys.argv[1], json.loads(sys.argv[2])
-    if not asked:
-        print(json.dumps(initial_carries(mode)))
-        sys.exit()
-    found = [check(mode, case, memories) for case, memories in asked.items()]
-    print(json.dumps({name: values for one in found for name, values in one.items()}))
+    print(json.dumps({mode: of_mode(mode, asked) for mode, asked in json.loads(sys.argv[1]).items()}))

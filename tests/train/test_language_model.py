@@ -7,6 +7,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan.train import LanguageModel
+from tiers import variants
 
 
 def sigmoid(z: np.ndarray) -> np.ndarray:
@@ -76,14 +77,17 @@ def test_the_loss_equals_a_slow_loop_over_bytes(cell: Any, layers: int, random: 
 
 @pytest.mark.parametrize(
     ("cell", "memory"),
-    [
-        ("lstm", rs.Memory()),
-        ("lstm", rs.Memory(recompute=("gates",))),
-        ("lstm", rs.Memory(segment="sqrt")),
-        ("lstm", rs.Memory(recompute="all", segment=(7, 3))),
-        ("gru", rs.Memory(recompute=("gates",), segment=5)),
-        ("rnn", rs.Memory(recompute=("preactivation",))),
-    ],
+    variants(
+        {
+            "lstm, keep": ("lstm", rs.Memory()),
+            "lstm, recompute": ("lstm", rs.Memory(recompute=("gates",))),
+            "lstm, segments": ("lstm", rs.Memory(segment="sqrt")),
+            "lstm, nested": ("lstm", rs.Memory(recompute="all", segment=(7, 3))),
+            "gru, segments": ("gru", rs.Memory(recompute=("gates",), segment=5)),
+            "rnn, recompute": ("rnn", rs.Memory(recompute=("preactivation",))),
+        },
+        ["lstm, nested", "rnn, recompute"],
+    ),
 )
 def test_every_memory_choice_gives_the_same_loss_and_gradient(
     cell: Any, memory: rs.Memory, random: np.random.Generator

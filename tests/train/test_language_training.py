@@ -76,6 +76,7 @@ def test_training_learns(tmp_path: Path, text: Text) -> None:
     assert bits_per_byte(config.model, state.params, text.held_out, rows=2, window=16) < 1.5
 
 
+@pytest.mark.slow  # tests/train/test_language_model.py has the gradients of each choice.
 def test_another_memory_choice_trains_to_the_same_losses(tmp_path: Path, text: Text) -> None:
     results = []
     for config in (SMALL, replace(SMALL, recompute=("gates",), segment=(8, 3))):

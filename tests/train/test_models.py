@@ -14,6 +14,7 @@ from flax import linen, nnx
 import rnnscan as rs
 from rnnscan import cells
 from rnnscan.train import RunDirectory, begin, fit, make_step
+from tiers import variants
 
 
 TIME, ROWS, INPUTS, HIDDEN = 5, 3, 2, 4
@@ -76,7 +77,7 @@ def nnx_module() -> Problem:
     return Problem(params, loss, rest)
 
 
-@pytest.mark.parametrize("make", [plain_net, linen_module, nnx_module])
+@pytest.mark.parametrize("make", variants([plain_net, linen_module, nnx_module], [plain_net, nnx_module]))
 def test_a_model_of_any_kind_is_trained_and_resumed(make: Callable[[], Problem], tmp_path: Path) -> None:
     problem, optimizer = make(), optax.adam(0.05)
     step = make_step(problem.loss, optimizer)

@@ -51,7 +51,7 @@ def check(seed: int) -> frozenset[str]:
         except Exception as error:
             raise UnequalError(
                 f"seed {seed}: {type(error).__name__}: {error}\n"
-                f"Replay it: PYTHONPATH=tests python -m fuzz --start {seed} --count 1 --show"
+                f"Replay it: PYTHONPATH=tests:tests/support python -m fuzz --start {seed} --count 1 --show"
             ) from error
 
 

@@ -3,8 +3,6 @@
 import importlib
 import pkgutil
 
-import pytest
-
 import zoo
 from zoo.case import Case
 
@@ -25,6 +23,9 @@ def first_forms() -> set[str]:
     return set(first.values())
 
 
-# The first form of each cell is in `make test`, the others in `make test-all`.
 FIRST = first_forms()
-EVERY = [pytest.param(name, marks=[] if name in FIRST else [pytest.mark.slow]) for name in CASES]
+# One cell of each kind: a nonlinear loop, complex numbers in a linear recurrence, matrices and a stabilizer in the
+# carry, two loops with a product between them.
+FEW = ("LSTM", "LRU", "MLSTM", "Stack")
+# And images, an associative scan, keys drawn within the step, sums over features.
+SEVERAL = (*FEW, "ConvGRU", "MinGRU", "Zoneout", "LayerNormGRU")

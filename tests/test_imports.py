@@ -1,0 +1,97 @@
+"""The import graph of rnnscan: no circle, and no import on use but of extras and of what needs them."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).parents[1]
+NEEDED = {"jax", "jaxlib", "jaxtyping", "numpy", "rnnscan"}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in sorted((ROOT / "rnnscan").rglob("*.py"))}
+
+
+@dataclass(frozen=True)
+class Import:
+    importer: str
+    imported: str
+    on_use: bool
+
+    @property
+    def is_of_an_extra(self) -> bool:
+        package = self.imported.split(".")[0]
+        return package not in NEEDED and package not in sys.stdlib_module_names
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    """All imports of a module, but those for annotations alone."""
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(MODULES[module].read_text()), False)]
+    while todo:
+        node, on_use = todo.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        on_use = on_use or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.If)
+        todo += [(child, on_use) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.Import):
+            yield from (Import(module, alias.name, on_use) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: a relative import"
+            for alias in node.names:
+                of_module = f"{node.module}.{alias.name}"
+                yield Import(module, of_module if of_module in MODULES else str(node.module), on_use)
+
+
+BY_MODULE = {module: list(imports_of(module)) for module in MODULES}
+IMPORTS = [one for imports in BY_MODULE.values() for one in imports]
+
+
+def needs_an_extra(module: str) -> bool:
+    """Whether importing it imports an extra."""
+    todo, seen = [module], {module}
+    while todo:
+        for one in BY_MODULE[todo.pop()]:
+            if one.is_of_an_extra and not one.on_use:
+                return True
+            if one.imported in MODULES and not one.on_use and one.imported not in seen:
+                seen.add(one.imported)
+                todo.append(one.imported)
+    return False
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Imports on use count as well, but for those of what needs an extra."""
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for one in IMPORTS:
+        if one.imported in MODULES and not (one.on_use and needs_an_extra(one.imported)):
+            graph[one.importer].add(one.imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
+
+
+def test_only_extras_and_what_needs_them_are_imported_on_use():
+    found = [
+        f"{one.importer}: {one.imported}"
+        for one in IMPORTS
+        if one.on_use and not one.is_of_an_extra and not (one.imported in MODULES and needs_an_extra(one.imported))
+    ]
+    assert not found
+
+
+def test_there_are_imports_to_look_at():
+    """Else the tests above would hold for any code."""
+    assert Import("rnnscan.scan", "rnnscan.memory", on_use=False) in IMPORTS
+    assert any(one.is_of_an_extra for one in IMPORTS)
+    assert needs_an_extra("rnnscan.insight.picture")
+    assert not needs_an_extra("rnnscan.scan")
