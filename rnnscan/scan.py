@@ -111,42 +111,23 @@ def scan(
         >>> hidden.shape, state.shape, ys.shape
         ((2, 8), (2, 8), (5, 2, 8))
     """
-    options: dict[str, Any] = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "padding": padding,
-        "truncate": truncate,
-        "engine": engine,
-    }
+    options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "padding": padding}
+    options |= {"truncate": truncate, "engine": engine}
+    rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
     if isinstance(memory, MemoryBudget):
-        rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
-    arrays = (params, carry, xs, seq_lengths, mask, reset, reset_to)
+    arrays = {"params": params, "carry": carry, "xs": xs, **rows}
     results = run_compiled(_run, cell, arrays, options | {"memory": memory})
     if memory is not None:
         _warn_if_nothing_is_saved(memory, checks.sequence_length(xs, length), unroll)
     return results
 
 
-def _run(
-    cell: Any,
-    params: Any,
-    carry: Any,
-    xs: Any,
-    seq_lengths: Any,
-    mask: Any,
-    reset: Any,
-    reset_to: Any,
-    *,
-    kept: bool = False,
-    **options: Any,
-) -> tuple[Any, Any]:
+def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
     """Prepare a call and run it. `kept`: the trace is cached for later calls."""
-    rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
     with inside_scan():
-        call = prepare(cell, params, carry, xs, **rows, **options)
+        call = prepare(cell, **arguments)
         if kept and call.closes_over_arrays:
             raise ClosesOverArraysError
         plan = Plan.of(call)

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 
-# (cell, *arrays, **options) -> results
+# (cell, **arrays, **options) -> results
 Run = Callable[..., Any]
 
 # A program keeps a cell alive that compares by value, but never a function, which may close over anything.
@@ -28,20 +28,20 @@ class ClosesOverArraysError(Exception):
     """Raised while tracing a cell that closes over arrays, because they may change before the next call."""
 
 
-def run_compiled(run: Run, cell: Any, arrays: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str, Any]) -> Any:
     """Run a call with its cached program, or directly if it cannot be cached.
 
     Args:
-        run: `run(cell, *arrays, **options)`. With `kept=True`, for the trace of a program, it raises
+        run: `run(cell, **arrays, **options)`. With `kept=True`, for the trace of a program, it raises
             `ClosesOverArraysError` for cells that do.
         cell: the cell. Plain functions are cached by identity, and other cells if they compare by value.
-        arrays: pytrees of arrays, the arguments of the program.
+        arrays: pytrees of arrays by name, the arguments of the program.
         options: the other options, constants of the program.
 
     Returns:
         The result of `run`.
     """
-    run_directly = partial(run, cell, *arrays, **options)
+    run_directly = partial(run, cell, **arrays, **options)
     if _is_staged() or not _are_arrays(arrays):
         return run_directly()
     programs = _programs_of(cell)
@@ -55,7 +55,7 @@ def run_compiled(run: Run, cell: Any, arrays: tuple[Any, ...], options: dict[str
     if program is _NOT_KEPT:
         return run_directly()
     try:
-        return program(*arrays)
+        return program(**arrays)
     except ClosesOverArraysError:
         programs[key] = _NOT_KEPT
     except (
@@ -89,8 +89,8 @@ def _traceable(run: Run, cell: Any, options: dict[str, Any]) -> Callable[..., An
     """The call as a function of its arrays. It keeps no plain function alive."""
     find: Callable[[], Any] = ref(cell) if isinstance(cell, FunctionType) else lambda: cell
 
-    def scan(*arrays: Any) -> Any:
-        return run(find(), *arrays, kept=True, **options)
+    def scan(**arrays: Any) -> Any:
+        return run(find(), **arrays, kept=True, **options)
 
     return scan
 

@@ -99,7 +99,7 @@ def describe(plan: Plan) -> StepDescription:
             name=", ".join(labels[output] for output in equation.outputs if output in labels),
             reads=tuple(sources(atom) for atom in equation.inputs),
             kind=kinds[equation],
-            forward=_place(equation, split),
+            forward=_forward_place(equation, split),
             backward=backward(equation),
         )
         for equation in step.program.equations
@@ -159,7 +159,7 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
     return tuple(found[place] for place in sorted(found))
 
 
-def _place(equation: Equation, split: Split) -> str:
+def _forward_place(equation: Equation, split: Split) -> str:
     if equation in split.invariant:
         return "once"
     loops = [str(number) for number, loop in enumerate(split.loops, 1) if equation in loop.body]

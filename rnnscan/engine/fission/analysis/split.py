@@ -17,7 +17,7 @@ Source: this is loop distribution (loop fission), Kennedy and McKinley 1990, "Lo
 Flow".
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -109,17 +109,13 @@ def split(
     fixed = determined(equations, program.invariant)
     invariant, varying = partition(equations, fixed)
     groups = _groups(varying, program)
-    cyclic = {equation for group in groups for equation in group.equations}
-    free = [equation for equation in varying if equation not in cyclic]
-    decide = should_batch([equation for equation in varying if equation in cyclic])
-    feeding = {equation: partial(_feeding, free[:index], equation) for index, equation in enumerate(free)}
-    worth = [equation for equation in free if decide(equation, feeding[equation], fixed)]
+    worth, feeding = _to_batch(varying, groups, should_batch, fixed)
     level_of = _levels(varying, program, groups, worth)
     schedule = _Schedule(
         available=fixed.union(program.known),
         known=set(program.known),
         maker={output: equation for equation in varying for output in equation.outputs},
-        batched={*worth, *(feeder for equation in worth for feeder in feeding[equation]())},
+        batched={*worth, *feeding},
         level_of=level_of,
     )
     loop_level = {atom: _odd(level_of(atom)) for atom in [*(program.summed[i] for i in accumulated), *emitted]}
@@ -150,8 +146,19 @@ def split(
     )
 
 
-def _feeding(earlier: Sequence[Equation], equation: Equation) -> list[Equation]:
-    return needed(earlier, equation.inputs)
+def _to_batch(
+    varying: Sequence[Equation],
+    groups: "Sequence[_Group]",
+    should_batch: Callable[[list[Equation]], ShouldBatch],
+    fixed: Collection[Value],
+) -> tuple[list[Equation], list[Equation]]:
+    """The equations that pay to batch, and those that feed them."""
+    cyclic = {equation for group in groups for equation in group.equations}
+    free = [equation for equation in varying if equation not in cyclic]
+    decide = should_batch([equation for equation in varying if equation in cyclic])
+    feeding = {equation: partial(needed, free[:index], equation.inputs) for index, equation in enumerate(free)}
+    worth = [equation for equation in free if decide(equation, feeding[equation], fixed)]
+    return worth, [feeder for equation in worth for feeder in feeding[equation]()]
 
 
 @dataclass
