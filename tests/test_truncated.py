@@ -40,10 +40,10 @@ def both(run, slow):
 WINDOWS = [(1, 1), (1, 3), (2, 2), (2, 3), (2, 5), (3, 3), (3, 4), (2, 7), (3, 9), (7, 7), (9, 9)]
 
 
-# Windows that overlap by less and by more than one, and one that is longer than the sequence.
+# Windows that overlap by more than one, and one that is longer than the sequence.
 @pytest.mark.parametrize(
     ("every", "back"),
-    variants({f"{every}, {back}": (every, back) for every, back in WINDOWS}, ["3, 4", "2, 5", "3, 9"]),
+    variants({f"{every}, {back}": (every, back) for every, back in WINDOWS}, ["2, 5", "3, 9"]),
 )
 def test_by_window_goes_back_as_far_as_the_loop_does(every, back):
     fast, slow = both(

@@ -47,7 +47,7 @@ def test_nan_in_the_padding_of_the_encoder_reaches_nothing(name):
         assert not np.any(np.asarray(expected[1][1])[~np.broadcast_to(valid, encoder_outputs.shape)])
 
 
-@pytest.mark.parametrize("name", ["additive", "coverage", "multi-head"])
+@pytest.mark.parametrize("name", variants(["additive", "coverage", "multi-head"], ["coverage"]))
 def test_a_row_without_an_encoder_has_a_context_and_weights_of_zeros(name):
     decoder = DECODERS[name]
     (carry, (ys, weights)), gradients = gradients_of(decoder, arguments(decoder), encoder_lengths=(4, 0, 0, 1))

@@ -59,7 +59,7 @@ def from_flax(carry):
     return carry[::-1] if isinstance(carry, tuple) else (carry,)
 
 
-@pytest.mark.parametrize(("flax_type", "cell", "to_params"), variants(CELLS, ["lstm", "gru", "rnn"]))
+@pytest.mark.parametrize(("flax_type", "cell", "to_params"), variants(CELLS, ["gru", "rnn"]))
 def test_values_and_gradients_are_those_of_flax(flax_type, cell, to_params, case_of, assert_trees_close):
     case = case_of(cell)
     flax_cell = flax_type(HIDDEN_SIZE, param_dtype=jnp.float64)

@@ -47,9 +47,7 @@ FORMS = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("cell", "step", "g"), variants(FORMS, ["minGRU", "minGRU in log-space", "minLSTM without bias"])
-)
+@pytest.mark.parametrize(("cell", "step", "g"), variants(FORMS, ["minGRU in log-space", "minLSTM without bias"]))
 def test_values_and_gradients_are_those_of_the_paper(cell, step, g):
     case = Case(cell)
     arguments = case.arguments(length=4, batch=2)

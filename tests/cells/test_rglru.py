@@ -8,6 +8,7 @@ from jax.scipy.linalg import block_diag
 
 import rnnscan as rs
 from rnnscan.cells.rglru import RGLRU
+from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
@@ -34,7 +35,12 @@ def paper(params, carry, xs, *, c=8.0):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "cell", [RGLRU(6), RGLRU(6, heads=2, exponent=2.5), RGLRU(6, heads=6, use_bias=False)], ids=repr
+    "cell",
+    variants(
+        [RGLRU(6), RGLRU(6, heads=2, exponent=2.5), RGLRU(6, heads=6, use_bias=False)],
+        [RGLRU(6, heads=2, exponent=2.5)],
+    ),
+    ids=repr,
 )
 def test_values_and_gradients_are_those_of_the_paper(cell):
     case = Case(cell, features=(6,))

@@ -42,9 +42,7 @@ FORMS = {
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("cell", "input_size", "options"), variants(FORMS, ["first version", "as wide as x", "scaled and projected"])
-)
+@pytest.mark.parametrize(("cell", "input_size", "options"), variants(FORMS, ["as wide as x", "scaled and projected"]))
 def test_values_and_gradients_are_those_of_the_paper(cell, input_size, options):
     case = Case(cell, features=(input_size,))
     arguments = case.arguments(length=5)

@@ -16,6 +16,7 @@ from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import evaluate, needed
 from rnnscan.engine.fission.trace import trace
 from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
+from tiers import variants
 
 
 def products(program):
@@ -154,7 +155,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", variants(KERNELS.keys(), ["concatenated", "scaled"]))
 def test_the_gradient_of_a_kernel_made_within_the_step_is_summed_after_the_loop(name, summed_in_loops):
     """As those of Flax's OptimizedLSTMCell, which concatenates its kernels at each step."""
     kernel = KERNELS[name]

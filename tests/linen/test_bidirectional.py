@@ -131,6 +131,7 @@ def test_an_rnn_of_flax_refuses_resets():
         jax.eval_shape(lambda: model.init(KEYS, inputs(), reset=jnp.zeros((BATCH, TIME), bool)))
 
 
+@pytest.mark.slow  # tests/nets has it for the net.
 def test_gradients_of_engines_agree():
     def model(engine):
         return linen.Bidirectional(

@@ -45,9 +45,7 @@ class OwnCell:
         return carry, carry
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("gru", "lru") else ()) for name in CELLS]
-)
+@pytest.mark.parametrize("name", variants(CELLS.keys(), ["lstm"]))
 def test_in_an_rnn_it_is_the_cell_over_time(name):
     cell, inputs = CELLS[name], inputs_of(name)
     model, flax = linen.RNN(cell, return_carry=True), nn.RNN(linen.Cell(cell), return_carry=True)

@@ -58,6 +58,7 @@ def script(rnn, *, cell=nn.LSTMCell, hidden=8, batch=4, time=12, embedding=6, dt
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow  # tests/nnx has a hundred steps as well.
 def test_losses_are_the_same_for_a_hundred_steps():
     expected, losses = (script(rnn)[0](seed=0) for rnn in (nn.RNN, linen.RNN))
     np.testing.assert_allclose(losses, expected, rtol=1e-9)

@@ -20,6 +20,7 @@ from nnx_pairs import (
     random_carry,
     random_inputs,
 )
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -36,13 +37,13 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", variants(CELLS.keys(), ["LSTMCell", "SimpleCell"]))
 def test_every_cell(name):
     models = both(lambda: make_cell(name), return_carry=True, reverse=True, keep_order=True)
     assert_same(models, random_inputs(), random_carry(name), seq_lengths=LENGTHS)
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("options", variants(OPTIONS, ["time_major", "reverse", "all"]))
 def test_every_option(options):
     """Given with a call, and given when the module is made."""
     outputs, *_ = assert_same(both(lambda: make_cell("SimpleCell")), random_inputs(), **options)

@@ -23,6 +23,7 @@ from nnx_pairs import (
     random_inputs,
     run,
 )
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -142,12 +143,17 @@ def test_the_state_of_one_loads_into_the_other(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"broadcast_rngs": "dropout"},
-        {"state_axes": nnx.StateAxes({nnx.BatchStat: None, nnx.Param: None, ...: nnx.Carry}), "reverse": True},
-    ],
-    ids=["carried", "keys broadcast", "state broadcast"],
+    variants(
+        {
+            "carried": {},
+            "keys broadcast": {"broadcast_rngs": "dropout"},
+            "state broadcast": {
+                "state_axes": nnx.StateAxes({nnx.BatchStat: None, nnx.Param: None, ...: nnx.Carry}),
+                "reverse": True,
+            },
+        },
+        ["carried"],
+    ),
 )
 def test_dropout_and_statistics(options):
     """The same masks for the same keys, the same statistics, in two calls one after the other."""

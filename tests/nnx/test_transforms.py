@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec
 
 import rnnscan.nnx
 from nnx_pairs import BATCH, FEATURES, TIME, UNITS, call, make_cell, random_inputs
+from tiers import variants
 from zoo.case import assert_trees_close
 
 
@@ -90,7 +91,7 @@ def flax_fails(transformed):
 
 @pytest.mark.parametrize(
     "transformed",
-    [*WHERE_FLAX_FAILS, *(pytest.param(transformed, marks=pytest.mark.slow) for transformed in LIKEWISE)],
+    variants([*WHERE_FLAX_FAILS, *LIKEWISE], [grad_over_a_closure, vmap_over_a_closure]),
     ids=lambda transformed: transformed.__name__,
 )
 def test_it_works_where_flax_fails(transformed):
