@@ -29,6 +29,8 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 # What starts processes, or runs as long as a program does.
 PAGES := tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py
 WITHOUT_PAGES := $(addprefix --ignore=,$(PAGES))
+# Where the tests are that give wrong types.
+WRONG_TYPES := $(shell grep -rl bad_input tests --include='test_*.py')
 # A line for each part, which `make test` shows at its end.
 SUMMARY := $(abspath $(VENV))/.summary
 part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
@@ -80,7 +82,7 @@ test-here: $(VENV)/.installed-dev
 	rm -f $(SUMMARY)
 	SECONDS=0; $(MAKE) lint && echo "lint and types: passed in $$SECONDS s" >> $(SUMMARY)
 	$(call part,tests) $(PYTEST) $(TYPED) -m "not slow and not bad_input" $(WITHOUT_PAGES)
-	$(call part,tests of wrong types) $(PYTEST) -m "bad_input and not slow" $(WITHOUT_PAGES)
+	$(call part,tests of wrong types) $(PYTEST) -m "bad_input and not slow" $(WRONG_TYPES)
 	@echo; echo "make test, in $(VENV):"; cat $(SUMMARY)
 	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), newer jax (make test-newest)"
 
