@@ -16,7 +16,7 @@ from rnnscan.naming import StepInfo
 ENGINES = ("auto", "fission", "lax")
 
 
-def as_arrays(tree: Any, root: str) -> Any:
+def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
     """Convert every leaf of a pytree to an array."""
 
     def convert(path: Any, leaf: Any) -> Any:
@@ -24,7 +24,7 @@ def as_arrays(tree: Any, root: str) -> Any:
             return jnp.asarray(leaf)
         except TypeError as error:
             raise TypeError(
-                f"scan: every leaf must be an array or a number; got {describe(leaf)} at "
+                f"{function}: every leaf must be an array or a number; got {describe(leaf)} at "
                 f"`{root}{jax.tree_util.keystr(path)}`. Close over other values instead of passing them."
             ) from error
 

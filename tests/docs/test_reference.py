@@ -18,6 +18,7 @@ PACKAGES = [
     "rnnscan.attention",
     "rnnscan.cells",
     "rnnscan.compose",
+    "rnnscan.control",
     "rnnscan.insight",
     "rnnscan.interop",
     "rnnscan.linen",

@@ -1,0 +1,239 @@
+"""cond_net(): one of two nets over named values, as the condition says."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+from jaxtyping import Array, Bool
+
+from rnnscan import _checks as checks
+from rnnscan._messages import describe, is_array_like, is_key, leaves_with_places, listing, nearest
+from rnnscan.control._named_nets import Inputs, inputs_of, run
+
+
+def cond_net(
+    pred: bool | Bool[Array, ""],
+    true_net: Callable[..., Mapping[str, Any]],
+    false_net: Callable[..., Mapping[str, Any]] | None,
+    params: Any,
+    operands: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Run one of two nets over named values.
+
+        outputs = {**operands, **true_net(params, **operands)}     if pred
+        outputs = {**operands, **false_net(params, **operands)}    otherwise
+
+    Only the chosen net runs, in the forward and in the backward pass. Under `vmap` with a batched `pred` both run, and
+    `pred` selects between their results.
+
+    A name that only one net writes keeps its value from `operands` if the other net runs. The gradient then flows to
+    that value. Gradients also flow to arrays that the nets close over.
+
+    Args:
+        pred: a boolean scalar, traced or not.
+        true_net: the net for true, a pure function `net(params, **blobs) -> {name: value}`. It gets the operands that
+            its signature names, or all of them if it takes `**blobs`.
+        false_net: the net for false. None: the identity, which keeps every operand.
+        params: the parameters of both nets.
+        operands: `{name: value}`, arrays or pytrees of arrays.
+
+    Returns:
+        A dictionary: the operands, updated by the names that the nets write. Both nets give a name the same shape and
+        dtype. A Python number takes the dtype of the other side.
+
+    Raises:
+        TypeError: if `pred` is not a boolean scalar, a net is not a net, or the two sides of a name differ in dtype.
+        ValueError: if a net takes a name that is not an operand, no net takes or writes an operand, a name that only
+            one net writes is not an operand, or the two sides of a name differ in shape or structure.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> def halve(params, value, count):
+        ...     return {"value": value / 2, "count": count + 1}
+        >>> def scale(params, value):
+        ...     return {"value": params * value}
+        >>> operands = {"value": jnp.array(6.0), "count": 0}
+        >>> outputs = rs.cond_net(operands["value"] > 4, halve, scale, jnp.array(3.0), operands)
+        >>> float(outputs["value"]), int(outputs["count"])
+        (3.0, 1)
+
+    Source: Caffe2's `If` operator and `gen_if_gradient`.
+    """
+    _check_pred(pred)
+    if not isinstance(operands, Mapping):
+        raise TypeError(
+            f"cond_net: `operands` must be a dictionary keyed by name; got {describe(operands)}. "
+            "Write operands={<name>: <value>}."
+        )
+    values = {
+        name: checks.as_arrays(value, f"operands[{name!r}]", function="cond_net") for name, value in operands.items()
+    }
+    inputs = {"true_net": inputs_of("cond_net", "true_net", true_net)}
+    if false_net is not None:
+        inputs["false_net"] = inputs_of("cond_net", "false_net", false_net)
+    _check_taken(inputs, values)
+    on_true = _trace("true_net", true_net, params, values, inputs["true_net"])
+    on_false = _trace("false_net", false_net, params, values, inputs.get("false_net"))
+    types = _types_of_written(on_true, on_false, values)
+    _check_used(inputs, values, types)
+
+    def branch(side: _Branch) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        def run_branch(values: dict[str, Any]) -> dict[str, Any]:
+            values = {**values, **side.replay(values)}
+            return {name: jax.tree.map(_cast, values[name], types[name]) for name in types}
+
+        return run_branch
+
+    written = lax.cond(pred, branch(on_true), branch(on_false), values)
+    return {name: written.get(name, values.get(name)) for name in {**values, **types}}
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A traced net.
+
+    Attributes:
+        label: the name of its argument.
+        written: the shapes and dtypes of the values that it writes.
+        traced: the jaxpr of `operands -> written`; its constants are the arrays that the net closes over. None: the
+            identity.
+    """
+
+    label: str
+    written: Mapping[str, Any]
+    traced: Any = None
+
+    def replay(self, operands: Any) -> dict[str, Any]:
+        """Evaluate the jaxpr. The net is traced once only, so nested nets do not take exponential time to trace."""
+        if self.traced is None:
+            return {}
+        leaves = core.jaxpr_as_fun(self.traced)(*jax.tree.leaves(operands))
+        return jax.tree.unflatten(jax.tree.structure(self.written), leaves)
+
+
+def _trace(label: str, net: Any, params: Any, operands: dict[str, Any], inputs: Inputs | None) -> _Branch:
+    if inputs is None:
+        return _Branch(f"`{label}=None`", {})
+
+    def written_by(operands: dict[str, Any]) -> dict[str, Any]:
+        written = run("cond_net", label, net, params, {name: operands[name] for name in inputs.among(operands)})
+        for name, value in written.items():
+            for where, leaf in leaves_with_places(value, name):
+                if not is_array_like(leaf):
+                    raise TypeError(
+                        f"cond_net: `{label}` must write arrays or numbers; got {describe(leaf)} for {where}."
+                    )
+        return written
+
+    traced, written = jax.make_jaxpr(written_by, return_shape=True)(operands)
+    return _Branch(f"`{label}`", written, traced)
+
+
+def _check_pred(pred: Any) -> None:
+    is_boolean = isinstance(pred, bool) or getattr(pred, "dtype", None) == jnp.bool_
+    if is_boolean and jnp.shape(pred) == ():
+        return
+    hint = "Write a comparison, such as x > 0."
+    if is_boolean:
+        hint = "Reduce it with jnp.any or jnp.all. To choose for each row, use jax.vmap, or jnp.where on the results."
+    raise TypeError(f"cond_net: `pred` must be a boolean scalar; got {describe(pred)}. {hint}")
+
+
+def _check_taken(inputs: Mapping[str, Inputs], operands: Mapping[str, Any]) -> None:
+    for label, each in inputs.items():
+        if each.of_params in operands:
+            raise ValueError(
+                f"cond_net: operands must have other names than the first parameter of a net; got {each.of_params!r} "
+                f"for both in `{label}`. Rename the operand."
+            )
+        unbound = [name for name in each.required if name not in operands]
+        if unbound:
+            raise ValueError(
+                f"cond_net: every name that `{label}` takes must be an operand; got no {listing(unbound)} among the "
+                f"operands {listing(operands)}.{nearest(unbound[0], operands)}"
+            )
+
+
+def _check_used(inputs: Mapping[str, Inputs], operands: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+    unused = [
+        name for name in operands if name not in written and not any(each.among([name]) for each in inputs.values())
+    ]
+    if unused:
+        raise ValueError(
+            f"cond_net: every operand must be taken or written by a net; got {listing(unused)}, which neither net "
+            "takes or writes. Leave them out of `operands`; {**others, **outputs} joins them to the results."
+        )
+
+
+def _types_of_written(true: _Branch, false: _Branch, operands: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the names that a branch writes, on which both sides agree."""
+    names = dict.fromkeys([*true.written, *false.written])
+    orphans = [
+        f"{name!r} from {side.label} only"
+        for side, other in ((true, false), (false, true))
+        for name in side.written
+        if name not in other.written and name not in operands
+    ]
+    if orphans:
+        raise ValueError(
+            "cond_net: a name that only one net writes must be an operand, whose value the other net keeps; got "
+            f"{', '.join(orphans)}, and the operands {listing(operands)}. Write it in both nets, or add it to "
+            "`operands`."
+        )
+    return {name: _common_type(name, *(_value(side, name, operands) for side in (true, false))) for name in names}
+
+
+def _value(side: _Branch, name: str, operands: Mapping[str, Any]) -> tuple[str, Any]:
+    """Where the value of a name comes from if this branch runs, and its type."""
+    if name in side.written:
+        return f"from {side.label}", side.written[name]
+    return f"from `operands`, which {side.label} keeps", jax.eval_shape(lambda: operands[name])
+
+
+def _common_type(name: str, true: tuple[str, Any], false: tuple[str, Any]) -> Any:
+    structures: list[Any] = [jax.tree.structure(side[1]) for side in (true, false)]
+    if structures[0] != structures[1]:
+        raise ValueError(
+            f"cond_net: both sides must give a name the same structure; got {structures[0]} {true[0]} and "
+            f"{structures[1]} {false[0]} for {name!r}."
+        )
+
+    def common(path: Any, one: Any, other: Any) -> Any:
+        dtype = _common_dtype(one, other)
+        if one.shape == other.shape and dtype is not None:
+            return jax.ShapeDtypeStruct(one.shape, dtype)
+        raise (TypeError if one.shape == other.shape else ValueError)(
+            f"cond_net: both sides must give a name the same shape and dtype; got {describe(one)} {true[0]} and "
+            f"{describe(other)} {false[0]} for {name + jax.tree_util.keystr(path)!r}. Cast or reshape one of them."
+        )
+
+    return jax.tree_util.tree_map_with_path(common, true[1], false[1])
+
+
+def _common_dtype(one: Any, other: Any) -> Any:
+    """The dtype of both sides, where a weakly typed one, such as a Python number, takes that of the other."""
+    if one.dtype == other.dtype:
+        return one.dtype
+    if is_key(one) or is_key(other):
+        return None
+    dtypes = [_scalar_type(side.dtype) if side.weak_type else side.dtype for side in (one, other)]
+    dtype = jnp.result_type(*dtypes)
+    agrees = all(side.weak_type or side.dtype == dtype for side in (one, other))
+    return dtype if agrees else None
+
+
+def _scalar_type(dtype: Any) -> type:
+    """The Python type of a weakly typed number, which promotes as weakly."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return int
+    return float if jnp.issubdtype(dtype, jnp.floating) else complex
+
+
+def _cast(leaf: Any, type: Any) -> Any:
+    return leaf if is_key(leaf) else jnp.asarray(leaf, type.dtype)
