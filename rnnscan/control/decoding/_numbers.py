@@ -11,7 +11,13 @@ from rnnscan._messages import describe, is_count
 
 
 def check_number(
-    function: str, argument: str, value: Any, *, least: float = -inf, above: float = -inf, most: float = inf
+    function: str,
+    argument: str,
+    value: Any,
+    *,
+    least: float | int = -inf,
+    above: float | int = -inf,
+    most: float | int = inf,
 ) -> None:
     """Reject all but a finite real number in an interval.
 

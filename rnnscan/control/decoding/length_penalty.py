@@ -47,7 +47,7 @@ class GNMTPenalty:
     Source: Wu et al. 2016, "Google's Neural Machine Translation System", equation 14.
     """
 
-    alpha: float = 0.6
+    alpha: float | int = 0.6
 
     def __post_init__(self) -> None:
         check_number("GNMTPenalty", "alpha", self.alpha, least=0)
@@ -81,7 +81,7 @@ class PowerPenalty:
     2016, "Google's Neural Machine Translation System", section 7 (alpha below 1).
     """
 
-    alpha: float = 1.0
+    alpha: float | int = 1.0
 
     def __post_init__(self) -> None:
         check_number("PowerPenalty", "alpha", self.alpha, least=0)

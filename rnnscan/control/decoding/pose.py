@@ -67,10 +67,15 @@ def _start_tokens(start: Any, carry: Any, rows: int | None) -> Any:
     if len(set(axes.values())) == 1:
         size = next(iter(axes.values()))
         return jnp.full(size, start) if isinstance(start, jax.core.Tracer) else np.full(size, start)
-    got = "; ".join(f"{size} at {where}" for where, size in axes.items()) or "a carry without rows"
+    if not axes:
+        raise ValueError(
+            "decode: `start` must be integers (N,) for a carry without rows, as nothing else tells N; got one token."
+            " Write start=jnp.full(N, token)."
+        )
     raise ValueError(
         "decode: every leaf of the carry must be (N, ...), or a scalar that the rows share; got the first axes "
-        f"{got}. Give `start` as integers (N,) for a carry without rows, and repeat a leaf that all rows share."
+        + "; ".join(f"{size} at {where}" for where, size in axes.items())
+        + ". Repeat a leaf that all rows share: jnp.broadcast_to(leaf, (N, ...))."
     )
 
 
