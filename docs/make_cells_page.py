@@ -54,8 +54,9 @@ once; blue is linear in the state; orange runs step by step. Where a blue or ora
 runs at once after the loop.
 
 All cells take `dtype`, `param_dtype` and `carry_dtype`, work under `jit`, `grad` and `vmap`, and are tested with each
-memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout` and `rs.windowed` make cells from
-them; `rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention` makes decoders.
+memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout`, `rs.windowed` and
+`rs.adaptive_computation` make cells from them; `rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention`
+makes decoders.
 """
 
 

@@ -8,6 +8,7 @@ from rnnscan import cells as cells
 from rnnscan import checkpointing as checkpointing
 from rnnscan import interop as interop
 from rnnscan import truncated as truncated
+from rnnscan.compose import adaptive_computation as adaptive_computation
 from rnnscan.compose import drop_weights as drop_weights
 from rnnscan.compose import dropout as dropout
 from rnnscan.compose import residual as residual

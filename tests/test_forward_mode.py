@@ -116,7 +116,15 @@ def test_forward_mode_with_padding():
 
 
 @pytest.mark.parametrize(
-    "cell", [cells.MinGRU(3), pytest.param(cells.LSTM(3), marks=pytest.mark.slow)], ids=["MinGRU", "LSTM"]
+    "cell",
+    variants(
+        {
+            "MinGRU": cells.MinGRU(3),
+            "LSTM": cells.LSTM(3),
+            "AdaptiveComputation": rs.adaptive_computation(cells.GRU(3), 3),
+        },
+        ["MinGRU"],
+    ),
 )
 def test_every_order_of_forward_and_reverse(cell):
     check(cell, rs.Memory(), of_other_orders)

@@ -28,6 +28,7 @@ COMPOSED = {
     "dropout": rs.dropout(cells.GRU(4), 0.1),
     "zoneout": rs.zoneout(cells.GRU(4), 0.1),
     "windowed": rs.windowed(cells.GRU(4), 2),
+    "adaptive_computation": rs.adaptive_computation(cells.GRU(4), 2),
     "attention": decoder(),
 }
 

@@ -59,6 +59,7 @@ def check_cells() -> list[rs.Cell]:
         rs.dropout(cells.GRU(4), 0.1),
         rs.zoneout(cells.GRU(4), 0.1),
         rs.windowed(cells.GRU(4), 2),
+        rs.adaptive_computation(cells.GRU(4), 2),
         maker.over(maker.init(jax.random.key(0), 3), jnp.ones((5, 2, 4))),
     ]
     with_init: list[rs.InitializableCell] = [*composable]

@@ -1,5 +1,7 @@
 """Cells composed of cells, which compose again. The names imported here are public."""
 
+from rnnscan.compose.adaptive_computation import AdaptiveComputation as AdaptiveComputation
+from rnnscan.compose.adaptive_computation import adaptive_computation as adaptive_computation
 from rnnscan.compose.dropout import Dropout as Dropout
 from rnnscan.compose.dropout import drop_weights as drop_weights
 from rnnscan.compose.dropout import dropout as dropout

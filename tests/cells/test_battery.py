@@ -170,7 +170,8 @@ def test_bfloat16_with_a_carry_of_32_bits_is_near_float32(case):
     (exact_last, exact_ys), exact_gradients = gradients_of(case, arguments)
     assert_same_dtypes(last, exact_last)
     assert_same_dtypes(gradients, exact_gradients)
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(ys)} == {"bfloat16"}
+    # A number per row, such as a ponder cost, has more bits.
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(ys) if leaf.ndim > 2} == {"bfloat16"}
     # bfloat16 rounds to 2**-9 = 0.002: four steps of a few such roundings, and for gradients their sum over steps.
     for actual, exact, tolerance in (((last, ys), (exact_last, exact_ys), 0.03), (gradients, exact_gradients, 0.1)):
         for (path, leaf), exact_leaf in zip(

@@ -66,8 +66,11 @@ def test_a_window_that_cannot_be(window):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("make", [rs.residual, rs.windowed, rs.dropout, rs.zoneout, rs.layer, rs.bidirectional])
+@pytest.mark.parametrize(
+    "make",
+    [rs.residual, rs.windowed, rs.dropout, rs.zoneout, rs.adaptive_computation, rs.layer, rs.bidirectional],
+)
 def test_what_is_no_cell(make):
-    arguments = {rs.windowed: [1], rs.dropout: [0.1], rs.zoneout: [0.1]}.get(make, [])
+    arguments = {rs.windowed: [1], rs.dropout: [0.1], rs.zoneout: [0.1], rs.adaptive_computation: [2]}.get(make, [])
     with pytest.raises(TypeError, match=r": a cell must be .* with `init`, .*; got function, without 'init'"):
         make(lambda params, carry, x: (carry, x), *arguments)
