@@ -196,3 +196,18 @@ def test_a_cell_whose_own_rule_has_no_forward_mode_says_so_in_jax_words():
     assert jax.grad(run)(xs).shape == xs.shape
     with pytest.raises(TypeError, match="custom_vjp"):
         jax.jvp(run, (xs,), (xs,))
+
+
+def test_forward_mode_of_forward_mode_has_no_batch_axis_too_many(x64):
+    """`jax.jacfwd` rejects a value with the axis of its tangents."""
+    cell = cells.RNN(4)
+    (params, carry, xs), _ = arguments(cell)
+
+    def total(run, bias):
+        return run({**params, "bias": bias}, carry, xs)[1].sum()
+
+    found, wanted = (
+        jax.jacfwd(jax.jacfwd(functools.partial(total, run)))(params["bias"])
+        for run in (by_fission(cell, rs.Memory(), None), by_plain_scan(cell, None))
+    )
+    assert_close(found, wanted)

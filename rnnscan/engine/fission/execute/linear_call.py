@@ -107,7 +107,11 @@ def _transpose(cotangents: Any, *operands: Any, linear_map: LinearMap) -> list[A
 ad.primitive_transposes[_linear_call] = _transpose
 
 
-def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[int]]:
+def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[int | None]]:
+    # JAX asks this rule for operands without the axis too. Their results must not have it: `jax.jacfwd` of a `jax.jvp`
+    # rejects a value that has it. An axis without a name has a plain object for one.
+    if all(own is None for own in axes) and type(axis.name) is object:
+        return linear_call(linear_map, *linear_map.cut(operands)), [None] * len(linear_map.results)
     residual_axes, tangent_axes = linear_map.cut(axes)
     mapped = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
 
