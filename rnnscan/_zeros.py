@@ -31,6 +31,22 @@ def zeros_of_step(xs: Any) -> Any:
     return _zeros(xs, xs.shape[1:], None, _spec(xs)[1:])
 
 
+def zeros_of_type(aval: Any, length: int, *, new_axis: bool = False) -> Any:
+    """A stack of zeros for values of a type, with its sharding and the axes over which `shard_map` varies it.
+
+    Args:
+        aval: the type of a block `(size, ...)`, or of one value with `new_axis`.
+        length: the length of the stack.
+        new_axis: whether the stack has one axis more than the value.
+    """
+    shape, spec = tuple(aval.shape), [*aval.sharding.spec]
+    shape, spec = ((length, *shape), [None, *spec]) if new_axis else ((length, *shape[1:]), [None, *spec[1:]])
+    sharding = NamedSharding(aval.sharding.mesh, PartitionSpec(*spec)) if any(spec) else None
+    zeros = lax.full(shape, 0, aval.dtype, sharding=sharding)
+    varying = tuple(sorted(aval.manual_axis_type.varying))
+    return lax.pcast(zeros, varying, to="varying") if varying else zeros
+
+
 def _zeros(x: Any, shape: Sequence[Any], dtype: Any, spec: Sequence[Any]) -> Any:
     sharding = _sharding(x)
     if sharding is not None:

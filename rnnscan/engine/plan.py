@@ -51,7 +51,7 @@ class Plan:
         leaves = jax.tree.leaves(self.call.carry)
         return [*self.call.traced.consts, *(leaves[index] for index in self.step.unchanged)]
 
-    def scan(self, length: int) -> ScanPlan:
+    def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
         chosen = None if self.memory is None else self.memory.chunk
-        return ScanPlan(self.step, length, self.call.reverse, self.call.unroll, chosen)
+        return ScanPlan(self.step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries)

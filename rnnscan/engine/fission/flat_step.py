@@ -74,11 +74,6 @@ class FlatStep:
             if isinstance(atom, Value) and atom in y_leaves
         }
 
-    @property
-    def repeated_ys(self) -> list[int]:
-        """The y leaves that carry leaves repeat, in order."""
-        return sorted(set(self.repeats.values()))
-
     def can_keep(self, kept: frozenset[str], names: Names) -> bool:
         """Whether every named value to keep can be taken out of the step."""
         return names.to_keep(kept).keys() <= self.named.keys()
@@ -96,6 +91,11 @@ class FlatStep:
             program=replace(self.program, stacked=(*self.y, *labels)),
             kept_labels=tuple(labels.values()),
         )
+
+    def returning_saved(self) -> "FlatStep":
+        """The step whose y is followed by the values that it keeps, and the carry before it."""
+        ys = (*self.program.stacked, *self.carry)
+        return replace(self, program=replace(self.program, stacked=ys), y_size=len(ys), kept_labels=())
 
     def restored(
         self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any], kept: Sequence[Any]

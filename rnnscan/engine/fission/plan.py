@@ -9,7 +9,7 @@ from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import ShouldBatch, StepBytes, heuristics, too_large_to_feed
-from rnnscan.engine.fission.program import Equation, outputs_of, total_bytes, values_of
+from rnnscan.engine.fission.program import Equation, Program, outputs_of, total_bytes, values_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class ScanPlan:
         reverse: from the last step to the first.
         unroll: of the loops, as in `lax.scan`.
         chosen_chunk: steps of a chunk; None: by the heuristics.
+        keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
     """
 
     step: FlatStep
@@ -29,6 +30,17 @@ class ScanPlan:
     reverse: bool
     unroll: int | bool
     chosen_chunk: int | None
+    keep_all_carries: bool = False
+
+    @cached_property
+    def repeats(self) -> dict[int, int]:
+        """Carry leaf -> y leaf that is the same value, of which one is kept."""
+        return {} if self.keep_all_carries else self.step.repeats
+
+    @property
+    def repeated_ys(self) -> list[int]:
+        """The y leaves that carry leaves repeat, in order."""
+        return sorted(set(self.repeats.values()))
 
     @cached_property
     def recomputed_carries(self) -> list[int]:
@@ -37,16 +49,18 @@ class ScanPlan:
         They follow from the others by linear recurrences, without much larger values on the way. The c of an LSTM
         inside additive attention is kept, because recomputing it would recompute the attention.
         """
+        if self.keep_all_carries:
+            return []
         step = self.step
         equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
-        candidates = [index for index in range(len(step.carry)) if index not in step.repeats]
+        candidates = [index for index in range(len(step.carry)) if index not in self.repeats]
         found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=candidates)
         return [index for index in found if not self._reads_large_values(index)]
 
     @cached_property
     def kept_carries(self) -> list[int]:
         """Carry leaves that are kept before every step."""
-        return [i for i in range(len(self.step.carry)) if i not in {*self.step.repeats, *self.recomputed_carries}]
+        return [i for i in range(len(self.step.carry)) if i not in {*self.repeats, *self.recomputed_carries}]
 
     @cached_property
     def chunk(self) -> int:
@@ -73,10 +87,13 @@ class ScanPlan:
         Args:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
+        return split(passes.apply(passes.FORWARD, self.returning(save=save)), should_batch=_forward)
+
+    def returning(self, *, save: bool) -> Program:
+        """The step's program with the outputs of `forward`, as written."""
         step = self.step
         saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
-        program = replace(step.program, stacked=(*step.y, *saved))
-        return split(passes.apply(passes.FORWARD, program), should_batch=_forward)
+        return replace(step.program, stacked=(*step.y, *saved))
 
     def _reads_large_values(self, index: int) -> bool:
         """Whether recomputing a carry leaf would compute values much larger than it."""

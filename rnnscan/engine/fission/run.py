@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission.execute.forward import run_and_save, run_forward
+from rnnscan.engine.fission.execute.linear_tangents import is_zero
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
-from rnnscan.engine.fission.execute.tangents import is_zero, tangents_of_scan
+from rnnscan.engine.fission.execute.tangents import tangents_of_scan
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.segments import run_sub_scans

@@ -16,6 +16,7 @@ from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
+from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
@@ -53,7 +54,7 @@ class Backward:
         ct_ys = [ys[index] for index in nonzero]
         ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.float_carry]
         chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
-        zeros = [_zero_sum(saved.constants[index]) for index in pull_back.constants]
+        zeros = [zero_sum(saved.constants[index]) for index in pull_back.constants]
         state = (ct_carry, chunks.pull.spread(zeros))
         (ct_carry, sums), ct_xs = chunks.run(state, saved, ct_ys)
         sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
@@ -89,13 +90,14 @@ class _BackwardChunks:
 
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Pull `(cotangent of the carry, sums)` back through all chunks."""
-        repeats = self.plan.step.repeats
+        repeats = self.plan.repeats
         chunks = Chunks(self.plan.length, self.plan.chunk, from_end=self.plan.reverse)
         # A carry leaf that y repeats, before each whole chunk, is y at the last step of the chunk that runs before.
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         first = [saved.initial[index] for index in [*repeats, *saved.starts]]
         known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
-        state, ct_xs, _ = chunks.run(
+        in_turn = chunks if saved.count is None else CountedChunks(chunks.length, chunks.chunk, saved.count)
+        state, ct_xs, _ = in_turn.run(
             self._pull_chunk, state, known, [*before, *saved.starts.values()], first, back=True
         )
         return state, ct_xs
@@ -104,12 +106,12 @@ class _BackwardChunks:
         self, state: Any, stacks: list[Any], starts: list[Any], steps: int
     ) -> tuple[Any, list[Any], list[Any]]:
         """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them."""
-        step, reverse = self.plan.step, self.plan.reverse
-        repeated = dict(zip(step.repeated_ys, stacks, strict=False))
+        repeats, reverse = self.plan.repeats, self.plan.reverse
+        repeated = dict(zip(self.plan.repeated_ys, stacks, strict=False))
         known = iter(stacks[len(repeated) :])
-        befores = dict(zip(step.repeats, starts, strict=False))
+        befores = dict(zip(repeats, starts, strict=False))
         carry = {
-            index: before_each(repeated[step.repeats[index]], befores[index], reverse=reverse)
+            index: before_each(repeated[repeats[index]], befores[index], reverse=reverse)
             if index in befores
             else next(known)
             for index in [*self.plan.kept_carries, *befores]
@@ -150,7 +152,7 @@ def _instantiated(leaf: Any, like: Any) -> Any:
     return lax.full_like(like, 0) if leaf is None else leaf
 
 
-def _zero_sum(constant: Any) -> Any:
+def zero_sum(constant: Any) -> Any:
     """The start of a sum of cotangents of a constant, in at least float32."""
     dtype = jnp.result_type(constant)
     return lax.full_like(constant, 0, dtype=jnp.promote_types(dtype, jnp.float32))

@@ -26,6 +26,7 @@ class Saved:
         starts: carry leaf -> the carry before each whole chunk, of those that follow from the others in between.
         xs: the inputs.
         kept: the named values that are kept, stacked.
+        count: the number of steps that ran, where it is not that of the plan. The stacks have zeros after them.
     """
 
     constants: list[Any]
@@ -35,6 +36,12 @@ class Saved:
     starts: dict[int, Any]
     xs: list[Any]
     kept: list[Any]
+    count: Any = None
+
+    @property
+    def arguments(self) -> tuple[list[Any], list[Any], list[Any]]:
+        """The arguments of the scan: constants, carry and xs."""
+        return self.constants, self.initial, self.xs
 
 
 def run_forward(
@@ -56,7 +63,7 @@ def run_and_save(
         constants=list(constants),
         initial=list(carry),
         carries=dict(zip(plan.kept_carries, made[step.y_size + len(step.kept) :], strict=True)),
-        repeated={index: ys[index] for index in step.repeated_ys},
+        repeated={index: ys[index] for index in plan.repeated_ys},
         starts=dict(zip(plan.recomputed_carries, starts, strict=True)),
         xs=list(xs),
         kept=kept,

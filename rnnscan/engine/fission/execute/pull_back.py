@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Program
 from rnnscan.engine.fission.trace import trace
@@ -72,9 +73,9 @@ class PullBack:
 
         def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], list[Any]]:
             new_carry, y = self._plan.step.restored(
-                _with(constants, self.constants, some_constants),
-                _with(carry, self.float_carry, some_carry),
-                _with(x, self.x, some_x),
+                replaced(constants, self.constants, some_constants),
+                replaced(carry, self.float_carry, some_carry),
+                replaced(x, self.x, some_x),
                 kept,
             )
             differentiated = [*(new_carry[i] for i in self.float_carry), *(y[i] for i in self._nonzero)]
@@ -88,19 +89,3 @@ class PullBack:
         pull: Callable[..., Any]
         _, pull, new_recomputed = jax.vjp(differentiable, *some, has_aux=True)
         return [*new_recomputed, *jax.tree.leaves(pull([*ct_carry, *ct_y]))]
-
-
-def cut(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
-    """The leaves in groups of the given sizes, and the remaining ones as the last group."""
-    groups, begin = [], 0
-    for size in sizes:
-        groups.append(list(leaves[begin : begin + size]))
-        begin += size
-    return [*groups, list(leaves[begin:])]
-
-
-def _with(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
-    replaced = list(leaves)
-    for index, replacement in zip(indices, replacements, strict=True):
-        replaced[index] = replacement
-    return replaced

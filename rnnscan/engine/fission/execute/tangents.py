@@ -1,16 +1,18 @@
 """The tangents of a scan: a linear map, which forward mode evaluates and reverse mode transposes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.execute.backward import Backward
 from rnnscan.engine.fission.execute.forward import Saved
-from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
+from rnnscan.engine.fission.execute.leaves import cut, replaced
+from rnnscan.engine.fission.execute.linear_tangents import is_float, linear_tangents
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows
+from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import evaluate, read
 
@@ -34,55 +36,40 @@ def tangents_of_scan(
     Returns:
         A tangent for each leaf of the results.
     """
-    wanted = [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in tangents]
-    moving = [leaf for leaf, own in zip(tangents, wanted, strict=True) if own]
-    residuals, structure = jax.tree.flatten(saved)
-    leaves, results_structure = jax.tree.flatten(results)
-    floats = [index for index, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    count = len(leaves)
 
-    # JAX caches both, so they must not hold `leaves` or another array of this trace.
-    def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
+    # JAX caches both, so they must not hold an array of this trace.
+    def push(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
         moving = [index for index, own in enumerate(wanted) if own]
         pairs = zip(moving, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
-        return _push_forward(plan, jax.tree.unflatten(structure, residuals), wanted, tangents, floats)
+        scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
+        return push_forward(plan.step, scan, saved.arguments, wanted, tangents)
 
-    def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        given: list[Any] = [None] * count
-        for index, cotangent in zip(floats, cotangents, strict=True):
-            given[index] = cotangent
+    def pull(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         size = len(plan.step.carry)
-        return Backward(plan, spread)(jax.tree.unflatten(structure, residuals), wanted, given[:size], given[size:])
+        return Backward(plan, spread)(saved, wanted, cotangents[:size], cotangents[size:])
 
-    types = tuple(jax.typeof(leaves[index]) for index in floats)
-    made = linear_call(LinearMap(apply, transpose, len(residuals), types), residuals, moving)
-    # Integers and keys have no tangents.
-    whole: list[Any] = [jax.custom_derivatives.SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in leaves]
-    for index, tangent in zip(floats, made, strict=True):
-        whole[index] = tangent
-    final, ys = jax.tree.unflatten(results_structure, whole)
+    final, ys = linear_tangents(saved, list(results), tangents, push, pull)
     return final, ys
 
 
-def is_zero(tangent: Any) -> bool:
-    """Whether a tangent is one of JAX's symbolic zeros."""
-    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-
-
-def _push_forward(
-    plan: ScanPlan, saved: Saved, wanted: Sequence[bool], tangents: Sequence[Any], floats: Sequence[int]
+def push_forward(
+    flat: FlatStep, scan: Callable[..., Any], arguments: Sequence[list[Any]], wanted: Sequence[bool], tangents: Any
 ) -> list[Any]:
-    """Run the step and its derivative over time, with a plain scan."""
-    flat = plan.step
-    primals = [*saved.constants, *saved.initial, *saved.xs]
+    """The tangents of the float results of a scan, by a plain scan over the step and its derivative.
+
+    Args:
+        flat: the step.
+        scan: `(step, carry, xs) -> (carry, ys)`, a scan with derivatives.
+        arguments: constants, carry and xs.
+        wanted: for each leaf of them whether it has a tangent.
+        tangents: these tangents.
+    """
+    primals = [leaf for group in arguments for leaf in group]
     moving = [index for index, own in enumerate(wanted) if own]
 
     def run(*some: Any) -> list[Any]:
-        whole = dict(enumerate(primals)) | dict(zip(moving, some, strict=True))
-        given = list(whole.values())
-        constants, given = given[: len(flat.constants)], given[len(flat.constants) :]
-        carry, xs = given[: len(flat.carry)], given[len(flat.carry) :]
+        constants, carry, xs = cut(replaced(primals, moving, some), [len(flat.constants), len(flat.carry)])
 
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
             values = dict(zip([*flat.constants, *flat.carry, *flat.x], [*constants, *carry, *x], strict=True))
@@ -90,9 +77,7 @@ def _push_forward(
             return [read(atom, values) for atom in flat.new_carry], [read(atom, values) for atom in flat.y]
 
         # Checkpointed, so that a gradient of these tangents keeps no more than the carries.
-        step = jax.checkpoint(step, prevent_cse=False)
-        final, ys = lax.scan(step, carry, xs, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
-        results = [*final, *ys]
-        return [results[index] for index in floats]
+        final, ys = scan(jax.checkpoint(step, prevent_cse=False), carry, xs)
+        return [leaf for leaf in [*final, *ys] if is_float(leaf)]
 
     return jax.jvp(run, [primals[index] for index in moving], list(tangents))[1]

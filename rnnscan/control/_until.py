@@ -1,0 +1,147 @@
+"""Checks and the run of loops that stop by a condition."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+from weakref import ref
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan._messages import describe, is_count
+from rnnscan.checkpointing import NestedScan
+from rnnscan.engine.fission.run_until import run_until
+from rnnscan.engine.observing import inside_scan
+from rnnscan.engine.plan import Plan
+from rnnscan.engine.prepare import prepare
+from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
+from rnnscan.memory import Memory
+
+
+def check_options(function: str, max_steps: Any, memory: Any) -> None:
+    """Reject wrong values of `max_steps` and `memory`."""
+    if not is_count(max_steps):
+        raise ValueError(
+            f"{function}: `max_steps` must be an integer of at least 1, known when the program is traced, because "
+            f"memory for the backward pass is allocated for it; got {max_steps!r}."
+        )
+    if not isinstance(memory, Memory):
+        raise TypeError(
+            f"{function}: `memory` must be an rnnscan.Memory; got {memory!r}. There is no plain autodiff of a "
+            "while_loop to fall back to, and no plan for a budget."
+        )
+    if memory.offload:
+        raise ValueError(
+            f"{function}: named values cannot be kept in host memory; got offload={memory.offload!r}. Use `recompute` "
+            "or `segment`."
+        )
+    if isinstance(memory.segment, NestedScan):
+        raise ValueError(
+            f"{function}: the number of steps is not known, so `segment` cannot be a schedule for one; got "
+            f'{memory.segment!r}. Use a number of steps, a tuple of them, or "sqrt".'
+        )
+
+
+def run(
+    function: str,
+    cell: Callable[[Any, Any, Any], Any],
+    params: Any,
+    carry: Any,
+    xs: Any,
+    go_on: Callable[[Any, Any], Any],
+    *,
+    max_steps: int,
+    memory: Memory,
+    kept: bool = False,
+) -> tuple[Any, Any, Any, Any]:
+    """Run a cell until `go_on(params, carry)` is false, or `max_steps` have run.
+
+    Args:
+        function: the public function, for messages.
+        cell: the cell.
+        params: its parameters.
+        carry: the initial carry.
+        xs: leaves `(max_steps, ...)`, or None.
+        go_on: whether another step runs; it returns a boolean scalar.
+        max_steps: the most steps.
+        memory: the memory choice.
+        kept: whether the trace is cached for later calls.
+
+    Returns:
+        The number of steps, the carry, ys, and whether the condition still holds after the last step.
+    """
+    with inside_scan(), speaking_of(function):
+        call = prepare(cell, params, carry, xs, length=max_steps, memory=memory, engine="auto")
+        if call.info.has_side_effects:
+            raise ValueError(
+                f"{function}: a step must have no side effects, because the backward pass may run it again. Remove the "
+                "callback, or use jax.debug."
+            )
+        traced = jax.make_jaxpr(lambda carry: go_on(call.params, carry))(call.carry)
+        if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
+            raise ClosesOverArraysError
+        results = run_until(Plan.of(call), traced)
+        return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
+
+
+def run_cached(run: Callable[..., Any], function: Any, condition: Any, arrays: dict[str, Any], **options: Any) -> Any:
+    """`run(function, condition=..., **arrays, **options)`, compiled once outside `jax.jit` where both are functions.
+
+    `run` gets a call that returns the condition, because a cached program must not keep a function alive.
+    """
+    if isinstance(condition, FunctionType):
+        return run_compiled(run, function, arrays, {**options, "condition": ref(condition)})
+    return run(function, **arrays, **options, condition=lambda: condition)
+
+
+def check_condition(function: str, name: str, value: Any) -> Any:
+    """The value of a condition as an array, if it is a boolean scalar."""
+    leaves = jax.tree.leaves(value)
+    if jax.tree_util.all_leaves([value]):
+        value = jnp.asarray(value)
+        if value.shape == () and value.dtype == bool:
+            return value
+    got = describe(value) if len(leaves) == 1 else f"the pytree {jax.tree.structure(value)}"
+    raise TypeError(
+        f"{function}: `{name}` must return a boolean scalar; got {got}. Compare the value with something, and reduce "
+        "it over a batch by `.any()` or `.all()`."
+    )
+
+
+def raise_at_limit(function: str, limited: Any, max_steps: int) -> None:
+    """Raise an error if a loop stopped at its limit; in a traced program, when it runs.
+
+    Raises:
+        RuntimeError: if it did.
+    """
+
+    def check(limited: Any) -> None:
+        if limited.any():
+            raise RuntimeError(
+                f"{function}: the condition still holds after max_steps={max_steps} steps. Raise `max_steps`, or set "
+                'on_limit="stop" to take the carry at the limit.'
+            )
+
+    if isinstance(limited, jax.core.Tracer):
+        lax.cond(limited, lambda limited: jax.debug.callback(check, limited), lambda _: None, limited)
+    else:
+        check(limited)
+
+
+@contextmanager
+def speaking_of(function: str) -> Iterator[None]:
+    """A context whose errors about a scan and its cell are about a function and its step instead."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        message = str(error)
+        if not message.startswith("scan: "):
+            raise
+        body = "`body`" if function == "while_net" else "a cell"
+        raise type(error)(message.replace("scan:", f"{function}:").replace("a cell", body)) from error
+
+
+def _closes_over_arrays(traced: Any, params: Any) -> bool:
+    return not set(map(id, traced.consts)) <= set(map(id, jax.tree.leaves(params)))

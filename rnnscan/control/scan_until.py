@@ -1,0 +1,140 @@
+"""scan_until(): a scan in which each row stops by itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Integer
+
+from rnnscan import _checks as checks
+from rnnscan._messages import describe, leaves_with_places
+from rnnscan._step_wrappers import one_step, skip_padding
+from rnnscan.control import _until
+from rnnscan.engine.prepare import cell_step
+from rnnscan.memory import Memory
+from rnnscan.protocols import Cell, check_cell
+
+
+def scan_until(
+    cell: Cell,
+    params: Any,
+    carry: Any,
+    xs: Any,
+    stop: Callable[[Any, Any, Any], Any],
+    max_steps: int,
+    *,
+    memory: Memory = Memory(),
+) -> tuple[Any, Any, Integer[Array, "*batch"]]:
+    """Run a cell over time until each row has stopped, with gradients.
+
+    For one row it computes
+
+        ys, count = [], 0
+        while count < max_steps:
+            carry, y = cell(params, carry, xs[count])
+            ys, count = [*ys, y], count + 1
+            if stop(params, carry, y):
+                break
+        return carry, stack(ys), count
+
+    and `ys` is zero after `count` steps. The step that stops a row is counted. The scan ends when all rows have
+    stopped; until then a row that has stopped holds its carry.
+
+    Args:
+        cell: a pure function `cell(params, carry, x) -> (carry, y)`, as for `rnnscan.scan`.
+        params: the cell's parameters.
+        carry: the carry before the first step.
+        xs: the inputs, leaves `(max_steps, N, ...)`; or None.
+        stop: `stop(params, carry, y)`, of the carry and y after a step: `(N,)` booleans, true for rows that have
+            stopped, or one boolean for all. No gradient flows through it. With `(N,)` booleans, leaves of carry and
+            y are `(N, ...)`.
+        max_steps: the most steps. Reverse mode allocates memory for as many, as in `rnnscan.while_net`.
+        memory: the memory choice, as in `rnnscan.while_net`.
+
+    Returns:
+        The carry of each row after its last step; the outputs, leaves `(max_steps, ...)`; and the number of steps,
+        `(N,)` int32, or a scalar if `stop` returns one boolean.
+
+    Raises:
+        TypeError: if `stop` returns no booleans, or the cell another type of carry.
+        ValueError: if an option or a shape is wrong, or `memory` has a name that the cell does not define.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> def double(params, carry, x):
+        ...     return 2 * carry, carry
+        >>> def stop(params, carry, y):
+        ...     return carry > 20
+        >>> carry, ys, count = rs.scan_until(double, None, jnp.array([3.0, 8.0]), None, stop, max_steps=5)
+        >>> count, carry
+        (Array([3, 2], dtype=int32), Array([24., 32.], dtype=float32))
+        >>> ys[:, 1]
+        Array([ 8., 16.,  0.,  0.,  0.], dtype=float32)
+    """
+    check_cell("scan_until", cell, Cell)
+    _until.check_options("scan_until", max_steps, memory)
+    if not callable(stop):
+        raise TypeError(f"scan_until: `stop` must be callable as stop(params, carry, y); got {stop!r}.")
+    with _until.speaking_of("scan_until"):
+        arrays = {"params": params, "carry": checks.as_arrays(carry, "carry"), "xs": checks.as_arrays(xs, "xs")}
+    return _until.run_cached(_run, cell, stop, arrays, max_steps=max_steps, memory=memory)
+
+
+def _run(
+    cell: Any, *, params: Any, carry: Any, xs: Any, condition: Callable[[], Any], **options: Any
+) -> tuple[Any, Any, Any]:
+    """The carry, ys and the counts."""
+
+    def stop(params: Any, carry: Any, y: Any) -> Any:
+        return _booleans(condition()(params, carry, y))
+
+    def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
+        carry, y = cell_step(cell, params)(carry, x)
+        return carry, y, jax.lax.stop_gradient(stop(params, carry, y))
+
+    def until(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
+        carry, running, count = state
+
+        def run(carry: Any, x: Any) -> tuple[Any, Any]:
+            new_carry, y, stopped = step(params, carry, x)
+            return new_carry, (y, stopped)
+
+        held = skip_padding(run, "zero") if running.ndim else lambda carry, given: run(carry, given[0])
+        new_carry, (y, stopped) = held(carry, (x, running))
+        return (new_carry, running & ~stopped, count + running.astype(count.dtype)), y
+
+    with _until.speaking_of("scan_until"):
+        new_carry, y, stopped = jax.eval_shape(step, params, carry, jax.tree.map(one_step, xs))
+    _check_rows(stopped, new_carry, y)
+    running = jnp.ones(stopped.shape, bool)
+    state = (carry, running, jnp.zeros(stopped.shape, jnp.int32))
+    _, (carry, _, count), ys, _ = _until.run(
+        "scan_until", until, params, state, xs, lambda _, state: state[1].any(), **options
+    )
+    return carry, ys, count
+
+
+def _booleans(stopped: Any) -> Any:
+    """The result of `stop`, if it is one boolean or one for each row."""
+    leaves = jax.tree.leaves(stopped)
+    if jax.tree_util.all_leaves([stopped]):
+        stopped = jnp.asarray(stopped)
+        if stopped.dtype == bool and stopped.ndim < 2:
+            return stopped
+    got = describe(stopped) if len(leaves) == 1 else f"the pytree {jax.tree.structure(stopped)}"
+    raise TypeError(
+        f"scan_until: `stop` must return booleans (N,), one for each row, or one boolean for all; got {got}. Compare "
+        "the value with something."
+    )
+
+
+def _check_rows(stopped: Any, carry: Any, y: Any) -> None:
+    """Reject leaves without the rows of `stop`."""
+    for where, leaf in [*leaves_with_places(carry, "carry"), *leaves_with_places(y, "y")]:
+        if leaf.shape[: stopped.ndim] != stopped.shape:
+            raise ValueError(
+                f"scan_until: `stop` returned {describe(stopped)}, so leaves of carry and y must have as many rows, "
+                f"(N, ...); got {describe(leaf)} at {where}. Return one boolean for each row, or one for all."
+            )

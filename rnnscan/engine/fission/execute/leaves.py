@@ -1,0 +1,21 @@
+"""Lists of leaves in groups."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def cut(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
+    """The leaves in groups of the given sizes, and the remaining ones as the last group."""
+    groups, begin = [], 0
+    for size in sizes:
+        groups.append(list(leaves[begin : begin + size]))
+        begin += size
+    return [*groups, list(leaves[begin:])]
+
+
+def replaced(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
+    """The leaves with replacements at some indices."""
+    whole = list(leaves)
+    for index, replacement in zip(indices, replacements, strict=True):
+        whole[index] = replacement
+    return whole

@@ -1,0 +1,141 @@
+"""scan_until: each row stops by itself, and the rest is `scan` with the lengths that were found."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rnnscan as rs
+from rnnscan import cells
+from slow_reference import assert_close
+from tiers import variants
+
+
+MEMORIES = {
+    "named": rs.Memory(),
+    "none": rs.Memory(recompute="all", chunk=4),
+    "segments": rs.Memory(segment=4),
+    "nested": rs.Memory(segment=(6, 2)),
+}
+STEPS, ROWS = 9, 4
+CELL = cells.LSTM(4)
+
+
+def arguments():
+    random = np.random.default_rng(0)
+    xs = jnp.asarray(random.normal(size=(STEPS, ROWS, 3)))
+    like = jax.eval_shape(lambda: (CELL.init(jax.random.key(0), 3), CELL.initial_carry(xs[0])))
+    params, carry = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), like)
+    return params, carry, xs
+
+
+def stop(params, carry, y):
+    return y[:, 0] > 0.3
+
+
+def lengths(params, carry, xs):
+    """The number of steps of each row, by a loop that runs the row alone."""
+    found = []
+    for row in range(ROWS):
+        state, count = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], carry), 0
+        while count < STEPS:
+            state, y = CELL(params, state, xs[count, row : row + 1])
+            count += 1
+            if y[0, 0] > 0.3:
+                break
+        found.append(count)
+    return found
+
+
+@pytest.mark.parametrize("memory", variants(MEMORIES, ["none", "segments"]))
+def test_it_is_a_scan_with_the_lengths_at_which_the_rows_stop(x64, memory):
+    given = arguments()
+    counts = lengths(*given)
+    assert len(set(counts)) > 2
+    assert counts[0] < max(counts)
+
+    def until(params, carry, xs):
+        carry, ys, count = rs.scan_until(CELL, params, carry, xs, stop, STEPS, memory=memory)
+        assert count.dtype == jnp.int32
+        return (carry, ys), count
+
+    def scan(params, carry, xs):
+        return rs.scan(CELL, params, carry, xs, seq_lengths=jnp.array(counts), engine="lax", memory=None), None
+
+    weights = [np.random.default_rng(1).normal(size=(STEPS, ROWS, 4)), np.random.default_rng(2).normal(size=(ROWS, 4))]
+
+    def loss(run):
+        def of(*given):
+            (carry, ys), count = run(*given)
+            return (ys * weights[0]).sum() + (carry[1] * weights[1]).sum(), ((carry, ys), count)
+
+        return jax.jit(jax.value_and_grad(of, argnums=(0, 1, 2), has_aux=True))(*given)
+
+    ((_, (found, count)), gradients), ((_, (wanted, _)), expected) = loss(until), loss(scan)
+    assert count.tolist() == counts
+    assert_close((found, gradients), (wanted, expected))
+
+
+def test_rows_of_a_batch_are_the_rows_alone(x64):
+    params, carry, xs = arguments()
+    _, ys, count = rs.scan_until(CELL, params, carry, xs, stop, STEPS)
+    for row in range(ROWS):
+        one = slice(row, row + 1)
+        alone = jax.tree.map(lambda leaf, one=one: leaf[one], carry)
+        _, own_ys, own_count = rs.scan_until(CELL, params, alone, xs[:, one], stop, STEPS)
+        assert_close((own_ys, own_count), (ys[:, one], count[one]))
+
+
+def test_without_inputs_and_with_one_boolean_for_all():
+    def double(params, carry, x):
+        assert x is None
+        return 2 * carry, {"before": carry, "none": None}
+
+    carry, ys, count = rs.scan_until(double, None, jnp.ones(2), None, lambda params, carry, y: carry.sum() > 8, 6)
+    assert (count, count.shape) == (3, ())
+    assert carry.tolist() == [8, 8]
+    assert ys["before"][:, 0].tolist() == [1, 2, 4, 0, 0, 0]
+
+
+def test_a_row_that_stops_at_the_limit_or_never_has_all_steps():
+    def run(threshold):
+        add = lambda params, carry, x: (carry + x, carry + x)  # noqa: E731
+        return rs.scan_until(add, None, jnp.zeros(2), jnp.ones((4, 2)), lambda p, carry, y: carry >= threshold, 4)
+
+    assert run(4)[2].tolist() == [4, 4]
+    assert run(jnp.array([2, 9]))[2].tolist() == [2, 4]
+    assert run(jnp.array([2, 9]))[1].tolist() == [[1, 1], [2, 2], [0, 3], [0, 4]]
+
+
+def test_what_rows_that_stopped_would_read_reaches_nothing(x64):
+    params, carry, xs = arguments()
+    counts = jnp.array(lengths(params, carry, xs))
+    spoiled = jnp.where(jnp.arange(STEPS)[:, None, None] < counts[:, None], xs, jnp.nan)
+
+    def total(xs):
+        carry_, ys, _ = rs.scan_until(CELL, params, carry, xs, stop, STEPS)
+        return ys.sum() + carry_[1].sum()
+
+    found, wanted = (jax.grad(total)(given) for given in (spoiled, xs))
+    assert_close(found, wanted)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"stop": lambda p, c, y: y}, TypeError, r"`stop` must return booleans \(N,\), one for each row"),
+        ({"stop": lambda p, c, y: (y > 0)[:, None]}, TypeError, r"got bool\[2,1\]"),
+        ({"stop": lambda p, c, y: (True, False)}, TypeError, "got the pytree"),
+        ({"stop": None}, TypeError, "`stop` must be callable"),
+        ({"xs": jnp.ones((5, 2))}, ValueError, "scan_until: "),
+        ({"cell": lambda p, c, x: c}, TypeError, "scan_until: a cell must return the pair"),
+        ({"max_steps": -1}, ValueError, "`max_steps` must be an integer"),
+        ({"stop": lambda p, c, y: jnp.ones(3, bool)}, ValueError, "rows"),
+    ],
+)
+def test_wrong_arguments(change, error, match):
+    given = {"cell": lambda p, c, x: (c + x, c), "params": None, "carry": jnp.zeros(2), "xs": jnp.ones((4, 2))}
+    given |= {"stop": lambda p, c, y: c > 2, "max_steps": 4, **change}
+    with pytest.raises(error, match=match):
+        rs.scan_until(**given)

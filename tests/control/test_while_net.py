@@ -1,0 +1,294 @@
+"""while_net: values, gradients of every order, stops and errors."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import rnnscan as rs
+from fuzz.until import check_while
+from slow_reference import assert_close
+from tiers import variants
+
+
+# All memory choices, zero trips, a stop by the carry, keys, loops and branches within, names at every place.
+FEW = (1, 3, 4, 6, 9, 17, 22, 32)
+MEMORIES = {
+    "named": rs.Memory(),
+    "none": rs.Memory(recompute="all", chunk=16),
+    "segments": rs.Memory(segment=5),
+    "nested": rs.Memory(segment=(6, 2)),
+    "sqrt": rs.Memory(segment="sqrt"),
+}
+memories = pytest.mark.parametrize("memory", variants(MEMORIES, ["nested"]))
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_random_bodies_and_stops_equal_the_unrolled_loop(seed):
+    check_while(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 300, 10))
+def test_more_random_bodies_and_stops_equal_the_unrolled_loop(first):
+    for seed in range(first, first + 10):
+        check_while(seed)
+    jax.clear_caches()
+
+
+def arguments():
+    random = np.random.default_rng(0)
+    params = {"kernel": jnp.asarray(random.normal(size=(4, 4))), "bias": jnp.asarray(random.normal(size=4))}
+    return params, (jnp.asarray(0.1 * random.normal(size=(3, 4))), jnp.asarray(random.normal(size=(1, 4))))
+
+
+def cond(params, carry):
+    return (carry[0] ** 2).sum() < 30
+
+
+def body(params, carry):
+    hidden, other = carry
+    inner = rs.name(hidden @ params["kernel"] + other + params["bias"], "inner")
+    return 1.3 * hidden + 0.1 * jnp.tanh(inner), other + 0.1 * jnp.sin(inner).mean(0, keepdims=True)
+
+
+def loss(carry):
+    return (carry[0] * jnp.arange(12.0).reshape(3, 4)).sum() + (carry[1] ** 3).sum()
+
+
+def by_while_net(params, carry, *, memory=rs.Memory(), max_steps=40, **options):
+    return rs.while_net(cond, body, carry, params=params, max_steps=max_steps, memory=memory, **options)
+
+
+def unrolled(params, carry, steps=None):
+    """The loop in Python; it finds its stop by the concrete carry."""
+    done = 0
+    while done != steps and (steps is not None or bool(cond(params, jax.lax.stop_gradient(carry)))):
+        carry, done = body(params, carry), done + 1
+    return carry, done
+
+
+ORDERS = {
+    "forward": jax.jacfwd,
+    "reverse over reverse": lambda f: jax.jacrev(jax.grad(f)),
+    "forward over reverse": lambda f: jax.jacfwd(jax.grad(f)),
+    "reverse over forward": lambda f: jax.jacrev(jax.jacfwd(f)),
+    "forward over forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
+}
+every = {f"{order}, {memory}": (ORDERS[order], MEMORIES[memory]) for order in ORDERS for memory in MEMORIES}
+quick = ["forward, none", "reverse over reverse, nested", "forward over forward, named"]
+
+
+@pytest.mark.parametrize(("order", "memory"), variants(every, quick))
+def test_derivatives_of_both_orders_are_those_of_the_unrolled_loop(x64, order, memory):
+    params, carry = arguments()
+    steps = unrolled(params, carry)[1]
+    assert steps == by_while_net(params, carry)[1]
+    assert steps > 6  # More than one segment of each length.
+
+    def total(run, bias):
+        return loss(run({**params, "bias": bias}, carry)[0])
+
+    found = jax.jit(order(partial(total, partial(by_while_net, memory=memory))))(params["bias"])
+    wanted = jax.jit(order(partial(total, partial(unrolled, steps=steps))))(params["bias"])
+    assert_close(found, wanted, tolerance=1e-9)
+
+
+@memories
+def test_each_example_of_a_vmap_stops_by_itself(x64, memory):
+    params, (hidden, other) = arguments()
+    starts = jnp.stack([hidden, 100 * hidden, 5 * hidden])  # The second one runs no step.
+
+    def of_one(start):
+        carry, steps = by_while_net(params, (start, other), memory=memory)
+        return loss(carry), steps
+
+    gradient, steps = jax.jit(jax.vmap(jax.grad(of_one, has_aux=True)))(starts)
+    each = [jax.grad(of_one, has_aux=True)(start) for start in starts]
+    assert_close(gradient, jnp.stack([own for own, _ in each]), tolerance=1e-9)
+    assert list(steps) == [own for _, own in each]
+    assert sorted(steps)[0] == 0
+    assert len(set(map(int, steps))) == 3
+
+
+def test_finite_differences(x64):
+    params, carry = arguments()
+    check_grads(lambda params: by_while_net(params, carry)[0], (params,), order=1, modes=["rev", "fwd"])
+
+
+def test_no_step_runs_that_the_condition_does_not_ask_for():
+    calls = {"forward": 0, "backward": 0}
+
+    def count(kind, x):
+        def add_one(x):
+            calls[kind] += 1
+            return np.asarray(x)
+
+        return jax.pure_callback(add_one, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="sequential")
+
+    @jax.custom_vjp
+    def counted(x):
+        return count("forward", x)
+
+    counted.defvjp(lambda x: (count("forward", x), None), lambda _, ct: (count("backward", ct),))
+
+    def total(x):
+        def step(_, carry):
+            return carry[0] + 1, counted(1.5 * carry[1])
+
+        return rs.while_net(lambda _, carry: carry[0] < 7, step, (0, x), max_steps=10_000)[0][1]
+
+    assert jax.jit(jax.value_and_grad(total))(2.0) == pytest.approx((2 * 1.5**7, 1.5**7))
+    assert calls["backward"] == 7
+    assert calls["forward"] == 7
+
+
+def test_prints_of_a_step_are_seen_once(capsys):
+    def step(params, carry):
+        jax.debug.print("at {}", carry)
+        return 2 * carry
+
+    grad = jax.grad(lambda x: rs.while_net(lambda _, x: x < 10, step, x, max_steps=9)[0])(3.0)
+    jax.effects_barrier()
+    assert grad == 4
+    assert capsys.readouterr().out.split("\n") == ["at 3.0", "at 6.0", ""]
+
+
+def test_keys_integers_and_arrays_that_the_body_closes_over(x64):
+    scale = jnp.asarray(np.random.default_rng(1).normal(size=4))
+
+    def run(scale, loop):
+        def step(_, carry):
+            key, index, x = carry
+            key, own = jax.random.split(key)
+            return key, index + 1, jnp.tanh(x * scale) + 0.1 * jax.random.normal(own, x.shape)
+
+        carry = (jax.random.key(3), 0, jnp.ones(4))
+        if loop:
+            return rs.while_net(lambda _, carry: carry[1] < 5, step, carry, max_steps=8, memory=rs.Memory(segment=2))
+        for _ in range(5):
+            carry = step(None, carry)
+        return carry, 5
+
+    (found, steps), (wanted, _) = (jax.jit(run, static_argnums=1)(scale, loop) for loop in (True, False))
+    assert steps == 5
+    assert jax.random.key_data(found[0]).tolist() == jax.random.key_data(wanted[0]).tolist()
+    assert found[1] == 5
+    gradients = [jax.grad(lambda scale, loop=loop: run(scale, loop)[0][2].sum())(scale) for loop in (True, False)]
+    assert_close(*gradients)
+
+
+@memories
+def test_loops_within_loops(x64, memory):
+    kernel = jnp.asarray(np.random.default_rng(2).normal(size=(4, 4)))
+
+    def run(kernel, loop):
+        def grown(x):
+            if loop:
+                more = lambda _, x: x + jax.nn.softplus(kernel @ x)  # noqa: E731
+                return rs.while_net(lambda _, x: x.sum() < 5, more, x, max_steps=20, memory=memory)[0]
+            while float(jax.lax.stop_gradient(x).sum()) < 5:
+                x = x + jax.nn.softplus(kernel @ x)
+            return x
+
+        step = lambda _, carry: (carry[0] + 1, 0.5 * jnp.tanh(grown(carry[1])))  # noqa: E731
+        carry = (0, jnp.full(4, 0.1))
+        if loop:
+            return rs.while_net(lambda _, carry: carry[0] < 4, step, carry, max_steps=9, memory=memory)[0][1].sum()
+        for _ in range(4):
+            carry = step(None, carry)
+        return carry[1].sum()
+
+    assert_close(*(jax.grad(run)(kernel, loop) for loop in (True, False)))
+
+
+def kept(memory, max_steps):
+    """The bytes that are kept between the passes, besides arguments."""
+    params, carry = arguments()
+    run = lambda *given: by_while_net(*given, memory=memory, max_steps=max_steps, on_limit="stop")[0]  # noqa: E731
+    pull = jax.eval_shape(lambda params, carry: jax.vjp(run, params, carry)[1], params, carry)
+    given = sum(leaf.nbytes for leaf in jax.tree.leaves((params, carry)))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull)) - given
+
+
+def test_kept_memory_is_what_the_docs_say(x64):
+    carry, inner = 8 * (3 * 4 + 1 * 4), 8 * 3 * 4
+    # A few scalars beside them: the number of steps.
+    few = 16
+    assert kept(rs.Memory(), 100) == pytest.approx(100 * (carry + inner), abs=few)
+    assert kept(rs.Memory(recompute="all"), 100) == pytest.approx(100 * carry, abs=few)
+    assert kept(rs.Memory(segment=10), 100) == pytest.approx(10 * carry, abs=few)
+    assert kept(rs.Memory(segment="sqrt"), 10_000) == pytest.approx(100 * carry, abs=few)
+
+
+def test_a_limit_is_an_error_or_the_documented_stop():
+    def run(x, **options):
+        return rs.while_net(lambda _, x: x < 100, lambda _, x: 2 * x, x, max_steps=3, **options)
+
+    match = "the condition still holds after max_steps=3 steps"
+    with pytest.raises(RuntimeError, match=match):
+        run(1.0)
+    for transform, x in ((run, 1.0), (jax.grad(lambda x: run(x)[0]), 1.0), (jax.vmap(run), jnp.array([1.0, 90.0]))):
+        with pytest.raises(RuntimeError, match=match):
+            jax.block_until_ready(jax.jit(transform)(x))
+    assert run(1.0, on_limit="stop") == (8, 3)
+    assert run(20.0) == (160, 3)
+    assert jax.jit(run)(20.0) == (160, 3)
+
+
+def test_programs_are_cached_outside_jit():
+    traces = []
+
+    def step(params, x):
+        traces.append(1)
+        return x * params
+
+    goes_on = lambda params, x: x < 50  # noqa: E731
+    for _ in range(3):
+        assert rs.while_net(goes_on, step, 2.0, params=2.0, max_steps=9)[0] == 64
+    first = len(traces)
+    assert rs.while_net(goes_on, step, 2.0, params=2.0, max_steps=9)[1] == 5
+    assert len(traces) == first
+    assert rs.while_net(lambda params, x: x < 20, step, 2.0, params=2.0, max_steps=9)[0] == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"cond": lambda p, c: c > jnp.zeros(2)}, TypeError, r"`cond` must return a boolean scalar; got bool\[2\]"),
+        ({"cond": lambda p, c: c}, TypeError, r"`cond` must return a boolean scalar; got float32\[\]"),
+        ({"cond": lambda p, c: (c > 0, c > 1)}, TypeError, "got the pytree"),
+        ({"body": lambda p, c: (c, c)}, TypeError, "while_net: `body` must return a carry of the structure"),
+        ({"body": lambda p, c: jnp.ones(3) * c}, TypeError, "while_net: `body` must return a carry of the types"),
+        ({"body": lambda p, c: jnp.int32(c)}, TypeError, "came out as int32"),
+        ({"max_steps": 0}, ValueError, "`max_steps` must be an integer of at least 1"),
+        ({"max_steps": 2.5}, ValueError, "got 2.5"),
+        ({"on_limit": "warn"}, ValueError, "`on_limit` must be"),
+        ({"memory": None}, TypeError, "must be an rnnscan.Memory"),
+        ({"memory": rs.Memory.fit("1MiB")}, TypeError, "no plan for a budget"),
+        ({"memory": rs.Memory(offload=("a",))}, ValueError, "cannot be kept in host memory"),
+        ({"memory": rs.Memory(recompute=("gate",))}, ValueError, "while_net: every name in `recompute`"),
+        ({"memory": rs.Memory(segment=rs.checkpointing.nested(100, slots=50))}, ValueError, "cannot be a schedule"),
+        ({"carry": "one"}, TypeError, "every leaf must be an array"),
+        ({"cond": 3}, TypeError, "`cond` must be callable"),
+        ({"body": None}, TypeError, "`body` must be callable"),
+    ],
+)
+@pytest.mark.bad_input
+def test_wrong_arguments(change, error, match):
+    given = {"cond": lambda p, c: c < 3, "body": lambda p, c: c + 1, "carry": jnp.float32(0), "max_steps": 5, **change}
+    cond, body, carry = given.pop("cond"), given.pop("body"), given.pop("carry")
+    with pytest.raises(error, match=match):
+        rs.while_net(cond, body, carry, **given)
+
+
+def test_a_step_with_side_effects_is_refused():
+    def step(_, x):
+        jax.experimental.io_callback(lambda: None, None)
+        return x + 1
+
+    with pytest.raises(ValueError, match="must have no side effects"):
+        rs.while_net(lambda _, x: x < 3, step, 0.0, max_steps=5)
