@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -41,16 +42,29 @@ class Model:
     def rows(self) -> int:
         return len(self.carry["sum"])
 
-    def decode(self, decoder=decoder, *, start=1, end=0, max_steps=6, jit=True, **options):
-        def run(params, carry):
-            return rs.decode(decoder, params, carry, start=start, end=end, max_steps=max_steps, **options)
-
-        return (jax.jit(run) if jit else run)(self.params, self.carry)
+    def decode(self, decoder=decoder, *, start=1, end=0, max_steps=6, key=None, jit=True, **options):
+        """rs.decode. Calls with equal options share a compiled function; keys and temperatures are its arguments."""
+        options = {**options, "decoder": decoder, "start": start, "end": end, "max_steps": max_steps}
+        if not jit:
+            return rs.decode(params=self.params, carry=self.carry, key=key, **options)
+        if key is not None and not isinstance(key, jax.Array):
+            options["key"] = key
+        try:
+            run = compiled(**options)
+        except TypeError:  # Not hashable.
+            run = compiled.__wrapped__(**options)
+        return run(self.params, self.carry, **{} if "key" in options else {"key": key})
 
     def row(self, number):
         """One row alone, as a batch of one."""
         carry = jax.tree.map(lambda leaf: leaf[number : number + 1] if leaf.ndim else leaf, self.carry)
         return Model(self.params, carry, self.vocabulary)
+
+
+@lru_cache(maxsize=None, typed=True)
+def compiled(**options):
+    """rs.decode as a compiled function of params, carry and key."""
+    return jax.jit(lambda params, carry, **key: rs.decode(params=params, carry=carry, **options, **key))
 
 
 def model(seed=0, *, vocabulary=4, rows=3, scale=2.0):
@@ -70,13 +84,17 @@ def teacher_forced(decoder, params, carry, start, tokens):
     """The log-probability of each token `(T, N)`, given those before it, by rs.scan."""
     tokens = jnp.asarray(tokens)
     inputs = jnp.concatenate([jnp.full((1, tokens.shape[1]), start), tokens[:-1]])
+    return np.asarray(_forced(decoder, params, carry, inputs, tokens))
 
+
+@partial(jax.jit, static_argnums=0)
+def _forced(decoder, params, carry, inputs, tokens):
     def cell(params, carry, x):
         token, target = x
         carry, logits = decoder(params, carry, token)
         return carry, jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], axis=-1)[:, 0]
 
-    return np.asarray(rs.scan(cell, params, carry, (inputs, tokens))[1])
+    return rs.scan(cell, params, carry, (inputs, tokens))[1]
 
 
 def enumerate_row(model, *, start=1, end=0, max_steps=4, rewards=None, divisor=lambda length: 1.0):

@@ -9,8 +9,9 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import decoding
-from rnnscan.control.decoding import Beam, Greedy
-from token_models import decoder, model, teacher_forced, with_aux
+from rnnscan.control.decoding import Beam
+from tiers import variants
+from token_models import compiled, decoder, model, teacher_forced, with_aux
 
 
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=1e-6)
@@ -27,9 +28,9 @@ def narrow(params, carry, token):
 
 @pytest.mark.parametrize("average", AVERAGES)
 def test_scores_are_means_of_teacher_forced_ones(average):
-    members = [model(seed, rows=3) for seed in (3, 4, 5)]
+    members = [model(seed, rows=3) for seed in (3, 4)]
     params, carry = (tuple(getattr(one, name) for one in members) for name in ("params", "carry"))
-    together = decoding.ensemble(with_aux, with_aux, with_aux, average=average, has_aux=True)
+    together = decoding.ensemble(with_aux, with_aux, average=average, has_aux=True)
     run = partial(rs.decode, together, start=1, end=0, max_steps=5, strategy=Beam(3, n_best=2), has_aux=True)
     decoded = jax.jit(run)(params, carry)
     for place in range(2):
@@ -39,19 +40,18 @@ def test_scores_are_means_of_teacher_forced_ones(average):
         wanted = np.where(valid, AVERAGES[average](forced), 0)
         close(decoded.token_scores[:, :, place], wanted)
         close(decoded.scores[:, place], wanted.sum(axis=0))
-    assert len(decoded.aux) == 3
+    assert len(decoded.aux) == 2
     close(decoded.aux[1]["hidden"][0, :, 0], members[1].carry["hidden"])
 
 
-@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("average", variants(AVERAGES.keys(), quick=["log_probs"]))
 def test_an_ensemble_of_one_is_its_member(average):
     """Also inside another ensemble, and with narrow logits, which it scores in float32."""
     one = model(3, rows=4)
     inner = decoding.ensemble(narrow, average=average)
     outer = decoding.ensemble(inner, inner, average=average)
-    for strategy in (Greedy(), Beam(2)):
-        options = {"start": 1, "end": 0, "max_steps": 5, "strategy": strategy}
-        alone = rs.decode(narrow, one.params, one.carry, **options)
-        twice = rs.decode(outer, ((one.params,),) * 2, ((one.carry,),) * 2, **options)
-        assert twice.scores.dtype == jnp.float32
-        jax.tree.map(close, alone, twice)
+    options = {"start": 1, "end": 0, "max_steps": 5}
+    alone = compiled(decoder=narrow, **options)(one.params, one.carry)
+    twice = compiled(decoder=outer, **options)(((one.params,),) * 2, ((one.carry,),) * 2)
+    assert twice.scores.dtype == jnp.float32
+    jax.tree.map(close, alone, twice)

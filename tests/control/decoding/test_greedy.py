@@ -9,7 +9,13 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import attention, decoding
-from token_models import assert_padded, decoder, model, teacher_forced, tokens_of, with_aux
+from tiers import variants
+from token_models import Model, assert_padded, decoder, model, teacher_forced, tokens_of, with_aux
+
+
+# Beam search does all that greedy decoding does, and has more to map and to stop.
+BEAM = decoding.Beam(3, n_best=2)
+STRATEGIES = variants({"greedy": decoding.Greedy(), "beam": BEAM}, quick=("beam",))
 
 
 def by_hand(model, row, *, start=1, end=0, max_steps=6):
@@ -24,7 +30,7 @@ def by_hand(model, row, *, start=1, end=0, max_steps=6):
     return tuple(tokens), scores
 
 
-@pytest.mark.parametrize("end", [0, None])
+@pytest.mark.parametrize("end", variants([0, None], quick=[0]))
 def test_greedy_equals_a_loop(end):
     rows = model(3, rows=5)
     decoded = rows.decode(end=end)
@@ -65,9 +71,8 @@ def test_ties_take_the_lowest_token():
     def tied(params, carry, token):
         return carry, jnp.tile(jnp.array([0.0, 2.0, 1.0, 2.0]), (len(token), 1))
 
-    for strategy in (decoding.Greedy(), decoding.Beam(1)):
-        decoded = rs.decode(tied, None, (), start=jnp.array([0]), end=0, max_steps=3, strategy=strategy)
-        assert decoded.tokens.ravel().tolist() == [1, 1, 1]
+    decoded = rs.decode(tied, None, (), start=jnp.array([0]), end=0, max_steps=3)
+    assert decoded.tokens.ravel().tolist() == [1, 1, 1]
 
 
 def test_bfloat16_logits_are_scored_in_float32():
@@ -120,48 +125,54 @@ def test_four_layers_compile_once_for_all_lengths(strategy):
     assert len(counts) == run._cache_size() == 1
 
 
-def test_nets_stacks_and_attention_decoders():
-    """Each is decoded as the function that it stands for."""
-    key = jax.random.key(1)
-    tables = {"embed": jax.random.normal(key, (5, 3)), "project": {"kernel": jax.random.normal(key, (4, 5))}}
+def random_like(tree, seed=0):
+    random = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), jnp.float32), tree)
+
+
+def parameters(cell, outputs):
+    """Random parameters of `decoding.decoder(cell)` for 5 tokens."""
+    shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    of_cell = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3))
+    return random_like({"cell": of_cell, "embed": shape((5, 3)), "project": {"kernel": shape((outputs, 5))}})
+
+
+@partial(jax.jit, static_argnames="has_aux")
+def decode(decoder, params, carry, *, has_aux=False):
+    """The decoder of a cell is a pytree."""
+    return rs.decode(decoder, params, carry, start=1, end=0, max_steps=4, strategy=BEAM, has_aux=has_aux)
+
+
+def test_nets_are_decoded_as_stacks_are():
     net = rs.chain(rs.layer(rs.cells.LSTM(4)), rs.layer(rs.cells.GRU(4)))
     stacked = rs.stack(rs.cells.LSTM(4), rs.cells.GRU(4))
-    params = net.init(key, 3)
-    of_net = rs.decode(
-        decoding.decoder(net), {**tables, "cell": params}, net.initial_carry(jnp.zeros((1, 2, 3))),
-        start=1, end=0, max_steps=4, strategy=decoding.Beam(2),
-    )  # fmt: skip
-    of_stack = rs.decode(
-        decoding.decoder(stacked), {**tables, "cell": {"layer_0": params["net_0"], "layer_1": params["net_1"]}},
-        stacked.initial_carry(jnp.zeros((2, 3))), start=1, end=0, max_steps=4, strategy=decoding.Beam(2),
-    )  # fmt: skip
+    params = parameters(net, 4)
+    carry = random_like(jax.eval_shape(net.initial_carry, jnp.zeros((1, 2, 3))), seed=1)
+    of_net = decode(decoding.decoder(net), params, carry)
+    params["cell"] = {"layer_0": params["cell"]["net_0"], "layer_1": params["cell"]["net_1"]}
+    of_stack = decode(decoding.decoder(stacked), params, carry)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), of_net, of_stack)
 
+
+def test_attention_weights_are_those_along_the_tokens_returned():
     attending = attention.decoder(rs.cells.GRU(4), attention.Additive(6, 5))
-    params = attending.init(key, 3)
-    outputs = jax.random.normal(key, (7, 2, 6))
-    cell = attending.over(params, outputs, encoder_lengths=jnp.array([7, 4]))
-    project = lambda params, h: h[..., :4] @ params["project"]["kernel"] + h[..., 4:9]  # noqa: E731
-    one = decoding.decoder(cell, project=project, has_aux=True)
+    params = parameters(attending, 10)
+    outputs = random_like(jnp.zeros((7, 2, 6)), seed=2)
+    cell = attending.over(params["cell"], outputs, encoder_lengths=jnp.array([7, 4]))
     carry = cell.initial_carry(jnp.zeros((2, 3)))
-
-    @jax.jit
-    def decode(one, params, carry, strategy):  # The decoder is a pytree, and so are strategies.
-        return rs.decode(one, params, carry, start=1, end=0, max_steps=6, strategy=strategy, has_aux=True)
-
-    decoded = decode(one, {**tables, "cell": params}, carry, decoding.Beam(3, n_best=2))
-    assert decoded.aux.shape == (6, 2, 2, 7)
+    decoded = decode(decoding.decoder(cell, has_aux=True), params, carry, has_aux=True)
+    assert decoded.aux.shape == (4, 2, 2, 7)
     assert (decoded.aux[:, 1, :, 4:] == 0).all()
     assert_padded(decoded, 0)
-    # The weights are those of the cell run over the tokens returned.
     for place in range(2):
         tokens = decoded.tokens[:, :, place]
-        xs = tables["embed"][jnp.concatenate([jnp.ones((1, 2), int), tokens[:-1]])]
-        _, (_, weights) = rs.scan(cell, params, carry, xs, seq_lengths=decoded.lengths[:, place])
+        xs = params["embed"][jnp.concatenate([jnp.ones((1, 2), int), tokens[:-1]])]
+        _, (_, weights) = rs.scan(cell, params["cell"], carry, xs, seq_lengths=decoded.lengths[:, place])
         np.testing.assert_allclose(decoded.aux[:, :, place], weights, atol=1e-5)
 
 
-def test_vmap_and_keys_in_the_carry():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_vmap_and_keys_in_the_carry(strategy):
     """A decoder that draws noise from a key in its carry, mapped over examples and over batches of one."""
 
     def noisy(params, carry, token):
@@ -173,14 +184,13 @@ def test_vmap_and_keys_in_the_carry():
 
     rows = model(5, rows=3)
     carry = (rows.carry, jax.random.split(jax.random.key(0), 3), jax.random.key(7))
-    for strategy in (decoding.Greedy(), decoding.Beam(3, n_best=2)):
-        run = partial(rs.decode, noisy, start=1, end=0, max_steps=6, strategy=strategy)
-        whole = jax.jit(run)(rows.params, carry)
-        one_by_one = jax.tree.map(lambda leaf: leaf[:, None] if leaf.ndim else leaf, carry)
-        axes = jax.tree.map(lambda leaf: 0 if leaf.ndim else None, carry)
-        mapped = jax.jit(jax.vmap(run, in_axes=(None, axes)))(rows.params, one_by_one)
-        assert (whole.tokens == jnp.moveaxis(mapped.tokens[:, :, 0], 0, 1)).all()
-        np.testing.assert_allclose(whole.scores, mapped.scores[:, 0], rtol=1e-5)
+    run = partial(rs.decode, noisy, start=1, end=0, max_steps=6, strategy=strategy)
+    whole = jax.jit(run)(rows.params, carry)
+    one_by_one = jax.tree.map(lambda leaf: leaf[:, None] if leaf.ndim else leaf, carry)
+    axes = jax.tree.map(lambda leaf: 0 if leaf.ndim else None, carry)
+    mapped = jax.jit(jax.vmap(run, in_axes=(None, axes)))(rows.params, one_by_one)
+    assert (whole.tokens == jnp.moveaxis(mapped.tokens[:, :, 0], 0, 1)).all()
+    np.testing.assert_allclose(whole.scores, mapped.scores[:, 0], rtol=1e-5)
 
 
 def test_a_python_number_in_the_carry_takes_the_decoders_dtype():
@@ -193,14 +203,16 @@ def test_a_python_number_in_the_carry_takes_the_decoders_dtype():
     assert decoded.tokens.tolist() == [[0, 0]] * 3
 
 
-def test_nan_logits_show_in_the_scores():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nan_logits_show_in_the_scores(strategy):
     def breaking(params, carry, token):
         carry, logits = decoder(params, carry, token)
-        return carry, jnp.where((carry["count"] == 5) & (jnp.arange(3) == 1)[:, None], jnp.nan, logits)
+        return carry, jnp.where((carry["count"] == 5) & (jnp.arange(3) == params["row"])[:, None], jnp.nan, logits)
 
-    rows = model(2)
-    for strategy in (decoding.Greedy(), decoding.Beam(3, n_best=2)):
-        whole = rows.decode(end=None, strategy=strategy)
-        broken = rows.decode(breaking, end=None, strategy=strategy)
-        assert jnp.isnan(broken.scores[1]).all()
-        np.testing.assert_allclose(broken.scores[jnp.array([0, 2])], whole.scores[jnp.array([0, 2])], rtol=1e-5)
+    def scores(row):
+        rows = model(2)
+        return Model({**rows.params, "row": row}, rows.carry, 4).decode(breaking, end=None, strategy=strategy).scores
+
+    whole, broken = np.asarray(scores(9)), np.asarray(scores(1))
+    assert np.isnan(broken[1]).all()
+    np.testing.assert_allclose(broken[[0, 2]], whole[[0, 2]], rtol=1e-5)

@@ -82,14 +82,14 @@ def test_frequencies_pass_a_chi_squared_test(options):
 @pytest.mark.parametrize("options", SAMPLES.values(), ids=SAMPLES.keys())
 def test_filters(options):
     """The distributions themselves."""
-    probs = jax.nn.softmax(sampled_distribution(Sample(**options), jnp.asarray(LOGITS, jnp.float32)))
+    probs = jax.nn.softmax(jax.jit(sampled_distribution)(Sample(**options), jnp.asarray(LOGITS, jnp.float32)))
     np.testing.assert_allclose(probs, distribution(**options), rtol=1e-5, atol=1e-7)
 
 
 def test_top_p_of_one_keeps_tokens_of_tiny_probability():
     """Rounding takes the sum of the others to 1 before the last tokens."""
-    logits = jnp.zeros(1000).at[-50:].set(-20.0)
-    assert jnp.isfinite(sampled_distribution(Sample(top_p=1.0), logits)).all()
+    logits = jnp.asarray([0.0] * 950 + [-20.0] * 50)
+    assert jnp.isfinite(jax.jit(sampled_distribution)(Sample(top_p=1.0), logits)).all()
 
 
 def test_each_row_has_its_own_stream():
@@ -111,25 +111,17 @@ def test_each_row_has_its_own_stream():
 
 
 def test_raw_keys_and_other_keys():
-    rows = model(3, rows=40)
-    of_typed, of_raw, of_other = (
-        rows.decode(strategy=Sample(), key=key).tokens
-        for key in (jax.random.key(1), jax.random.PRNGKey(1), jax.random.key(2))
-    )
+    rows, strategy = model(3, rows=5), Sample(temperature=1.3, top_k=3)
+    keys = (jax.random.key(11), jax.random.PRNGKey(11), jax.random.key(2))
+    of_typed, of_raw, of_other = (rows.decode(strategy=strategy, key=key).tokens for key in keys)
     assert (of_typed == of_raw).all()
     assert (of_typed != of_other).any()
 
 
 def test_one_compilation_serves_all_options():
     """The strategy is a pytree, whose leaves are the temperature, top_p and min_p."""
-    rows = model(3)
-    decode = jax.jit(lambda strategy: rows.decode(strategy=strategy, key=jax.random.key(0), jit=False).tokens)
-    for temperature, top_p in ((0.5, 0.3), (1.5, 0.9)):
-        strategy = Sample(temperature, top_k=3, top_p=top_p)
-        assert (decode(strategy) == rows.decode(strategy=strategy, key=jax.random.key(0)).tokens).all()
+    rows, key = model(3, rows=5), jax.random.key(11)
+    decode = jax.jit(lambda strategy: rows.decode(strategy=strategy, key=key, jit=False).tokens)
+    assert (decode(Sample(1e-4, top_k=3)) == rows.decode().tokens).all()
+    assert (decode(Sample(1.3, top_k=3)) == rows.decode(strategy=Sample(1.3, top_k=3), key=key).tokens).all()
     assert decode._cache_size() == 1
-
-
-def test_cold_samples_are_greedy():
-    rows = model(3, rows=6)
-    assert (rows.decode(strategy=Sample(1e-4), key=jax.random.key(0)).tokens == rows.decode().tokens).all()
