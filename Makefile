@@ -99,15 +99,15 @@ test-core: $(VENV)/.installed-dev
 test-pages:
 	$(MAKE) test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
 
-test-pages-here: $(VENV)/.installed-dev
+test-pages-here: $(VENV)/.installed-pages
 	rm -f $(SUMMARY)
 	$(call part,pages and programs) $(PYTEST) -m "not slow" $(PAGES)
 	@echo; echo "make test-pages, in $(VENV):"; cat $(SUMMARY)
 
-coverage: $(VENV)/.installed-dev
+coverage: $(VENV)/.installed-coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" $(WITHOUT_PAGES)
 
-test-all: $(VENV)/.installed-dev lint
+test-all: $(VENV)/.installed-pages lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input"
 	$(PYTEST) -m bad_input
 	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow"
@@ -121,30 +121,34 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-$(VENV)/.installed-train: pyproject.toml
+# An extra into the environment, beside what is there. Files are compiled by all jobs at once, which pip does not do.
+define install
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[train,plot]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[$(1)]" $(JAX)
+	$(BIN)/python -m compileall -q -j $(JOBS) "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
+endef
+
+$(VENV)/.installed-train: pyproject.toml
+	$(call install,train$(comma)plot)
 
 $(VENV)/.installed-bench: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[bench]"
-	touch $@
+	$(call install,bench)
 
 $(VENV)/.installed-docs: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
-	touch $@
+	$(call install,docs)
 
 $(VENV)/.installed-dist: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[dist]"
-	touch $@
+	$(call install,dist)
 
 $(VENV)/.installed-dev: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]" $(JAX)
-	touch $@
+	$(call install,dev)
+
+$(VENV)/.installed-pages: pyproject.toml
+	$(call install,pages)
+
+$(VENV)/.installed-coverage: pyproject.toml
+	$(call install,coverage)
 
 clean:
 	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis
