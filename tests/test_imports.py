@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -51,15 +52,21 @@ def imports_of(module: str) -> Iterator[Import]:
                 yield Import(module, of_module if of_module in MODULES else str(node.module), on_use)
 
 
-BY_MODULE = {module: list(imports_of(module)) for module in MODULES}
-IMPORTS = [one for imports in BY_MODULE.values() for one in imports]
+@cache
+def by_module() -> dict[str, list[Import]]:
+    """The imports of every module, read when the first test asks."""
+    return {module: list(imports_of(module)) for module in MODULES}
+
+
+def all_imports() -> list[Import]:
+    return [one for imports in by_module().values() for one in imports]
 
 
 def needs_an_extra(module: str) -> bool:
     """Whether importing it imports an extra."""
     todo, seen = [module], {module}
     while todo:
-        for one in BY_MODULE[todo.pop()]:
+        for one in by_module()[todo.pop()]:
             if one.is_of_an_extra and not one.on_use:
                 return True
             if one.imported in MODULES and not one.on_use and one.imported not in seen:
@@ -71,7 +78,7 @@ def needs_an_extra(module: str) -> bool:
 def test_no_modules_import_each_other_in_a_circle():
     """Imports on use count as well, but for those of what needs an extra."""
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
-    for one in IMPORTS:
+    for one in all_imports():
         if one.imported in MODULES and not (one.on_use and needs_an_extra(one.imported)):
             graph[one.importer].add(one.imported)
     try:
@@ -83,7 +90,7 @@ def test_no_modules_import_each_other_in_a_circle():
 def test_only_extras_and_what_needs_them_are_imported_on_use():
     found = [
         f"{one.importer}: {one.imported}"
-        for one in IMPORTS
+        for one in all_imports()
         if one.on_use and not one.is_of_an_extra and not (one.imported in MODULES and needs_an_extra(one.imported))
     ]
     assert not found
@@ -91,7 +98,7 @@ def test_only_extras_and_what_needs_them_are_imported_on_use():
 
 def test_there_are_imports_to_look_at():
     """Else the tests above would hold for any code."""
-    assert Import("rnnscan.scan", "rnnscan.memory", on_use=False) in IMPORTS
-    assert any(one.is_of_an_extra for one in IMPORTS)
+    assert Import("rnnscan.scan", "rnnscan.memory", on_use=False) in all_imports()
+    assert any(one.is_of_an_extra for one in all_imports())
     assert needs_an_extra("rnnscan.insight.picture")
     assert not needs_an_extra("rnnscan.scan")

@@ -16,10 +16,9 @@ MEMORIES = ["all names", "recompute all", "segments", "plain autodiff"]
 # What `make test` runs of each mode; the rest is slow. Each is compiled for one device and for eight.
 QUICK = {
     "explicit": {
-        "LSTM": ["segments", "plain autodiff"],
         "bidirectional": ["all names"],
         "parameters on no mesh": ["all names"],
-        "recurrent_net": ["all names"],
+        "recurrent_net": ["segments"],
     },
     "auto": {"lengths": ["all names"]},
     "shard_map": {"MinGRU as on a GPU": ["recompute all"]},

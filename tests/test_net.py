@@ -74,8 +74,8 @@ def test_equals_a_loop(options):
     given = random_arguments()
     run = functools.partial(net, **options)
     expected = functools.partial(looped, reverse=options.get("reverse", False))
-    assert_close(run(*given), expected(*given))
-    assert_close(gradients(jax.jit(run), *given), gradients(expected, *given))
+    both = lambda run: jax.jit(lambda *given: (run(*given), gradients(run, *given)))(*given)  # noqa: E731
+    assert_close(both(run), both(expected))
 
 
 def test_recompute_keeps_less():
@@ -112,8 +112,7 @@ def test_a_state_of_one_axis_is_shared_and_its_gradient_is_the_sum_over_the_batc
     shared = {state: value[0] for state, value in states.items()}
     repeated = {state: jnp.stack([value] * BATCH) for state, value in shared.items()}
     assert_close(net(params, inputs, shared), net(params, inputs, repeated))
-    of_shared = gradients(net, params, inputs, shared)[2]
-    of_repeated = gradients(net, params, inputs, repeated)[2]
+    of_shared, of_repeated = (gradients(jax.jit(net), params, inputs, given)[2] for given in (shared, repeated))
     assert_close(of_shared, jax.tree.map(lambda leaf: leaf.sum(0), of_repeated))
 
 
@@ -164,10 +163,11 @@ def test_aliases_over_padding_are_the_true_states(padding, reverse):
     options = {"padding": padding, "reverse": reverse}
     results = net(params, inputs, states, mask=mask, aliases={"states": ("state_t_prev", 0)}, **options)
     expected = []
+    run = jax.jit(functools.partial(net, **options))
     for steps in range(LENGTH + 1):
-        part = slice(LENGTH - steps, None) if reverse else slice(0, steps)
-        prefix = {name: value[part] for name, value in inputs.items()}
-        expected.append(net(params, prefix, states, mask=mask[part], **options)["state_t_last"])
+        place = jnp.arange(LENGTH)
+        seen = place >= LENGTH - steps if reverse else place < steps
+        expected.append(run(params, inputs, states, mask=mask & seen[:, None])["state_t_last"])
     assert_close(results["states"], jnp.stack(expected[::-1] if reverse else expected))
 
 
@@ -204,7 +204,7 @@ def test_before_the_first_valid_step_all_is_the_initial_state():
         )
         return results["sum_all"][:, 0].sum(), results
 
-    gradient, results = jax.grad(last_and_gradient, has_aux=True)(jnp.array([[3.0], [5.0]]))
+    gradient, results = jax.jit(jax.grad(last_and_gradient, has_aux=True))(jnp.array([[3.0], [5.0]]))
     np.testing.assert_array_equal(results["sum_all"][:, 0, 0], np.full(6, 3.0))
     np.testing.assert_array_equal(results["sum_all"][:, 1, 0], [6, 7, 8, 9, 9, 9])
     np.testing.assert_array_equal(results["free_all"][:, :, 0], [[0, 2]] * 6)  # As in scan: zero before any.
@@ -323,9 +323,11 @@ def test_gradients_flow_through_the_named_results_only():
     params, inputs, states = random_arguments()
 
     def gradient(of, **options):
-        return jax.grad(lambda params: loss({name: net(params, inputs, states, **options)[name] for name in of}))(
-            params
-        )
+        def chosen(params):
+            results = net(params, inputs, states, **options)
+            return loss({name: results[name] for name in of})
+
+        return jax.jit(jax.grad(chosen))(params)
 
     everything = ("hidden_t_all", "hidden_t_last", "readout_t_all", "state_t_all", "state_t_last")
     named = ("hidden_t_last", "readout_t_all")

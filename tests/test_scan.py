@@ -208,7 +208,8 @@ def test_chunks_that_pass_the_carry_on_equal_the_whole():
 
 def test_an_output_does_not_depend_on_later_inputs():
     params, carry, xs = arguments(0, 6, 1)
-    jacobian = jax.jacrev(lambda signal: rs.scan(cell, params, carry, {**xs, "signal": signal})[1]["out"])(xs["signal"])
+    outputs = lambda signal: rs.scan(cell, params, carry, {**xs, "signal": signal})[1]["out"]  # noqa: E731
+    jacobian = jax.jit(jax.jacrev(outputs))(xs["signal"])
     depends = np.any(np.asarray(jacobian) != 0, axis=(1, 2, 4, 5))
     np.testing.assert_array_equal(depends, np.tril(np.ones((6, 6), bool)))
 
@@ -287,7 +288,7 @@ def test_truncation_cuts_the_gradient_and_not_the_values():
     def last_output(signal):
         return rs.scan(cell, params, carry, {**xs, "signal": signal}, truncate=2)[1]["out"][5].sum()
 
-    reached = np.any(np.asarray(jax.grad(last_output)(xs["signal"])), axis=(1, 2))
+    reached = np.any(np.asarray(jax.jit(jax.grad(last_output))(xs["signal"])), axis=(1, 2))
     np.testing.assert_array_equal(reached, [False, False, False, False, True, True])
 
 
@@ -322,8 +323,8 @@ def test_vmap_over_everything_equals_a_loop(choice):
     def gradients(params, carry, xs):
         return jax.grad(lambda params: loss(rs.scan(cell, params, carry, xs, memory=MEMORIES[choice])))(params)
 
-    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(gradients(*one) for one in several))
-    assert_close(jax.vmap(gradients)(*stacked), expected)
+    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(jax.jit(gradients)(*one) for one in several))
+    assert_close(jax.jit(jax.vmap(gradients))(*stacked), expected)
 
 
 def test_jit_eager_and_disabled_jit_agree():
@@ -371,9 +372,11 @@ def test_keys_in_carry_inputs_and_outputs(memory):
         (_, hidden), (ys, uses) = rs.scan(noisy, params, (jax.random.key(0), jnp.zeros(3)), keys, memory=memory)
         return hidden, ys, jax.random.key_data(uses)
 
-    gradient = jax.grad(lambda params: loss(run(params, memory)[:2]))(0.5)
-    assert_close(run(0.5, memory), run(0.5, None))
-    assert_close(gradient, jax.grad(lambda params: loss(run(params, None)[:2]))(0.5))
+    def of(memory):
+        gradient = jax.grad(lambda params: loss(run(params, memory)[:2]))
+        return jax.jit(lambda params: (run(params, memory), gradient(params)))(0.5)
+
+    assert_close(of(memory), of(None))
 
 
 def test_keys_of_rows_are_held_over_padding():
@@ -555,7 +558,7 @@ def test_keys_whose_draws_differ_under_vmap_are_drawn_step_by_step(from_carry):
     def total(weight, memory=rs.Memory(recompute="all")):
         return (rs.scan(cell, weight, (start, 0), jax.random.split(key, 6), memory=memory)[1] ** 2).sum()
 
-    assert_close(jax.grad(total)(weight), jax.grad(total)(weight, None))
+    assert_close(*(jax.jit(jax.grad(run))(weight) for run in (total, functools.partial(total, memory=None))))
 
 
 def test_a_buffer_that_is_donated_gives_the_same():

@@ -29,7 +29,7 @@ from zoo.case import assert_trees_close
 
 
 SINGLE = 2e-5
-STACK = attention.decoder(rs.stack(cells.LSTM(3), cells.GRU(4)), attention.Coverage(5, 6))
+STACK = attention.decoder(rs.stack(cells.RNN(3), cells.GRU(4)), attention.Coverage(5, 6))
 # Decoders around cells of other kinds, which step by themselves in place of equations.
 AROUND = {
     "stack": STACK,
@@ -206,7 +206,7 @@ def test_a_bound_cell_is_a_pytree_and_goes_through_jit_and_its_arrays_get_gradie
     across = jax.jit(lambda cell, *given: rs.scan(cell, *given))(made(params, encoder_outputs), params, carry, xs)
     assert_trees_close(across, jax.jit(lambda *given: rs.scan(cell, *given))(params, carry, xs), tolerance=SINGLE)
 
-    of_cell = jax.grad(lambda cell: rs.scan(cell, params, carry, xs)[1][0].sum(), allow_int=True)(cell)
+    of_cell = jax.jit(jax.grad(lambda cell: rs.scan(cell, params, carry, xs)[1][0].sum(), allow_int=True))(cell)
     assert all(np.any(leaf) for leaf in of_cell.encoded.values())
 
 
@@ -238,17 +238,18 @@ def test_random_cells_within_a_decoder_get_their_keys():
     (last, (ys, weights)) = rs.scan(training, params, carry, (xs, jnp.arange(6)))
 
     inner_step = rs.with_key(inner, key, params["cell"], jnp.zeros((BATCH, FEATURES + 5)))
-    step_carry = carry
     plain_cell = plain.over(params, encoder_outputs)
+
+    @jax.jit
+    def one_step(carry, x, step):
+        inner_carry, query = inner_step(params["cell"], carry[0], (jnp.concatenate([x, carry[1]], axis=-1), step))
+        context, _, weights = mechanism.attend(params["attention"], plain_cell.encoded, None, query, carry[1], ())
+        return (inner_carry, context), jnp.concatenate([query, context], axis=-1), weights
+
+    step_carry = carry
     for step, x in enumerate(xs):
-        inner_carry, query = inner_step(
-            params["cell"], step_carry[0], (jnp.concatenate([x, step_carry[1]], axis=-1), step)
-        )
-        context, _, step_weights = mechanism.attend(
-            params["attention"], plain_cell.encoded, None, query, step_carry[1], ()
-        )
-        step_carry = inner_carry, context
-        np.testing.assert_allclose(ys[step], jnp.concatenate([query, context], axis=-1), rtol=SINGLE, atol=SINGLE)
+        step_carry, step_y, step_weights = one_step(step_carry, x, step)
+        np.testing.assert_allclose(ys[step], step_y, rtol=SINGLE, atol=SINGLE)
         np.testing.assert_allclose(weights[step], step_weights, rtol=SINGLE, atol=SINGLE)
     assert_trees_close(last, step_carry, tolerance=SINGLE)
 

@@ -99,9 +99,10 @@ def test_dropout_between_nets_goes_on_over_pieces_and_is_drawn_again_the_same():
 
     # The gradient is that of the masks that the forward pass drew, by finite differences along one direction.
     loss = lambda params, **options: jnp.sum(jnp.sin(net(params, xs, carry, key=key, **options)[1]))  # noqa: E731
+    value = jax.jit(loss)
     direction = arguments(net, seed=1)[0]
     move = lambda size: jax.tree.map(lambda a, b: a + size * b, params, direction)  # noqa: E731
-    difference = (loss(move(1e-5)) - loss(move(-1e-5))) / 2e-5
+    difference = (value(move(1e-5)) - value(move(-1e-5))) / 2e-5
     gradient = jax.jit(jax.grad(lambda params: loss(params, memory=rs.Memory(recompute="all"))))(params)
     along = sum(jax.tree.leaves(jax.tree.map(lambda a, b: jnp.sum(a * b), gradient, direction)))
     np.testing.assert_allclose(along, difference, rtol=1e-7)
@@ -130,7 +131,7 @@ def test_a_net_under_jit_grad_and_vmap():
     params, carry, xs = arguments(net)
     run = lambda params, xs: net(params, xs, carry)[1].sum()  # noqa: E731
     batched = jax.jit(jax.vmap(jax.grad(run), in_axes=(None, 0)))(params, jnp.stack([xs, 2 * xs]))
-    one = jax.grad(run)(params, 2 * xs)
+    one = jax.jit(jax.grad(run))(params, 2 * xs)
     assert_trees_close(jax.tree.map(lambda leaf: leaf[1], batched), one)
 
 

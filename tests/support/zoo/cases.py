@@ -14,16 +14,6 @@ CASES: dict[str, Case] = {
     for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
 }
 
-
-def first_forms() -> set[str]:
-    """The first form of each type of cell."""
-    first: dict[type, str] = {}
-    for name, case in CASES.items():
-        first.setdefault(type(case.cell), name)
-    return set(first.values())
-
-
-FIRST = first_forms()
 # One cell of each kind: a nonlinear loop, complex numbers in a linear recurrence, matrices and a stabilizer in the
 # carry, two loops with a product between them.
 FEW = ("LSTM", "LRU", "MLSTM", "Stack")
