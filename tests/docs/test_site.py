@@ -41,6 +41,7 @@ OLD_NAMES = {
         GetLSTMParamNames return_params forget_bias drop_states scope outputs_with_grads timestep
         recompute_blobs_on_backward forward_only static_rnn_unroll_size scratch_sizes retrieve_step_blobs
         PackRNNSequence UnpackRNNSequence ReversePackedSegs i2h_w gates_t_w
+        Do If While CreateScope HasScope add_if_op add_while_op WhileNet IfNet BeamSearchForwardOnly post_eos_penalty
     """,
     "coming/dl4j.html": """
         GravesLSTM LSTM SimpleRnn rnnTimeStep rnnClearPreviousState rnnGetPreviousState tBPTT tbpttFwdLength
