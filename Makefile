@@ -47,6 +47,7 @@ demo: $(VENV)/.installed-train
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
+	$(BIN)/python -m benchmarks.loops --write docs/benchmarks_of_loops.md
 	$(BIN)/python docs/make_benchmark_picture.py
 
 docs: $(VENV)/.installed-docs

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import rnnscan as rs
@@ -292,3 +293,69 @@ def test_a_step_with_side_effects_is_refused():
 
     with pytest.raises(ValueError, match="must have no side effects"):
         rs.while_net(lambda _, x: x < 3, step, 0.0, max_steps=5)
+
+
+def on_two_devices(kind):
+    return jax.make_mesh((2,), ("rows",), axis_types=(kind,), devices=jax.devices()[:2])
+
+
+@pytest.mark.parametrize("kind", variants({"auto": AxisType.Auto, "explicit": AxisType.Explicit}, ["explicit"]))
+def test_rows_on_two_devices_are_those_on_one(x64, kind):
+    params, (hidden, other) = arguments()
+    rows = jnp.concatenate([hidden[:2], 0.5 * hidden[:2]])
+
+    def total(params, rows):
+        return (by_while_net(params, (rows, other), memory=rs.Memory(segment=3))[0][0] ** 3).sum()
+
+    gradient = jax.jit(jax.grad(total, argnums=(0, 1)))
+    expected = gradient(params, rows)
+    mesh = on_two_devices(kind)
+    with jax.set_mesh(mesh):
+        found = gradient(params, jax.device_put(rows, NamedSharding(mesh, PartitionSpec("rows"))))
+    assert_close(jax.device_get(found), jax.device_get(expected))
+
+
+def test_under_shard_map_each_device_stops_by_its_rows(x64):
+    params, (hidden, other) = arguments()
+    rows = jnp.concatenate([hidden[:2], 9 * hidden[:2]])
+
+    def of_rows(params, rows):
+        varying = tuple(jax.typeof(rows).manual_axis_type.varying)
+        start = (rows, jax.lax.pcast(other, varying, to="varying") if varying else other)
+        carry, steps = by_while_net(params, start, on_limit="stop")
+        return (carry[0] ** 3).sum(), steps
+
+    def local(params, rows):
+        total, steps = of_rows(params, rows)
+        return jax.lax.psum(total, "rows"), steps[None]
+
+    spec = PartitionSpec("rows")
+    spread = jax.shard_map(
+        local,
+        mesh=on_two_devices(AxisType.Auto),
+        in_specs=(PartitionSpec(), spec),
+        out_specs=(PartitionSpec(), spec),
+    )
+    gradient, steps = jax.jit(jax.grad(spread, argnums=(0, 1), has_aux=True))(params, rows)
+    alone = [jax.grad(of_rows, argnums=(0, 1), has_aux=True)(params, part) for part in (rows[:2], rows[2:])]
+    assert steps.tolist() == [own for _, own in alone]
+    assert len(set(steps.tolist())) == 2
+    (first, of_first), (second, of_second) = (own for own, _ in alone)
+    expected = (jax.tree.map(jnp.add, first, second), jnp.concatenate([of_first, of_second]))
+    assert_close(jax.device_get(gradient), jax.device_get(expected))
+
+
+def test_an_exported_loop_with_a_symbolic_batch_is_the_live_one():
+    def total(params, rows):
+        body = lambda params, rows: jnp.tanh(rows @ params) + 1.1 * rows  # noqa: E731
+        goes_on = lambda params, rows: (rows**2).sum() < 30  # noqa: E731
+        rows, steps = rs.while_net(goes_on, body, rows, params=params, max_steps=30, on_limit="stop")
+        return (rows**2).sum(), steps
+
+    gradient = jax.jit(jax.value_and_grad(total, has_aux=True))
+    params = arguments()[0]["kernel"].astype(jnp.float32)
+    shape = jax.export.symbolic_shape("batch, 4")
+    exported = jax.export.export(gradient)(params, jax.ShapeDtypeStruct(shape, jnp.float32))
+    for size in (1, 3):
+        rows = jnp.asarray(np.random.default_rng(size).normal(size=(size, 4)), jnp.float32)
+        assert_close(exported.call(params, rows), gradient(params, rows), tolerance=1e-5)

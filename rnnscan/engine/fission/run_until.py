@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.execute.until import Arguments, Segments, Steps, Stop, differentiable
 from rnnscan.engine.plan import Plan
 
@@ -32,7 +34,9 @@ def run_until(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     go_on = _go_on(condition.jaxpr, changing, plan.step.unchanged)
     stop = Stop(jnp.asarray(call.length, jnp.int32), [*condition.consts, *unchanged])
     carry = [leaves[index] for index in changing]
-    results = differentiable(scan, go_on)(stop, Arguments(plan.constants, carry, xs))
+    rows = sharded_rows([*leaves, *map(type_of_step, jax.tree.leaves(call.xs))], plan.constants)
+    constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
+    results = differentiable(scan, go_on)(stop, Arguments(constants, carry, xs))
     whole = {**dict(enumerate(leaves)), **dict(zip(changing, results.carry, strict=True))}
     ys = [leaf[: call.length] for leaf in results.ys]
     return (
