@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from rnnscan._messages import describe, is_count, is_key, leaves_with_places, listing
 from rnnscan._step_wrappers import select_rows
+from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.random import RandomStep, with_key
@@ -74,6 +75,8 @@ class AdaptiveComputation(Wrapper):
 
     def _ponder(self, cell: MicroStep, params: Any, carry: Any, x: Any, *, has_keys: bool = False) -> tuple[Any, Any]:
         self._check_params(params)
+        # Devices halt at different micro-steps, so a micro-step must not add up gradients over them.
+        params = vary(params, varying(jax.typeof(x)))
         # A branch with keys cannot be differentiated with jax 0.10, so there halted rows run to the end.
         has_keys = has_keys or any(is_key(leaf) for leaf in jax.tree.leaves(carry))
         with unnamed():

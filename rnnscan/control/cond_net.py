@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool
 
 from rnnscan import _checks as checks
 from rnnscan._messages import describe, is_array_like, is_key, leaves_with_places, listing, nearest
+from rnnscan._varying import vary, varying
 from rnnscan.control._named_nets import Inputs, inputs_of, run
 
 
@@ -29,6 +30,9 @@ def cond_net(
 
     Only the chosen net runs, in the forward and in the backward pass. Under `vmap` with a batched `pred` both run, and
     `pred` selects between their results.
+
+    Under `shard_map`, devices may choose differently. Then pass each array in `params` or `operands`: the gradient of a
+    closed-over array is summed over devices within the branch, and would wait forever for those in the other branch.
 
     A name that only one net writes keeps its value from `operands` if the other net runs. The gradient then flows to
     that value. Gradients also flow to arrays that the nets close over.
@@ -78,6 +82,9 @@ def cond_net(
     if false_net is not None:
         inputs["false_net"] = inputs_of("cond_net", "false_net", false_net)
     _check_taken(inputs, values)
+    # Where devices choose differently, a branch must not add up gradients over them: the others would not take part.
+    axes = varying(jax.typeof(pred))
+    params, values = vary(params, axes), {name: vary(value, axes) for name, value in values.items()}
     on_true = _trace("true_net", true_net, params, values, inputs["true_net"])
     on_false = _trace("false_net", false_net, params, values, inputs.get("false_net"))
     types = _types_of_written(on_true, on_false, values)
@@ -100,7 +107,7 @@ class _Branch:
 
     Attributes:
         label: the name of its argument.
-        written: the shapes and dtypes of the values that it writes.
+        written: the types of the values that it writes.
         traced: the jaxpr of `operands -> written`; its constants are the arrays that the net closes over. None: the
             identity.
     """
@@ -131,8 +138,23 @@ def _trace(label: str, net: Any, params: Any, operands: dict[str, Any], inputs: 
                     )
         return written
 
-    traced, written = jax.make_jaxpr(written_by, return_shape=True)(operands)
-    return _Branch(f"`{label}`", written, traced)
+    traced, shapes = jax.make_jaxpr(written_by, return_shape=True)(operands)
+    return _Branch(f"`{label}`", jax.tree.unflatten(jax.tree.structure(shapes), traced.out_avals), traced)
+
+
+@dataclass(frozen=True)
+class _Type:
+    """The type of an array on both sides.
+
+    Attributes:
+        shape: its shape.
+        dtype: its dtype.
+        varying: the axes of a mesh over which it varies, under `jax.shard_map`.
+    """
+
+    shape: tuple[Any, ...]
+    dtype: Any
+    varying: frozenset[str]
 
 
 def _check_pred(pred: Any) -> None:
@@ -193,7 +215,7 @@ def _value(side: _Branch, name: str, operands: Mapping[str, Any]) -> tuple[str, 
     """Where the value of a name comes from if this branch runs, and its type."""
     if name in side.written:
         return f"from {side.label}", side.written[name]
-    return f"from `operands`, which {side.label} keeps", jax.eval_shape(lambda: operands[name])
+    return f"from `operands`, which {side.label} keeps", jax.tree.map(jax.typeof, operands[name])
 
 
 def _common_type(name: str, true: tuple[str, Any], false: tuple[str, Any]) -> Any:
@@ -207,7 +229,7 @@ def _common_type(name: str, true: tuple[str, Any], false: tuple[str, Any]) -> An
     def common(path: Any, one: Any, other: Any) -> Any:
         dtype = _common_dtype(one, other)
         if one.shape == other.shape and dtype is not None:
-            return jax.ShapeDtypeStruct(one.shape, dtype)
+            return _Type(one.shape, dtype, varying(one) | varying(other))
         raise (TypeError if one.shape == other.shape else ValueError)(
             f"cond_net: both sides must give a name the same shape and dtype; got {describe(one)} {true[0]} and "
             f"{describe(other)} {false[0]} for {name + jax.tree_util.keystr(path)!r}. Cast or reshape one of them."
@@ -235,5 +257,5 @@ def _scalar_type(dtype: Any) -> type:
     return float if jnp.issubdtype(dtype, jnp.floating) else complex
 
 
-def _cast(leaf: Any, type: Any) -> Any:
-    return leaf if is_key(leaf) else jnp.asarray(leaf, type.dtype)
+def _cast(leaf: Any, common: _Type) -> Any:
+    return vary(leaf if is_key(leaf) else jnp.asarray(leaf, common.dtype), common.varying)

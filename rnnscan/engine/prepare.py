@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.extend import core
 
 from rnnscan import _checks as checks
@@ -25,6 +24,7 @@ from rnnscan._step_wrappers import (
     truncate_gradient,
     type_of_step,
 )
+from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.flat_step import FlatStep, flatten
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.memory import Memory, check_names
@@ -106,7 +106,7 @@ class Call:
         leaves = jax.tree.leaves((carry, x))
         # Under `shard_map`, a mask makes an input vary over the mesh that did not vary where the cell was traced.
         if any(
-            _varying(jax.typeof(leaf)) != _varying(aval)
+            varying(jax.typeof(leaf)) != varying(aval)
             for leaf, aval in zip(leaves, self.info.traced.in_avals, strict=True)
         ):
             raise _OtherAxesError
@@ -121,11 +121,6 @@ class Call:
 
 class _OtherAxesError(Exception):
     """Raised where the cell's jaxpr is for inputs that vary over other axes of a mesh."""
-
-
-def _varying(aval: Any) -> frozenset[str]:
-    """The axes of a mesh over which `shard_map` varies a type."""
-    return frozenset(aval.manual_axis_type.varying)
 
 
 def cell_step(cell: Cell, params: Any) -> Step:
@@ -255,14 +250,8 @@ def _varying_as(carry: Any, params: Any) -> Any:
 
     So their gradients are added up over the devices once, and not at each step, where parameters meet what varies.
     """
-    varying = [_varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)]
-    axes = frozenset.intersection(*varying) if varying else frozenset()
-
-    def cast(leaf: Any) -> Any:
-        more = axes - _varying(jax.typeof(leaf)) if hasattr(leaf, "dtype") else ()
-        return lax.pcast(leaf, tuple(sorted(more)), to="varying") if more else leaf
-
-    return jax.tree.map(cast, params) if axes else params
+    axes = [varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)]
+    return vary(params, frozenset.intersection(*axes)) if axes else params
 
 
 def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 import rnnscan as rs
 from rnnscan import cells
@@ -110,6 +111,22 @@ def test_a_halted_batch_does_no_more_work():
     _, (_, ponder) = jax.block_until_ready(jax.jit(lambda *given: rs.scan(cell, *given))(params, carry, xs))
     jax.effects_barrier()
     assert len(calls) == (np.ceil(ponder) - 1).max(axis=1).sum()
+
+
+def test_on_a_mesh_each_device_halts_by_itself():
+    """Without a scan around the cell, which would cast the parameters."""
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    cell = rs.adaptive_computation(cells.GRU(3), 20)
+    params, carry, xs = Case(cell).arguments(batch=2)
+    params["halting"] = {"kernel": 3 * params["halting"]["kernel"], "bias": jnp.array([-3.0])}
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+    on_mesh = jax.shard_map(cell, mesh=mesh, in_specs=(whole, rows, rows), out_specs=rows)
+    made, expected = (
+        jax.jit(jax.value_and_grad(lambda *given, run=run: Case.loss(run(*given)), (0, 1, 2)))(params, carry, xs[0])
+        for run in (on_mesh, cell)
+    )
+    assert_trees_close(made, expected)
+    assert len(np.unique(np.ceil(cell(params, carry, xs[0])[1][1]))) == 2
 
 
 def test_kept_memory_does_not_grow_with_the_limit():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.sharding import PartitionSpec
 
 import rnnscan as rs
 from slow_reference import assert_close, loss
@@ -189,6 +190,31 @@ def test_in_a_cell_with_names(options):
         return jax.jit(jax.grad(total, (0, 1, 2)))(params, operands["left"], xs)
 
     assert_close(gradients(by_net, **options), gradients(by_where, memory=None, engine="lax"))
+
+
+def test_on_a_mesh_each_device_has_its_own_branch():
+    """A value that a device keeps varies over the mesh, because another device replaces it."""
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = PartitionSpec("data")
+
+    def net(weights, x, total):
+        return {"total": total + jnp.sin(x @ weights).sum()}
+
+    def on_mesh(weights, x, total):
+        def run(weights, x, total):
+            return rs.cond_net(x.sum() > 0, net, None, weights, {"x": x, "total": total})["total"][None]
+
+        whole = PartitionSpec()
+        return jax.shard_map(run, mesh=mesh, in_specs=(whole, rows, whole), out_specs=rows)(weights, x, total)
+
+    def by_hand(weights, x, total):
+        return jnp.stack([net(weights, x[:1], total)["total"], total])
+
+    given = (jnp.arange(3.0), jnp.array([[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]]), jnp.array(5.0))
+    made, expected = (
+        jax.value_and_grad(lambda *given, run=run: loss(run(*given)), (0, 1, 2)) for run in (on_mesh, by_hand)
+    )
+    assert_close(jax.jit(made)(*given), expected(*given))
 
 
 def test_values_may_be_pytrees_keys_and_numbers():
