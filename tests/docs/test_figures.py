@@ -1,5 +1,6 @@
 """The figures that the pages state are counted again."""
 
+import re
 from functools import partial
 
 import jax
@@ -97,3 +98,30 @@ def test_the_bytes_that_the_text_states():
     assert f"most bytes are the inputs, {4 * 4096 * 2 * 8:,}." in text
     assert "D + 12H numbers a row" in text
     assert kept(cells.LSTM(256), None) == 4 * 128 * 32 * (128 + 12 * 256) + kernels
+
+
+def kept_by_loop(memory, max_steps):
+    """Bytes that are kept of a loop whose carry and whose one named value have four bytes each."""
+
+    def body(params, carry):
+        return jnp.tanh(rs.name(params * carry, "product"))
+
+    def run(params, carry):
+        return rs.while_net(lambda _, carry: carry > 0, body, carry, params=params, max_steps=max_steps, memory=memory)
+
+    return kept_bytes(run, array(), array())
+
+
+def test_the_memory_of_a_loop_follows_its_limit_as_the_table_says():
+    rows = table("control.md", "memory choice, M = `max_steps`")
+    assert len(rows) == 5
+    k, j = 10, 1000
+    for choice, between, _ in rows:
+        memory = eval(code(choice), {"Memory": rs.Memory, "k": k, "j": j})
+        parts = re.findall(r"(\S+(?: / \S+)?) (?:carries|of each named value)", between)
+        stated = [
+            sum(eval(part.replace("√M", "M ** 0.5"), {"M": limit, "k": k, "j": j}) for part in parts)
+            for limit in (10_000, 40_000)
+        ]
+        counted = [kept_by_loop(memory, limit) for limit in (10_000, 40_000)]
+        assert counted[1] - counted[0] == 4 * (stated[1] - stated[0]), choice
