@@ -98,7 +98,7 @@ def test_lengths_of_a_symbolic_batch_in_a_bidirectional_net():
 
 
 def test_a_decoder_over_a_symbolic_number_of_encoder_steps():
-    decoder = attention.decoder(cells.LSTM(4), attention.Additive(3, 5))
+    decoder = attention.decoder(cells.RNN(4), attention.Additive(3, 5))
 
     def run(params, encoder_outputs):
         cell = decoder.over(params, encoder_outputs)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 TIME, BATCH, ENCODER_TIME, ENCODER_SIZE, HIDDEN = 4, 3, 5, 2, 3
 SIZE = HIDDEN + ENCODER_SIZE  # of the inputs, and of a decoder's output, so that residual fits
 LENGTHS, ENCODER_LENGTHS = jnp.array([4, 2, 0]), jnp.array([5, 3, 4])
-DECODER = attention.decoder(cells.LSTM(HIDDEN), attention.Coverage(ENCODER_SIZE, 4))
-GRU, LSTM = cells.GRU(HIDDEN), cells.LSTM(HIDDEN)
+DECODER = attention.decoder(cells.RNN(HIDDEN), attention.Coverage(ENCODER_SIZE, 4))
+GRU, INNER = cells.GRU(HIDDEN), DECODER.cell
 
 
 def over(params, outputs, decoder=DECODER):
@@ -115,17 +115,17 @@ class Twice(Residual):
 
 class ZonedInside(Residual):
     def make(self, outputs, cell):
-        return rs.layer(replace(cell, decoder=attention.decoder(rs.zoneout(LSTM, 0.25), DECODER.attention)))
+        return rs.layer(replace(cell, decoder=attention.decoder(rs.zoneout(INNER, 0.25), DECODER.attention)))
 
     def step(self, params, outputs, carry, x):
         class Zoned:
-            """The LSTM whose new state is a quarter of the old one."""
+            """The inner cell whose new state is a quarter of the old one."""
 
-            names, output_size = LSTM.names, HIDDEN
-            init, initial_carry = LSTM.init, LSTM.initial_carry
+            names, output_size = INNER.names, HIDDEN
+            init, initial_carry = INNER.init, INNER.initial_carry
 
             def __call__(self, params, carry, x):
-                new, _ = LSTM(params, carry, x)
+                new, _ = INNER(params, carry, x)
                 new = jax.tree.map(lambda a, b: 0.25 * a + 0.75 * b, carry, new)
                 return new, new[0]
 

@@ -94,11 +94,12 @@ def test_chunks_with_the_carry_passed_on_are_the_whole(case, assert_trees_close)
 
 def test_an_output_does_not_depend_on_later_inputs(case):
     params, carry, xs = case.arguments()
-    _, ys = case.jitted(params, carry, xs)
+    outputs = lambda xs: np.asarray(case.jitted(params, carry, xs)[1])  # noqa: E731
+    ys = outputs(xs)
     for time in range(1, xs.shape[0]):
-        _, changed_ys = case.jitted(params, carry, xs.at[time:].add(1.0))
+        changed_ys = outputs(jnp.where((jnp.arange(len(xs)) >= time)[:, None, None], xs + 1.0, xs))
         np.testing.assert_array_equal(changed_ys[:time], ys[:time])
-        assert jnp.any(changed_ys[time] != ys[time])
+        assert np.any(changed_ys[time] != ys[time])
 
 
 @pytest.mark.slow  # test_battery.py has it for the stack too.

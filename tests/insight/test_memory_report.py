@@ -1,7 +1,7 @@
 """rs.memory_report: what it predicts is what jax.vjp keeps, and near what XLA allocates."""
 
 import io
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -315,8 +315,15 @@ def test_temporary_memory_of_programs_that_are_easily_told():
     assert 5 * size <= stacked.nbytes <= 9 * size, "the stack, and what a trip of the loop takes"
 
 
+@cache
+def compiled_report():
+    """For the tests of how a report is shown."""
+    memory = rs.Memory(recompute=("gates",))
+    return report_of(cells.LSTM(HIDDEN), memory, compile=True, optimizer=optax.sgd(0.1, momentum=0.9))
+
+
 def test_it_shows_as_text_as_a_table_and_as_html():
-    report = report_of(cells.LSTM(HIDDEN), rs.Memory(recompute=("gates",)), compile=True)
+    report = compiled_report()
     text = str(report)
     written = io.StringIO()
     Console(file=written, width=200).print(report)
@@ -328,7 +335,7 @@ def test_it_shows_as_text_as_a_table_and_as_html():
 
 
 def test_the_picture_has_bars_as_long_as_what_it_shows():
-    report = report_of(cells.LSTM(HIDDEN), compile=True, optimizer=optax.sgd(0.1, momentum=0.9))
+    report = compiled_report()
     (axes,) = memory_figure(report).axes
     ends = {}
     for bar in axes.patches:

@@ -88,7 +88,7 @@ def test_a_chain_feeds_each_net_with_the_outputs_of_the_one_before():
 
 
 def test_dropout_between_nets_goes_on_over_pieces_and_is_drawn_again_the_same():
-    net = rs.chain(rs.layer(cells.LSTM(4)), rs.layer(cells.GRU(4)), dropout=0.5)
+    net = rs.chain(rs.layer(cells.RNN(4)), rs.layer(cells.GRU(4)), dropout=0.5)
     params, carry, xs = arguments(net)
     key = jax.random.key(3)
     last, ys = net(params, xs, carry, key=key)
@@ -127,7 +127,7 @@ def test_no_steps():
 
 
 def test_a_net_under_jit_grad_and_vmap():
-    net = rs.bidirectional(cells.GRU(4))
+    net = rs.bidirectional(cells.RNN(4))
     params, carry, xs = arguments(net)
     run = lambda params, xs: net(params, xs, carry)[1].sum()  # noqa: E731
     batched = jax.jit(jax.vmap(jax.grad(run), in_axes=(None, 0)))(params, jnp.stack([xs, 2 * xs]))
