@@ -74,7 +74,6 @@ def reference(length, **options):
             "auto, segments that do not divide, 7",
             "auto, nested segments, 7",
             "auto, keep names, 1",
-            "lax, recompute one, 7",
             "lax, nested segments, 7",
         ],
     ),

@@ -75,7 +75,7 @@ def test_auto_is_the_fission_engine_and_every_name_is_known(decoder):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", variants(AROUND.keys(), ["stack", "residual"]))
+@pytest.mark.parametrize("name", variants(AROUND.keys(), ["stack"]))
 def test_around_any_cell_it_is_that_cell_and_then_its_attention(name):
     """The cell steps first, on input and context, and its new output is the query; every parameter gets a gradient."""
     decoder = AROUND[name]

@@ -87,7 +87,7 @@ def test_a_scan_is_a_loop_of_steps(case):
     assert_trees_close(case.jitted(*arguments), jax.jit(case.loop)(*arguments))
 
 
-@several_in_make_test
+@few_in_make_test
 def test_vmap_is_a_loop_over_the_mapped(case):
     pairs = list(zip(case.arguments(length=2), case.arguments(length=2, seed=1), strict=True))
     stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *pair) for pair in pairs]
@@ -166,7 +166,8 @@ def test_rows_of_the_batch_do_not_see_each_other(case):
     assert any(np.any(a[1] != b[1]) for a, b in zip(jax.tree.leaves(last), jax.tree.leaves(whole[0]), strict=True))
 
 
-@few_in_make_test
+# The stack is in test_dtypes.py.
+@pytest.mark.parametrize("case", variants(CASES, ("LSTM", "LRU", "MLSTM")))
 def test_bfloat16_with_a_carry_of_32_bits_is_near_float32(case):
     mixed = replace_dtypes(case)
     arguments = case.arguments(length=4)
