@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 from weakref import ref
@@ -16,7 +17,7 @@ from rnnscan.engine.fission.run_until import run_until
 from rnnscan.engine.observing import inside_scan
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.prepare import prepare
-from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
+from rnnscan.engine.program_cache import ClosesOverArraysError
 from rnnscan.memory import Memory
 
 
@@ -86,14 +87,25 @@ def run(
         return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
 
 
-def run_cached(run: Callable[..., Any], function: Any, condition: Any, arrays: dict[str, Any], **options: Any) -> Any:
-    """`run(function, condition=..., **arrays, **options)`, compiled once outside `jax.jit` where both are functions.
+@dataclass(frozen=True)
+class Pair:
+    """A step and its condition, to cache programs by.
 
-    `run` gets a call that returns the condition, because a cached program must not keep a function alive.
+    A cached program must not keep a plain function alive, which may close over anything, so it holds a weak reference.
     """
-    if isinstance(condition, FunctionType):
-        return run_compiled(run, function, arrays, {**options, "condition": ref(condition)})
-    return run(function, **arrays, **options, condition=lambda: condition)
+
+    _step: Any
+    _condition: Any
+
+    @staticmethod
+    def of(step: Any, condition: Any) -> "Pair":
+        """A pair."""
+        return Pair(*(ref(one) if isinstance(one, FunctionType) else one for one in (step, condition)))
+
+    def functions(self) -> tuple[Any, Any]:
+        """The step and the condition, during a call that holds them."""
+        step, condition = (one() if isinstance(one, ref) else one for one in (self._step, self._condition))
+        return step, condition
 
 
 def check_condition(function: str, name: str, value: Any) -> Any:

@@ -12,6 +12,7 @@ from rnnscan._messages import describe, leaves_with_places
 from rnnscan._step_wrappers import one_step, skip_padding
 from rnnscan.control import _until
 from rnnscan.engine.prepare import cell_step
+from rnnscan.engine.program_cache import run_compiled
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
 
@@ -79,20 +80,16 @@ def scan_until(
         raise TypeError(f"scan_until: `stop` must be callable as stop(params, carry, y); got {stop!r}.")
     with _until.speaking_of("scan_until"):
         arrays = {"params": params, "carry": checks.as_arrays(carry, "carry"), "xs": checks.as_arrays(xs, "xs")}
-    return _until.run_cached(_run, cell, stop, arrays, max_steps=max_steps, memory=memory)
+    return run_compiled(_run, _until.Pair.of(cell, stop), arrays, {"max_steps": max_steps, "memory": memory})
 
 
-def _run(
-    cell: Any, *, params: Any, carry: Any, xs: Any, condition: Callable[[], Any], **options: Any
-) -> tuple[Any, Any, Any]:
+def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any, Any]:
     """The carry, ys and the counts."""
-
-    def stop(params: Any, carry: Any, y: Any) -> Any:
-        return _booleans(condition()(params, carry, y))
+    cell, stop = pair.functions()
 
     def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
         carry, y = cell_step(cell, params)(carry, x)
-        return carry, y, jax.lax.stop_gradient(stop(params, carry, y))
+        return carry, y, jax.lax.stop_gradient(_booleans(stop(params, carry, y)))
 
     def until(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
         carry, running, count = state

@@ -8,6 +8,7 @@ from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
 from rnnscan.control import _until
+from rnnscan.engine.program_cache import run_compiled
 from rnnscan.memory import Memory
 
 
@@ -83,14 +84,16 @@ def while_net(
         if not callable(function):
             raise TypeError(f"while_net: `{name}` must be callable as {name}(params, carry); got {function!r}.")
     arrays = {"params": params, "carry": checks.as_arrays(carry, "carry")}
-    steps, carry, limited = _until.run_cached(_run, body, cond, arrays, max_steps=max_steps, memory=memory)
+    options = {"max_steps": max_steps, "memory": memory}
+    steps, carry, limited = run_compiled(_run, _until.Pair.of(body, cond), arrays, options)
     if on_limit == "error":
         _until.raise_at_limit("while_net", limited, max_steps)
     return carry, steps
 
 
-def _run(body: Any, *, params: Any, carry: Any, condition: Callable[[], Any], **options: Any) -> tuple[Any, Any, Any]:
+def _run(pair: _until.Pair, *, params: Any, carry: Any, **options: Any) -> tuple[Any, Any, Any]:
     """The number of steps, the carry, and whether the condition holds at the limit."""
+    body, cond = pair.functions()
     structure: Any = jax.tree.structure(carry)
 
     def cell(params: Any, carry: Any, _: Any) -> tuple[Any, None]:
@@ -103,7 +106,7 @@ def _run(body: Any, *, params: Any, carry: Any, condition: Callable[[], Any], **
         return new_carry, None
 
     def go_on(params: Any, carry: Any) -> Any:
-        return _until.check_condition("while_net", "cond", condition()(params, carry))
+        return _until.check_condition("while_net", "cond", cond(params, carry))
 
     steps, carry, _, limited = _until.run("while_net", cell, params, carry, None, go_on, **options)
     return steps, carry, limited

@@ -1,5 +1,7 @@
 """while_net: values, gradients of every order, stops and errors."""
 
+import gc
+import weakref
 from functools import partial
 
 import jax
@@ -254,6 +256,15 @@ def test_programs_are_cached_outside_jit():
     assert rs.while_net(goes_on, step, 2.0, params=2.0, max_steps=9)[1] == 5
     assert len(traces) == first
     assert rs.while_net(lambda params, x: x < 20, step, 2.0, params=2.0, max_steps=9)[0] == 32
+
+
+def test_a_cached_program_keeps_no_function_alive():
+    step, goes_on = (lambda params, x: x * params), (lambda params, x: x < 50)
+    rs.while_net(goes_on, step, 2.0, params=2.0, max_steps=9)
+    functions = [weakref.ref(goes_on), weakref.ref(step)]
+    del step, goes_on
+    gc.collect()
+    assert [function() for function in functions] == [None, None]
 
 
 @pytest.mark.parametrize(
