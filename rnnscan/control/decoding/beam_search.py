@@ -90,7 +90,7 @@ def search(problem: Problem, strategy: Beam) -> Decoded:
             steps=jax.tree.map(lambda buffer, new: buffer.at[state.index].set(new), state.steps, written),
         )
 
-    state = lax.while_loop(go_on, step, _initial(problem, strategy))
+    state = lax.while_loop(go_on, step, problem.vary(_initial(problem, strategy)))
     tokens, token_scores, aux = follow(state.finished, state.steps, problem.padding)
     best = jnp.where(state.is_nan[:, None], jnp.nan, state.finished.scores)
     return Decoded(tokens, state.finished.last_steps + 1, best, token_scores, aux)

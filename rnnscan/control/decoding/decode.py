@@ -90,8 +90,17 @@ def decode(
             "strategy=rnnscan.decoding.Beam(4), say."
         )
     keys = _check_key(strategy, key)
-    rows = len(keys) if keys is not None and keys.ndim else None
-    problem = pose(decoder, params, carry, start=start, end=end, max_steps=max_steps, has_aux=has_aux, rows=rows)
+    problem = pose(
+        decoder,
+        params,
+        carry,
+        start=start,
+        end=end,
+        max_steps=max_steps,
+        has_aux=has_aux,
+        strategy=strategy,
+        keys=keys,
+    )
     if isinstance(strategy, Sample):
         _check_top_k(strategy, problem.vocabulary)
         return decode_tokens(problem, draw_with(strategy, _keys_of_rows(keys, problem)))

@@ -74,5 +74,6 @@ def follow(finished: Finished, steps: Steps, padding: int) -> tuple[Any, Any, An
         return parents, (token, *select_rows(is_within, (here.token_scores, aux), zeros))
 
     indices = jnp.arange(len(steps.tokens))
-    _, outputs = lax.scan(step_back, jnp.zeros_like(finished.parents), (indices, steps), reverse=True)
+    # Any places do before the last step, and these vary over a mesh as the others do.
+    _, outputs = lax.scan(step_back, finished.parents, (indices, steps), reverse=True)
     return outputs

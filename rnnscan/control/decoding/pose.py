@@ -8,23 +8,41 @@ import numpy as np
 
 from rnnscan._messages import describe, describe_shape, is_count, is_key, is_weak, leaves_with_places
 from rnnscan.control.decoding._numbers import check_count
-from rnnscan.control.decoding.problem import Decoder, Problem, log_probabilities
+from rnnscan.control.decoding.problem import Decoder, Problem, log_probabilities, varying_axes
+from rnnscan.control.decoding.strategies import Strategy
 
 
 def pose(
-    decoder: Decoder, params: Any, carry: Any, *, start: Any, end: Any, max_steps: Any, has_aux: Any, rows: int | None
+    decoder: Decoder,
+    params: Any,
+    carry: Any,
+    *,
+    start: Any,
+    end: Any,
+    max_steps: Any,
+    has_aux: Any,
+    strategy: Strategy,
+    keys: Any,
 ) -> Problem:
-    """Check the arguments of `decode`. `rows` is the number of keys, or None."""
+    """Check the arguments of `decode`. `keys` is a typed key, or several of them, or None."""
     _check_decoder(decoder)
     check_count("decode", "max_steps", max_steps)
     carry = _as_arrays(carry)
-    start = _start_tokens(start, carry, rows)
+    start = _start_tokens(start, carry, len(keys) if keys is not None and keys.ndim else None)
     _check_rows(carry, len(start))
     step = _step(decoder, params, has_aux)
     carry, log_probs, aux = _resolve_carry(step, carry, jax.ShapeDtypeStruct(start.shape, jnp.int32))
     _check_tokens(start, end, log_probs.shape[1])
-    tokens = jnp.asarray(start, jnp.int32)
-    return Problem(step, carry, tokens, None if end is None else int(end), int(max_steps), log_probs, aux)
+    return Problem(
+        step=step,
+        carry=carry,
+        start=jnp.asarray(start, jnp.int32),
+        end=None if end is None else int(end),
+        max_steps=int(max_steps),
+        log_probs=log_probs,
+        aux=aux,
+        varying=varying_axes((carry, start, log_probs, aux, strategy, keys)),
+    )
 
 
 def _check_decoder(decoder: Any) -> None:

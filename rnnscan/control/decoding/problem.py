@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 
@@ -26,6 +27,7 @@ class Problem:
         max_steps: T.
         log_probs: the type of the log-probabilities.
         aux: the types of one step's aux, leaves `(N, ...)`.
+        varying: the axes of a mesh over which `jax.shard_map` varies any of these, or other arguments of `decode`.
     """
 
     step: Callable[[Any, Int[Array, " rows"]], tuple[Any, tuple[Any, Any]]]
@@ -35,6 +37,7 @@ class Problem:
     max_steps: int
     log_probs: jax.ShapeDtypeStruct
     aux: Any
+    varying: frozenset[str]
 
     @property
     def rows(self) -> int:
@@ -54,6 +57,22 @@ class Problem:
     def ends(self, tokens: Int[Array, "..."]) -> Any:
         """Whether tokens are the end token."""
         return jnp.zeros(tokens.shape, bool) if self.end is None else tokens == self.end
+
+    def vary(self, state: Any) -> Any:
+        """The state before the first step, which must vary over the axes over which the state after a step does."""
+
+        def cast(leaf: Any) -> Any:
+            more = self.varying - varying_axes(leaf)
+            return lax.pcast(leaf, tuple(sorted(more)), to="varying") if more else leaf
+
+        return jax.tree.map(cast, state)
+
+
+def varying_axes(tree: Any) -> frozenset[str]:
+    """The axes of a mesh over which `jax.shard_map` varies the leaves of a pytree, or their types."""
+    types = [leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf) for leaf in jax.tree.leaves(tree)]
+    varying = [getattr(aval, "manual_axis_type", None) for aval in types]
+    return frozenset(axis for axes in varying if axes is not None for axis in axes.varying)
 
 
 def log_probabilities(logits: Float[Array, "... vocabulary"]) -> Float[Array, "... vocabulary"]:

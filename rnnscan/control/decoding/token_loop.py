@@ -83,6 +83,6 @@ def decode_tokens(problem: Problem, choose: Choose) -> Decoded:
     zeros = jnp.zeros_like(problem.start)
     outputs = (tokens, token_scores, jax.tree.map(buffer, problem.aux))
     state = _State(jnp.int32(0), problem.carry, problem.start, zeros.astype(bool), zeros, outputs)
-    state = lax.while_loop(go_on, step, state)
+    state = lax.while_loop(go_on, step, problem.vary(state))
     tokens, token_scores, aux = state.outputs
     return Decoded(tokens, state.lengths, token_scores.sum(axis=0), token_scores, aux)

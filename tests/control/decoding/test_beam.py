@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import rnnscan as rs
 from rnnscan._step_wrappers import select_rows
-from rnnscan.control.decoding import Beam, GNMTPenalty, PowerPenalty
+from rnnscan.control.decoding import Beam, Decoded, GNMTPenalty, PowerPenalty
 from tiers import variants
 from token_models import (
     assert_padded,
@@ -193,3 +194,19 @@ def test_the_early_stop_changes_nothing(seed):
         patch.setattr("rnnscan.control.decoding.beam_search._bound", lambda best, *_: jnp.full_like(best, jnp.inf))
         whole = rows.decode(strategy=beam, max_steps=8)
     jax.tree.map(close, stopping, whole)
+
+
+def test_rows_sharded_over_devices():
+    """Under jax.shard_map each device stops when its own rows have."""
+    rows, beam = model(3, rows=4), Beam(3, n_best=2, length_penalty=GNMTPenalty(0.6), word_rewards=REWARDS)
+
+    def run(params, carry):
+        return rs.decode(with_aux, params, carry, start=1, end=0, max_steps=6, strategy=beam, has_aux=True)
+
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    first, second = P("data"), P(None, "data")
+    of_carry = jax.tree.map(lambda leaf: first if leaf.ndim else P(), rows.carry)
+    out_specs = Decoded(tokens=second, lengths=first, scores=first, token_scores=second, aux=second)
+    sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(P(), of_carry), out_specs=out_specs))
+    whole = rows.decode(with_aux, strategy=beam, has_aux=True)
+    jax.tree.map(close, sharded(rows.params, rows.carry), whole)
