@@ -35,8 +35,6 @@ def keep_top_p(logits: Float[Array, " vocabulary"], p: Any) -> Float[Array, " vo
     before = jnp.cumsum(sorted_probs) - sorted_probs
     # Rounding can take the sum to 1 before the last token.
     kept = (before < p) | (jnp.asarray(p) >= 1)
-    # The most likely token stays although its `before` may round to more than 0.
-    kept = kept.at[0].set(True)
     return jnp.where(jnp.zeros(logits.shape, bool).at[order].set(kept), logits, -jnp.inf)
 
 

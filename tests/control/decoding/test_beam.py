@@ -155,6 +155,22 @@ def test_the_search_stops_when_no_live_hypothesis_can_win():
     assert 1 < steps(length_penalty=PowerPenalty(1.0)) < 12
 
 
+@pytest.mark.parametrize(
+    ("table", "rewards", "penalty"),
+    [
+        # (0) has 0.49 and live ones -0.31, but 2 0 will have 0.59.
+        ([[1.0, 0, 0, 0], [0.6, 0, 0.2, 0.2], [0.9, 0, 0.05, 0.05], [1.0, 0, 0, 0]], (1.0, 0.0, 1.3, 1.3), None),
+        # (0) has 0.2, 2 0 will have 0.58, and all of 12 tokens have less than 0.12.
+        ([[1.0, 0, 0], [0.3, 0, 0.7], [0.9, 0, 0.1]], (1.4, 0.0, 1.4), PowerPenalty(2.0)),
+    ],
+    ids=["reward", "reward and penalty"],
+)
+def test_the_search_goes_on_while_rewards_can_make_a_live_hypothesis_win(table, rewards, penalty):
+    beam = Beam(2, length_penalty=penalty, word_rewards=rewards)
+    decoded = rs.decode(scripted(table), None, jnp.zeros(1), start=1, end=0, max_steps=12, strategy=beam)
+    assert tokens_of(decoded, 0, 0) == (2, 0)
+
+
 def test_ties_take_the_better_hypothesis_and_then_the_lowest_token():
     table = [[1.0, 0, 0, 0], [0.0, 0.25, 0.5, 0.25], [0.0, 0.5, 0.25, 0.25], [0.0, 0.5, 0.5, 0.0]]
     decoded = rs.decode(scripted(table), None, jnp.zeros(1), start=1, end=0, max_steps=2, strategy=Beam(3, n_best=3))

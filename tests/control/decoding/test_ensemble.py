@@ -45,13 +45,14 @@ def test_scores_are_means_of_teacher_forced_ones(average):
 
 
 @pytest.mark.parametrize("average", variants(AVERAGES.keys(), quick=["log_probs"]))
-def test_an_ensemble_of_one_is_its_member(average):
-    """Also inside another ensemble, and with narrow logits, which it scores in float32."""
-    one = model(3, rows=4)
-    inner = decoding.ensemble(narrow, average=average)
+def test_an_ensemble_of_an_ensemble_is_the_inner_one(average):
+    """Averages are not normalised again. Narrow logits are scored in float32."""
+    members = [model(seed, rows=3) for seed in (3, 4)]
+    params, carry = (tuple(getattr(one, name) for one in members) for name in ("params", "carry"))
+    inner = decoding.ensemble(narrow, narrow, average=average)
     outer = decoding.ensemble(inner, inner, average=average)
     options = {"start": 1, "end": 0, "max_steps": 5}
-    alone = compiled(decoder=narrow, **options)(one.params, one.carry)
-    twice = compiled(decoder=outer, **options)(((one.params,),) * 2, ((one.carry,),) * 2)
-    assert twice.scores.dtype == jnp.float32
+    alone = compiled(decoder=inner, **options)(params, carry)
+    twice = compiled(decoder=outer, **options)((params, params), (carry, carry))
+    assert alone.scores.dtype == twice.scores.dtype == jnp.float32
     jax.tree.map(close, alone, twice)
