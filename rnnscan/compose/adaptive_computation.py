@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from rnnscan._messages import describe, is_count, is_key, leaves_with_places, listing
@@ -17,6 +16,8 @@ from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_rate
+from rnnscan.control.while_net import while_net
+from rnnscan.memory import Memory
 from rnnscan.naming import unnamed
 from rnnscan.protocols import ComposableCell, check_cell
 
@@ -69,42 +70,34 @@ class AdaptiveComputation(Wrapper):
             def micro_step(params: Any, carry: Any, x: Any, micro: Any) -> tuple[Any, Any]:
                 return inner(params, carry, (x, first + micro))
 
-            return self._ponder(micro_step, params, carry, x, has_keys=True)
+            return self._ponder(micro_step, params, carry, x)
 
         return step
 
-    def _ponder(self, cell: MicroStep, params: Any, carry: Any, x: Any, *, has_keys: bool = False) -> tuple[Any, Any]:
+    def _ponder(self, cell: MicroStep, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
         self._check_params(params)
         # Devices halt at different micro-steps, so a micro-step must not add up gradients over them.
         params = vary(params, varying(jax.typeof(x)))
-        # A branch with keys cannot be differentiated with jax 0.10, so there halted rows run to the end.
-        has_keys = has_keys or any(is_key(leaf) for leaf in jax.tree.leaves(carry))
         with unnamed():
             _, y = types = jax.eval_shape(cell, params["cell"], carry, _flagged(x, True), 0)
             _check_rows(x, *types)
-            state = self._run(cell, params, _State.initial(carry, y, x), x, skip=not has_keys)
+            state, _ = while_net(
+                lambda params, state: state.running.any(),
+                lambda params, state: self._advance(cell, params, x, state),
+                _State.initial(carry, y, x),
+                params=params,
+                max_steps=self.max_ponder,
+                memory=Memory(recompute="all"),
+                on_limit="stop",
+            )
         mean_carry, mean_y = jax.tree.map(_like, state.means, (carry, y))
         return mean_carry, (output_of(mean_y), state.ponder, *extras_of(mean_y))
 
-    def _run(self, cell: MicroStep, params: Any, state: "_State", x: Any, *, skip: bool) -> "_State":
-        """All micro-steps; with `skip` only until each row has halted."""
-
-        # The checkpoint keeps the carry before a micro-step. Without it the branch below keeps a copy of the
-        # parameters for each micro-step, because JAX stacks what a branch reads on its backward pass.
-        @partial(jax.checkpoint, prevent_cse=False)
-        def micro_step(state: _State, micro: Any) -> tuple[_State, None]:
-            advance = partial(self._advance, cell, params, x, micro)
-            if not skip:
-                return advance(state), None
-            return lax.cond(jnp.any(state.running), advance, lambda state: state, state), None
-
-        return lax.scan(micro_step, state, jnp.arange(self.max_ponder))[0]
-
-    def _advance(self, cell: MicroStep, params: Any, x: Any, micro: Any, state: "_State") -> "_State":
+    def _advance(self, cell: MicroStep, params: Any, x: Any, state: "_State") -> "_State":
         """One micro-step of the rows that have not halted."""
-        carry, y = cell(params["cell"], state.carry, _flagged(x, micro == 0), micro)
+        carry, y = cell(params["cell"], state.carry, _flagged(x, state.micro == 0), state.micro)
         halting = _halting(params["halting"], output_of(y))
-        ends = (state.total + halting >= 1 - self.epsilon) | (micro == self.max_ponder - 1)
+        ends = (state.total + halting >= 1 - self.epsilon) | (state.micro == self.max_ponder - 1)
         remainder = 1 - state.total
         weight = jnp.where(ends, remainder, halting)
         goes_on = state.running & ~ends
@@ -115,6 +108,7 @@ class AdaptiveComputation(Wrapper):
             total=jnp.where(goes_on, state.total + halting, state.total),
             running=goes_on,
             ponder=state.ponder + jnp.where(state.running, 1 + jnp.where(ends, remainder, 0), 0),
+            micro=state.micro + 1,
         )
 
     def _check_params(self, params: Any) -> None:
@@ -140,6 +134,7 @@ class _State(NamedTuple):
         total: the sum of the halting probabilities.
         running: which rows have not halted.
         ponder: N + R, once a row has halted.
+        micro: the number of micro-steps that have run.
     """
 
     carry: Any
@@ -147,6 +142,7 @@ class _State(NamedTuple):
     total: Array
     running: Array
     ponder: Array
+    micro: Array
 
     @classmethod
     def initial(cls, carry: Any, y: Any, x: Array) -> "_State":
@@ -157,7 +153,7 @@ class _State(NamedTuple):
         )
         mean_y = jax.tree.map(lambda leaf: zeros_sharded_like(x, leaf.shape, _wide(leaf.dtype)), y)
         wide = _wide(output_of(y).dtype)
-        return cls(carry, (mean_carry, mean_y), rows(wide), ~rows(bool), rows(wide))
+        return cls(carry, (mean_carry, mean_y), rows(wide), ~rows(bool), rows(wide), jnp.zeros((), jnp.int32))
 
 
 def _like(mean: Any, leaf: Any) -> Any:
@@ -214,8 +210,9 @@ def adaptive_computation(cell: ComposableCell, max_ponder: int, *, epsilon: floa
         p^n = h^n for n < N, and p^N = R
         s = sum_n p^n s^n,   y = sum_n p^n y^n,   ponder = N + R
 
-    Each row of the batch halts by itself. The loop over micro-steps does no work once all rows have halted. Under
-    `vmap`, and with keys, such as those of dropout, it always runs to the end.
+    Each row of the batch halts by itself. The loop over micro-steps ends once all rows have halted, forward and
+    backward (`rnnscan.while_net`). Second derivatives need forward mode once, as in `jax.hessian`: JAX cannot reverse the
+    backward pass of a loop that stops, once it is within a scan.
 
     The ponder cost is in y, `(N,)` per step. Add it to the loss, times a small factor:
 
