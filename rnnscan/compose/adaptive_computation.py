@@ -211,8 +211,8 @@ def adaptive_computation(cell: ComposableCell, max_ponder: int, *, epsilon: floa
         s = sum_n p^n s^n,   y = sum_n p^n y^n,   ponder = N + R
 
     Each row of the batch halts by itself. The loop over micro-steps ends once all rows have halted, forward and
-    backward (`rnnscan.while_net`). Second derivatives need forward mode once, as in `jax.hessian`: JAX cannot reverse the
-    backward pass of a loop that stops, once it is within a scan.
+    backward (`rnnscan.while_net`). Take second derivatives by `jax.hessian`, forward over reverse: reverse over reverse
+    is an error, because JAX cannot reverse a loop that stops within a scan.
 
     The ponder cost is in y, `(N,)` per step. Add it to the loss, times a small factor:
 

@@ -155,6 +155,7 @@ def test_integers_take_their_last_value_and_extras_come_last():
     assert (extra == count - 1).all()
 
 
+@pytest.mark.slow
 def test_recomputed_steps_and_windows_draw_the_same_masks():
     cell = rs.adaptive_computation(rs.dropout(cells.RNN(4), 0.4), 3)
     case = Case(cell)

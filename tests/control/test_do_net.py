@@ -96,7 +96,7 @@ def test_it_is_the_body_of_a_loop_and_calls_nets_of_nets():
         return {**carry, **rs.cond_net(odd, turn, None, params, {"a": carry["a"], "b": carry["b"]})}
 
     def looped(params, carry):
-        return jax.lax.scan(lambda carry, _: (body(params, carry), None), carry, length=4)[0]
+        return rs.while_net(lambda params, carry: carry["count"] < 4, body, carry, params=params, max_steps=9)[0]
 
     def by_hand(params, carry):
         for step in range(4):
