@@ -21,6 +21,7 @@ PACKAGES = [
     "rnnscan.control",
     "rnnscan.control.decoding",
     "rnnscan.insight",
+    "rnnscan.graph",
     "rnnscan.interop",
     "rnnscan.linen",
     "rnnscan.nets",

@@ -67,12 +67,13 @@ Atom: TypeAlias = Value | Constant
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """One operation: `outputs = primitive(inputs)`."""
+    """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs."""
 
     primitive: Any
     params: dict[str, Any]
     inputs: tuple[Atom, ...]
     outputs: tuple[Value, ...]
+    effects: Collection[Any] = ()
 
     @property
     def operation(self) -> Hashable:

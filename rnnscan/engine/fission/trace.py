@@ -76,5 +76,5 @@ class Inliner:
         if body is not None:
             return self.inline(body, [], inputs)
         outputs = tuple(Value(var.aval) for var in eqn.outvars)
-        self.equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), outputs))
+        self.equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), outputs, eqn.effects))
         return outputs

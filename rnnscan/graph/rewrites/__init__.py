@@ -1,0 +1,1 @@
+"""Rewrites of graphs: functions from a graph to a graph."""

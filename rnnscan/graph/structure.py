@@ -1,0 +1,101 @@
+"""The structure of a program: a key that is equal for programs that do the same operations on the same values."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend import core
+
+from rnnscan.engine.fission.program import Atom, Constant, Program, Value
+
+
+def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[Atom]) -> Hashable:
+    """The structure of a program.
+
+    Args:
+        program: the program.
+        inputs: its inputs, in the order that counts.
+        outputs: its outputs, likewise.
+    """
+    numbers = _Numbers(inputs)
+    equations = tuple(
+        (
+            equation.primitive,
+            _structure_of_parameter(equation.params),
+            numbers.read(equation.inputs),
+            numbers.add(equation.outputs),
+        )
+        for equation in program.equations
+    )
+    return tuple(value.aval for value in inputs), equations, numbers.read(outputs)
+
+
+class _Numbers:
+    """Numbers values in the order in which they are added."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self._numbers: dict[Any, int] = {}
+        self.add(inputs)
+
+    def add(self, values: Iterable[Any]) -> Hashable:
+        """Number values; their types."""
+        avals = []
+        for value in values:
+            self._numbers[value] = len(self._numbers)
+            avals.append(value.aval)
+        return tuple(avals)
+
+    def read(self, atoms: Iterable[Any]) -> Hashable:
+        """The numbers of values, and the values of constants."""
+        return tuple(
+            structure_of_array(atom.value)
+            if isinstance(atom, Constant)
+            else structure_of_array(atom.val)
+            if isinstance(atom, core.Literal)
+            else self._numbers[atom]
+            for atom in atoms
+        )
+
+
+def structure_of_array(array: Any) -> Hashable:
+    """A key that is equal for arrays of the same type and the same values, bit for bit."""
+    concrete = np.asarray(array)
+    return "array", concrete.shape, concrete.dtype, concrete.tobytes()
+
+
+def _structure_of_parameter(value: Any) -> Hashable:
+    """A key of an equation's parameter. Functions, such as rules for derivatives, are told apart by type alone."""
+    if isinstance(value, core.ClosedJaxpr):
+        return "closed", tuple(map(str, map(_type_of, value.consts))), _structure_of_jaxpr(value.jaxpr)
+    if isinstance(value, core.Jaxpr):
+        return _structure_of_jaxpr(value)
+    if isinstance(value, Mapping):
+        return "mapping", tuple((key, _structure_of_parameter(each)) for key, each in sorted(value.items(), key=_key))
+    if isinstance(value, tuple | list):
+        return type(value).__name__, tuple(map(_structure_of_parameter, value))
+    if isinstance(value, np.ndarray):
+        return structure_of_array(value)
+    if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
+        return "function", type(value).__qualname__
+    try:
+        hash(value)
+    except TypeError:
+        return "object", type(value).__qualname__, repr(value)
+    return value
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _type_of(array: Any) -> tuple[Any, Any]:
+    return getattr(array, "shape", ()), getattr(array, "dtype", type(array))
+
+
+def _structure_of_jaxpr(jaxpr: Any) -> Hashable:
+    numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars])
+    equations = tuple(
+        (eqn.primitive, _structure_of_parameter(eqn.params), numbers.read(eqn.invars), numbers.add(eqn.outvars))
+        for eqn in jaxpr.eqns
+    )
+    return tuple(var.aval for var in jaxpr.invars), equations, numbers.read(jaxpr.outvars)
