@@ -27,7 +27,8 @@ TYPED := --jaxtyping-packages=$(subst $(space),$(comma),$(subst rnnscan/,rnnscan
 TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 # What starts processes, or runs as long as a program does.
-PAGES := tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py
+PAGES := tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py \
+    tests/export/test_processes.py
 WITHOUT_PAGES := $(addprefix --ignore=,$(PAGES))
 # Where the tests are that give wrong types.
 WRONG_TYPES := $(shell grep -rl bad_input tests --include='test_*.py')

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rnnscan import attention as attention
 from rnnscan import cells as cells
 from rnnscan import checkpointing as checkpointing
+from rnnscan import export as export
 from rnnscan import graph as graph
 from rnnscan import interop as interop
 from rnnscan import truncated as truncated

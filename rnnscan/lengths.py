@@ -265,7 +265,7 @@ def _valid(function: str, tree: Any, seq_lengths: Any, mask: Any) -> Array:
     if not places:
         raise ValueError(f"{function}: there must be at least one array; got {tree!r}.")
     for where, leaf in places:
-        rows = len(seq_lengths) if mask is None else mask.shape[1]
+        rows = jnp.shape(seq_lengths)[0] if mask is None else mask.shape[1]
         steps = leaf.shape[:1] if mask is None else mask.shape[:1]
         if leaf.ndim < 2 or leaf.shape[:2] != (*steps, rows):
             expected = f"(T, {rows}, ...)" if mask is None else f"({mask.shape[0]}, {rows}, ...)"

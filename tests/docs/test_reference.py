@@ -20,6 +20,7 @@ PACKAGES = [
     "rnnscan.compose",
     "rnnscan.control",
     "rnnscan.control.decoding",
+    "rnnscan.export",
     "rnnscan.insight",
     "rnnscan.graph",
     "rnnscan.interop",

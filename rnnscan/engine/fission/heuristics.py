@@ -171,7 +171,12 @@ def using(heuristics: Heuristics) -> Iterator[None]:
 def heuristics() -> Heuristics:
     """The heuristics in force: those of `using`, else the backend's."""
     chosen: Heuristics | None = _chosen.value
-    return chosen or BACKENDS["cpu" if jax.default_backend() == "cpu" else "gpu"]
+    return chosen or for_platform(jax.default_backend())
+
+
+def for_platform(platform: str) -> Heuristics:
+    """The heuristics of a platform of JAX: "cpu", "cuda", "tpu" and others."""
+    return BACKENDS["cpu" if platform == "cpu" else "gpu"]
 
 
 def unbatchable(equation: Equation) -> bool:

@@ -1,0 +1,81 @@
+"""Read an export."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan._messages import listing
+from rnnscan.export import files
+from rnnscan.export.lower import read
+from rnnscan.export.manifest import Manifest, parse
+from rnnscan.export.parameters import decode_all
+from rnnscan.export.predictor import Predictor
+from rnnscan.export.specs import ArraySpec
+
+
+def load(path: str | Path) -> Predictor:
+    """Read what `save` wrote, for the default backend of JAX.
+
+    Nothing in the folder is unpickled or run as Python. The hash of every file is checked before any is parsed. No file
+    is read beyond the size that the manifest says, and links are not followed. Hashes protect from damage, not from
+    someone who can write a whole export with its manifest.
+
+    Args:
+        path: the folder.
+
+    Returns:
+        The exported function, with its parameters on the default device.
+
+    Raises:
+        FileNotFoundError: if there is no export.
+        ValueError: if a file is truncated, altered, missing, foreign, too large or a link; if the manifest is of a
+            newer version; if there is no program for the backend; or if the export holds 64-bit arrays, and
+            `jax_enable_x64` is off.
+        ImportError: if safetensors or flatbuffers is not installed.
+    """
+    folder = Path(path)
+    content = files.read_manifest(folder)
+    try:
+        manifest = parse(content)
+    except ValueError as error:
+        raise ValueError(files.refused(folder, str(error))) from error
+    platform = jax.export.default_export_platform()
+    if platform not in manifest.programs:
+        raise ValueError(
+            f"export.load: the export must have a program for {platform!r}, JAX's backend; got {str(folder)!r}, with "
+            f"programs for {listing(manifest.programs)}. Save it for {platform!r} too."
+        )
+    _check_x64(folder, manifest)
+    programs = manifest.programs[platform]
+    contents = files.read_files(folder, manifest.files, {manifest.parameters_file, *programs.values()})
+    try:
+        arrays = decode_all(manifest.parameters, contents[manifest.parameters_file])
+        functions = {}
+        for function, (inputs, outputs) in _signatures(manifest).items():
+            functions[function] = read(contents[programs[function]], inputs, outputs, platform)
+    except ValueError as error:
+        raise ValueError(files.refused(folder, str(error))) from error
+    return Predictor(manifest, platform, [jnp.asarray(array) for array in arrays], functions)
+
+
+def _signatures(manifest: Manifest) -> dict[str, tuple[list[ArraySpec], list[ArraySpec]]]:
+    """The specs of the leaves of the arguments and results of each program."""
+    params = [one.spec for one in manifest.parameters]
+    inputs = [manifest.inputs[name] for name in manifest.inputs]
+    signatures = {"predict": ([*params, *jax.tree.leaves(inputs)], jax.tree.leaves(manifest.outputs))}
+    if (stream := manifest.stream) is not None:
+        signatures["init"] = ([*params, *jax.tree.leaves(stream.x)], jax.tree.leaves(stream.carry))
+        given, returned = jax.tree.leaves((stream.carry, stream.x)), jax.tree.leaves((stream.carry, stream.y))
+        signatures["step"] = ([*params, *given], returned)
+    return signatures
+
+
+def _check_x64(folder: Path, manifest: Manifest) -> None:
+    specs = [spec for given, returned in _signatures(manifest).values() for spec in (*given, *returned)]
+    wide = sorted({spec.dtype for spec in specs if jnp.dtype(spec.dtype) != jax.dtypes.canonicalize_dtype(spec.dtype)})
+    if wide:
+        raise ValueError(
+            f"export.load: JAX must have 64-bit types for {str(folder)!r}; got {listing(wide)} there, and "
+            'jax_enable_x64 is off. Call jax.config.update("jax_enable_x64", True) first.'
+        )

@@ -1,0 +1,104 @@
+"""Lower a function to StableHLO for one platform, with the engine's choices for that platform."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from rnnscan._messages import listing
+from rnnscan.engine.fission import heuristics
+from rnnscan.export.effects import calls_python, side_effects
+from rnnscan.export.extras import import_extra
+from rnnscan.export.specs import ArraySpec, spec_of
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function that was lowered for one platform.
+
+    Attributes:
+        serialized: the result of `jax.export.Exported.serialize`.
+        outputs: the specs of its result, in the structure of the result.
+    """
+
+    serialized: bytes
+    outputs: Any
+
+
+def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], platform: str) -> Program:
+    """Lower `function(params, *arguments)` as a function of leaves.
+
+    The structure of the result is returned here and not in the program, so that a class of the user's is never needed
+    to read it. A gradient is not lowered.
+
+    Args:
+        function: the function.
+        params: the types of its parameters, any pytree.
+        arguments: the types of its other arguments.
+        platform: "cpu", "cuda", "tpu" or "rocm".
+
+    Raises:
+        ValueError: if the function has side effects.
+    """
+    leaves, structure = jax.tree.flatten((params, *arguments))
+    returned: list[Any] = []
+
+    def of_leaves(*leaves: Any) -> list[Any]:
+        outputs, tree = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        returned.append(tree)
+        return outputs
+
+    with heuristics.using(heuristics.for_platform(platform)), _without_source_lines():
+        jitted = jax.jit(of_leaves)
+        effects = side_effects(jitted.trace(*leaves).jaxpr)
+        if effects:
+            raise ValueError(
+                "export.save: the function must have no side effects, because a loaded program runs no Python; got "
+                f"{listing(effects)}. Remove callbacks and prints. Call while_net with on_limit='stop'."
+            )
+        exported = jax.export.export(jitted, platforms=[platform])(*leaves)
+    outputs = jax.tree.unflatten(returned[-1], [spec_of(aval) for aval in exported.out_avals])
+    import_extra("flatbuffers")
+    return Program(bytes(exported.serialize()), outputs)
+
+
+def read(serialized: bytes, inputs: list[ArraySpec], outputs: list[ArraySpec], platform: str) -> Callable[..., Any]:
+    """Read a program, checked against its specs.
+
+    Args:
+        serialized: the bytes of `Program`. Their hash must have been checked.
+        inputs: the specs of its arguments.
+        outputs: the specs of its results.
+        platform: the platform that it must be lowered for.
+
+    Raises:
+        ValueError: if it is no such program.
+    """
+    import_extra("flatbuffers")
+    try:
+        exported = jax.export.deserialize(bytearray(serialized))
+        found = [[spec_of(aval) for aval in avals] for avals in (exported.in_avals, exported.out_avals)]
+        runs_python = exported.ordered_effects or exported.unordered_effects or calls_python(exported)
+    except Exception as error:  # flatbuffers checks nothing itself, so any error may come.
+        raise ValueError(f"it is no program of jax.export that jax {jax.__version__} reads ({error!r})") from error
+    if found != [inputs, outputs] or platform not in exported.platforms:
+        raise ValueError(
+            f"it is a program for {exported.platforms} with other inputs or outputs than the manifest says"
+        )
+    if runs_python or exported.disabled_safety_checks:
+        raise ValueError("it has side effects or host callbacks")
+    return jax.jit(exported.call)
+
+
+@contextmanager
+def _without_source_lines() -> Iterator[None]:
+    """Leave out the paths and lines of the source, which locations of operations would show to whoever loads it."""
+    config: Any = jax.config
+    limit = config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", limit)

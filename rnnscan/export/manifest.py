@@ -1,0 +1,145 @@
+"""The manifest of an export: JSON that says what is in it, with the size and hash of every file."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rnnscan.export.files import FileSpec, is_file_name
+from rnnscan.export.parameters import Parameter
+from rnnscan.export.specs import ArraySpec, from_json, to_json
+
+
+FORMAT = "rnnscan.export"
+# Change it with the fields. A newer manifest is rejected.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The types of a streaming step: pytrees of specs.
+
+    Attributes:
+        x: one step's input.
+        carry: the carry.
+        y: one step's output.
+    """
+
+    x: Any
+    carry: Any
+    y: Any
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an export holds.
+
+    Attributes:
+        inputs: the specs of the inputs, in order, by name.
+        outputs: the specs of the result.
+        stream: the specs of a step; None if the function does not stream.
+        parameters: the parameters, in the order of the programs' arguments.
+        store: the dtype that weights were stored as, and the error that it makes in the outputs.
+        programs: the names of the files of the programs, by platform and by function: "predict", "init" and "step".
+        parameters_file: the name of the file of the parameters.
+        files: all files.
+        versions: of rnnscan and jax, and of the calling convention of `jax.export`.
+    """
+
+    inputs: dict[str, Any]
+    outputs: Any
+    stream: Stream | None
+    parameters: list[Parameter]
+    store: dict[str, Any]
+    programs: dict[str, dict[str, str]]
+    parameters_file: str
+    files: dict[str, FileSpec]
+    versions: dict[str, Any]
+
+
+def dump(manifest: Manifest) -> bytes:
+    """A manifest as JSON, with the SHA-256 of its other fields.
+
+    Raises:
+        TypeError: if inputs, outputs or the carry have nodes of other classes than JAX's own.
+    """
+    stream = manifest.stream
+    fields = {
+        "format": FORMAT,
+        "version": VERSION,
+        "versions": manifest.versions,
+        "inputs": [{"name": name, "spec": to_json(tree, name)} for name, tree in manifest.inputs.items()],
+        "outputs": to_json(manifest.outputs, "outputs"),
+        "stream": stream and {name: to_json(tree, name) for name, tree in vars(stream).items()},
+        "parameters": [
+            {"name": one.name, "spec": to_json(one.spec, one.name), "stored": one.stored, "error": one.error}
+            for one in manifest.parameters
+        ],
+        "store": manifest.store,
+        "programs": manifest.programs,
+        "parameters_file": manifest.parameters_file,
+        "files": {name: asdict(spec) for name, spec in manifest.files.items()},
+    }
+    return (json.dumps(fields | {"sha256": _fingerprint(fields)}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def parse(content: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        ValueError: if it is foreign, of a newer version, truncated or altered.
+    """
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"manifest.json is truncated or no JSON ({type(error).__name__}: {error})") from error
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise ValueError("manifest.json is foreign, it is none of rnnscan.export")
+    if isinstance(fields.get("version"), int) and fields["version"] > VERSION:
+        raise ValueError(
+            f"manifest.json has version {fields['version']}, newer than {VERSION}, of {fields.get('versions')}: update "
+            "rnnscan"
+        )
+    if fields.pop("sha256", None) != _fingerprint(fields):
+        raise ValueError("manifest.json has been altered, its SHA-256 differs")
+    try:
+        return _read(fields)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"manifest.json has fields that are not those of version {VERSION} ({error!r})") from error
+
+
+def _read(fields: Any) -> Manifest:
+    stream = fields["stream"]
+    manifest = Manifest(
+        inputs={one["name"]: from_json(one["spec"]) for one in fields["inputs"]},
+        outputs=from_json(fields["outputs"]),
+        stream=None if stream is None else Stream(**{name: from_json(tree) for name, tree in stream.items()}),
+        parameters=[_parameter(one) for one in fields["parameters"]],
+        store=fields["store"],
+        programs=fields["programs"],
+        parameters_file=fields["parameters_file"],
+        files={name: FileSpec(**spec) for name, spec in fields["files"].items()},
+        versions=fields["versions"],
+    )
+    for name, spec in manifest.files.items():
+        if not is_file_name(name) or type(spec.bytes) is not int or type(spec.sha256) is not str:
+            raise ValueError(f"the file {name!r}")
+    functions = {"predict"} if stream is None else {"predict", "init", "step"}
+    for platform, programs in manifest.programs.items():
+        if set(programs) != functions or not set(programs.values()) <= set(manifest.files):
+            raise ValueError(f"the programs for {platform!r}")
+    if manifest.parameters_file not in manifest.files:
+        raise ValueError("the file of the parameters")
+    return manifest
+
+
+def _parameter(one: Mapping[str, Any]) -> Parameter:
+    spec = from_json(one["spec"])
+    if not isinstance(spec, ArraySpec) or not isinstance(one["name"], str) or not isinstance(one["stored"], str):
+        raise ValueError(f"the parameter {one['name']!r}")
+    return Parameter(one["name"], spec, one["stored"], one["error"])
+
+
+def _fingerprint(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

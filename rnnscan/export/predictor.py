@@ -1,0 +1,142 @@
+"""An export that was loaded."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from rnnscan._messages import listing, nearest
+from rnnscan.export.manifest import Manifest, Stream
+from rnnscan.export.specs import ArraySpec, bind
+
+
+class Predictor:
+    """An exported function with its parameters. Made by `load`.
+
+    Arguments are checked against the manifest before anything runs. A program is compiled for each new size of the
+    dynamic axes. It has no gradient.
+
+    Attributes:
+        manifest: what the export holds, such as `manifest.inputs`, `manifest.outputs`, `manifest.parameters` and
+            `manifest.versions`.
+        platform: the platform whose program runs, such as "cpu".
+    """
+
+    def __init__(
+        self, manifest: Manifest, platform: str, params: list[Array], programs: dict[str, Callable[..., Any]]
+    ) -> None:
+        self.manifest = manifest
+        self.platform = platform
+        self._params = params
+        self._programs = programs
+
+    def __repr__(self) -> str:
+        """The inputs with their types."""
+        inputs = ", ".join(f"{name}={_shown(spec)}" for name, spec in self.manifest.inputs.items())
+        return f"Predictor({inputs}, platform={self.platform!r})"
+
+    @property
+    def streams(self) -> bool:
+        """Whether there are `init` and `step`."""
+        return self.manifest.stream is not None
+
+    def predict(self, *inputs: Any, **named: Any) -> Any:
+        """Run the function.
+
+        Args:
+            inputs: the inputs, in order.
+            named: inputs by name, in place of the last ones.
+
+        Returns:
+            The result of the function that was saved.
+
+        Raises:
+            TypeError: if an input is missing, unknown or given twice, or has another structure or dtype.
+            ValueError: if an input has another rank or size.
+        """
+        given = self._by_name(inputs, named)
+        sizes: dict[str, int] = {}
+        leaves = [
+            leaf
+            for name, specs in self.manifest.inputs.items()
+            for leaf in bind(given[name], specs, name, sizes, "predict")
+        ]
+        return self._run("predict", leaves, self.manifest.outputs)
+
+    def init(self, **sizes: int) -> Any:
+        """Make the carry that a stream starts from.
+
+        Args:
+            sizes: the sizes of the dynamic axes of one step's input, such as `N=8`. The default of each is 1.
+
+        Returns:
+            The initial carry.
+
+        Raises:
+            ValueError: if the function does not stream, or a size is unknown or below 1.
+        """
+        stream = self._stream("init")
+        known = sorted({size for spec in jax.tree.leaves(stream.x) for size in spec.shape if isinstance(size, str)})
+        for name, size in sizes.items():
+            if name not in known or size < 1:
+                raise ValueError(
+                    f"init: sizes must be at least 1, of the dynamic axes {listing(known)}; got {name}={size!r}."
+                )
+
+        def zeros(spec: ArraySpec) -> Array:
+            shape = [sizes.get(size, 1) if isinstance(size, str) else size for size in spec.shape]
+            return jnp.zeros(shape, spec.dtype)
+
+        return self._run("init", jax.tree.leaves(jax.tree.map(zeros, stream.x)), stream.carry)
+
+    def step(self, carry: Any, x: Any) -> tuple[Any, Any]:
+        """Run one step.
+
+        Args:
+            carry: the carry, from `init` or the last step.
+            x: one step's input, `(N, ...)`.
+
+        Returns:
+            The new carry, and the output of the step.
+
+        Raises:
+            TypeError: if the carry or input has another structure or dtype.
+            ValueError: if it has another rank or size, or the function does not stream.
+        """
+        stream = self._stream("step")
+        sizes: dict[str, int] = {}
+        leaves = [*bind(carry, stream.carry, "carry", sizes, "step"), *bind(x, stream.x, "x", sizes, "step")]
+        return self._run("step", leaves, (stream.carry, stream.y))
+
+    def _run(self, function: str, leaves: list[Any], outputs: Any) -> Any:
+        returned = self._programs[function](*self._params, *leaves)
+        return jax.tree.unflatten(jax.tree.structure(outputs), returned)
+
+    def _stream(self, function: str) -> Stream:
+        if self.manifest.stream is None:
+            raise ValueError(
+                f"{function}: the exported function must stream; got {self!r}, which does not. Export a net that runs "
+                "in pieces, or pass `cell` to rnnscan.export.save."
+            )
+        return self.manifest.stream
+
+    def _by_name(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        known = list(self.manifest.inputs)
+        for name in named:
+            if name not in known:
+                raise TypeError(f"predict: the inputs must be {listing(known)}; got {name!r}.{nearest(name, known)}")
+        positional = dict(zip(known, inputs, strict=False))
+        twice = positional.keys() & named.keys()
+        given = {**positional, **named}
+        if len(inputs) > len(known) or twice or len(given) < len(known):
+            raise TypeError(
+                f"predict: the inputs must be {listing(known)}, each once; got {len(inputs)} in order, and "
+                f"{listing(named)} by name."
+            )
+        return given
+
+
+def _shown(specs: Any) -> Any:
+    return str(specs) if isinstance(specs, ArraySpec) else jax.tree.map(str, specs)

@@ -1,0 +1,170 @@
+"""Write an export."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rnnscan._messages import describe
+from rnnscan.export import files, quantize
+from rnnscan.export.extras import import_extra
+from rnnscan.export.lower import Program, lower
+from rnnscan.export.manifest import Manifest, Stream, dump
+from rnnscan.export.parameters import encode_all
+from rnnscan.export.specs import spec_of
+from rnnscan.export.streaming import Steps, check_carry, steps_of
+from rnnscan.export.symbols import Axes, symbolic_types
+
+
+def save(
+    path: str | Path,
+    fn: Callable[..., Any],
+    params: Any,
+    inputs: Sequence[Any] | Mapping[str, Any],
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    dynamic: Axes = ("T", "N"),
+    *,
+    cell: Any = None,
+    store: quantize.Store | None = None,
+) -> None:
+    """Write `fn(params, *inputs)` to a folder that `load` runs without the code of `fn`.
+
+    The folder holds a StableHLO program for each platform, the parameters as safetensors, and a manifest with the hash
+    of every file. An old export there is replaced in one step: if the process is killed, the old one stays whole. Only
+    one process may write. Gradients are not exported, and a net runs without random choices such as dropout.
+
+    Each program is lowered with the engine's choices for its platform; no such device is needed. If the number of steps
+    is dynamic, the engine runs all work step by step. Fix it, with `dynamic=(None, "N")`, to let the engine batch work.
+
+    Args:
+        path: the folder.
+        fn: a net, or any function of `params` and the inputs. It returns arrays in dictionaries, lists and tuples.
+        params: the parameters, any pytree of arrays.
+        inputs: an example of each input, or its `jax.ShapeDtypeStruct`, in the order of the arguments of `fn`. A
+            dictionary has them by the names of the arguments. An input may be a pytree.
+        platforms: the platforms to lower for: "cpu", "cuda", "tpu", "rocm".
+        dynamic: the names of the leading axes of each input, whose sizes may change between calls. None is a fixed
+            axis. For inputs with different axes pass a dictionary: `{"xs": ("T", "N"), "seq_lengths": ("N",)}`.
+        cell: the cell or net that `Predictor.step` runs, with parameters `params`, if `fn` is a function. Its input is
+            one step of the first input. A net needs none: it streams if it runs in pieces.
+        store: "bfloat16" stores floating-point parameters as bfloat16. "int8" stores those with two axes or more as
+            int8, with a scale for each index of the last axis. Loading gives them their own dtype back. The manifest
+            has the error of each parameter and, if the inputs are arrays, of the outputs. None: exact.
+
+    Raises:
+        TypeError: if a parameter, input or output is no array.
+        ValueError: if an argument has a wrong value, or `fn` has side effects.
+        FileExistsError: if the folder holds other files.
+        ImportError: if safetensors or flatbuffers is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> net = rs.layer(rs.cells.LSTM(4))
+        >>> params = net.init(jax.random.key(0), input_size=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rs.export.save(folder, net, params, [jnp.ones((10, 2, 3))], platforms=["cpu"])
+        ...     loaded = rs.export.load(folder)
+        >>> carry, ys = loaded.predict(jnp.ones((7, 5, 3)))
+        >>> ys.shape
+        (7, 5, 4)
+        >>> carry, y = loaded.step(loaded.init(N=2), jnp.ones((2, 3)))
+        >>> y.shape
+        (2, 4)
+    """
+    folder = Path(path)
+    files.check_target(folder)
+    quantize.check_store(store)
+    _check_platforms(platforms)
+    for module in ("safetensors", "flatbuffers"):
+        import_extra(module)
+    given, called = _by_name(fn, inputs)
+    types = symbolic_types(given, dynamic)
+    steps = steps_of(fn, cell, types)
+    parameters, arrays, tensors = encode_all(params, store)
+    restored = jax.tree.unflatten(jax.tree.structure(params), arrays)
+    lowered = {platform: _lower(called, steps, restored, types, platform) for platform in platforms}
+    first = lowered[platforms[0]]
+
+    contents = {"parameters": ("safetensors", tensors)}
+    for platform, functions in lowered.items():
+        contents |= {f"{name}.{platform}": ("jax_export", program.serialized) for name, program in functions.items()}
+    named = {stem: files.name_of(stem, *content) for stem, content in contents.items()}
+    manifest = Manifest(
+        inputs={name: jax.tree.map(spec_of, tree) for name, tree in types.items()},
+        outputs=first["predict"].outputs,
+        stream=_stream(steps, first),
+        parameters=parameters,
+        store=_store(store, called, params, restored, list(given.values())),
+        programs={
+            platform: {name: named[f"{name}.{platform}"][0] for name in functions}
+            for platform, functions in lowered.items()
+        },
+        parameters_file=named["parameters"][0],
+        files=dict(named.values()),
+        versions={name: version(name) for name in ("rnnscan", "jax", "jaxlib")},
+    )
+    files.write_all(folder, dump(manifest), {named[stem][0]: content for stem, (_, content) in contents.items()})
+
+
+def _check_platforms(platforms: Sequence[str]) -> None:
+    known = ("cpu", "cuda", "rocm", "tpu")
+    if isinstance(platforms, str) or not platforms or not set(platforms) <= set(known):
+        raise ValueError(f"export.save: `platforms` must be some of {known}; got {platforms!r}.")
+
+
+def _by_name(fn: Any, inputs: Any) -> tuple[dict[str, Any], Callable[..., Any]]:
+    """The inputs by name, and the function of params and their values in order."""
+    if isinstance(inputs, Mapping):
+        names = list(inputs)
+        if not names:
+            raise ValueError("export.save: there must be an input; got an empty dictionary.")
+        return dict(inputs), lambda params, *values: fn(params, **dict(zip(names, values, strict=True)))
+    if not isinstance(inputs, list | tuple) or not inputs:
+        raise TypeError(
+            "export.save: `inputs` must be a list, tuple or dictionary with an example of each input; got "
+            f"{describe(inputs)}. Write [xs] for a function of one input."
+        )
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [name for name, one in inspect.signature(fn).parameters.items() if one.kind in kinds][1:]
+    names = [known[number] if number < len(known) else f"input_{number}" for number in range(len(inputs))]
+    return dict(zip(names, inputs, strict=True)), fn
+
+
+def _lower(
+    called: Callable[..., Any], steps: Steps | None, params: Any, types: dict[str, Any], platform: str
+) -> dict[str, Program]:
+    """The programs for one platform, by name."""
+    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+    programs = {"predict": lower(called, params, list(types.values()), platform)}
+    if steps is not None:
+        programs["init"] = lower(steps.init, params, [steps.x], platform)
+        carry = jax.eval_shape(steps.init, params, steps.x)
+        programs["step"] = lower(steps.step, params, [carry, steps.x], platform)
+    return programs
+
+
+def _stream(steps: Steps | None, programs: dict[str, Program]) -> Stream | None:
+    if steps is None:
+        return None
+    carry = programs["init"].outputs
+    after, y = programs["step"].outputs
+    check_carry(carry, after)
+    return Stream(jax.tree.map(spec_of, steps.x), carry, y)
+
+
+def _store(store: Any, called: Callable[..., Any], params: Any, restored: Any, inputs: list[Any]) -> dict[str, Any]:
+    """The storage, and the largest error that it makes in the outputs for these inputs."""
+    error = None
+    if store is not None and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in jax.tree.leaves(inputs)):
+        run = jax.jit(lambda params: called(params, *inputs))
+        pairs = zip(*(jax.tree.leaves(run(tree)) for tree in (params, restored)), strict=True)
+        error = max((float(np.abs(np.subtract(b, a, dtype=np.float64)).max(initial=0)) for a, b in pairs), default=0.0)
+        error = error if np.isfinite(error) else None
+    return {"dtype": store, "largest_error_of_outputs": error}

@@ -1,0 +1,38 @@
+"""What the tests of exports share: a net that streams, with random parameters, and a function that is lowered fast."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import rnnscan as rs
+
+
+NET = rs.chain(rs.layer(rs.cells.LSTM(4)), rs.layer(rs.dropout(rs.cells.LSTM(5), 0.5)))
+XS = jax.ShapeDtypeStruct((9, 2, 3), jnp.float32)
+
+
+def random_params(net: Any) -> Any:
+    random = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), 3))
+    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), shapes)
+
+
+def sequence(steps: int, rows: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(steps + rows).normal(size=(steps, rows, 3)), jnp.float32)
+
+
+def save_small(folder: Path, scale: float, **options: Any) -> None:
+    """Save `scale * x @ kernel`, whose outputs tell with which scale it was saved."""
+    params = {"kernel": jnp.ones((3, 4)), "scale": jnp.asarray(scale)}
+    rs.export.save(folder, _small, params, [jnp.ones((2, 3))], ["cpu"], ("N",), **options)
+
+
+def saved_scale(folder: Path) -> float:
+    return float(rs.export.load(folder).predict(jnp.ones((2, 3)))[0, 0]) / 3
+
+
+def _small(params: Any, x: Any) -> Any:
+    return params["scale"] * (x @ params["kernel"])
