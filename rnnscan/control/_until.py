@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._messages import describe, is_count
+from rnnscan._varying import vary, varying
 from rnnscan.checkpointing import NestedScan
 from rnnscan.engine.fission.run_until import run_until
 from rnnscan.engine.observing import inside_scan
@@ -74,6 +75,7 @@ def run(
         The number of steps, the carry, ys, and whether the condition still holds after the last step.
     """
     with inside_scan(), speaking_of(function):
+        carry = vary(carry, _axes_of_stops(lambda carry: go_on(params, carry), carry))
         call = prepare(cell, params, carry, xs, length=max_steps, memory=memory, engine="auto")
         if call.info.has_side_effects:
             raise ValueError(
@@ -153,6 +155,14 @@ def speaking_of(function: str) -> Iterator[None]:
             raise
         body = "`body`" if function == "while_net" else "a cell"
         raise type(error)(message.replace("scan:", f"{function}:").replace("a cell", body)) from error
+
+
+def _axes_of_stops(go_on: Callable[[Any], Any], carry: Any) -> frozenset[str]:
+    """The axes of a mesh over which devices stop at different steps, under `jax.shard_map`. The carry then varies."""
+    if not any(varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)):
+        return frozenset()
+    (stops,) = jax.make_jaxpr(go_on)(carry).out_avals
+    return varying(stops)
 
 
 def _closes_over_arrays(traced: Any, params: Any) -> bool:

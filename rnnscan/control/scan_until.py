@@ -10,6 +10,7 @@ from jaxtyping import Array, Integer
 from rnnscan import _checks as checks
 from rnnscan._messages import describe, leaves_with_places
 from rnnscan._step_wrappers import one_step, skip_padding
+from rnnscan._varying import vary, varying
 from rnnscan.control import _until
 from rnnscan.engine.prepare import cell_step
 from rnnscan.engine.program_cache import run_compiled
@@ -106,7 +107,9 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         new_carry, y, stopped = jax.eval_shape(step, params, carry, jax.tree.map(one_step, xs))
     _check_rows(stopped, new_carry, y)
     running = jnp.ones(stopped.shape, bool)
-    state = (carry, running, jnp.zeros(stopped.shape, jnp.int32))
+    # Under `shard_map` devices stop at different steps where their carries differ.
+    axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)))
+    state = vary((carry, running, jnp.zeros(stopped.shape, jnp.int32)), axes)
     _, (carry, _, count), ys, _ = _until.run(
         "scan_until", until, params, state, xs, lambda _, state: state[1].any(), **options
     )

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 import rnnscan as rs
 from rnnscan import cells
@@ -139,3 +140,23 @@ def test_wrong_arguments(change, error, match):
     given |= {"stop": lambda p, c, y: c > 2, "max_steps": 4, **change}
     with pytest.raises(error, match=match):
         rs.scan_until(**given)
+
+
+def test_under_shard_map_each_device_stops_by_its_rows(x64):
+    params, carry, xs = arguments()
+
+    def total(params, carry, xs):
+        last, ys, count = rs.scan_until(CELL, params, carry, xs, stop, STEPS, memory=rs.Memory(segment=3))
+        return ys.sum() + (last[1] ** 2).sum(), count
+
+    def local(params, carry, xs):
+        loss, count = total(params, carry, xs)
+        return jax.lax.psum(loss, "rows"), count
+
+    rows, mesh = PartitionSpec("rows"), jax.make_mesh((2,), ("rows",), (AxisType.Auto,), devices=jax.devices()[:2])
+    specs = (PartitionSpec(), rows, PartitionSpec(None, "rows"))
+    spread = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(PartitionSpec(), rows))
+    found, wanted = (
+        jax.jit(jax.grad(run, argnums=(0, 1, 2), has_aux=True))(params, carry, xs) for run in (spread, total)
+    )
+    assert_close(jax.device_get(found), jax.device_get(wanted))

@@ -117,6 +117,48 @@ def test_each_example_of_a_vmap_stops_by_itself(x64, memory):
     assert len(set(map(int, steps))) == 3
 
 
+def test_a_vmap_of_a_vmap(x64):
+    params, (hidden, other) = arguments()
+    starts = jnp.stack([hidden, 3 * hidden, 5 * hidden, 9 * hidden]).reshape(2, 2, *hidden.shape)
+
+    def of_one(start):
+        carry, steps = by_while_net(params, (start, other), memory=rs.Memory(segment=4))
+        return loss(carry), steps
+
+    gradient = jax.grad(of_one, has_aux=True)
+    nested, steps = jax.jit(jax.vmap(jax.vmap(gradient)))(starts)
+    flat, flat_steps = jax.jit(jax.vmap(gradient))(starts.reshape(4, *hidden.shape))
+    assert_close(nested, flat.reshape(nested.shape))
+    assert steps.ravel().tolist() == flat_steps.tolist()
+    assert len(set(flat_steps.tolist())) > 2
+
+
+def selected_sizes(jaxpr):
+    """The sizes of all values that a jaxpr selects, within loops too."""
+    sizes = [0]
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "select_n":
+            sizes.append(max(var.aval.size for var in eqn.outvars))
+        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda leaf: hasattr(leaf, "eqns") or hasattr(leaf, "jaxpr")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                sizes += selected_sizes(inner)
+    return sizes
+
+
+def test_a_step_of_a_vmap_selects_no_stack_of_all_steps():
+    """JAX selects the whole carry of a loop whose condition is batched: time would be quadratic in the limit."""
+    params, (hidden, other) = arguments()
+
+    def total(start):
+        return loss(by_while_net(params, (start, other), max_steps=1000, on_limit="stop")[0])
+
+    starts = jnp.stack([hidden, 5 * hidden])
+    sizes = selected_sizes(jax.make_jaxpr(jax.vmap(jax.grad(total)))(starts).jaxpr)
+    assert max(sizes) >= starts.size
+    assert max(sizes) < 16 * starts.size  # A chunk at most; a stack has 1000 steps.
+
+
 def test_finite_differences(x64):
     params, carry = arguments()
     check_grads(lambda params: by_while_net(params, carry)[0], (params,), order=1, modes=["rev", "fwd"])
@@ -331,9 +373,7 @@ def test_under_shard_map_each_device_stops_by_its_rows(x64):
     rows = jnp.concatenate([hidden[:2], 9 * hidden[:2]])
 
     def of_rows(params, rows):
-        varying = tuple(jax.typeof(rows).manual_axis_type.varying)
-        start = (rows, jax.lax.pcast(other, varying, to="varying") if varying else other)
-        carry, steps = by_while_net(params, start, on_limit="stop")
+        carry, steps = by_while_net(params, (rows, other), on_limit="stop")
         return (carry[0] ** 3).sum(), steps
 
     def local(params, rows):

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
+from rnnscan.engine.fission.execute.examples import greatest, hold
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.execute.linear_tangents import is_float, is_zero, linear_tangents
 
@@ -77,14 +79,16 @@ def counted_loop(
     Returns:
         The state, leaves `(blocks.length, ...)` and leaves `(limit, ...)`, with zeros where no trip writes.
     """
-    step_types = [jax.eval_shape(lambda leaf: leaf[: blocks.size], leaf) for leaf in steps]
-    once_types = [jax.eval_shape(lambda leaf: leaf[0], leaf) for leaf in once]
-    traced, types = jax.make_jaxpr(trip, return_shape=True)(list(state), step_types, once_types)
+    bounds = [jnp.asarray(count, jnp.int32), jnp.asarray(blocks.offset, jnp.int32)]
+    # Under `shard_map` each device may have its own count. Then the state, and what is read at an index, vary too.
+    state = vary(list(state), varying(jax.typeof(bounds[0])) | varying(jax.typeof(bounds[1])))
+    step_types = jax.eval_shape(lambda steps, at: [blocks.read(leaf, at) for leaf in steps], list(steps), bounds[0])
+    once_types = jax.eval_shape(lambda once, at: [leaf[at] for leaf in once], list(once), bounds[0])
+    traced, types = jax.make_jaxpr(trip, return_shape=True)(state, step_types, once_types)
     consts = list(traced.consts)
     loop = _Loop(traced.jaxpr, tuple(map(len, types)), limit, blocks.length, blocks.size, back)
     del traced  # JAX caches the functions of the loop, which must not hold arrays of this trace.
-    bounds = [jnp.asarray(count, jnp.int32), jnp.asarray(blocks.offset, jnp.int32)]
-    return _differentiable(loop)(bounds, consts, list(state), list(steps), list(once))
+    return _differentiable(loop)(bounds, consts, state, list(steps), list(once))
 
 
 def scan_counted(
@@ -137,19 +141,25 @@ class _Loop:
         new_once = [zeros_of_type(aval, self.limit, new_axis=True) for aval in types[sum(self.results[:2]) :]]
         saved = [zeros_of_type(jax.typeof(leaf), self.limit, new_axis=True) for leaf in state if save]
 
+        trips = greatest(count)
+
         def body(given: Any) -> Any:
             done, state, new_steps, new_once, saved = given
-            at = count - 1 - done if self.back else done
+            at = trips - 1 - done if self.back else done
+            runs = at < count
             saved = [each.write(stack, leaf[None], at) for stack, leaf in zip(saved, state, strict=save)]
-            state, made_steps, made_once = self.trip(
+            new_state, made_steps, made_once = self.trip(
                 consts, state, [blocks.read(leaf, at) for leaf in steps], [each.read(leaf, at)[0] for leaf in once]
             )
+            before = [blocks.read(stack, at) for stack in new_steps]
+            made_steps = hold(runs, made_steps, before)
+            made_once = hold(runs, made_once, [each.read(stack, at)[0] for stack in new_once])
             new_steps = [blocks.write(*pair, at) for pair in zip(new_steps, made_steps, strict=True)]
             new_once = [each.write(stack, leaf[None], at) for stack, leaf in zip(new_once, made_once, strict=True)]
-            return done + 1, state, new_steps, new_once, saved
+            return done + 1, hold(runs, new_state, state), new_steps, new_once, saved
 
-        start = (jnp.zeros_like(count), list(state), new_steps, new_once, saved)
-        _, *results, saved = lax.while_loop(lambda given: given[0] < count, body, start)
+        start = (jnp.zeros_like(trips), list(state), new_steps, new_once, saved)
+        _, *results, saved = lax.while_loop(lambda given: given[0] < trips, body, start)
         return tuple(results), saved
 
 

@@ -13,9 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.fission.execute.backward import Backward, zero_sum
 from rnnscan.engine.fission.execute.counted_loop import Blocks, counted_loop, scan_counted
+from rnnscan.engine.fission.execute.examples import any_example, hold
 from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.execute.linear_tangents import is_float, is_zero, linear_tangents
@@ -78,24 +80,30 @@ class Steps:
         """Run it. Without `save` the saved values are empty."""
         step, program = self.plan.step, self.plan.returning(save=save)
         values: dict[Value, Any] = dict(zip(program.invariant, arguments.constants, strict=True))
-        varying = program.equations
+        equations = program.equations
         if not self.prints:
             split = self.plan.forward(save=save)
-            program, varying, values = split.program, split.varying, invariant_values([split], arguments.constants)
+            program, equations, values = split.program, split.varying, invariant_values([split], arguments.constants)
         stacks = [zeros_of_type(_type(atom), self.length, new_axis=True) for atom in program.stacked]
         each = Blocks(self.length, 1)
 
         def body(given: Any) -> Any:
-            at, carry, stacks = given
+            at, runs, count, carry, stacks = given
             x = [each.read(leaf, at)[0] for leaf in arguments.xs]
             known = {**values, **dict(zip([*step.carry, *step.x], [*carry, *x], strict=True))}
-            evaluate(varying, known)
+            evaluate(equations, known)
             made = [read(atom, known) for atom in program.stacked]
+            made = hold(runs, made, jax.tree.map(jnp.zeros_like, made))
             stacks = [each.write(stack, leaf[None], at) for stack, leaf in zip(stacks, made, strict=True)]
-            return at + 1, [read(atom, known) for atom in program.new_carry], stacks
+            carry = hold(runs, [read(atom, known) for atom in program.new_carry], carry)
+            count = count + runs
+            return at + 1, runs & stop.goes_on(go_on, count, carry), count, carry, stacks
 
-        start = (jnp.zeros_like(stop.bound), arguments.carry, stacks)
-        count, carry, stacks = lax.while_loop(lambda given: stop.goes_on(go_on, *given[:2]), body, start)
+        none = jnp.zeros_like(stop.bound)
+        runs = stop.goes_on(go_on, none, arguments.carry)
+        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
+        start = (jnp.int32(0), runs, none, arguments.carry, stacks)
+        _, _, count, carry, stacks = lax.while_loop(lambda given: any_example(given[1]), body, start)
         ys, kept, carries = cut(stacks, [step.y_size, len(step.kept) if save else 0])
         return Results(count, carry, ys), self.saved(arguments, kept, carries, count)
 
@@ -157,17 +165,20 @@ class Segments:
         starts = [zeros_of_type(jax.typeof(leaf), self.segments, new_axis=True) for leaf in arguments.carry if save]
 
         def body(given: Any) -> Any:
-            at, carry, ys, starts = given
-            segment = at // size
+            segment, runs, count, carry, ys, starts = given
             starts = [each.write(stack, leaf[None], segment) for stack, leaf in zip(starts, carry, strict=save)]
             xs = [blocks.read(leaf, segment) for leaf in arguments.xs]
-            inner_stop = stop._replace(bound=jnp.minimum(stop.bound - at, size))
+            inner_stop = stop._replace(bound=jnp.where(runs, jnp.minimum(stop.bound - count, size), 0))
             made, _ = self.inner.run(go_on, inner_stop, Arguments(arguments.constants, carry, xs), save=False)
             ys = [blocks.write(stack, block, segment) for stack, block in zip(ys, made.ys, strict=True)]
-            return at + made.count, made.carry, ys, starts
+            count = count + made.count
+            return segment + 1, runs & stop.goes_on(go_on, count, made.carry), count, made.carry, ys, starts
 
-        start = (jnp.zeros_like(stop.bound), arguments.carry, ys, starts)
-        count, carry, ys, starts = lax.while_loop(lambda given: stop.goes_on(go_on, *given[:2]), body, start)
+        none = jnp.zeros_like(stop.bound)
+        runs = stop.goes_on(go_on, none, arguments.carry)
+        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
+        start = (jnp.int32(0), runs, none, arguments.carry, ys, starts)
+        _, _, count, carry, ys, starts = lax.while_loop(lambda given: any_example(given[1]), body, start)
         return Results(count, carry, ys), SavedStarts(arguments, starts, count)
 
     def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> SavedStarts:
