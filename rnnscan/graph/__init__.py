@@ -6,4 +6,13 @@ from rnnscan.graph.names import Name as Name
 from rnnscan.graph.node import Captured as Captured
 from rnnscan.graph.node import Node as Node
 from rnnscan.graph.node import SubgraphIO as SubgraphIO
+from rnnscan.graph.rewrites.dead_ends import remove_dead_ends as remove_dead_ends
+from rnnscan.graph.rewrites.engine_passes import ENGINE_PASSES as ENGINE_PASSES
+from rnnscan.graph.rewrites.merge_common import merge_common as merge_common
+from rnnscan.graph.rewrites.rename import fuse_names as fuse_names
+from rnnscan.graph.rewrites.rename import rename_input as rename_input
+from rnnscan.graph.rewrites.rename import rename_output as rename_output
+from rnnscan.graph.rewrites.replace import replace as replace
+from rnnscan.graph.rewrites.reshapes import remove_reshapes_for_dot as remove_reshapes_for_dot
+from rnnscan.graph.rewrites.round_trips import fuse_round_trips as fuse_round_trips
 from rnnscan.graph.trace import trace as trace

@@ -1,1 +1,1 @@
-"""Rewrites of graphs: functions from a graph to a graph."""
+"""Rewrites: functions from a graph to a graph of the same function."""

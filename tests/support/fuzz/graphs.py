@@ -1,6 +1,8 @@
 """A random cell against its graph: trace, any rewrites, back to a cell; equal values and gradients."""
 
+import dataclasses
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import jax
@@ -11,13 +13,29 @@ import pytest
 import rnnscan as rs
 from fuzz.compare import Comparison, Run, UnequalError
 from fuzz.random_cells import Case
+from rnnscan.engine.fission.program import read
+from rnnscan.graph.run import GraphFunction
 
 
 # The seeds of `make test-all`.
 SEEDS = 500
 # One graph in so many is also scanned, by the cell's own memory choice.
 SCAN_EVERY = 10
-REWRITES: dict[str, Callable[[Any], Any]] = {}
+REWRITES: dict[str, Callable[[Any], Any]] = {
+    **rs.graph.ENGINE_PASSES,
+    **{
+        rewrite.__name__: rewrite
+        for rewrite in (
+            rs.graph.fuse_names,
+            rs.graph.fuse_round_trips,
+            rs.graph.merge_common,
+            rs.graph.remove_dead_ends,
+            rs.graph.remove_reshapes_for_dot,
+        )
+    },
+    "rename_output": lambda graph: _rename(graph),
+    "replace": lambda graph: _replace(graph),
+}
 
 
 def random_seeds(quick: tuple[int, ...]) -> list[Any]:
@@ -51,8 +69,7 @@ class GraphComparison(Comparison):
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         random = np.random.default_rng([case.seed, 9])
-        count = int(random.integers(0, 7)) if REWRITES else 0
-        self.rewrites = [str(random.choice(list(REWRITES))) for _ in range(count)]
+        self.rewrites = [str(random.choice(list(REWRITES))) for _ in range(random.integers(1, 7))]
 
     def check(self) -> None:
         step = self._step(lambda cell, *arguments: cell)
@@ -67,6 +84,15 @@ class GraphComparison(Comparison):
         assert graph == rs.graph.trace(cell, *arguments), "traced again, the graph is another"
         for name in self.rewrites:
             graph = REWRITES[name](graph)
+            assert set(graph.undefined()) <= set(graph.inputs), f"{name}: a reader was left without its value"
+            names = [*graph.inputs, *graph.producers()]
+            assert len(set(names)) == len(names) == len(graph.names), f"{name}: two values with one name"
+        live = rs.graph.remove_dead_ends(graph)
+        wanted = {node.id for node in graph.nodes if node.has_effects}
+        wanted.update(graph.path([], [name for name in graph.outputs.values() if isinstance(name, rs.graph.Name)]))
+        assert len(live.nodes) >= len(wanted), "a live node is gone"
+        if not any(node.has_effects for node in graph.nodes):
+            assert len(live.nodes) == len(wanted), "a dead end stays"
         return graph.to_cell()
 
     def _step(self, change: Callable[..., Any]) -> Run:
@@ -77,13 +103,22 @@ class GraphComparison(Comparison):
 
         return run
 
+    def _memory(self, cell: Any) -> rs.Memory:
+        """The case's memory choice, without labels of dead ends: a rewrite may have removed these."""
+        memory = self.case.memory
+        if not isinstance(cell, GraphFunction) or memory.recompute == "all":
+            return memory
+        labels = {label for own in cell.labels.values() for label in own}
+        labels.update(one.params["name"] for one in cell.program.equations if one.primitive.name == "name")
+        return dataclasses.replace(memory, recompute=tuple(one for one in memory.recompute if one in labels))
+
     def _scan(self, change: Callable[..., Any]) -> Run:
         case = self.case
 
         def run(params: Any, closed: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
             carry = jax.tree.map(jnp.asarray, carry)
             cell = change(case.cell(closed), params, carry, jax.tree.map(_first, xs))
-            options = {**case.rows_and_order, "memory": case.memory, "unroll": case.unroll}
+            options = {**case.rows_and_order, "memory": self._memory(cell), "unroll": case.unroll}
             return rs.scan(cell, params, carry, xs, length=case.length, **options)
 
         return run
@@ -92,3 +127,34 @@ class GraphComparison(Comparison):
 def _first(leaf: Any) -> Any:
     """The input of the first step; zeros, where there is none."""
     return leaf[0] if leaf.shape[0] else jnp.zeros(leaf.shape[1:], leaf.dtype)
+
+
+def _rename(graph: Any) -> Any:
+    """Rename the last result that a node makes."""
+    if not graph.nodes or not graph.nodes[-1].outputs:
+        return graph
+    bases = {name.base for name in graph.names.values()}
+    free = next(name for name in (f"renamed {number}" for number in count()) if name not in bases)
+    return rs.graph.rename_output(graph, graph.nodes[-1].id, 0, free)
+
+
+def _replace(graph: Any) -> Any:
+    """Replace the largest slice of nodes without holes around the middle one by the function that they are."""
+    if not graph.nodes:
+        return graph
+    middle = graph.nodes[len(graph.nodes) // 2]
+    ids = graph.path([], middle.outputs)
+    inputs, outputs = graph.subgraph_io(ids)
+    if not outputs:
+        return graph
+    program = graph.program
+
+    def same(*values: Any) -> tuple[Any, ...]:
+        known = dict(zip(map(graph.value, inputs), values, strict=True))
+        for index in ids:
+            equation = program.equations[index]
+            operands = [read(atom, known) for atom in equation.inputs]
+            known.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
+        return tuple(known[graph.value(name)] for name in outputs)
+
+    return rs.graph.replace(graph, ids, same)

@@ -1,0 +1,44 @@
+"""merge_common(): compute equal operations once."""
+
+from collections.abc import Hashable
+
+from rnnscan.engine.fission.program import Atom, Constant, Equation
+from rnnscan.graph.graph import Graph
+from rnnscan.graph.rewrites.rewire import reading, rewired
+from rnnscan.graph.structure import structure_of_array
+
+
+def merge_common(graph: Graph) -> Graph:
+    """Compute each operation on the same values once: common subexpression elimination.
+
+    Equal numbers are the same value. Operations with effects stay, and so do those whose parameters cannot be compared.
+
+    Args:
+        graph: the graph.
+
+    Returns:
+        The graph in which all readers read the first of equal values. It has the labels of all of them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> graph = rs.graph.trace(lambda x: jnp.sin(2 * x) * jnp.cos(2 * x), 1.0)
+        >>> [node.operation for node in rs.graph.merge_common(graph).nodes]
+        ['mul', 'sin', 'cos', 'mul']
+    """
+    first: dict[Hashable, Equation] = {}
+    same: dict[Atom, Atom] = {}
+    kept = []
+    for equation in graph.program.equations:
+        equation = reading(equation, same)
+        earlier = equation if equation.effects else first.setdefault(_key(equation), equation)
+        if earlier is equation:
+            kept.append(equation)
+        else:
+            same.update(zip(equation.outputs, earlier.outputs, strict=True))
+    return rewired(graph, kept, same)
+
+
+def _key(equation: Equation) -> Hashable:
+    operands = tuple(structure_of_array(atom.value) if isinstance(atom, Constant) else atom for atom in equation.inputs)
+    return equation.operation, operands, tuple(output.aval for output in equation.outputs)
