@@ -35,7 +35,17 @@ def load(path: str | Path) -> Predictor:
         ImportError: if safetensors or flatbuffers is not installed.
     """
     folder = Path(path)
-    content = files.read_manifest(folder)
+    while True:
+        content = files.read_manifest(folder)
+        try:
+            return _load(folder, content)
+        except ValueError:
+            # A save that ends meanwhile removes the old files.
+            if files.read_manifest(folder) == content:
+                raise
+
+
+def _load(folder: Path, content: bytes) -> Predictor:
     try:
         manifest = parse(content)
     except ValueError as error:

@@ -11,6 +11,7 @@ from rnnscan._messages import listing
 from rnnscan.engine.fission import heuristics
 from rnnscan.export.effects import calls_python, side_effects
 from rnnscan.export.extras import import_extra
+from rnnscan.export.liveness import arguments_read
 from rnnscan.export.specs import ArraySpec, spec_of
 
 
@@ -21,10 +22,12 @@ class Program:
     Attributes:
         serialized: the result of `jax.export.Exported.serialize`.
         outputs: the specs of its result, in the structure of the result.
+        reads: whether it reads each leaf of its arguments.
     """
 
     serialized: bytes
     outputs: Any
+    reads: list[bool]
 
 
 def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], platform: str) -> Program:
@@ -52,7 +55,8 @@ def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], p
 
     with heuristics.using(heuristics.for_platform(platform)), _without_source_lines():
         jitted = jax.jit(of_leaves)
-        effects = side_effects(jitted.trace(*leaves).jaxpr)
+        jaxpr = jitted.trace(*leaves).jaxpr
+        effects = side_effects(jaxpr)
         if effects:
             raise ValueError(
                 "export.save: the function must have no side effects, because a loaded program runs no Python; got "
@@ -61,7 +65,7 @@ def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], p
         exported = jax.export.export(jitted, platforms=[platform])(*leaves)
     outputs = jax.tree.unflatten(returned[-1], [spec_of(aval) for aval in exported.out_avals])
     import_extra("flatbuffers")
-    return Program(bytes(exported.serialize()), outputs)
+    return Program(bytes(exported.serialize()), outputs, arguments_read(jaxpr.jaxpr))
 
 
 def read(serialized: bytes, inputs: list[ArraySpec], outputs: list[ArraySpec], platform: str) -> Callable[..., Any]:

@@ -81,7 +81,7 @@ def dump(manifest: Manifest) -> bytes:
         "parameters_file": manifest.parameters_file,
         "files": {name: asdict(spec) for name, spec in manifest.files.items()},
     }
-    return (json.dumps(fields | {"sha256": _fingerprint(fields)}, indent=1, allow_nan=False) + "\n").encode()
+    return _text(fields)
 
 
 def parse(content: bytes) -> Manifest:
@@ -101,7 +101,8 @@ def parse(content: bytes) -> Manifest:
             f"manifest.json has version {fields['version']}, newer than {VERSION}, of {fields.get('versions')}: update "
             "rnnscan"
         )
-    if fields.pop("sha256", None) != _fingerprint(fields):
+    fields.pop("sha256", None)
+    if _text(fields) != content:
         raise ValueError("manifest.json has been altered, its SHA-256 differs")
     try:
         return _read(fields)
@@ -141,5 +142,7 @@ def _parameter(one: Mapping[str, Any]) -> Parameter:
     return Parameter(one["name"], spec, one["stored"], one["error"])
 
 
-def _fingerprint(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+def _text(fields: dict[str, Any]) -> bytes:
+    """The fields with their SHA-256. Another text with the same fields is an altered one."""
+    fingerprint = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+    return (json.dumps(fields | {"sha256": fingerprint}, indent=1) + "\n").encode()

@@ -50,39 +50,56 @@ class Parameter:
     error: dict[str, float] | None
 
 
-def encode_all(params: Any, store: quantize.Store | None) -> tuple[list[Parameter], list[np.ndarray], bytes]:
-    """The parameters, the arrays that loading will give for them, and the content of their file.
+def named_arrays(params: Any) -> dict[str, np.ndarray]:
+    """The leaves of the parameters by their paths, in order.
 
     Raises:
         TypeError: if a leaf is no array, or safetensors has no such dtype.
-        ValueError: if a leaf cannot be stored with fewer bits.
+        ValueError: if two leaves have the same path.
     """
-    parameters: list[Parameter] = []
-    restored: list[np.ndarray] = []
-    tensors: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/") or "params"
-        check_array(leaf, place("params", path))
-        value = np.array(leaf, order="C")
+        where, name = place("params", path), jax.tree_util.keystr(path, simple=True, separator="/") or "params"
+        check_array(leaf, where)
+        value = np.array(jnp.asarray(leaf), order="C")
         if str(value.dtype) not in _DTYPES.values():
             raise TypeError(
-                f"export.save: {place('params', path)} must have a dtype of safetensors, {list(_DTYPES.values())}; got "
-                f"{value.dtype}. Convert it."
+                f"export.save: {where} must have a dtype of safetensors, {list(_DTYPES.values())}; got {value.dtype}. "
+                "Convert it."
             )
-        stored = quantize.stored_dtype(value, store)
-        encoded = quantize.encode(name, value, stored)
-        if encoded.keys() & tensors.keys():
+        if name in arrays:
             raise ValueError(
                 f"export.save: the parameters must have different paths; got two with the path {name!r}. Rename one."
             )
+        arrays[name] = value
+    return arrays
+
+
+def encode_all(
+    arrays: dict[str, np.ndarray], store: quantize.Store | None
+) -> tuple[list[Parameter], dict[str, np.ndarray], bytes]:
+    """The parameters, the arrays that loading will give for them, and the content of their file.
+
+    Raises:
+        ValueError: if an array cannot be stored with fewer bits.
+    """
+    parameters: list[Parameter] = []
+    restored: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
+    for name, value in arrays.items():
+        stored, dtype = quantize.stored_dtype(value, store), str(value.dtype)
+        encoded = quantize.encode(name, value, stored)
+        if encoded.keys() & (tensors.keys() | (arrays.keys() - {name})):
+            raise ValueError(
+                f"export.save: no parameter may have the name of a scale; got {list(encoded)}. Rename the other one."
+            )
         tensors |= encoded
-        again = quantize.decode(name, encoded, stored, str(value.dtype))
-        error = None if stored == str(value.dtype) else quantize.errors(value, again)
-        parameters.append(Parameter(name, ArraySpec(str(value.dtype), value.shape), stored, error))
-        restored.append(again)
-    numpy_files = import_extra("safetensors.numpy")
+        restored[name] = quantize.decode(name, encoded, stored, dtype)
+        error = None if stored == dtype else quantize.errors(value, restored[name])
+        parameters.append(Parameter(name, ArraySpec(dtype, value.shape), stored, error))
     contiguous = {name: np.array(tensor, order="C") for name, tensor in tensors.items()}
-    return parameters, restored, numpy_files.save(contiguous, metadata={"format": "rnnscan.export"})
+    content = import_extra("safetensors.numpy").save(contiguous, metadata={"format": "rnnscan.export"})
+    return parameters, restored, content
 
 
 def decode_all(parameters: list[Parameter], content: bytes) -> list[np.ndarray]:
@@ -93,12 +110,12 @@ def decode_all(parameters: list[Parameter], content: bytes) -> list[np.ndarray]:
     """
     safetensors = import_extra("safetensors")
     try:
-        read = {name: (tensor["dtype"], tensor["shape"], tensor["data"]) for name, tensor in _tensors(content)}
+        read = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
         raise ValueError(f"its parameters are no safetensors file ({error})") from error
     tensors = {
-        name: np.frombuffer(data, jnp.dtype(_DTYPES[dtype])).reshape(shape)
-        for name, (dtype, shape, data) in read.items()
+        name: np.frombuffer(one["data"], jnp.dtype(_DTYPES.get(one["dtype"], "void"))).reshape(one["shape"])
+        for name, one in read
     }
     expected: dict[str, Any] = {}
     for one in parameters:
@@ -107,7 +124,3 @@ def decode_all(parameters: list[Parameter], content: bytes) -> list[np.ndarray]:
     if {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()} != expected:
         raise ValueError("its parameters have other names, dtypes or shapes than the manifest says")
     return [quantize.decode(one.name, tensors, one.stored, one.spec.dtype) for one in parameters]
-
-
-def _tensors(content: bytes) -> Any:
-    return import_extra("safetensors").deserialize(content)

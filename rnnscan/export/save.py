@@ -12,9 +12,10 @@ import numpy as np
 from rnnscan._messages import describe
 from rnnscan.export import files, quantize
 from rnnscan.export.extras import import_extra
-from rnnscan.export.lower import Program, lower
+from rnnscan.export.lower import Program
 from rnnscan.export.manifest import Manifest, Stream, dump
-from rnnscan.export.parameters import encode_all
+from rnnscan.export.parameters import encode_all, named_arrays
+from rnnscan.export.programs import lower_all
 from rnnscan.export.specs import spec_of
 from rnnscan.export.streaming import Steps, check_carry, steps_of
 from rnnscan.export.symbols import Axes, symbolic_types
@@ -35,7 +36,10 @@ def save(
 
     The folder holds a StableHLO program for each platform, the parameters as safetensors, and a manifest with the hash
     of every file. An old export there is replaced in one step: if the process is killed, the old one stays whole. Only
-    one process may write. Gradients are not exported, and a net runs without random choices such as dropout.
+    one process may write.
+
+    Gradients are not exported, nor parameters that `fn` does not read. A net runs without random choices such as
+    dropout.
 
     Each program is lowered with the engine's choices for its platform; no such device is needed. If the number of steps
     is dynamic, the engine runs all work step by step. Fix it, with `dynamic=(None, "N")`, to let the engine batch work.
@@ -87,10 +91,14 @@ def save(
     given, called = _by_name(fn, inputs)
     types = symbolic_types(given, dynamic)
     steps = steps_of(fn, cell, types)
-    parameters, arrays, tensors = encode_all(params, store)
-    restored = jax.tree.unflatten(jax.tree.structure(params), arrays)
-    lowered = {platform: _lower(called, steps, restored, types, platform) for platform in platforms}
+    leaves = named_arrays(params)
+    structure: Any = jax.tree.structure(params)
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves.values()]
+    lowered, used = lower_all(called, steps, jax.tree.unflatten(structure, shapes), list(types.values()), platforms)
     first = lowered[platforms[0]]
+    names = list(leaves)
+    parameters, restored, tensors = encode_all({names[number]: leaves[names[number]] for number in used}, store)
+    restored_params = jax.tree.unflatten(structure, (leaves | restored).values())
 
     contents = {"parameters": ("safetensors", tensors)}
     for platform, functions in lowered.items():
@@ -101,7 +109,7 @@ def save(
         outputs=first["predict"].outputs,
         stream=_stream(steps, first),
         parameters=parameters,
-        store=_store(store, called, params, restored, list(given.values())),
+        store=_store(store, called, params, restored_params, list(given.values())),
         programs={
             platform: {name: named[f"{name}.{platform}"][0] for name in functions}
             for platform, functions in lowered.items()
@@ -135,19 +143,6 @@ def _by_name(fn: Any, inputs: Any) -> tuple[dict[str, Any], Callable[..., Any]]:
     known = [name for name, one in inspect.signature(fn).parameters.items() if one.kind in kinds][1:]
     names = [known[number] if number < len(known) else f"input_{number}" for number in range(len(inputs))]
     return dict(zip(names, inputs, strict=True)), fn
-
-
-def _lower(
-    called: Callable[..., Any], steps: Steps | None, params: Any, types: dict[str, Any], platform: str
-) -> dict[str, Program]:
-    """The programs for one platform, by name."""
-    params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
-    programs = {"predict": lower(called, params, list(types.values()), platform)}
-    if steps is not None:
-        programs["init"] = lower(steps.init, params, [steps.x], platform)
-        carry = jax.eval_shape(steps.init, params, steps.x)
-        programs["step"] = lower(steps.step, params, [carry, steps.x], platform)
-    return programs
 
 
 def _stream(steps: Steps | None, programs: dict[str, Program]) -> Stream | None:

@@ -45,7 +45,8 @@ def symbolic_types(inputs: dict[str, Any], dynamic: Axes) -> dict[str, Any]:
                 _check_same(name, size, where, seen)
             sizes.append(size if name is None else name)
         text = ", ".join(map(str, sizes))
-        return jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), leaf.dtype)
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)  # float32 for NumPy's float64, without 64-bit types
+        return jax.ShapeDtypeStruct(jax.export.symbolic_shape(text, scope=scope), dtype)
 
     types = {}
     for name, tree in inputs.items():

@@ -1,6 +1,8 @@
 """Wrong arguments of save, predict, init and step are errors that say what is wrong, before anything runs."""
 
 import dataclasses
+import importlib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -133,3 +135,16 @@ def test_save_takes_no_folder_of_others(tmp_path):
     with pytest.raises(FileExistsError, match="must be a folder, or free"):
         save_small(tmp_path / "notes.txt", 1.0)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("missing", ["safetensors", "flatbuffers"])
+def test_a_missing_extra_says_what_to_install(tmp_path, monkeypatch, missing):
+    extras = importlib.import_module("rnnscan.export.extras")
+
+    def imported(name):
+        if name == missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(extras, "importlib", types.SimpleNamespace(import_module=imported))
+    with pytest.raises(ImportError, match=rf"got no module '{missing}'. Run pip install \"\.\[export\]\""):
+        save_small(tmp_path / "a", 1.0)

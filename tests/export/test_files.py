@@ -6,7 +6,9 @@ import os
 from importlib import import_module
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rnnscan as rs
@@ -36,8 +38,8 @@ def rewrite(folder, **changed):
     """Change fields of the manifest as a saver would, with a new hash."""
     fields = json.loads((folder / "manifest.json").read_text()) | changed
     del fields["sha256"]
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(fields | {"sha256": digest}))
+    digest = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(fields | {"sha256": digest}, indent=1) + "\n")
 
 
 @pytest.mark.parametrize("pattern", ["parameters-*", "predict.cpu-*"])
@@ -110,6 +112,50 @@ def test_a_manifest_that_leads_elsewhere_or_to_other_contents(folder):
     refused(folder, "other names, dtypes or shapes than the manifest says")
     rewrite(folder, parameters=fields["parameters"], programs={"tpu": {"predict": program}})
     refused(folder, "program for 'cpu', JAX's backend.*for 'tpu'")
+
+
+def test_any_byte_that_changes_is_noticed(folder):
+    random = np.random.default_rng(0)
+    for file in sorted(folder.iterdir()):
+        content = file.read_bytes()
+        for place in random.integers(len(content), size=20):
+            altered = bytearray(content)
+            altered[place] ^= 1 << random.integers(8)
+            file.write_bytes(altered)
+            with pytest.raises(ValueError, match=r"manifest\.json|has been altered"):
+                rs.export.load(folder)
+        file.write_bytes(content)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("\n", "\n\n", 1))
+    refused(folder, "has been altered")
+
+
+def test_a_program_that_calls_back_into_python_is_not_loaded(folder):
+    """One that another wrote, with hashes that fit."""
+
+    target = "xla_ffi_python_cpu_callback"
+    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    exported = jax.export.export(
+        jax.jit(lambda x: [call(x)]), disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(target)]
+    )(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    specs = import_module("rnnscan.export.specs")
+    read = import_module("rnnscan.export.lower").read
+    given, returned = ([specs.spec_of(aval) for aval in avals] for avals in (exported.in_avals, exported.out_avals))
+    with pytest.raises(ValueError, match="side effects or host callbacks"):
+        read(bytes(exported.serialize()), given, returned, "cpu")
+    assert import_module("rnnscan.export.effects").calls_python(exported)
+
+
+def test_an_export_that_is_replaced_while_it_is_loaded(folder, monkeypatch):
+    read_files = files.read_files
+
+    def replaced_before(*arguments):
+        monkeypatch.setattr(files, "read_files", read_files)
+        save_small(folder, 3.0)
+        return read_files(*arguments)
+
+    monkeypatch.setattr(files, "read_files", replaced_before)
+    assert saved_scale(folder) == 3.0
 
 
 def test_nothing_is_parsed_before_all_hashes_are_checked(folder, monkeypatch):

@@ -1,6 +1,8 @@
 """What is loaded gives the outputs of what was saved, for every size, and is the engine's choice for its platform."""
 
+import importlib
 import json
+import pkgutil
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +10,19 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+import zoo
 from exports import NET, XS, random_params, sequence
 from rnnscan.engine.fission import heuristics
 
 
 pytest.importorskip("flatbuffers")
 pytest.importorskip("safetensors")
+
+CASES = {
+    name: case
+    for module in pkgutil.iter_modules(zoo.__path__)
+    for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +160,54 @@ def test_a_function_streams_by_its_cell(tmp_path):
     np.testing.assert_allclose(loaded.step(loaded.init(N=3), xs[0])[1], loaded.predict(xs)[0], rtol=1e-6)
     with pytest.raises(ValueError, match="must run in pieces"):
         rs.export.save(tmp_path / "b", fn, params, [XS], ["cpu"], cell=rs.bidirectional(cell))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_every_cell_is_loaded_with_equal_outputs_and_streams(name, tmp_path):
+    cell, features = CASES[name].cell, CASES[name].features
+    shapes = jax.eval_shape(lambda: cell.init(jax.random.key(0), features[-1]))
+    random = np.random.default_rng(1)
+    params = jax.tree.map(lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype), shapes)
+
+    def run(params, xs):
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="lax")
+
+    example = jax.ShapeDtypeStruct((9, 2, *features), jnp.float32)
+    rs.export.save(tmp_path / "a", run, params, [example], ["cpu"], cell=cell)
+    loaded = rs.export.load(tmp_path / "a")
+    for steps, rows in ((1, 3), (7, 1)):
+        xs = jnp.asarray(random.normal(size=(steps, rows, *features)), jnp.float32)
+        expected = jax.jit(run)(params, xs)
+        assert_equal(loaded.predict(xs), expected)
+        carry = loaded.init(N=rows)
+        for x in xs:
+            carry, y = loaded.step(carry, x)
+        last = jax.tree.map(lambda leaf: leaf[-1], expected[1])
+        jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5), y, last)
+
+
+def test_parameters_of_training_only_are_left_out(tmp_path):
+    net = rs.layer(rs.cells.RNN(4))
+    params = {"auxiliary": {"kernel": jnp.ones((4, 7))}, "net": random_params(net), "scale": jnp.float32(2)}
+
+    @jax.jit
+    def fn(params, xs):
+        logits = jax.jit(lambda kernel, ys: (ys, ys @ kernel))(params["auxiliary"]["kernel"], net(params["net"], xs)[1])
+        return params["scale"] * logits[0]
+
+    rs.export.save(tmp_path / "a", fn, params, [XS], ["cpu"])
+    loaded = rs.export.load(tmp_path / "a")
+    names = [one.name for one in loaded.manifest.parameters]
+    assert names == ["net/bias", "net/kernel", "net/recurrent_kernel", "scale"]
+    assert_equal(loaded.predict(sequence(5, 2)), jax.jit(fn)(params, sequence(5, 2)))
+
+
+def test_numpy_s_float64_is_float32_as_in_jax(tmp_path):
+    rs.export.save(tmp_path / "a", lambda p, x: p @ x, np.eye(3), [np.ones((3, 2))], ["cpu"], ())
+    loaded = rs.export.load(tmp_path / "a")
+    assert_equal(loaded.predict(jnp.ones((3, 2))), np.ones((3, 2), np.float32))
+    assert [(one.name, str(one.spec)) for one in loaded.manifest.parameters] == [("params", "float32[3,3]")]
 
 
 @pytest.mark.usefixtures("x64")
