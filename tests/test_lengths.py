@@ -11,6 +11,9 @@ import rnnscan as rs
 from tiers import variants
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def masks(length, batch):
     return st.lists(st.lists(st.booleans(), min_size=batch, max_size=batch), min_size=length, max_size=length).map(
         np.array

@@ -12,6 +12,9 @@ from rnnscan.checkpointing import SubScan
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 FLOAT = 4
 LENGTH, BATCH, FEATURES, HIDDEN = 128, 32, 128, 256
 WEIGHTS, BIASES = (FEATURES + HIDDEN) * 4 * HIDDEN, 4 * HIDDEN

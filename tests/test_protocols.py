@@ -11,6 +11,9 @@ from rnnscan import attention, cells
 from rnnscan.protocols import check_cell
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def decay(params, carry, x):
     carry = params * carry + x
     return carry, carry

@@ -17,6 +17,9 @@ from rnnscan.insight import temporary_bytes
 from tiers import variants
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def cheapest(start, moves, is_end):
     """The cost of the cheapest path, by Dijkstra's algorithm."""
     queue, costs, count = [(0, 0, start)], {start: 0}, 0

@@ -7,6 +7,9 @@ import pytest
 from typer.testing import Result
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 Command = Callable[..., Result]
 
 SMALL = ["--hidden", "8", "--inputs", "4", "--batch", "2", "--length", "32"]

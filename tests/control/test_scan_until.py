@@ -12,6 +12,9 @@ from slow_reference import assert_close
 from tiers import variants
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 MEMORIES = {
     "named": rs.Memory(),
     "none": rs.Memory(recompute="all", chunk=4),

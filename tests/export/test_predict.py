@@ -15,6 +15,9 @@ from exports import NET, XS, random_params, sequence
 from rnnscan.engine.fission import heuristics
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 pytest.importorskip("flatbuffers")
 pytest.importorskip("safetensors")
 

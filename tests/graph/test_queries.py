@@ -8,6 +8,9 @@ import rnnscan as rs
 from rnnscan.graph import Name
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def function(x, y, unused, /, *others):
     product = rs.name(x * y, "shared")
     left, right = jnp.sin(product), jnp.cos(product)

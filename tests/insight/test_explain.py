@@ -13,6 +13,9 @@ from rnnscan import cells
 from rnnscan._messages import in_words
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def explain(cell, hidden=4, features=3, **options):
     x = jax.ShapeDtypeStruct((2, features), jnp.float32)
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), features))

@@ -10,6 +10,9 @@ from rnnscan.insight import kept_bytes, measure_tradeoff
 from tiers import variants
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 CELL, XS = cells.LSTM(6), jnp.ones((30, 2, 3))
 PARAMS, CARRY = CELL.init(jax.random.key(0), 3), CELL.initial_carry(XS[0])
 LENGTHS = jnp.array([30, 7])

@@ -8,6 +8,9 @@ from rnnscan.interop import reorder_gates
 from rnnscan.interop.gates import LAYOUTS, GateWeights, find_layout
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def test_every_library_has_the_gates_of_rnnscan_in_an_order_of_its_own():
     for library, kinds in LAYOUTS.items():
         for kind, layout in kinds.items():

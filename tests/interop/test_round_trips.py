@@ -10,6 +10,9 @@ import rnnscan as rs
 from rnnscan import interop
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 LSTM, GRU, RNN, MGU = rs.cells.LSTM(4), rs.cells.GRU(4), rs.cells.RNN(4), rs.cells.MGU(4)
 GRU_BEFORE = rs.cells.GRU(4, reset_after=False)
 RELU = rs.cells.RNN(4, activation="relu")

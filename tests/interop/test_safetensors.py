@@ -11,6 +11,9 @@ import rnnscan as rs
 from rnnscan.interop import safetensors
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 files = pytest.importorskip("safetensors")
 
 NET = rs.chain(rs.bidirectional(rs.cells.LSTM(4)), rs.layer(rs.cells.GRU(5)))

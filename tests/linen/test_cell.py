@@ -15,7 +15,7 @@ from tiers import variants
 from zoo.case import assert_trees_close
 
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
 
 FLOAT = {"param_dtype": jnp.float64}
 CELLS = {

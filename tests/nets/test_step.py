@@ -10,6 +10,9 @@ from rnnscan import cells
 from zoo.case import assert_trees_close
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 GRU = cells.GRU(4)
 XS = jax.random.normal(jax.random.key(0), (3, 2, 5))
 NETS = {

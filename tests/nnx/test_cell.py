@@ -12,7 +12,7 @@ from nnx_pairs import BATCH, FEATURES, assert_same, call, random_inputs
 from zoo.case import assert_trees_close
 
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
 
 CELLS = {
     "lstm": rs.cells.LSTM(4, param_dtype=jnp.float64),

@@ -8,6 +8,9 @@ import pytest
 from rnnscan.train.batches import batches_from
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def take(count: int, batches: Any, first: int) -> list[Any]:
     return list(islice(batches_from(batches, first), count))
 

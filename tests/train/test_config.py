@@ -4,6 +4,9 @@ import rnnscan as rs
 from rnnscan.train import LanguageModel, TrainConfig
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def test_a_config_makes_the_model_and_the_memory_choice() -> None:
     config = TrainConfig(cell="rnn", hidden=3, layers=2, embedding=5, recompute="all", segment=(8, 2))
     assert config.model == LanguageModel(cell="rnn", hidden=3, layers=2, embedding=5)

@@ -8,6 +8,9 @@ import pytest
 from rnnscan.train import RunDirectory
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 pytest.importorskip("tensorboardX")
 
 

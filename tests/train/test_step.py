@@ -9,6 +9,9 @@ import pytest
 from rnnscan.train import TrainState, begin, make_step
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 def loss(params: Any, carry: Any, batch: Any, key: Any) -> Any:
     """A recurrent mean: its gradient is not finite where the batch is not."""
     carry = jnp.tanh(carry @ params["u"] + batch @ params["w"])

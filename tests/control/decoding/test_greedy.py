@@ -13,6 +13,9 @@ from tiers import variants
 from token_models import Model, assert_padded, decoder, model, teacher_forced, tokens_of, with_aux
 
 
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+
 # Beam search does all that greedy decoding does, and has more to map and to stop.
 BEAM = decoding.Beam(3, n_best=2)
 STRATEGIES = variants({"greedy": decoding.Greedy(), "beam": BEAM}, quick=("beam",))
