@@ -1,5 +1,8 @@
 """Cells as graphs: queries and rewrites that leave the function the same. What is imported here is public."""
 
+from rnnscan.graph.built_in_statuses import status_of_memory as status_of_memory
+from rnnscan.graph.built_in_statuses import status_of_types as status_of_types
+from rnnscan.graph.built_in_statuses import status_of_work as status_of_work
 from rnnscan.graph.graph import Graph as Graph
 from rnnscan.graph.names import Literal as Literal
 from rnnscan.graph.names import Name as Name
@@ -15,4 +18,7 @@ from rnnscan.graph.rewrites.rename import rename_output as rename_output
 from rnnscan.graph.rewrites.replace import replace as replace
 from rnnscan.graph.rewrites.reshapes import remove_reshapes_for_dot as remove_reshapes_for_dot
 from rnnscan.graph.rewrites.round_trips import fuse_round_trips as fuse_round_trips
+from rnnscan.graph.status import Statuses as Statuses
+from rnnscan.graph.status import infer_status as infer_status
+from rnnscan.graph.status import same_status as same_status
 from rnnscan.graph.trace import trace as trace
