@@ -7,8 +7,9 @@ The rule is an allow-list. JAX's deny-list policies silently keep the unnamed pr
 follow, or everything (`docs/decisions.md`, "An allow-list").
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import isqrt
 from typing import Any, Literal
@@ -165,6 +166,23 @@ class MemoryBudget:
 
     bytes: int
     last_only: bool = False
+
+
+_never_differentiated = jax.make_user_context(False)
+
+
+@contextmanager
+def never_differentiated() -> Iterator[None]:
+    """A context for traces without a backward pass, such as those of an exported program."""
+    with _never_differentiated(True):
+        yield
+
+
+def without_training(memory: Memory | MemoryBudget | None) -> Memory | MemoryBudget | None:
+    """The memory choice in force: under `never_differentiated` one without segments, offloading or a budget."""
+    if not _never_differentiated.value or memory is None:
+        return memory
+    return Memory() if isinstance(memory, MemoryBudget) else replace(memory, segment=None, offload=())
 
 
 def check_names(memory: Memory, names: Names) -> None:

@@ -17,7 +17,7 @@ from rnnscan.engine.observing import inside_scan, observe
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.prepare import prepare
 from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
-from rnnscan.memory import Memory, MemoryBudget
+from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
@@ -114,6 +114,7 @@ def scan(
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "padding": padding}
     options |= {"truncate": truncate, "engine": engine}
     rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
+    memory = without_training(memory)
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")

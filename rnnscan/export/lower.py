@@ -13,6 +13,7 @@ from rnnscan.export.effects import calls_python, side_effects
 from rnnscan.export.extras import import_extra
 from rnnscan.export.liveness import arguments_read
 from rnnscan.export.specs import ArraySpec, spec_of
+from rnnscan.memory import never_differentiated
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], p
         returned.append(tree)
         return outputs
 
-    with heuristics.using(heuristics.for_platform(platform)), _without_source_lines():
+    chosen = heuristics.using(heuristics.for_platform(platform))
+    with chosen, never_differentiated(), _without_source_lines():
         jitted = jax.jit(of_leaves)
         jaxpr = jitted.trace(*leaves).jaxpr
         effects = side_effects(jaxpr)

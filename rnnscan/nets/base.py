@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _step_wrappers as step_wrappers
 from rnnscan._messages import describe, listing, nearest
 from rnnscan._step_wrappers import Padding
-from rnnscan.memory import Memory, MemoryBudget
+from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.nets.axes import check_sequence, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.planning.choose import fit
@@ -116,8 +116,9 @@ class Options:
 
     def planned(self, net: Net, params: Any, xs: Any, carry: Any, key: Any) -> "Options":
         """The options with a planned memory choice in place of a budget for the whole net."""
-        if not isinstance(self.memory, MemoryBudget):
-            return self
+        memory = without_training(self.memory)
+        if not isinstance(memory, MemoryBudget):
+            return replace(self, memory=memory)
         options = {**vars(self), "key": key}
         return replace(self, memory=fit(options.pop("memory"), run_net, net, params, carry, xs, options))
 

@@ -206,6 +206,29 @@ def test_parameters_of_training_only_are_left_out(tmp_path):
     assert_equal(loaded.predict(sequence(5, 2)), jax.jit(fn)(params, sequence(5, 2)))
 
 
+@pytest.mark.parametrize(
+    ("memory", "dynamic"),
+    [
+        (rs.Memory(segment=4), ("T", "N")),
+        (rs.Memory(segment=4, recompute="all"), (None, "N")),
+        # The annotations of nets have no budget.
+        pytest.param(rs.Memory.fit("1MiB"), ("T", "N"), marks=pytest.mark.bad_input),
+    ],
+    ids=str,
+)
+def test_memory_choices_leave_nothing_in_a_program(tmp_path, memory, dynamic):
+    layer = rs.layer(rs.cells.RNN(4))
+    net = rs.chain(layer)
+    params = {"layer": random_params(layer), "chain": random_params(net)}
+
+    def fn(params, xs, memory=rs.Memory()):
+        return layer(params["layer"], xs, memory=memory)[1] + net(params["chain"], xs, memory=memory)[1]
+
+    rs.export.save(tmp_path / "a", fn, params, [XS], ["cpu"], dynamic)
+    rs.export.save(tmp_path / "b", lambda params, xs: fn(params, xs, memory), params, [XS], ["cpu"], dynamic)
+    assert modules(tmp_path / "a") == modules(tmp_path / "b")
+
+
 def test_numpy_s_float64_is_float32_as_in_jax(tmp_path):
     rs.export.save(tmp_path / "a", lambda p, x: p @ x, np.eye(3), [np.ones((3, 2))], ["cpu"], ())
     loaded = rs.export.load(tmp_path / "a")
