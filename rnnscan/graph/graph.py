@@ -321,7 +321,7 @@ class Graph:
         roots = dict.fromkeys(place.partition("[")[0] for place in self.signature.argument_places())
         results = dict.fromkeys(place.partition("[")[0] for place in self.signature.result_places())
         count = len(self.program.equations)
-        return f"Graph of {count} node{'s' * (count != 1)}: {', '.join(roots)} -> {', '.join(results)}"
+        return f"Graph of {count} node{'s' * (count != 1)}: {', '.join(roots) or '()'} -> {', '.join(results) or '()'}"
 
 
 def _each(function: str, argument: str, names: Iterable[Name | str]) -> list[Name | str]:

@@ -77,16 +77,22 @@ class Signature:
         return checked
 
 
-def as_array(function: str, leaf: Any, place: str) -> Any:
+def as_array(function: str, leaf: Any, place: str, *, what: str = "the arguments") -> Any:
     """The leaf, if it is an array or a type, and a number as an array.
+
+    Args:
+        function: the caller's name, for messages.
+        leaf: the leaf.
+        place: its place.
+        what: the pytree that has it.
 
     Raises:
         TypeError: if it is neither.
     """
     if not is_array_like(leaf):
         raise TypeError(
-            f"graph.{function}: every leaf of the arguments must be an array or a number; got {describe(leaf)} at "
-            f"`{place}`. Close over other values instead of passing them."
+            f"graph.{function}: every leaf of {what} must be an array or a number; got {describe(leaf)} at "
+            f"`{place}`. Close over other values instead of passing them, and return arrays alone."
         )
     return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from rnnscan._messages import describe
+from rnnscan._messages import describe, leaves_with_places
 from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
 from rnnscan.engine.fission.trace import Inliner
 from rnnscan.graph.graph import Graph
@@ -35,7 +35,7 @@ def trace(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Gra
         The graph. It holds for these shapes and dtypes.
 
     Raises:
-        TypeError: if the function is not callable, or if a leaf of its arguments is not an array.
+        TypeError: if the function is not callable, or if a leaf of its arguments or results is not an array.
 
     Example:
         >>> import jax
@@ -76,6 +76,8 @@ def trace(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Gra
         nonlocal results
         arguments, named = jax.tree.unflatten(structure, leaves)
         returned = function(*arguments, **named)
+        for place, leaf in leaves_with_places(returned, "result"):
+            as_array("trace", leaf, place.strip("`"), what="the results")
         results = jax.tree.map(jax.typeof, returned)
         return jax.tree.leaves(returned)
 

@@ -3,6 +3,7 @@
 import sys
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -180,6 +181,42 @@ def test_wrong_arguments_are_errors_before_any_compute(lstm):
         run(1.0, carry[:1], xs[0])
     with pytest.raises(TypeError, match=r"an array or a number; got str at `x`"):
         rs.graph.trace(cell, params, carry, "x")
+    with pytest.raises(TypeError, match=r"every leaf of the results must be .*; got str at `result\['b'\]`"):
+        rs.graph.trace(lambda x: {"a": x, "b": "text"}, 1.0)
+
+
+def test_functions_without_arguments_or_results_are_graphs():
+    assert repr(rs.graph.trace(lambda: 3)) == "Graph of 0 nodes: () -> result"
+    assert rs.graph.trace(lambda: jnp.full(2, 3.0)).to_cell()().tolist() == [3.0, 3.0]
+    nothing = rs.graph.trace(lambda x: None, 1.0)
+    assert nothing.to_cell()(2.0) is None
+    assert str(nothing).splitlines()[-1] == "outputs"
+
+
+def test_the_cell_of_a_graph_is_mapped_sharded_and_exported():
+    """Graphs are made and rewritten inside these, where types are symbolic or vary over a mesh."""
+    cell, x = rs.cells.GRU(3), jnp.full((2, 3), 0.3)
+    params = cell.init(jax.random.key(0), input_size=3)
+    carry = cell.initial_carry(x)
+    rewrites = (rs.graph.merge_common, rs.graph.fuse_round_trips, rs.graph.remove_reshapes_for_dot)
+
+    def step(params, carry, x):
+        graph = rs.graph.fuse_names(rs.graph.trace(cell, params, carry, x))
+        for rewrite in (*rewrites, *rs.graph.ENGINE_PASSES.values(), rs.graph.remove_dead_ends):
+            graph = rewrite(graph)
+        return graph.to_cell()(params, carry, x)
+
+    expected = cell(params, carry, x)[1]
+    mapped = jax.vmap(step, in_axes=(None, 0, 0))(params, carry, x)[1]
+    np.testing.assert_allclose(mapped, expected, rtol=1e-6)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("rows")
+    sharded = jax.shard_map(step, mesh=mesh, in_specs=(jax.sharding.PartitionSpec(), spec, spec), out_specs=spec)
+    np.testing.assert_allclose(jax.jit(sharded)(params, carry, x)[1], expected, rtol=1e-6)
+    [rows] = jax.export.symbolic_shape("n")
+    types = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, 3), leaf.dtype), (carry, x))
+    exported = jax.export.export(jax.jit(step))(params, *types)
+    np.testing.assert_allclose(exported.call(params, carry, x)[1], expected, rtol=1e-6)
 
 
 @pytest.mark.bad_input
