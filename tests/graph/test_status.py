@@ -10,6 +10,9 @@ import rnnscan as rs
 from rnnscan.graph import Name
 
 
+pytestmark = pytest.mark.typed
+
+
 def test_statuses_go_back_and_forth_until_nothing_changes():
     """Caffe2 goes once forward and once backward. Here each turn of direction tells two values more."""
 

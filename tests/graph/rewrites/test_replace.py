@@ -9,6 +9,9 @@ import rnnscan as rs
 from rnnscan.graph import Name
 
 
+pytestmark = pytest.mark.typed
+
+
 def swish(x):
     middle = x / (1 + jnp.exp(-x))
     return jnp.tanh(middle) * middle + jnp.sin(x)

@@ -11,6 +11,8 @@ import rnnscan as rs
 from rnnscan.graph import Name
 
 
+pytestmark = pytest.mark.typed
+
 RANDOM = np.random.default_rng(5)
 OWN = (
     rs.graph.fuse_names,
