@@ -15,6 +15,9 @@ from exports import random_params, sequence
 pytest.importorskip("flatbuffers")
 pytest.importorskip("safetensors")
 
+# Each public function, with the run-time type checks.
+pytestmark = pytest.mark.typed
+
 quantize = import_module("rnnscan.export.quantize")
 
 
@@ -35,6 +38,7 @@ def test_a_net_with_fewer_bits(tmp_path, store):
     params, xs = random_params(net), sequence(5, 2)
     rs.export.save(tmp_path / "a", net, params, [xs], ["cpu"], store=store)
     loaded = rs.export.load(tmp_path / "a")
+    assert loaded.step(loaded.init(N=2), xs[0])[1].shape == (2, 4)
     if store == "int8":
         restored = {name: by_loops(np.asarray(leaf)) if leaf.ndim > 1 else leaf for name, leaf in params.items()}
     else:
