@@ -12,7 +12,7 @@ from tiers import variants
 from zoo.case import assert_trees_close
 
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
+pytestmark = pytest.mark.usefixtures("x64")
 
 LENGTH, BATCH, SIZE = 5, 2, 3
 

@@ -21,7 +21,7 @@ from tiers import variants
 from zoo.case import assert_trees_close
 
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 # The longest equations: with a carry of its own, and with heads.

@@ -9,7 +9,7 @@ import rnnscan as rs
 from tiers import variants
 
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 @pytest.mark.slow  # test_battery.py has it for the stack too.

@@ -11,7 +11,7 @@ from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
+pytestmark = pytest.mark.usefixtures("x64")
 
 KEY = jax.random.key(7)
 LENGTH, BATCH, UNITS = 6, 3, 4

@@ -9,7 +9,7 @@ import rnnscan as rs
 from rnnscan import interop
 
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
+pytestmark = pytest.mark.usefixtures("x64")
 
 TIME, BATCH, D, H, L = 5, 2, 3, 4, 6
 GATES = ("input_gate", "forget_gate", "output_gate", "cell")

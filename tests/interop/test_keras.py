@@ -19,7 +19,6 @@ import keras
 
 
 pytestmark = [
-    pytest.mark.typed,
     pytest.mark.usefixtures("x64"),
     # Of Keras' own get_weights, with a numpy that is newer than it.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),

@@ -11,7 +11,7 @@ import rnnscan as rs
 from rnnscan import interop
 
 
-pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
+pytestmark = pytest.mark.usefixtures("x64")
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "torch_interop.npz"
 LSTM, GRU = rs.cells.LSTM(4, param_dtype="float64"), rs.cells.GRU(4, param_dtype="float64")

@@ -13,9 +13,6 @@ from rnnscan import cells
 from rnnscan.train import begin, make_step
 
 
-pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
-
-
 GRU = cells.GRU(4)
 NEED_WHOLE = {
     "bidirectional": rs.bidirectional(GRU),

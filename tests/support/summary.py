@@ -19,8 +19,8 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
     """Count the slow tests that would have run if they were not slow."""
     global _slow
     for item in items:
-        expression = item.config.getoption("markexpr")
-        asked_for = ("not bad_input" not in expression) == bool(item.get_closest_marker("bad_input"))
+        marks = {mark: bool(item.get_closest_marker(mark)) for mark in ("bad_input", "typed")}
+        asked_for = eval(item.config.getoption("markexpr") or "True", {}, {**marks, "slow": False})
         _slow += bool(asked_for and item.get_closest_marker("slow"))
 
 
