@@ -57,6 +57,11 @@ def is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf can have a gradient; integers and keys have none."""
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
 def is_weak(leaf: Any) -> bool:
     """Whether an array is weakly typed, like a Python number."""
     return getattr(jax.typeof(leaf), "weak_type", False)

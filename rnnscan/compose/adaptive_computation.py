@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._messages import describe, is_count, is_key, leaves_with_places, listing
+from rnnscan._messages import describe, is_count, is_float, is_key, leaves_with_places, listing
 from rnnscan._step_wrappers import select_rows
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_sharded_like
@@ -149,7 +149,7 @@ class _State(NamedTuple):
         """The state before the first micro-step, for one step's input and the types of y."""
         rows = partial(zeros_sharded_like, x, x.shape[:-1])
         mean_carry = jax.tree.map(
-            lambda leaf: zeros_sharded_like(leaf, leaf.shape, _wide(leaf.dtype)) if _is_mean(leaf) else leaf, carry
+            lambda leaf: zeros_sharded_like(leaf, leaf.shape, _wide(leaf.dtype)) if is_float(leaf) else leaf, carry
         )
         mean_y = jax.tree.map(lambda leaf: zeros_sharded_like(x, leaf.shape, _wide(leaf.dtype)), y)
         wide = _wide(output_of(y).dtype)
@@ -160,10 +160,6 @@ def _like(mean: Any, leaf: Any) -> Any:
     return mean if is_key(leaf) else mean.astype(leaf.dtype)
 
 
-def _is_mean(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
-
-
 def _wide(dtype: Any) -> Any:
     """The dtype of a sum: at least float32 for floats."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
@@ -171,7 +167,7 @@ def _wide(dtype: Any) -> Any:
 
 def _add(running: Array, weight: Array, mean: Any, value: Any) -> Any:
     """Add a weighted value to the mean of the rows that run. Integers and keys take the last value."""
-    if not _is_mean(value):
+    if not is_float(value):
         return select_rows(running, value, mean)
     weights = weight.reshape(weight.shape + (1,) * (value.ndim - weight.ndim)).astype(mean.dtype)
     return select_rows(running, mean + weights * value.astype(mean.dtype), mean)

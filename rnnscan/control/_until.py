@@ -110,14 +110,18 @@ class Pair:
         return step, condition
 
 
-def check_condition(function: str, name: str, value: Any) -> Any:
-    """The value of a condition as an array, if it is a boolean scalar."""
-    leaves = jax.tree.leaves(value)
+def as_booleans(function: str, name: str, value: Any, *, rows: bool = False) -> Any:
+    """The result of a condition as an array, if it is a boolean scalar; with `rows`, also if it is `(N,)` booleans."""
     if jax.tree_util.all_leaves([value]):
         value = jnp.asarray(value)
-        if value.shape == () and value.dtype == bool:
+        if value.ndim <= rows and value.dtype == bool:
             return value
-    got = describe(value) if len(leaves) == 1 else f"the pytree {jax.tree.structure(value)}"
+    got = describe(value) if jax.tree_util.all_leaves([value]) else f"the pytree {jax.tree.structure(value)}"
+    if rows:
+        raise TypeError(
+            f"{function}: `{name}` must return booleans (N,), one for each row, or one boolean for all; got {got}. "
+            "Compare the value with something."
+        )
     raise TypeError(
         f"{function}: `{name}` must return a boolean scalar; got {got}. Compare the value with something, and reduce "
         "it over a batch by `.any()` or `.all()`."

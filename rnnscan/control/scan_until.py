@@ -79,8 +79,8 @@ def scan_until(
     _until.check_options("scan_until", max_steps, memory)
     if not callable(stop):
         raise TypeError(f"scan_until: `stop` must be callable as stop(params, carry, y); got {stop!r}.")
-    with _until.speaking_of("scan_until"):
-        arrays = {"params": params, "carry": checks.as_arrays(carry, "carry"), "xs": checks.as_arrays(xs, "xs")}
+    carry = checks.as_arrays(carry, "carry", function="scan_until")
+    arrays = {"params": params, "carry": carry, "xs": checks.as_arrays(xs, "xs", function="scan_until")}
     return run_compiled(_run, _until.Pair.of(cell, stop), arrays, {"max_steps": max_steps, "memory": memory})
 
 
@@ -90,7 +90,11 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
 
     def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
         carry, y = cell_step(cell, params)(carry, x)
-        return carry, y, jax.lax.stop_gradient(_booleans(stop(params, carry, y)))
+        return (
+            carry,
+            y,
+            jax.lax.stop_gradient(_until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)),
+        )
 
     def until(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
         carry, running, count = state
@@ -114,20 +118,6 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         "scan_until", until, params, state, xs, lambda _, state: state[1].any(), **options
     )
     return carry, ys, count
-
-
-def _booleans(stopped: Any) -> Any:
-    """The result of `stop`, if it is one boolean or one for each row."""
-    leaves = jax.tree.leaves(stopped)
-    if jax.tree_util.all_leaves([stopped]):
-        stopped = jnp.asarray(stopped)
-        if stopped.dtype == bool and stopped.ndim < 2:
-            return stopped
-    got = describe(stopped) if len(leaves) == 1 else f"the pytree {jax.tree.structure(stopped)}"
-    raise TypeError(
-        f"scan_until: `stop` must return booleans (N,), one for each row, or one boolean for all; got {got}. Compare "
-        "the value with something."
-    )
 
 
 def _check_rows(stopped: Any, carry: Any, y: Any) -> None:

@@ -70,7 +70,7 @@ def while_net(
         ...         return jnp.abs(x * x - a) > 1e-6
         ...     x, steps = rs.while_net(far, lambda a, x: (x + a / x) / 2, a, params=a, max_steps=20)
         ...     return x, steps
-        >>> (x, steps), slope = jax.value_and_grad(root, has_aux=True)(2.0)[0], jax.grad(root, has_aux=True)(2.0)[0]
+        >>> (x, steps), slope = jax.value_and_grad(root, has_aux=True)(2.0)
         >>> print(f"{x:.4f} after {steps} steps, with the derivative {slope:.4f}")
         1.4142 after 4 steps, with the derivative 0.3536
 
@@ -83,7 +83,7 @@ def while_net(
     for name, function in (("cond", cond), ("body", body)):
         if not callable(function):
             raise TypeError(f"while_net: `{name}` must be callable as {name}(params, carry); got {function!r}.")
-    arrays = {"params": params, "carry": checks.as_arrays(carry, "carry")}
+    arrays = {"params": params, "carry": checks.as_arrays(carry, "carry", function="while_net")}
     options = {"max_steps": max_steps, "memory": memory}
     steps, carry, limited = run_compiled(_run, _until.Pair.of(body, cond), arrays, options)
     if on_limit == "error":
@@ -106,7 +106,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, **options: Any) -> tuple
         return new_carry, None
 
     def go_on(params: Any, carry: Any) -> Any:
-        return _until.check_condition("while_net", "cond", cond(params, carry))
+        return _until.as_booleans("while_net", "cond", cond(params, carry))
 
     steps, carry, _, limited = _until.run("while_net", cell, params, carry, None, go_on, **options)
     return steps, carry, limited

@@ -263,7 +263,7 @@ def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[
     while True:
         carry, info = _trace(step, carry, xs, rows)
         checks.check_structure(carry, info.carry)
-        resolved = share_by_step(jax.tree.map(_resolved, carry, info.carry), info.carry, rows)
+        resolved = share_by_step(jax.tree.map(resolve_weak_type, carry, info.carry), info.carry, rows)
         if all(a is b for a, b in zip(jax.tree.leaves(resolved), jax.tree.leaves(carry), strict=True)):
             checks.check_carry(carry, info.carry)
             return carry, info
@@ -294,7 +294,7 @@ def _trace_repeated(step: Step, carry: Any, x: Any) -> StepInfo | None:
     return info if types[0] == types[1] else None
 
 
-def _resolved(leaf: Any, new_leaf: Any) -> Any:
+def resolve_weak_type(leaf: Any, new_leaf: Any) -> Any:
     """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
     same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
     if not is_weak(leaf) or same:

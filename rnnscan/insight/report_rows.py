@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from rnnscan._messages import is_float
 from rnnscan.engine.fission.program import Value
 from rnnscan.engine.fission.trace import trace
 from rnnscan.engine.observing import Observed
@@ -15,7 +16,7 @@ from rnnscan.engine.plan import Plan
 from rnnscan.insight.kept_values import Kept, kept_values
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import scan_names
-from rnnscan.planning.arguments import Arguments, is_float
+from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.memory_prediction import host_is_device, predict_temporary
 
 

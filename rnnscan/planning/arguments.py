@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 
 from rnnscan.engine.observing import Observed, observing
 
@@ -77,8 +76,3 @@ def _root(path: Any) -> str:
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, or the shape and dtype of one."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-
-
-def is_float(leaf: Any) -> bool:
-    """Whether a leaf can have a gradient."""
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from rnnscan._messages import is_float
 from rnnscan.memory import Memory
-from rnnscan.planning.arguments import Arguments, is_float
+from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.bytes import kept_bytes, temporary_bytes
 from rnnscan.planning.memory_prediction import predict_temporary
 

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import describe, describe_shape, is_count, is_key, is_weak, leaves_with_places
+from rnnscan._messages import describe, describe_shape, is_count, is_key, leaves_with_places
 from rnnscan.control.decoding._numbers import check_count
 from rnnscan.control.decoding.problem import Decoder, Problem, log_probabilities, varying_axes
 from rnnscan.control.decoding.strategies import Strategy
+from rnnscan.engine.prepare import resolve_weak_type
 
 
 def pose(
@@ -158,7 +159,7 @@ def _resolve_carry(step: Any, carry: Any, start: Any) -> tuple[Any, Any, Any]:
     while True:
         new_carry, log_probs, aux = _types(step, carry, start)
         _check_structure(carry, new_carry)
-        resolved = jax.tree.map(_resolved, carry, new_carry)
+        resolved = jax.tree.map(resolve_weak_type, carry, new_carry)
         if all(a is b for a, b in zip(jax.tree.leaves(resolved), jax.tree.leaves(carry), strict=True)):
             break
         carry = resolved
@@ -179,13 +180,6 @@ def _types(step: Any, carry: Any, start: Any) -> tuple[Any, Any, Any]:
             )
         raise
     return new_carry, log_probs, aux
-
-
-def _resolved(leaf: Any, new_leaf: Any) -> Any:
-    """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
-    if not is_weak(leaf) or (new_leaf.dtype == leaf.dtype and new_leaf.weak_type):
-        return leaf
-    return leaf.astype(new_leaf.dtype) if jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype else leaf
 
 
 def _check_structure(carry: Any, new_carry: Any) -> None:

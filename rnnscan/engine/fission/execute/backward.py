@@ -96,8 +96,9 @@ class _BackwardChunks:
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         first = [saved.initial[index] for index in [*repeats, *saved.starts]]
         known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
-        in_turn = chunks if saved.count is None else CountedChunks(chunks.length, chunks.chunk, saved.count)
-        state, ct_xs, _ = in_turn.run(
+        if saved.count is not None:
+            return CountedChunks(chunks.length, chunks.chunk, saved.count).run_back(self._pull_chunk, state, known)
+        state, ct_xs, _ = chunks.run(
             self._pull_chunk, state, known, [*before, *saved.starts.values()], first, back=True
         )
         return state, ct_xs

@@ -28,34 +28,28 @@ class CountedChunks:
     chunk: int
     count: Any
 
-    def run(
-        self,
-        run: RunChunk,
-        state: Any,
-        steps: Sequence[Any],
-        once: Sequence[Any],
-        once_first: Sequence[Any],
-        *,
-        back: bool,
-    ) -> tuple[Any, list[Any], list[Any]]:
-        """Run chunk by chunk. Arguments and results are those of `Chunks.run`; there are no values of a chunk.
+    def run_back(self, run: RunChunk, state: Any, steps: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Run chunk by chunk, from the last one to the first.
 
-        The new values are zero after the counted steps.
+        Args:
+            run: runs a chunk.
+            state: the state between chunks.
+            steps: leaves `(length, ...)`.
+
+        Returns:
+            The state, and leaves `(length, ...)` that are zero after the counted steps.
         """
-        assert not once
-        assert not once_first
         leaves, structure = jax.tree.flatten(state)
         stacks: list[Any] = []
-        parts = self._parts()
-        for size, blocks, count, limit in reversed(parts) if back else parts:
+        for size, blocks, count, limit in reversed(self._parts()):
 
             def trip(state: list[Any], steps: list[Any], _: list[Any], size: int = size) -> Any:
                 new_state, new_steps, _ = run(jax.tree.unflatten(structure, state), steps, [], size)
                 return jax.tree.leaves(new_state), new_steps, []
 
-            leaves, made, _ = counted_loop(trip, leaves, steps, [], count=count, limit=limit, blocks=blocks, back=back)
+            leaves, made, _ = counted_loop(trip, leaves, steps, [], count=count, limit=limit, blocks=blocks, back=True)
             stacks = [*map(jnp.add, stacks, made)] if stacks else made  # Each is zero at the steps of the others.
-        return jax.tree.unflatten(structure, leaves), stacks, []
+        return jax.tree.unflatten(structure, leaves), stacks
 
     def _parts(self) -> list[tuple[int, Blocks, Any, int]]:
         """The loops over chunks of one size: the size, the blocks, the number of chunks and the most there can be."""

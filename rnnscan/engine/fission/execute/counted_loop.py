@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from rnnscan._messages import is_float
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.fission.execute.examples import greatest, hold
 from rnnscan.engine.fission.execute.leaves import cut, replaced
-from rnnscan.engine.fission.execute.linear_tangents import is_float, is_zero, linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
 
 
 # (state, values of each step of a chunk, values of the chunk) -> (state, new values of each step, new values of it)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 
+from rnnscan._messages import is_float
 from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
 
 
@@ -55,8 +55,3 @@ def linear_tangents(residuals: Any, results: Any, tangents: Sequence[Any], push:
 def is_zero(tangent: Any) -> bool:
     """Whether a tangent is one of JAX's symbolic zeros."""
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
-
-
-def is_float(leaf: Any) -> bool:
-    """Whether a value has tangents; integers and keys have none."""
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from rnnscan._messages import is_float
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Program
@@ -36,7 +36,7 @@ class PullBack:
         constants, carry = len(step.constants), len(step.carry)
         self.constants = [index for index in range(constants) if wanted[index]]
         self.carry = [index for index in range(carry) if wanted[constants + index]]
-        self.float_carry = [i for i, leaf in enumerate(initial) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+        self.float_carry = [i for i, leaf in enumerate(initial) if is_float(leaf)]
         self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
         self._plan, self._nonzero = plan, nonzero_ys
         self._recomputed = plan.recomputed_carries

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 from jax import lax
 
+from rnnscan._messages import is_float
 from rnnscan.engine.fission.execute.backward import Backward
 from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.leaves import cut, replaced
-from rnnscan.engine.fission.execute.linear_tangents import is_float, linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import linear_tangents
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan

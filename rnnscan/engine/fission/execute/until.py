@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._messages import is_float
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.fission.execute.backward import Backward, zero_sum
@@ -20,7 +21,7 @@ from rnnscan.engine.fission.execute.counted_loop import Blocks, counted_loop, sc
 from rnnscan.engine.fission.execute.examples import any_example, hold
 from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.leaves import cut, replaced
-from rnnscan.engine.fission.execute.linear_tangents import is_float, is_zero, linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
 from rnnscan.engine.fission.execute.runner import invariant_values
 from rnnscan.engine.fission.execute.tangents import push_forward
 from rnnscan.engine.fission.plan import ScanPlan
