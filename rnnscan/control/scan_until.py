@@ -90,11 +90,8 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
 
     def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
         carry, y = cell_step(cell, params)(carry, x)
-        return (
-            carry,
-            y,
-            jax.lax.stop_gradient(_until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)),
-        )
+        stopped = _until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)
+        return carry, y, jax.lax.stop_gradient(stopped)
 
     def until(params: Any, state: Any, x: Any) -> tuple[Any, Any]:
         carry, running, count = state
