@@ -9,7 +9,8 @@ import jax
 
 from rnnscan._messages import listing
 from rnnscan.engine.fission import heuristics
-from rnnscan.export.effects import calls_python, side_effects
+from rnnscan.export.custom_calls import foreign_calls
+from rnnscan.export.effects import side_effects
 from rnnscan.export.extras import import_extra
 from rnnscan.export.liveness import arguments_read
 from rnnscan.export.specs import ArraySpec, spec_of
@@ -44,7 +45,7 @@ def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], p
         platform: "cpu", "cuda", "tpu" or "rocm".
 
     Raises:
-        ValueError: if the function has side effects.
+        ValueError: if the function has side effects, or calls a library that a loaded program may not call.
     """
     leaves, structure = jax.tree.flatten((params, *arguments))
     returned: list[Any] = []
@@ -65,6 +66,12 @@ def lower(function: Callable[..., Any], params: Any, arguments: Sequence[Any], p
                 f"{listing(effects)}. Remove callbacks and prints. Call while_net with on_limit='stop'."
             )
         exported = jax.export.export(jitted, platforms=[platform])(*leaves)
+    foreign = foreign_calls(exported.mlir_module_serialized)
+    if foreign:
+        raise ValueError(
+            "export.save: the function must have no custom calls but those that `load` allows; got "
+            f"{listing(foreign)} on {platform!r}. Use the function's form in plain JAX."
+        )
     outputs = jax.tree.unflatten(returned[-1], [spec_of(aval) for aval in exported.out_avals])
     import_extra("flatbuffers")
     return Program(bytes(exported.serialize()), outputs, arguments_read(jaxpr.jaxpr))
@@ -86,15 +93,20 @@ def read(serialized: bytes, inputs: list[ArraySpec], outputs: list[ArraySpec], p
     try:
         exported = jax.export.deserialize(bytearray(serialized))
         found = [[spec_of(aval) for aval in avals] for avals in (exported.in_avals, exported.out_avals)]
-        runs_python = exported.ordered_effects or exported.unordered_effects or calls_python(exported)
+        has_effects = exported.ordered_effects or exported.unordered_effects
+        foreign = foreign_calls(exported.mlir_module_serialized)
     except Exception as error:  # flatbuffers checks nothing itself, so any error may come.
         raise ValueError(f"it is no program of jax.export that jax {jax.__version__} reads ({error!r})") from error
     if found != [inputs, outputs] or platform not in exported.platforms:
         raise ValueError(
             f"it is a program for {exported.platforms} with other inputs or outputs than the manifest says"
         )
-    if runs_python or exported.disabled_safety_checks:
-        raise ValueError("it has side effects or host callbacks")
+    if foreign:
+        raise ValueError(
+            f"a program calls {listing(foreign)}, and only targets that JAX guarantees are allowed in custom calls"
+        )
+    if has_effects or exported.disabled_safety_checks:
+        raise ValueError("a program has side effects")
     return jax.jit(exported.call)
 
 

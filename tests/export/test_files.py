@@ -6,13 +6,12 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rnnscan as rs
-from exports import save_small, saved_scale
+from exports import rewrite, save_small, saved_scale
 
 
 pytest.importorskip("flatbuffers")
@@ -32,14 +31,6 @@ def folder(tmp_path):
 def refused(folder, message, error=ValueError):
     with pytest.raises(error, match=message):
         rs.export.load(folder)
-
-
-def rewrite(folder, **changed):
-    """Change fields of the manifest as a saver would, with a new hash."""
-    fields = json.loads((folder / "manifest.json").read_text()) | changed
-    del fields["sha256"]
-    digest = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(fields | {"sha256": digest}, indent=1) + "\n")
 
 
 @pytest.mark.parametrize("pattern", ["parameters-*", "predict.cpu-*"])
@@ -128,22 +119,6 @@ def test_any_byte_that_changes_is_noticed(folder):
     manifest = folder / "manifest.json"
     manifest.write_text(manifest.read_text().replace("\n", "\n\n", 1))
     refused(folder, "has been altered")
-
-
-def test_a_program_that_calls_back_into_python_is_not_loaded(folder):
-    """One that another wrote, with hashes that fit."""
-
-    target = "xla_ffi_python_cpu_callback"
-    call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct((2, 3), jnp.float32))
-    exported = jax.export.export(
-        jax.jit(lambda x: [call(x)]), disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(target)]
-    )(jax.ShapeDtypeStruct((2, 3), jnp.float32))
-    specs = import_module("rnnscan.export.specs")
-    read = import_module("rnnscan.export.lower").read
-    given, returned = ([specs.spec_of(aval) for aval in avals] for avals in (exported.in_avals, exported.out_avals))
-    with pytest.raises(ValueError, match="side effects or host callbacks"):
-        read(bytes(exported.serialize()), given, returned, "cpu")
-    assert import_module("rnnscan.export.effects").calls_python(exported)
 
 
 def test_an_export_that_is_replaced_while_it_is_loaded(folder, monkeypatch):

@@ -1,5 +1,7 @@
 """What the tests of exports share: a net that streams, with random parameters, and a function that is lowered fast."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,26 @@ def save_small(folder: Path, scale: float, **options: Any) -> None:
 
 def saved_scale(folder: Path) -> float:
     return float(rs.export.load(folder).predict(jnp.ones((2, 3)))[0, 0]) / 3
+
+
+def rewrite(folder: Path, **changed: Any) -> None:
+    """Change fields of the manifest as a saver would, with a new hash."""
+    fields = json.loads((folder / "manifest.json").read_text()) | changed
+    del fields["sha256"]
+    digest = hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(fields | {"sha256": digest}, indent=1) + "\n")
+
+
+def forge_program(folder: Path, platform: str, program: Any) -> None:
+    """Put another program in the place of `predict`, with hashes that fit."""
+    content = bytes(program.serialize())
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"predict.{platform}-{digest[:16]}.jax_export"
+    fields = json.loads((folder / "manifest.json").read_text())
+    del fields["files"][fields["programs"][platform]["predict"]]
+    (folder / name).write_bytes(content)
+    listed = fields["files"] | {name: {"bytes": len(content), "sha256": digest}}
+    rewrite(folder, files=listed, programs=fields["programs"] | {platform: {"predict": name}})
 
 
 def _small(params: Any, x: Any) -> Any:
