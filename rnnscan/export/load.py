@@ -1,6 +1,7 @@
 """Read an export."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,13 +73,12 @@ def _load(folder: Path, content: bytes) -> Predictor:
 def _signatures(manifest: Manifest) -> dict[str, tuple[list[ArraySpec], list[ArraySpec]]]:
     """The specs of the leaves of the arguments and results of each program."""
     params = [one.spec for one in manifest.parameters]
-    inputs = [manifest.inputs[name] for name in manifest.inputs]
-    signatures = {"predict": ([*params, *jax.tree.leaves(inputs)], jax.tree.leaves(manifest.outputs))}
+    arguments: dict[str, Any] = {"predict": list(manifest.inputs.values())}
     if (stream := manifest.stream) is not None:
-        signatures["init"] = ([*params, *jax.tree.leaves(stream.x)], jax.tree.leaves(stream.carry))
-        given, returned = jax.tree.leaves((stream.carry, stream.x)), jax.tree.leaves((stream.carry, stream.y))
-        signatures["step"] = ([*params, *given], returned)
-    return signatures
+        arguments |= {"init": stream.x, "step": (stream.carry, stream.x)}
+    results = manifest.results()
+    specs = {name: (jax.tree.leaves(given), jax.tree.leaves(results[name])) for name, given in arguments.items()}
+    return {name: ([*params, *given], returned) for name, (given, returned) in specs.items()}
 
 
 def _check_x64(folder: Path, manifest: Manifest) -> None:

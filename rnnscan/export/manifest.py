@@ -57,6 +57,12 @@ class Manifest:
     files: dict[str, FileSpec]
     versions: dict[str, Any]
 
+    def results(self) -> dict[str, Any]:
+        """The specs of the result of each function: "predict", and "init" and "step" of a stream."""
+        if self.stream is None:
+            return {"predict": self.outputs}
+        return {"predict": self.outputs, "init": self.stream.carry, "step": (self.stream.carry, self.stream.y)}
+
 
 def dump(manifest: Manifest) -> bytes:
     """A manifest as JSON, with the SHA-256 of its other fields.

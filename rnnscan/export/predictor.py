@@ -31,6 +31,9 @@ class Predictor:
         self.platform = platform
         self._params = params
         self._programs = programs
+        # The types of arguments that passed their check. Checking them again takes as long as a small step.
+        self._checked: set[Any] = set()
+        self._results = {name: jax.tree.structure(tree) for name, tree in manifest.results().items()}
 
     def __repr__(self) -> str:
         """The inputs with their types."""
@@ -57,13 +60,7 @@ class Predictor:
             ValueError: if an input has another rank or size.
         """
         given = self._by_name(inputs, named)
-        sizes: dict[str, int] = {}
-        leaves = [
-            leaf
-            for name, specs in self.manifest.inputs.items()
-            for leaf in bind(given[name], specs, name, sizes, "predict")
-        ]
-        return self._run("predict", leaves, self.manifest.outputs)
+        return self._run("predict", {name: (given[name], specs) for name, specs in self.manifest.inputs.items()})
 
     def init(self, **sizes: int) -> Any:
         """Make the carry that a stream starts from.
@@ -89,7 +86,7 @@ class Predictor:
             shape = [sizes.get(size, 1) if isinstance(size, str) else size for size in spec.shape]
             return jnp.zeros(shape, spec.dtype)
 
-        return self._run("init", jax.tree.leaves(jax.tree.map(zeros, stream.x)), stream.carry)
+        return self._run("init", {"x": (jax.tree.map(zeros, stream.x), stream.x)})
 
     def step(self, carry: Any, x: Any) -> tuple[Any, Any]:
         """Run one step.
@@ -106,13 +103,20 @@ class Predictor:
             ValueError: if it has another rank or size, or the function does not stream.
         """
         stream = self._stream("step")
-        sizes: dict[str, int] = {}
-        leaves = [*bind(carry, stream.carry, "carry", sizes, "step"), *bind(x, stream.x, "x", sizes, "step")]
-        return self._run("step", leaves, (stream.carry, stream.y))
+        return self._run("step", {"carry": (carry, stream.carry), "x": (x, stream.x)})
 
-    def _run(self, function: str, leaves: list[Any], outputs: Any) -> Any:
-        returned = self._programs[function](*self._params, *leaves)
-        return jax.tree.unflatten(jax.tree.structure(outputs), returned)
+    def _run(self, function: str, arguments: dict[str, tuple[Any, Any]]) -> Any:
+        """Check arguments against their specs, and run a program."""
+        leaves, structure = jax.tree.flatten([given for given, _ in arguments.values()])
+        shapes = [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
+        types = (function, structure, *shapes)
+        if types not in self._checked:
+            sizes: dict[str, int] = {}
+            bound = [bind(given, specs, name, sizes, function) for name, (given, specs) in arguments.items()]
+            leaves = [leaf for each in bound for leaf in each]
+            if (None, None) not in shapes:
+                self._checked.add(types)
+        return jax.tree.unflatten(self._results[function], self._programs[function](*self._params, *leaves))
 
     def _stream(self, function: str) -> Stream:
         if self.manifest.stream is None:

@@ -51,7 +51,13 @@ XS, MASK = np.ones((4, 2, 3), np.float32), np.ones((4, 2), bool)
         ([XS, XS[..., 0]], {}, TypeError, r"`mask` must be bool\[T,N\]; got float32"),
         ([XS[..., :2], MASK], {}, ValueError, r"`xs` must be float32\[T,N,3\]; got float32\[4,2,2\]"),
         ([XS, MASK[:3]], {}, ValueError, r"`mask` must be bool\[T,N\] with T = 4, as in another argument; got bool"),
-        ([XS[:0], MASK[:0]], {}, ValueError, "sizes of at least 1"),
+        (
+            [XS[:0], MASK[:0]],
+            {},
+            ValueError,
+            r"float32\[T,N,3\] with T of at least 1; got float32\[0,2,3\], with T = 0",
+        ),
+        ([XS[:, :0], MASK[:, :0]], {}, ValueError, "with N of at least 1; got .*, with N = 0. Skip the call"),
         ([{"a": XS}, MASK], {}, TypeError, "`xs` must have the structure"),
     ],
 )
@@ -74,6 +80,19 @@ def test_wrong_arguments_of_a_stream(loaded, stream):
     for call in (loaded.init, lambda: loaded.step(carry, XS[0])):
         with pytest.raises(ValueError, match="must stream; got Predictor"):
             call()
+
+
+def test_arguments_are_checked_when_others_have_passed(stream):
+    """Types that passed are not checked again; a wrong type after them is."""
+    carry = stream.init(N=2)
+    for _ in range(2):
+        stream.step(carry, XS[0])
+        with pytest.raises(ValueError, match="N = 2, as in another argument"):
+            stream.step(carry, XS[0, :1])
+        with pytest.raises(TypeError, match="`x` must be float32"):
+            stream.step(carry, XS[0].astype(np.float64))
+        with pytest.raises(TypeError, match="`x` must have the structure"):
+            stream.step(carry, XS[0].tolist())
 
 
 def test_what_cannot_be_exported(tmp_path):
