@@ -122,8 +122,8 @@ def _bind_sizes(leaf: Any, spec: ArraySpec, place: str, sizes: dict[str, int], f
             raise ValueError(f"{function}: `{place}` must be {spec}{named}; got {describe(leaf)}. Change its shape.")
         if size < 1 and isinstance(wanted, str):
             raise ValueError(
-                f"{function}: `{place}` must be {spec} with {wanted} of at least 1; got {describe(leaf)}, with {wanted} "
-                "= 0. Skip the call: programs of jax.export take no empty arrays."
+                f"{function}: `{place}` must be {spec} with {wanted} of at least 1; got {describe(leaf)}, with "
+                f"{wanted} = 0. Skip the call: programs of jax.export take no empty arrays."
             )
         if isinstance(wanted, str) and wanted.isidentifier():
             sizes[wanted] = size
