@@ -1,5 +1,6 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
+# make bench-beyond: uses of lax.scan that are no RNN, into docs/benchmarks_beyond.md.
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
@@ -40,7 +41,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench docs dist test test-here test-newest test-core test-pages test-pages-here test-all coverage lint clean
+.PHONY: demo bench bench-beyond docs dist test test-here test-newest test-core test-pages test-pages-here test-all coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -50,6 +51,9 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 	$(BIN)/python -m benchmarks.loops --write docs/benchmarks_of_loops.md
 	$(BIN)/python docs/make_benchmark_picture.py
+
+bench-beyond: $(VENV)/.installed-train
+	$(BIN)/python -m benchmarks.beyond --write docs/benchmarks_beyond.md
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -40,13 +40,13 @@ def main(
 ) -> None:
     """Time and memory of rnnscan, plain JAX and other libraries."""
     options = Options(
-        rows=_known(rows.split(","), DESCRIPTIONS, "--rows") | {"plain"} if rows else _default_rows(quick),
+        rows=known(rows.split(","), DESCRIPTIONS, "--rows") | {"plain"} if rows else _default_rows(quick),
         rounds=rounds or (5 if quick else 9),
         compilations=1 if quick else 2,
         engine=engine,
         precision=precision,
     )
-    names = _known(workload or list(WORKLOADS), WORKLOADS, "--workload")
+    names = known(workload or list(WORKLOADS), WORKLOADS, "--workload")
     # In a narrow terminal a wide table wraps in every cell.
     console = Console(highlight=False, width=max(Console().width, 125))
     _set_precision(precision)
@@ -56,9 +56,7 @@ def main(
     results = _run_all([name for name in WORKLOADS if name in names], options, console)
     console.print(rich_table("Targets", BAR_HEADINGS, bar_rows(bars(results))))
     if write is not None:
-        # The page's own path is no part of the command that it shows.
-        arguments = [one for one in sys.argv[1:] if one not in ("--write", str(write), f"--write={write}")]
-        command = shlex.join(["python", "-m", "benchmarks", *arguments])
+        command = shown_command("benchmarks", write)
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(make_page(results, machine=machine, command=command, descriptions=DESCRIPTIONS))
         console.print(f"written to {write}")
@@ -80,7 +78,14 @@ def _default_rows(quick: bool) -> set[str]:
     return set(OWN_ROWS) if quick else set(DESCRIPTIONS)
 
 
-def _known(names: list[str], known: Collection[str], option: str) -> set[str]:
+def shown_command(module: str, write: Path) -> str:
+    """The command that made a page, without the path of the page."""
+    arguments = [one for one in sys.argv[1:] if one not in ("--write", str(write), f"--write={write}")]
+    return shlex.join(["python", "-m", module, *arguments])
+
+
+def known(names: list[str], known: Collection[str], option: str) -> set[str]:
+    """The names as a set, each of them known."""
     unknown = [name for name in names if name not in known]
     if unknown:
         raise typer.BadParameter(f"must be of {', '.join(known)}; got {', '.join(unknown)}", param_hint=option)

@@ -46,39 +46,40 @@ def _layer_bars(results: Results) -> Iterable[Bar | None]:
     for kind, workloads in (("LSTM", LSTMS), ("GRU", GRUS)):
         for row in ("rnnscan", "rnnscan-all"):
             named = f"{kind}, {row}"
-            yield _middle(f"{named}: training time / plain", results, workloads, _train(row, "plain"), 0.70)
-            yield _middle(f"{named}: temporary / plain", results, workloads, _temporary(row, "plain"), 0.35)
-            yield _middle(f"{named}: training time / torch", results, workloads, _beside_torch(row), 1.10)
+            yield middle(f"{named}: training time / plain", results, workloads, train_ratio(row, "plain"), 0.70)
+            yield middle(f"{named}: temporary / plain", results, workloads, _temporary(row, "plain"), 0.35)
+            yield middle(f"{named}: training time / torch", results, workloads, _beside_torch(row), 1.10)
 
 
 def _choice_bars(results: Results) -> Iterable[Bar | None]:
     text = "rnnscan-all: training time / rnnscan"
-    yield _worst(text, results, LSTMS + GRUS, _train("rnnscan-all", "rnnscan"), 1.05)
-    yield _worst("LSTM, rnnscan-all: kept / plain", results, LSTMS, _kept("rnnscan-all", "plain"), 0.13)
+    yield worst(text, results, LSTMS + GRUS, train_ratio("rnnscan-all", "rnnscan"), 1.05)
+    yield worst("LSTM, rnnscan-all: kept / plain", results, LSTMS, _kept("rnnscan-all", "plain"), 0.13)
     text = "LSTM, rnnscan-all: kept / plain, both without parameters"
-    yield _worst(text, results, LSTMS, _kept_without_params("rnnscan-all", "plain"), 0.13)
+    yield worst(text, results, LSTMS, _kept_without_params("rnnscan-all", "plain"), 0.13)
 
 
 def _workload_bars(results: Results) -> Iterable[Bar | None]:
     text = "rnnscan-all: training time / the faster of plain and checkpoint"
-    yield _worst(text, results, results, _beside_the_faster, 1.05)
+    yield worst(text, results, results, _beside_the_faster, 1.05)
     text = "rnnscan-all: temporary / checkpoint"
-    yield _worst(text, results, results, _temporary("rnnscan-all", "checkpoint"), 1.30)
+    yield worst(text, results, results, _temporary("rnnscan-all", "checkpoint"), 1.30)
     for row in ("rnnscan", "rnnscan-all"):
-        yield _worst(f"attention, {row}: kept / plain", results, ["attention"], _kept(row, "plain"), 0.06)
-        yield _worst(f"attention, {row}: training time / plain", results, ["attention"], _train(row, "plain"), 0.55)
+        yield worst(f"attention, {row}: kept / plain", results, ["attention"], _kept(row, "plain"), 0.06)
+        yield worst(f"attention, {row}: training time / plain", results, ["attention"], train_ratio(row, "plain"), 0.55)
     for row in ("rnnscan", "rnnscan-all"):
-        yield _worst(f"minGRU, {row}: training time / plain", results, ["min-gru"], _train(row, "plain"), 0.60)
-        yield _worst(f"minGRU, {row}: temporary / plain", results, ["min-gru"], _temporary(row, "plain"), 0.35)
+        yield worst(f"minGRU, {row}: training time / plain", results, ["min-gru"], train_ratio(row, "plain"), 0.60)
+        yield worst(f"minGRU, {row}: temporary / plain", results, ["min-gru"], _temporary(row, "plain"), 0.35)
 
 
 def _compile_bars(results: Results) -> Iterable[Bar | None]:
     for row in ("rnnscan", "rnnscan-all"):
         text = f"one layer, {row}: compile time / plain"
-        yield _worst(text, results, LSTMS + GRUS, _compile(row, "plain"), 2.0)
+        yield worst(text, results, LSTMS + GRUS, _compile(row, "plain"), 2.0)
 
 
-def _train(row: str, other: str) -> Figure:
+def train_ratio(row: str, other: str) -> Figure:
+    """The ratio of two rows' training steps, where both are there."""
     return lambda result: result.train_ratio(row, other) if {row, other} <= result.train.keys() else None
 
 
@@ -112,7 +113,7 @@ def _beside_torch(row: str) -> Figure:
 
 
 def _beside_the_faster(result: Result) -> float | None:
-    beside = [_train("rnnscan-all", other)(result) for other in ("plain", "checkpoint")]
+    beside = [train_ratio("rnnscan-all", other)(result) for other in ("plain", "checkpoint")]
     return None if None in beside else max(figure for figure in beside if figure is not None)
 
 
@@ -121,16 +122,18 @@ def _figures(results: Results, workloads: Iterable[str], figure: Figure) -> dict
     return {workload: value for workload, value in figures.items() if value is not None}
 
 
-def _middle(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
+def middle(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
     """The bar of a median over workloads."""
     figures = _figures(results, workloads, figure)
     if not figures:
         return None
     each = ", ".join(f"{workload} {value:.3f}" for workload, value in figures.items())
+    if len(figures) > 12:
+        return Bar(text, median(figures.values()), limit, f"median of {len(figures)}")
     return Bar(text, median(figures.values()), limit, f"median of {each}" if len(figures) > 1 else each)
 
 
-def _worst(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
+def worst(text: str, results: Results, workloads: Iterable[str], figure: Figure, limit: float) -> Bar | None:
     """The bar for every workload."""
     figures = _figures(results, workloads, figure)
     if not figures:

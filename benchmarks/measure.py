@@ -21,16 +21,17 @@ MOST_ROUNDS = 100
 
 def prepare_jax(row: JaxRow, *, compilations: int = 1) -> Runner:
     """Compile a row and count its bytes. The fastest of several compilations counts."""
-    everything = tuple(range(len(row.arguments)))
+    differentiated = tuple(range(len(row.arguments)))
+    arguments = (*row.arguments, *row.data)
     seconds = []
     for _ in range(compilations):
-        train, took = _compile(jax.value_and_grad(row.loss, everything), row.arguments)
+        train, took = _compile(jax.value_and_grad(row.loss, differentiated), arguments)
         seconds.append(took)
-    forward, _ = _compile(row.loss, row.arguments)
-    kept = kept_bytes(row.loss, *row.arguments)
+    forward, _ = _compile(row.loss, arguments)
+    kept = kept_bytes(row.loss, *arguments)
     return Runner(
-        forward=lambda: jax.block_until_ready(forward(*row.arguments)),
-        train=lambda: jax.block_until_ready(train(*row.arguments)),
+        forward=lambda: jax.block_until_ready(forward(*arguments)),
+        train=lambda: jax.block_until_ready(train(*arguments)),
         kept=kept,
         kept_without_params=kept - _kept_params_bytes(row),
         temporary=temporary_bytes(train),
@@ -109,7 +110,7 @@ def _compile(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
 
 def _kept_params_bytes(row: JaxRow) -> int:
     """Bytes of the residuals that are parameters."""
-    closed = jax.make_jaxpr(lambda *arguments: jax.vjp(row.loss, *arguments)[1])(*row.arguments)
+    closed = jax.make_jaxpr(lambda *arguments: jax.vjp(row.loss, *arguments)[1])(*row.arguments, *row.data)
     leaves = len(jax.tree.leaves(row.arguments[0]))
     params = {id(variable) for variable in closed.jaxpr.invars[:leaves]}
     kept = [variable.aval for variable in closed.jaxpr.outvars if id(variable) in params]

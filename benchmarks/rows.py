@@ -33,10 +33,12 @@ class JaxRow:
     Attributes:
         loss: a function of the arguments, with a scalar result.
         arguments: `(params, *inputs)`; all get gradients.
+        data: arguments of the loss after these, without gradients.
     """
 
     loss: Callable[..., Any]
     arguments: tuple[Any, ...]
+    data: tuple[Any, ...] = ()
 
 
 def same_function_rows(workload: Workload, engine: Engine) -> dict[str, JaxRow]:

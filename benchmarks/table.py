@@ -68,7 +68,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def _is_text(heading: str) -> bool:
-    return heading in ("row", "what", "met", "where")
+    return heading in ("row", "use", "what", "what it is", "met", "where")
 
 
 def _bytes(count: int | None) -> str:

@@ -1,0 +1,1 @@
+"""Uses of `lax.scan` that are no RNN, beside plain `lax.scan`: `python -m benchmarks.beyond`."""

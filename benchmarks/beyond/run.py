@@ -1,0 +1,45 @@
+"""Measure one use."""
+
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.beyond.accuracy import Accuracy, measure_accuracy
+from benchmarks.beyond.rows import use_rows
+from benchmarks.beyond.use import Use
+from benchmarks.measure import check_agreement, prepare_jax, take_turns
+from benchmarks.others import Others
+from benchmarks.result import Result
+
+
+# The rows that are timed. Of "rnnscan-all" the bytes count, of "checkpoint" the training step too.
+TRAINING = ("plain", "checkpoint", "rnnscan", "chunkwise")
+FORWARD = ("plain", "rnnscan", "chunkwise")
+
+
+def run_use(
+    use: Use, *, rounds: int, compilations: int, report: Callable[[str], None]
+) -> tuple[Result, Accuracy | None]:
+    """Compile, check and time the rows of a use. `report` gets the next action in words.
+
+    Returns:
+        The measurements, and the accuracy if the bars of the chunkwise form hold for the use.
+    """
+    problem = use.problem()
+    runners = {}
+    for row, jax_row in use_rows(problem).items():
+        report(f"compiling {row}")
+        runners[row] = prepare_jax(jax_row, compilations=compilations)
+    reference = runners["plain"].train()
+    for row, runner in runners.items():
+        report(f"checking {row}")
+        check_agreement(row, runner.train(), reference, use.tolerance)
+    others = Others()
+    announce = lambda what, number, of: report(f"{what}, round {number} of {of}")  # noqa: E731
+    timed = partial(take_turns, rounds=rounds)
+    forward = timed(
+        {row: runners[row].forward for row in FORWARD if row in runners}, report=partial(announce, "forward")
+    )
+    train = timed({row: runners[row].train for row in TRAINING if row in runners}, report=partial(announce, "training"))
+    result = Result(runners, forward, train, others=others.share())
+    report("measuring the accuracy")
+    return result, measure_accuracy(problem) if use.long else None
