@@ -3,10 +3,11 @@
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend import core
 
-from rnnscan.engine.fission.program import Atom, Constant, Program, Value
+from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
 
 
 def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[Atom]) -> Hashable:
@@ -20,14 +21,33 @@ def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[At
     numbers = _Numbers(inputs)
     equations = tuple(
         (
-            equation.primitive,
-            _structure_of_parameter(equation.params),
+            _structure_of_operation(equation.primitive, equation.params, exact=False),
             numbers.read(equation.inputs),
             numbers.add(equation.outputs),
         )
         for equation in program.equations
     )
     return tuple(value.aval for value in inputs), equations, numbers.read(outputs)
+
+
+def structure_of_operation(equation: Equation) -> Hashable:
+    """A key that is equal for equations that do the same to their operands.
+
+    Jaxprs are compared by structure, and their constants by value. Rules for derivatives cannot be compared, so the
+    places in the source of the functions that have them are.
+
+    Args:
+        equation: the equation.
+    """
+    return _structure_of_operation(equation.primitive, equation.params, exact=True)
+
+
+def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, exact: bool) -> Hashable:
+    source = None
+    if exact and primitive.name.startswith("custom_"):
+        bodies = [getattr(value, "jaxpr", None) for value in params.values()]
+        source = tuple(str(body.debug_info.func_src_info) for body in bodies if body is not None)
+    return primitive, source, _structure_of_parameter(params, exact=exact)
 
 
 class _Numbers:
@@ -63,16 +83,18 @@ def structure_of_array(array: Any) -> Hashable:
     return "array", concrete.shape, concrete.dtype, concrete.tobytes()
 
 
-def _structure_of_parameter(value: Any) -> Hashable:
+def _structure_of_parameter(value: Any, *, exact: bool) -> Hashable:
     """A key of an equation's parameter. Functions, such as rules for derivatives, are told apart by type alone."""
     if isinstance(value, core.ClosedJaxpr):
-        return "closed", tuple(map(str, map(_type_of, value.consts))), _structure_of_jaxpr(value.jaxpr)
+        consts = tuple(_structure_of_const(const, exact=exact) for const in value.consts)
+        return "closed", consts, _structure_of_jaxpr(value.jaxpr, exact=exact)
     if isinstance(value, core.Jaxpr):
-        return _structure_of_jaxpr(value)
+        return _structure_of_jaxpr(value, exact=exact)
     if isinstance(value, Mapping):
-        return "mapping", tuple((key, _structure_of_parameter(each)) for key, each in sorted(value.items(), key=_key))
+        pairs = sorted(value.items(), key=_key)
+        return "mapping", tuple((key, _structure_of_parameter(each, exact=exact)) for key, each in pairs)
     if isinstance(value, tuple | list):
-        return type(value).__name__, tuple(map(_structure_of_parameter, value))
+        return type(value).__name__, tuple(_structure_of_parameter(each, exact=exact) for each in value)
     if isinstance(value, np.ndarray):
         return structure_of_array(value)
     if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
@@ -88,14 +110,20 @@ def _key(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def _type_of(array: Any) -> tuple[Any, Any]:
-    return getattr(array, "shape", ()), getattr(array, "dtype", type(array))
+def _structure_of_const(array: Any, *, exact: bool) -> Hashable:
+    if not exact:
+        return str((getattr(array, "shape", ()), getattr(array, "dtype", type(array))))
+    return id(array) if isinstance(array, jax.core.Tracer) else structure_of_array(array)
 
 
-def _structure_of_jaxpr(jaxpr: Any) -> Hashable:
+def _structure_of_jaxpr(jaxpr: Any, *, exact: bool) -> Hashable:
     numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars])
     equations = tuple(
-        (eqn.primitive, _structure_of_parameter(eqn.params), numbers.read(eqn.invars), numbers.add(eqn.outvars))
+        (
+            _structure_of_operation(eqn.primitive, eqn.params, exact=exact),
+            numbers.read(eqn.invars),
+            numbers.add(eqn.outvars),
+        )
         for eqn in jaxpr.eqns
     )
     return tuple(var.aval for var in jaxpr.invars), equations, numbers.read(jaxpr.outvars)

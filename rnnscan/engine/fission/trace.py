@@ -1,6 +1,6 @@
 """From a jaxpr to a program: calls are inlined, and marked values are found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -47,7 +47,13 @@ class Inliner:
         marked: the values that `rnnscan.naming` marked, by their positions. A nested `jit` may hold them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: Collection[str] = ()) -> None:
+        """An inliner.
+
+        Args:
+            whole: calls that stay whole, by the names of their primitives.
+        """
+        self._whole = whole
         self.equations: list[Equation] = []
         self.marked: dict[int, Atom] = {}
 
@@ -70,7 +76,7 @@ class Inliner:
             return inputs
         if eqn.primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
-        body = eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
+        body = None if eqn.primitive.name in self._whole else eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
         if isinstance(body, core.ClosedJaxpr):
             return self.inline(body.jaxpr, [Constant(const) for const in body.consts], inputs)
         if body is not None:

@@ -3,13 +3,17 @@
 from dataclasses import replace
 
 from rnnscan.engine.fission.program import values_of
+from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
+from rnnscan.graph.rewrites.unused_results import without_unused_results
 
 
 def remove_dead_ends(graph: Graph) -> Graph:
     """Drop every node that no result depends on. Nodes with effects, such as debug prints, and what they read stay.
 
-    The arguments stay as well, so `Graph.to_cell` is called as before.
+    The arguments stay as well, so `Graph.to_cell` is called as before. A scan, while loop or cond loses the results
+    that nothing reads, carry leaves among them, and the operations that only these need. Bodies of all kinds
+    lose their dead ends.
 
     Args:
         graph: the graph.
@@ -31,6 +35,8 @@ def remove_dead_ends(graph: Graph) -> Graph:
     live = []
     for equation in reversed(program.equations):
         if equation.effects or not read.isdisjoint(equation.outputs):
+            equation = without_unused_results(equation, read)
             live.append(equation)
             read.update(values_of(equation.inputs))
-    return graph.rewritten(replace(program, equations=tuple(reversed(live))))
+    graph = graph.rewritten(replace(program, equations=tuple(reversed(live))))
+    return with_bodies(graph, remove_dead_ends)

@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 
 from rnnscan.engine.fission.program import Atom, Constant, Equation
+from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.rewire import reading, rewired
 from rnnscan.graph.structure import structure_of_array
@@ -11,7 +12,8 @@ from rnnscan.graph.structure import structure_of_array
 def merge_common(graph: Graph) -> Graph:
     """Compute each operation on the same values once: common subexpression elimination.
 
-    Equal numbers are the same value. Operations with effects stay, and so do those whose parameters cannot be compared.
+    Equal numbers are the same value. Bodies of loops, branches and functions with rules of their own are rewritten too.
+    Operations with effects stay, and so do those whose parameters cannot be compared.
 
     Args:
         graph: the graph.
@@ -26,6 +28,7 @@ def merge_common(graph: Graph) -> Graph:
         >>> [node.operation for node in rs.graph.merge_common(graph).nodes]
         ['mul', 'sin', 'cos', 'mul']
     """
+    graph = with_bodies(graph, merge_common)
     first: dict[Hashable, Equation] = {}
     same: dict[Atom, Atom] = {}
     kept = []

@@ -1,47 +1,133 @@
-"""replace(): a user's function in place of a part of a graph."""
+"""replace() and matches(): a user's function in place of all that a pattern matches, or of some nodes."""
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from rnnscan._messages import describe, in_words, is_weak, listing
-from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
+from rnnscan._messages import describe, listing
+from rnnscan.engine.fission.program import Equation, Value, values_of
+from rnnscan.graph.bodies import LOOPS_AND_CALLS, with_bodies
 from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name
-from rnnscan.graph.rewrites.rewire import reading, rewired
-from rnnscan.graph.trace import trace
+from rnnscan.graph.rewrites.match import Match, sites
+from rnnscan.graph.rewrites.pattern import Pattern
+from rnnscan.graph.rewrites.substitution import Substitution
 
 
-def replace(graph: Graph, ids: Iterable[int], function: Callable[..., Any]) -> Graph:
-    """Put a function in place of some nodes. Only the types of its results are checked, not their values.
+def replace(
+    graph: Graph,
+    pattern: Callable[..., Any] | Iterable[int],
+    replacement: Callable[..., Any],
+    *,
+    types: Sequence[Any] | None = None,
+) -> Graph:
+    """Put a function in place of all that a pattern matches.
+
+    A pattern is a function of arrays, such as `lambda x, w: jnp.tanh(x @ w)`. It is traced for each place that looks
+    like it, on the types that the values there have, so one pattern matches every shape and dtype. A match does the
+    pattern's operations, with equal parameters:
+    - An argument matches any value or number of its type, and the same one wherever the pattern reads it.
+    - Numbers and arrays in the pattern match equal ones.
+    - The operands of a sum, product, maximum and other commutative operations match in either order.
+    - Nothing outside reads or labels the values in between. Return a value from the pattern to let others read it.
+    - Rules for derivatives are not compared, but the functions that they belong to are.
+
+    Of matches that overlap, the first is replaced. Replacements are not searched again. Bodies of loops, branches and
+    `jax.checkpoint` are searched too; a replacement that closes over arrays leaves these as they are. Functions with
+    derivative rules of their own stay whole.
 
     Args:
         graph: the graph.
-        ids: the ids of the nodes, such as `Graph.path` gives. No value may leave them and come back.
-        function: takes the inputs of `Graph.subgraph_io(ids)`, in order, and returns its outputs: an array, or a tuple
-            of several in order.
+        pattern: a function with one argument for each input, each an array. It returns an array, or several: then all
+            its operations lead to the first, and the others are values in between that may have other readers. Or the
+            ids of nodes, such as `Graph.path` gives; no value may leave them and come back.
+        replacement: takes what the pattern takes, and returns what it returns. For ids: takes the inputs of
+            `Graph.subgraph_io(ids)`, in order, and returns its outputs. Only the types of its results are checked.
+        types: an array or a `jax.ShapeDtypeStruct` for each argument of the pattern, as an example; other types match
+            too. Needed for patterns of many arguments, and for those that need certain sizes along some axes.
 
     Returns:
-        The graph with the function's operations in place of the nodes. Replaced values keep their names.
+        The graph with the replacement's operations. Replaced values keep their names. Without a match, the same graph.
 
     Raises:
-        ValueError: if there is no such node, if nothing reads the nodes' results, or if a value leaves them and comes
-            back.
-        TypeError: if the function returns another number of results, or a result of another type.
+        ValueError: if the pattern fails on all ranks and dtypes of the graph, or on `types`; if there are too many
+            choices of them; or if its operations do not all lead to its first result. With ids: if
+            there is no such node, if nothing reads the nodes' results, or if a value leaves them and comes back.
+        TypeError: if the pattern has other than positional arguments, or if the replacement returns another number of
+            results, or a result of another type.
 
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> import rnnscan as rs
-        >>> graph = rs.graph.trace(lambda x: 2 * (x * (1 / (1 + jnp.exp(-x)))), 1.0)
+        >>> graph = rs.graph.trace(lambda x: 2 * (x * (1 / (1 + jnp.exp(-x)))), jnp.ones(3))
+        >>> swish = lambda x: x * (1 / (1 + jnp.exp(-x)))
+        >>> [node.operation for node in rs.graph.replace(graph, swish, lambda x: x * jax.lax.logistic(x)).nodes]
+        ['logistic', 'mul', 'mul']
         >>> ids = graph.path(["x"], ["mul.1"])
         >>> [node.operation for node in rs.graph.replace(graph, ids, lambda x: x * jax.lax.logistic(x)).nodes]
         ['logistic', 'mul', 'mul']
     """
+    if not callable(pattern):
+        if types is not None:
+            raise TypeError("graph.replace: `types` is for patterns; got ids of nodes as well. Leave `types` out.")
+        return _replace_nodes(graph, pattern, replacement)
+    searched = Pattern("replace", pattern, types)
+    graph = _replace_matches(graph, searched, replacement)
+    searched.check()
+    return graph
+
+
+def matches(graph: Graph, pattern: Callable[..., Any], *, types: Sequence[Any] | None = None) -> list[Match]:
+    """What `replace` would replace in a graph, bodies of its loops and branches aside.
+
+    Args:
+        graph: the graph; one of `rnnscan.graph.bodies` for the matches in a body.
+        pattern: as in `replace`.
+        types: as in `replace`.
+
+    Returns:
+        The matches, none of which overlap, in the order of their last nodes.
+
+    Raises:
+        ValueError: as in `replace`.
+        TypeError: as in `replace`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> graph = rs.graph.trace(lambda x, w: jnp.tanh(jnp.tanh(x @ w) @ w), jnp.ones((2, 3)), jnp.ones((3, 3)))
+        >>> for match in rs.graph.matches(graph, lambda x, w: jnp.tanh(x @ w)):
+        ...     print(match.ids, *match.inputs, "->", *match.outputs)
+        (0, 1) x w -> tanh.1
+        (2, 3) tanh.1 w -> result.1
+    """
+    if not callable(pattern):
+        raise TypeError(
+            f"graph.matches: the pattern must be a function; got {describe(pattern)}. Write matches(graph, pattern)."
+        )
+    searched = Pattern("matches", pattern, types)
+    found = [site.named(graph.names) for site in sites(graph, searched)]
+    searched.check()
+    return found
+
+
+def _replace_matches(graph: Graph, pattern: Pattern, replacement: Callable[..., Any]) -> Graph:
+    graph = with_bodies(graph, lambda body: _replace_matches(body, pattern, replacement), LOOPS_AND_CALLS)
+    found = sites(graph, pattern)
+    if not found:
+        return graph
+    gone = {node_id for site in found for node_id in site.ids}
+    by_position = {site.position: site for site in found}
+    substitution, equations = Substitution(graph, replacement), []
+    for node_id, equation in enumerate(graph.program.equations):
+        if node_id in by_position:
+            site = by_position[node_id]
+            equations += substitution.put(site.inputs, site.outputs)
+        if node_id not in gone:
+            equations.append(equation)
+    return substitution.finish(equations)
+
+
+def _replace_nodes(graph: Graph, ids: Iterable[int], function: Callable[..., Any]) -> Graph:
     inside = set(graph.checked_ids("replace", ids))
     inputs, outputs = graph.subgraph_io(inside)
     if not outputs:
@@ -50,33 +136,9 @@ def replace(graph: Graph, ids: Iterable[int], function: Callable[..., Any]) -> G
             "results nothing reads. Pass other nodes, or use remove_dead_ends."
         )
     before, after = _around(graph, inside)
-    own = [graph.value(name) for name in inputs]
-    part = _traced(function, own, [(str(name), graph.type_of(name)) for name in outputs])
-    read: dict[Atom, Atom] = dict(zip(part.arguments, own, strict=True))
-    made = [reading(equation, read) for equation in part.program.equations]
-    results = [read.get(atom, atom) for atom in part.program.stacked]
-    old = [graph.value(name) for name in outputs]
-    same: dict[Atom, Atom] = dict(zip(old, results, strict=True))
-    new = {result for equation in made for result in equation.outputs}
-    names = dict(graph.names)
-    captured = part.program.invariant
-    bases = {name.base for name in names.values()}
-    free = (f"captured[{number}]" for number in count(len(graph.arrays)))
-    free_bases = (base for base in free if base not in bases)
-    names.update((value, Name(base)) for value, base in zip(captured, free_bases, strict=False))
-    for value, name in zip(results, outputs, strict=True):
-        if value in new and isinstance(value, Value):
-            names.setdefault(value, name)
-    for value in old:
-        del names[value]
-    size = len(graph.arrays)
-    invariant = graph.program.invariant
-    graph = dataclasses.replace(
-        graph,
-        arrays=(*graph.arrays, *part.arrays),
-        program=dataclasses.replace(graph.program, invariant=(*invariant[:size], *captured, *invariant[size:])),
-    )
-    return rewired(graph, [*before, *made, *after], same, names=names)
+    substitution = Substitution(graph, function)
+    made = substitution.put([graph.value(name) for name in inputs], [graph.value(name) for name in outputs])
+    return substitution.finish([*before, *made, *after])
 
 
 def _around(graph: Graph, inside: set[int]) -> tuple[list[Equation], list[Equation]]:
@@ -107,30 +169,3 @@ def _around(graph: Graph, inside: set[int]) -> tuple[list[Equation], list[Equati
         else:
             before.append(equation)
     return before, after
-
-
-def _traced(function: Callable[..., Any], inputs: Sequence[Value], outputs: Sequence[tuple[str, Any]]) -> Graph:
-    """The graph of the function, if its results have the types of the outputs."""
-
-    def typed(*arguments: Any) -> list[Any]:
-        results = function(*arguments)
-        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(results)]
-        if len(leaves) != len(outputs):
-            raise TypeError(
-                f"graph.replace: the function must return {len(outputs)} results, for "
-                f"{listing(name for name, _ in outputs)}; got {len(leaves)} from {in_words(function)}. "
-                "`graph.subgraph_io` lists them."
-            )
-        for leaf, (name, aval) in zip(leaves, outputs, strict=True):
-            given = jax.typeof(leaf)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
-                raise TypeError(
-                    f"graph.replace: the result for {name!r} must be {describe(aval)}; got {describe(given)} from "
-                    f"{in_words(function)}. Return the type of the value that it replaces."
-                )
-        return [
-            leaf.astype(leaf.dtype) if is_weak(leaf) and not aval.weak_type else leaf
-            for leaf, (_, aval) in zip(leaves, outputs, strict=True)
-        ]
-
-    return trace(typed, *(value.aval for value in inputs))

@@ -10,6 +10,7 @@ import jax
 from jax import lax
 
 from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
+from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
 
@@ -23,7 +24,7 @@ def remove_reshapes_for_dot(graph: Graph) -> Graph:
     The axes that the product contracts and keeps are those of the value before the reshapes. Where that gives the
     result another shape, as for `x.reshape(N * T, D) @ w`, everything that reads the result must be a reshape too; the
     reshapes then start from the new result, and those that give its shape are gone. Chains of any length count.
-    Labelled values stay.
+    Labelled values stay. Bodies of loops, branches and functions with rules of their own are rewritten too.
 
     Args:
         graph: the graph.
@@ -42,6 +43,7 @@ def remove_reshapes_for_dot(graph: Graph) -> Graph:
         >>> [node.operation for node in rs.graph.remove_reshapes_for_dot(graph).nodes]
         ['dot_general', 'tanh']
     """
+    graph = with_bodies(graph, remove_reshapes_for_dot)
     rewrite = _Rewrite(graph)
     for equation in graph.program.equations:
         rewrite.add(reading(equation, rewrite.same))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
 
@@ -16,7 +17,8 @@ def fuse_round_trips(graph: Graph) -> Graph:
 
     These are conversions to a dtype that holds every value of the first one and back, transpositions that together
     change nothing, and transfers to another memory space and back. Trips of any length count, nested ones too. The
-    first half of a trip stays while something else reads it.
+    first half of a trip stays while something else reads it. Bodies of loops, branches and functions with rules of
+    their own are rewritten too.
 
     Args:
         graph: the graph.
@@ -35,6 +37,7 @@ def fuse_round_trips(graph: Graph) -> Graph:
         >>> [node.operation for node in rs.graph.fuse_round_trips(graph).nodes]
         ['sin']
     """
+    graph = with_bodies(graph, fuse_round_trips)
     trips = _Trips()
     same: dict[Atom, Atom] = {}
     equations = []

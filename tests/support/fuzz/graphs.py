@@ -1,7 +1,7 @@
 """A random cell against its graph: trace, any rewrites, back to a cell; equal values and gradients."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import rnnscan as rs
 from fuzz.compare import Comparison, Run, UnequalError
 from fuzz.random_cells import Case
-from rnnscan.engine.fission.program import read
+from rnnscan.engine.fission.program import evaluate
 from rnnscan.graph.run import GraphFunction
 
 
@@ -35,6 +35,7 @@ REWRITES: dict[str, Callable[[Any], Any]] = {
     },
     "rename_output": lambda graph: _rename(graph),
     "replace": lambda graph: _replace(graph),
+    "replace a pattern": lambda graph: _replace_pattern(graph),
 }
 
 
@@ -88,11 +89,10 @@ class GraphComparison(Comparison):
             names = [*graph.inputs, *graph.producers()]
             assert len(set(names)) == len(names) == len(graph.names), f"{name}: two values with one name"
         live = rs.graph.remove_dead_ends(graph)
-        wanted = {node.id for node in graph.nodes if node.has_effects}
-        wanted.update(graph.path([], [name for name in graph.outputs.values() if isinstance(name, rs.graph.Name)]))
-        assert len(live.nodes) >= len(wanted), "a live node is gone"
-        if not any(node.has_effects for node in graph.nodes):
-            assert len(live.nodes) == len(wanted), "a dead end stays"
+        assert len(live.nodes) >= len(_live(graph)), "a live node is gone"
+        for each in _with_bodies(live):
+            assert len(each.nodes) == len(_live(each)), "a dead end stays"
+        assert rs.graph.remove_dead_ends(live) == live, "not all dead ends are found at once"
         return graph.to_cell()
 
     def _step(self, change: Callable[..., Any]) -> Run:
@@ -124,6 +124,23 @@ class GraphComparison(Comparison):
         return run
 
 
+def _live(graph: Any) -> set[int]:
+    """The nodes that results or effects need."""
+    wanted = [name for name in graph.outputs.values() if isinstance(name, rs.graph.Name)]
+    for node in graph.nodes:
+        if node.has_effects:
+            wanted += [*node.outputs, *(name for name in node.inputs if isinstance(name, rs.graph.Name))]
+    return {*graph.path([], wanted), *(node.id for node in graph.nodes if node.has_effects)}
+
+
+def _with_bodies(graph: Any) -> Iterator[Any]:
+    """The graph, and those of all bodies in it."""
+    yield graph
+    for node in graph.nodes:
+        for body in rs.graph.bodies(graph, node.id).values():
+            yield from _with_bodies(body)
+
+
 def _first(leaf: Any) -> Any:
     """The input of the first step; zeros, where there is none."""
     return leaf[0] if leaf.shape[0] else jnp.zeros(leaf.shape[1:], leaf.dtype)
@@ -145,16 +162,47 @@ def _replace(graph: Any) -> Any:
     middle = graph.nodes[len(graph.nodes) // 2]
     ids = graph.path([], middle.outputs)
     inputs, outputs = graph.subgraph_io(ids)
-    if not outputs:
+    return rs.graph.replace(graph, ids, _function(graph, ids, inputs, outputs)) if outputs else graph
+
+
+def _replace_pattern(graph: Any) -> Any:
+    """Replace all parts like one near the end, of a few nodes that only its last node reads, by what they are."""
+    nodes = [node for node in graph.nodes if node.outputs and not node.has_effects]
+    if not nodes:
         return graph
-    program = graph.program
+    last = nodes[2 * len(nodes) // 3]
+    consumers, producers, returned = graph.consumers(), graph.producers(), set(graph.outputs.values())
+    held = {graph.names[value] for value in graph.labels} | returned
+    ids, tasks = {last.id}, [*last.inputs]
+    while tasks and len(ids) < 6:
+        name = tasks.pop()
+        if name not in producers or graph.nodes[producers[name][0]].has_effects:
+            continue
+        node = graph.nodes[producers[name][0]]
+        inner = held.isdisjoint(node.outputs) and len(node.outputs) == 1
+        # JAX computes an operation on numbers alone while it traces the pattern.
+        inner &= any(isinstance(operand, rs.graph.Name) for operand in node.inputs)
+        if inner and all(reader in ids for reader, _ in consumers[name]):
+            ids.add(node.id)
+            tasks += node.inputs
+    inputs = graph.subgraph_io(ids).inputs
+    if not inputs:
+        return graph
+    function = _function(graph, sorted(ids), inputs, last.outputs)
+    # As many arguments as inputs: a pattern has no `*arguments`.
+    letters = ", ".join(f"v{index}" for index in range(len(inputs)))
+    pattern = eval(f"lambda {letters}: function({letters})", {"function": function})
+    types = [graph.type_of(name) for name in inputs]
+    assert rs.graph.matches(graph, pattern, types=types), "a pattern is not found where it comes from"
+    return rs.graph.replace(graph, pattern, pattern, types=types)
+
+
+def _function(graph: Any, ids: Sequence[int], inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
+    """What some nodes compute."""
 
     def same(*values: Any) -> tuple[Any, ...]:
         known = dict(zip(map(graph.value, inputs), values, strict=True))
-        for index in ids:
-            equation = program.equations[index]
-            operands = [read(atom, known) for atom in equation.inputs]
-            known.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
+        evaluate([graph.program.equations[index] for index in ids], known)
         return tuple(known[graph.value(name)] for name in outputs)
 
-    return rs.graph.replace(graph, ids, same)
+    return same
