@@ -87,7 +87,8 @@ class Use:
     @property
     def description(self) -> str:
         """The title and the sizes."""
-        return f"{self.title}: {', '.join(f'{name} {value:,}' for name, value in self.sizes.items())}"
+        sizes = [f"{name} {value:,}" for name, value in self.sizes.items() if type(value) is int]
+        return f"{self.title}: {', '.join(sizes)}"
 
 
 class Draw:
