@@ -19,21 +19,28 @@ SECONDS_PER_ROW = 1.0
 MOST_ROUNDS = 100
 
 
-def prepare_jax(row: JaxRow, *, compilations: int = 1) -> Runner:
-    """Compile a row and count its bytes. The fastest of several compilations counts."""
+def prepare_jax(row: JaxRow, *, compilations: int = 1, kept: bool = True) -> Runner:
+    """Compile a row and count its bytes. The fastest of several compilations counts.
+
+    Args:
+        row: the row.
+        compilations: how often to compile the training step.
+        kept: whether to count the residuals, which takes two traces.
+    """
     differentiated = tuple(range(len(row.arguments)))
     arguments = (*row.arguments, *row.data)
     seconds = []
     for _ in range(compilations):
         train, took = _compile(jax.value_and_grad(row.loss, differentiated), arguments)
         seconds.append(took)
-    forward, _ = _compile(row.loss, arguments)
-    kept = kept_bytes(row.loss, *arguments)
+    # Compiled when it first runs: not every row's is timed.
+    forward = jax.jit(row.loss)
+    kept_all = kept_bytes(row.loss, *arguments) if kept else None
     return Runner(
         forward=lambda: jax.block_until_ready(forward(*arguments)),
         train=lambda: jax.block_until_ready(train(*arguments)),
-        kept=kept,
-        kept_without_params=kept - _kept_params_bytes(row),
+        kept=kept_all,
+        kept_without_params=None if kept_all is None else kept_all - _kept_params_bytes(row),
         temporary=temporary_bytes(train),
         compile_seconds=min(seconds),
     )
@@ -63,21 +70,26 @@ def check_agreement(row: str, result: Any, reference: Any, tolerance: float) -> 
 
 
 def take_turns(
-    runs: Mapping[str, Callable[[], Any]], *, rounds: int, report: Callable[[int, int], None]
+    runs: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int,
+    report: Callable[[int, int], None],
+    seconds: float = SECONDS_PER_ROW,
 ) -> dict[str, list[float]]:
     """Run all rows in every round, so that other load slows all of them alike.
 
     Args:
         runs: by row, "plain" among them.
-        rounds: the least number of rounds; there are more if the plain row takes less than a second in them.
+        rounds: the least number of rounds; there are more if the plain row takes less time in them than `seconds`.
         report: called with the number of the round and of all rounds.
+        seconds: that time.
 
     Returns:
         The seconds of each round, by row.
     """
     for run in runs.values():
         run()
-    enough = math.ceil(SECONDS_PER_ROW / _seconds(runs["plain"]))
+    enough = math.ceil(seconds / _seconds(runs["plain"]))
     rounds = max(rounds, min(enough, MOST_ROUNDS))
     times: dict[str, list[float]] = {row: [] for row in runs}
     order = list(runs)

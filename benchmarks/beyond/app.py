@@ -40,6 +40,7 @@ def main(
             results[name], accuracy = run_use(
                 USES[name],
                 rounds=rounds or (3 if quick else 9),
+                seconds=0.2 if quick else 1.0,
                 compilations=1 if quick else 2,
                 report=lambda text, name=name, status=status: status.update(f"{name}: {text}"),
             )

@@ -17,7 +17,7 @@ FORWARD = ("plain", "rnnscan", "chunkwise")
 
 
 def run_use(
-    use: Use, *, rounds: int, compilations: int, report: Callable[[str], None]
+    use: Use, *, rounds: int, seconds: float, compilations: int, report: Callable[[str], None]
 ) -> tuple[Result, Accuracy | None]:
     """Compile, check and time the rows of a use. `report` gets the next action in words.
 
@@ -28,14 +28,14 @@ def run_use(
     runners = {}
     for row, jax_row in use_rows(problem).items():
         report(f"compiling {row}")
-        runners[row] = prepare_jax(jax_row, compilations=compilations)
+        runners[row] = prepare_jax(jax_row, compilations=compilations, kept=False)
     reference = runners["plain"].train()
     for row, runner in runners.items():
         report(f"checking {row}")
         check_agreement(row, runner.train(), reference, use.tolerance)
     others = Others()
     announce = lambda what, number, of: report(f"{what}, round {number} of {of}")  # noqa: E731
-    timed = partial(take_turns, rounds=rounds)
+    timed = partial(take_turns, rounds=rounds, seconds=seconds)
     forward = timed(
         {row: runners[row].forward for row in FORWARD if row in runners}, report=partial(announce, "forward")
     )
