@@ -1,4 +1,7 @@
-"""The command line: `rnnscan train`, `tradeoff`, `explain`, `plan` and `info`. Only `main` is public."""
+"""The command line: `rnnscan train`, `export`, `run`, `tradeoff`, `explain`, `plan`, `graph` and `info`.
+
+Only `main` is public.
+"""
 
 import os
 import sys

@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 
 from rnnscan.cli.explain import explain
+from rnnscan.cli.export import export
+from rnnscan.cli.graph import graph
 from rnnscan.cli.info import info
 from rnnscan.cli.plan import plan
+from rnnscan.cli.run import run
 from rnnscan.cli.tradeoff import tradeoff
 from rnnscan.cli.train import train
 
@@ -20,9 +23,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(train)
+app.command()(export)
+app.command()(run)
 app.command()(tradeoff)
 app.command()(explain)
 app.command()(plan)
+app.command()(graph)
 app.command()(info)
 
 

@@ -1,7 +1,5 @@
 """The cell arguments of commands: a cell of the library, or of a module."""
 
-import importlib
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -11,6 +9,7 @@ import typer
 
 from rnnscan import cells
 from rnnscan._messages import listing, nearest
+from rnnscan.cli.modules import import_attribute
 from rnnscan.protocols import ComposableCell, check_cell
 
 
@@ -68,7 +67,7 @@ def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length
             f"rnnscan: --hidden must be given with a cell of the library; got --hidden {hidden} and {cell!r}. Leave "
             "--hidden out."
         )
-    found = _from_module(cell) if ":" in cell else _of_library(cell, hidden or UNITS)
+    found = import_attribute(cell, "CELL") if ":" in cell else _of_library(cell, hidden or UNITS)
     check_cell("rnnscan", found)
     x = jax.ShapeDtypeStruct((batch, inputs), jnp.float32)
     return Example(
@@ -87,23 +86,3 @@ def _of_library(cell: str, hidden: int) -> Any:
             f"rnnscan: CELL must be one of {listing(known)}, or module:attribute; got {cell!r}.{nearest(cell, known)}"
         )
     return names[cell.lower()](hidden)
-
-
-def _from_module(cell: str) -> Any:
-    module, _, attribute = cell.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"rnnscan: CELL must be module:attribute of an importable module; got {cell!r}, and no module "
-            f"{error.name!r}. Run the command in the module's folder."
-        ) from error
-    if not hasattr(found, attribute):
-        known = [name for name in vars(found) if not name.startswith("_")]
-        raise ValueError(
-            f"rnnscan: CELL must be module:attribute; got {cell!r}, and {module} has no {attribute!r}."
-            f"{nearest(attribute, known)}"
-        )
-    return getattr(found, attribute)

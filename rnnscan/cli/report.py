@@ -47,13 +47,20 @@ def print_held_out(console: Console, config: TrainConfig, text: Text, bits_per_b
 
 def print_sample(console: Console, sample: bytes) -> None:
     """Show a sample of the model, without control characters."""
-    decoded = sample.decode(errors="replace")
-    printable = [
-        letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in decoded
-    ]
     console.rule("a sample of the model", align="left")
-    console.print("".join(printable).strip("\n"), markup=False)
+    console.print(printable(sample.decode(errors="replace")).strip("\n"), markup=False)
     console.rule()
+
+
+def printable(text: str) -> str:
+    r"""A text without control characters, which could change the terminal.
+
+    Example:
+        >>> printable("bell\a")
+        'bell\ufffd'
+    """
+    shown = (letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    return "".join(shown)
 
 
 def print_stopped(run: RunDirectory) -> None:

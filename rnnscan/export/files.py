@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 # A manifest of 10,000 parameters has 3 MB.
 LARGEST_MANIFEST = 64 << 20
 _UNFINISHED = ".unfinished"
-_OURS = re.compile(r"[a-z0-9_.]+-[0-9a-f]{16}\.(safetensors|jax_export)")
+_OURS = re.compile(r"[a-z0-9_.]+-[0-9a-f]{16}\.(safetensors|jax_export|json)")
 _BLOCK = 1 << 20
 
 

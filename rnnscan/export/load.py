@@ -13,6 +13,8 @@ from rnnscan.export.manifest import Manifest, parse
 from rnnscan.export.parameters import decode_all
 from rnnscan.export.predictor import Predictor
 from rnnscan.export.specs import ArraySpec
+from rnnscan.export.vocabulary import Vocabulary, check_vocabulary
+from rnnscan.export.vocabulary import parse as parse_vocabulary
 
 
 def load(path: str | Path) -> Predictor:
@@ -59,15 +61,27 @@ def _load(folder: Path, content: bytes) -> Predictor:
         )
     _check_x64(folder, manifest)
     programs = manifest.programs[platform]
-    contents = files.read_files(folder, manifest.files, {manifest.parameters_file, *programs.values()})
+    wanted = {manifest.parameters_file, *programs.values()}
+    if manifest.vocabulary_file is not None:
+        wanted.add(manifest.vocabulary_file)
+    contents = files.read_files(folder, manifest.files, wanted)
     try:
         arrays = decode_all(manifest.parameters, contents[manifest.parameters_file])
         functions = {}
+        vocabulary = _vocabulary(manifest, contents)
         for function, (inputs, outputs) in _signatures(manifest).items():
             functions[function] = read(contents[programs[function]], inputs, outputs, platform)
     except ValueError as error:
         raise ValueError(files.refused(folder, str(error))) from error
-    return Predictor(manifest, platform, [jnp.asarray(array) for array in arrays], functions)
+    return Predictor(manifest, platform, [jnp.asarray(array) for array in arrays], functions, vocabulary)
+
+
+def _vocabulary(manifest: Manifest, contents: dict[str, bytes]) -> Vocabulary | None:
+    if manifest.vocabulary_file is None or manifest.stream is None:
+        return None
+    vocabulary = parse_vocabulary(contents[manifest.vocabulary_file])
+    check_vocabulary(vocabulary, manifest.stream.x, manifest.stream.y)
+    return vocabulary
 
 
 def _signatures(manifest: Manifest) -> dict[str, tuple[list[ArraySpec], list[ArraySpec]]]:

@@ -43,6 +43,7 @@ class Manifest:
         store: the dtype that weights were stored as, and the error that it makes in the outputs.
         programs: the names of the files of the programs, by platform and by function: "predict", "init" and "step".
         parameters_file: the name of the file of the parameters.
+        vocabulary_file: the name of the file of a language model's vocabulary, or None.
         files: all files.
         versions: of rnnscan and jax, and of the calling convention of `jax.export`.
     """
@@ -54,6 +55,7 @@ class Manifest:
     store: dict[str, Any]
     programs: dict[str, dict[str, str]]
     parameters_file: str
+    vocabulary_file: str | None
     files: dict[str, FileSpec]
     versions: dict[str, Any]
 
@@ -85,6 +87,7 @@ def dump(manifest: Manifest) -> bytes:
         "store": manifest.store,
         "programs": manifest.programs,
         "parameters_file": manifest.parameters_file,
+        "vocabulary_file": manifest.vocabulary_file,
         "files": {name: asdict(spec) for name, spec in manifest.files.items()},
     }
     return _text(fields)
@@ -126,6 +129,7 @@ def _read(fields: Any) -> Manifest:
         store=fields["store"],
         programs=fields["programs"],
         parameters_file=fields["parameters_file"],
+        vocabulary_file=fields["vocabulary_file"],
         files={name: FileSpec(**spec) for name, spec in fields["files"].items()},
         versions=fields["versions"],
     )
@@ -138,6 +142,8 @@ def _read(fields: Any) -> Manifest:
             raise ValueError(f"the programs for {platform!r}")
     if manifest.parameters_file not in manifest.files:
         raise ValueError("the file of the parameters")
+    if manifest.vocabulary_file is not None and (manifest.vocabulary_file not in manifest.files or stream is None):
+        raise ValueError("the file of the vocabulary")
     return manifest
 
 

@@ -1,6 +1,6 @@
 """An export that was loaded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan._messages import listing, nearest
+from rnnscan.export.generate import check_sampling, draw_tokens
 from rnnscan.export.manifest import Manifest, Stream
 from rnnscan.export.specs import ArraySpec, bind
+from rnnscan.export.vocabulary import Vocabulary
 
 
 class Predictor:
@@ -22,13 +24,20 @@ class Predictor:
         manifest: what the export holds, such as `manifest.inputs`, `manifest.outputs`, `manifest.parameters` and
             `manifest.versions`.
         platform: the platform whose program runs, such as "cpu".
+        vocabulary: the tokens of a language model, or None.
     """
 
     def __init__(
-        self, manifest: Manifest, platform: str, params: list[Array], programs: dict[str, Callable[..., Any]]
+        self,
+        manifest: Manifest,
+        platform: str,
+        params: list[Array],
+        programs: dict[str, Callable[..., Any]],
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self.manifest = manifest
         self.platform = platform
+        self.vocabulary = vocabulary
         self._params = params
         self._programs = programs
         # The types of arguments that passed their check. Checking them again takes as long as a small step.
@@ -104,6 +113,45 @@ class Predictor:
         """
         stream = self._stream("step")
         return self._run("step", {"carry": (carry, stream.carry), "x": (x, stream.x)})
+
+    def generate(
+        self, prompt: str | bytes = "\n", length: int = 100, *, temperature: float = 1.0, seed: int = 0
+    ) -> Iterator[bytes]:
+        """Draw text from a language model, token by token.
+
+        Args:
+            prompt: the text before it; a string is encoded as UTF-8.
+            length: the number of tokens.
+            temperature: below 1 it favours likely tokens; 0 takes the likeliest.
+            seed: the seed of the draws.
+
+        Returns:
+            The bytes of each token, as they are drawn.
+
+        Raises:
+            ValueError: if there is no vocabulary, the prompt is empty or holds other tokens, or the length or the
+                temperature is below 0.
+        """
+        if self.vocabulary is None or self.manifest.stream is None:
+            raise ValueError(
+                f"generate: the export must be a language model with a vocabulary; got {self!r}, which has none. Pass "
+                "`vocabulary` to rnnscan.export.save."
+            )
+        check_sampling(length, temperature)
+        numbers = self.vocabulary.encode(prompt)
+        if not numbers:
+            raise ValueError("generate: `prompt` must have at least one token; got an empty text.")
+        rows = [size for size in self.manifest.stream.x.shape if isinstance(size, str)]
+        drawn = draw_tokens(
+            self.step,
+            self.init(**dict.fromkeys(rows, 1)),
+            numbers,
+            length,
+            dtype=self.manifest.stream.x.dtype,
+            temperature=temperature,
+            seed=seed,
+        )
+        return map(self.vocabulary.tokens.__getitem__, drawn)
 
     def _run(self, function: str, arguments: dict[str, tuple[Any, Any]]) -> Any:
         """Check arguments against their specs, and run a program."""

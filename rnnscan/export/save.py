@@ -19,6 +19,8 @@ from rnnscan.export.programs import lower_all
 from rnnscan.export.specs import spec_of
 from rnnscan.export.streaming import Steps, check_carry, steps_of
 from rnnscan.export.symbols import Axes, symbolic_types
+from rnnscan.export.vocabulary import Vocabulary, check_vocabulary
+from rnnscan.export.vocabulary import dump as dump_vocabulary
 
 
 def save(
@@ -31,6 +33,7 @@ def save(
     *,
     cell: Any = None,
     store: quantize.Store | None = None,
+    vocabulary: Sequence[bytes] | None = None,
 ) -> None:
     """Write `fn(params, *inputs)` to a folder that `load` runs without the code of `fn`.
 
@@ -58,6 +61,8 @@ def save(
         store: "bfloat16" stores floating-point parameters as bfloat16. "int8" stores those with two axes or more as
             int8, with a scale for each index of the last axis. Loading gives them their own dtype back. The manifest
             has the error of each parameter and, if the inputs are arrays, of the outputs. None: exact.
+        vocabulary: the tokens of a language model, in the order of its logits. With it `Predictor.generate` makes
+            text. A step must take the numbers of tokens, `(N,)`, and return logits, `(N, V)`.
 
     Raises:
         TypeError: if a parameter, input or output is no array.
@@ -91,6 +96,7 @@ def save(
     given, called = _by_name(fn, inputs)
     types = symbolic_types(given, dynamic)
     steps = steps_of(fn, cell, types)
+    words = None if vocabulary is None else Vocabulary(tuple(vocabulary))
     leaves = named_arrays(params)
     structure: Any = jax.tree.structure(params)
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves.values()]
@@ -100,14 +106,18 @@ def save(
     parameters, restored, tensors = encode_all({names[number]: leaves[names[number]] for number in used}, store)
     restored_params = jax.tree.unflatten(structure, (leaves | restored).values())
 
+    stream = _stream(steps, first, words)
+
     contents = {"parameters": ("safetensors", tensors)}
+    if words is not None:
+        contents["vocabulary"] = ("json", dump_vocabulary(words))
     for platform, functions in lowered.items():
         contents |= {f"{name}.{platform}": ("jax_export", program.serialized) for name, program in functions.items()}
     named = {stem: files.name_of(stem, *content) for stem, content in contents.items()}
     manifest = Manifest(
         inputs={name: jax.tree.map(spec_of, tree) for name, tree in types.items()},
         outputs=first["predict"].outputs,
-        stream=_stream(steps, first),
+        stream=stream,
         parameters=parameters,
         store=_store(store, called, params, restored_params, list(given.values())),
         programs={
@@ -115,6 +125,7 @@ def save(
             for platform, functions in lowered.items()
         },
         parameters_file=named["parameters"][0],
+        vocabulary_file=None if words is None else named["vocabulary"][0],
         files=dict(named.values()),
         versions={name: version(name) for name in ("rnnscan", "jax", "jaxlib")},
     )
@@ -145,13 +156,20 @@ def _by_name(fn: Any, inputs: Any) -> tuple[dict[str, Any], Callable[..., Any]]:
     return dict(zip(names, inputs, strict=True)), fn
 
 
-def _stream(steps: Steps | None, programs: dict[str, Program]) -> Stream | None:
+def _stream(steps: Steps | None, programs: dict[str, Program], words: Vocabulary | None) -> Stream | None:
     if steps is None:
+        if words is not None:
+            raise ValueError(
+                "export.save: a function with `vocabulary` must stream; got one that does not. Pass `cell` too."
+            )
         return None
     carry = programs["init"].outputs
     after, y = programs["step"].outputs
     check_carry(carry, after)
-    return Stream(jax.tree.map(spec_of, steps.x), carry, y)
+    x = jax.tree.map(spec_of, steps.x)
+    if words is not None:
+        check_vocabulary(words, x, y)
+    return Stream(x, carry, y)
 
 
 def _store(store: Any, called: Callable[..., Any], params: Any, restored: Any, inputs: list[Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ use any function of the parameters: plain arrays, Flax's `module.apply`, `nnx.me
 
 try:
     from rnnscan.train.config import TrainConfig as TrainConfig
+    from rnnscan.train.language_export import export_language_model as export_language_model
     from rnnscan.train.language_model import LanguageModel as LanguageModel
     from rnnscan.train.language_training import begin_language_model as begin_language_model
     from rnnscan.train.language_training import bits_per_byte as bits_per_byte

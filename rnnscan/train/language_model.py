@@ -108,6 +108,10 @@ class LanguageModel:
         carry, hidden = rs.scan(self.cells, params["cells"], carry, embedded, memory=memory)
         return _cross_entropy(params["head"], hidden, targets), carry
 
+    def logits(self, params: dict[str, Any], hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows bytes"]:
+        """The logits of the next byte from the outputs of the cells."""
+        return _logits(params["head"], hidden)
+
     def sample(
         self, params: dict[str, Any], key: Array, length: int, *, temperature: float = 1.0, first: int = ord("\n")
     ) -> bytes:

@@ -4,11 +4,16 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from typer.testing import Result
+
+import rnnscan as rs
 
 
 Command = Callable[..., Result]
@@ -130,3 +135,62 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(module: str) ->
     assert process.stderr.count("\n") == 1
     assert module in process.stderr
     assert 'pip install ".[train]" in the checkout of rnnscan.' in process.stderr
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A streaming sum."""
+    folder = tmp_path_factory.mktemp("export") / "sum"
+
+    class Sum:
+        def initial_carry(self, x: jax.Array) -> jax.Array:
+            return jnp.zeros_like(x)
+
+        def __call__(self, params: None, carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return carry + x, carry + x
+
+    example = [jax.ShapeDtypeStruct((3, 1), jnp.float32)]
+    rs.export.save(folder, lambda _, xs: jnp.cumsum(xs, 0), {}, example, ["cpu"], cell=Sum())
+    return folder
+
+
+def started(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from rnnscan.cli import main; main()", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
+
+
+def test_a_stream_answers_each_line_and_ends_by_ctrl_c(exported: Path) -> None:
+    with started("run", exported, "--stream") as process:
+        for number, answer in ((1, "[1.0]"), (2, "[3.0]"), (4, "[7.0]")):
+            process.stdin.write(f'{{"xs": [{number}]}}\n')
+            assert process.stdout.readline() == answer + "\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+def test_a_stream_into_a_file_that_is_interrupted_leaves_the_old_file(exported: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("old")
+    with started("run", exported, "--stream", "--out", out) as process:
+        process.stdin.write('{"xs": [1]}\n')
+        while not (unfinished := tmp_path / "out.jsonl.unfinished").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == ""
+    assert out.read_text() == "old"
+    assert not unfinished.exists()
+
+
+def test_a_reader_that_goes_ends_a_stream_without_a_traceback(exported: Path) -> None:
+    with started("run", exported, "--stream") as process:
+        process.stdin.write('{"xs": [1]}\n')
+        assert process.stdout.readline() == "[1.0]\n"
+        process.stdout.close()
+        process.stdin.write('{"xs": [1]}\n{"xs": [1]}\n')
+        process.stdin.close()
+        assert process.wait() == 1
+        assert process.stderr.read() == ""
