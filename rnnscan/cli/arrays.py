@@ -4,7 +4,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +30,13 @@ class Record(NamedTuple):
     is_npz: bool
 
 
-def read_records(file: BinaryIO, specs: Mapping[str, Any]) -> Iterator[Record]:
+def read_records(file: Any, specs: Mapping[str, Any]) -> Iterator[Record]:
     """The inputs in a file: those of an npz file, or of each line of JSON.
 
     Nothing is unpickled.
 
     Args:
-        file: the file. A line is read when it is needed.
+        file: the file, opened in binary. A line is read when it is needed.
         specs: the specs of the inputs, pytrees of `ArraySpec`, by name.
 
     Raises:

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from rnnscan.cli.options import readable_errors
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file under another name, and rename it at the end. After an error or Ctrl-C the old file is there.
 
     Args:

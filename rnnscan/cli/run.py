@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -122,7 +122,7 @@ def _check_format(loaded: Any, format: Format, out: Path | None) -> None:
         raise ValueError("run: an npz file must not go to a terminal; got no --out. Write --out FILE.npz.")
 
 
-def _predicted(loaded: Any, file: BinaryIO) -> Iterator[Any]:
+def _predicted(loaded: Any, file: Any) -> Iterator[Any]:
     """The outputs for each record."""
     for record in _records(file, loaded.manifest.inputs):
         with _errors_in(record.place):
@@ -130,7 +130,7 @@ def _predicted(loaded: Any, file: BinaryIO) -> Iterator[Any]:
         yield outputs
 
 
-def _streamed(loaded: Any, file: BinaryIO) -> Iterator[Any]:
+def _streamed(loaded: Any, file: Any) -> Iterator[Any]:
     """The output of each step."""
     specs, carry = loaded.manifest.stream.x, None
     name = next(iter(loaded.manifest.inputs))
@@ -144,7 +144,7 @@ def _streamed(loaded: Any, file: BinaryIO) -> Iterator[Any]:
             yield y
 
 
-def _records(file: BinaryIO, specs: Mapping[str, Any]) -> Iterator[Record]:
+def _records(file: Any, specs: Mapping[str, Any]) -> Iterator[Record]:
     records = read_records(file, specs)
     while True:
         with readable_errors():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 
-def check_sampling(length: int, temperature: float) -> None:
+def check_sampling(length: int, temperature: int | float) -> None:
     """Reject a length or temperature out of range."""
     if length < 0:
         raise ValueError(f"generate: `length` must be at least 0; got {length}.")
@@ -24,7 +24,7 @@ def draw_tokens(
     length: int,
     *,
     dtype: Any,
-    temperature: float,
+    temperature: int | float,
     seed: int,
 ) -> Iterator[int]:
     """Draw tokens, each from the logits after all before it.
@@ -56,7 +56,7 @@ def draw_tokens(
 
 @jax.jit
 def _draw(
-    key: Array, logits: Float[Array, "1 vocabulary"], temperature: float | Float[Array, ""]
+    key: Array, logits: Float[Array, "1 vocabulary"], temperature: int | float | Float[Array, ""]
 ) -> tuple[Array, Int[Array, "1"]]:
     key, draw_key = jax.random.split(key)
     return key, jax.random.categorical(draw_key, logits / temperature)

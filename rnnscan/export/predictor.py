@@ -115,7 +115,7 @@ class Predictor:
         return self._run("step", {"carry": (carry, stream.carry), "x": (x, stream.x)})
 
     def generate(
-        self, prompt: str | bytes = "\n", length: int = 100, *, temperature: float = 1.0, seed: int = 0
+        self, prompt: str | bytes = "\n", length: int = 100, *, temperature: int | float = 1.0, seed: int = 0
     ) -> Iterator[bytes]:
         """Draw text from a language model, token by token.
 

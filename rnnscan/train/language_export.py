@@ -78,7 +78,8 @@ class _Step:
     model: LanguageModel
 
     def initial_carry(self, text: Int[Array, " rows"]) -> Any:
-        return self.model.initial_carry(text.shape[0])
+        # Not the model's initial_carry: the number of rows may be symbolic.
+        return self.model.cells.initial_carry(jnp.zeros((text.shape[0], self.model.embedding)))
 
     def __call__(
         self, params: dict[str, Any], carry: Any, text: Int[Array, " rows"]
