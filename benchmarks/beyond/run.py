@@ -11,7 +11,7 @@ from benchmarks.others import Others
 from benchmarks.result import Result
 
 
-# The rows that are timed. Of "rnnscan-all" the bytes count, of "checkpoint" the training step too.
+# The rows that are timed.
 TRAINING = ("plain", "checkpoint", "rnnscan", "chunkwise")
 FORWARD = ("plain", "rnnscan", "chunkwise")
 

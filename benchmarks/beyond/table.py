@@ -24,8 +24,8 @@ use run in one process and take turns; times are the median over the rounds of t
 | --- | --- |
 | training | loss and gradients: `rnnscan`'s time over that of the faster of `plain` and `checkpoint` |
 | forward | the loss: `rnnscan`'s time over that of `plain` |
-| temporary | XLA's peak for the training step besides arguments and results: `rnnscan-all`'s over `checkpoint`'s |
-| bytes | that peak of `rnnscan-all` |
+| temporary | XLA's peak for the training step besides arguments and results: `rnnscan`'s over `checkpoint`'s |
+| bytes | that peak of `rnnscan` |
 | compile | the time to trace and compile the training step: `rnnscan`'s over `plain`'s |
 | by hand | training time: `rnnscan`'s over that of the chunkwise form by hand |
 
@@ -41,11 +41,11 @@ def use_rows(results: Mapping[str, Result]) -> list[tuple[str, ...]]:
             _marked(limits.beside_the_faster(result), limits.TRAINING),
             _marked(result.forward_ratio("rnnscan"), limits.FORWARD),
             _marked(
-                result.temporary_ratio("rnnscan-all", "checkpoint"),
+                result.temporary_ratio("rnnscan", "checkpoint"),
                 limits.TEMPORARY,
                 met=(limits.temporary_of_allowed(result) or 0) <= 1,
             ),
-            readable_bytes(result.runners["rnnscan-all"].temporary or 0),
+            readable_bytes(result.runners["rnnscan"].temporary or 0),
             _marked(result.compile_ratio("rnnscan"), limits.COMPILE),
             f"{result.train_ratio('rnnscan', 'chunkwise'):.2f}" if "chunkwise" in result.train else "",
         )
