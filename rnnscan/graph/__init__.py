@@ -25,3 +25,8 @@ from rnnscan.graph.status import Statuses as Statuses
 from rnnscan.graph.status import infer_status as infer_status
 from rnnscan.graph.status import same_status as same_status
 from rnnscan.graph.trace import trace as trace
+from rnnscan.graph.transfer_sharding import transfer_sharding as transfer_sharding
+from rnnscan.graph.transfers import transfer_dtype as transfer_dtype
+from rnnscan.graph.transfers import transfer_memory_space as transfer_memory_space
+from rnnscan.graph.transfers import transfer_recompute as transfer_recompute
+from rnnscan.graph.transfers import transfer_work as transfer_work

@@ -24,7 +24,7 @@ LOOPS_AND_CALLS: Mapping[str, tuple[str, ...]] = {
 }
 # The body computes the values, and a rule of the user's the derivatives.
 WITH_RULES: Mapping[str, tuple[str, ...]] = {"custom_jvp_call": ("call_jaxpr",), "custom_vjp_call": ("call_jaxpr",)}
-_EVERY = {**LOOPS_AND_CALLS, **WITH_RULES}
+BODIES = {**LOOPS_AND_CALLS, **WITH_RULES}
 # What a call of `jax.checkpoint` saves is a choice of the user's, so it is not inlined in a body.
 _WHOLE = frozenset({"checkpoint", "remat2"})
 
@@ -56,7 +56,7 @@ def bodies(graph: Graph, node: int) -> dict[str, Graph]:
     [node] = graph.checked_ids("bodies", [node])
     equation = graph.program.equations[node]
     found = {}
-    for parameter in _EVERY.get(equation.primitive.name, ()):
+    for parameter in BODIES.get(equation.primitive.name, ()):
         body = equation.params[parameter]
         if isinstance(body, tuple | list):
             found.update({f"{parameter}[{index}]": graph_of_body(each) for index, each in enumerate(body)})
@@ -91,7 +91,7 @@ def program_of_body(body: Any) -> Program:
 
 
 def with_bodies(
-    graph: Graph, rewrite: Callable[[Graph], Graph], operations: Mapping[str, tuple[str, ...]] = _EVERY
+    graph: Graph, rewrite: Callable[[Graph], Graph], operations: Mapping[str, tuple[str, ...]] = BODIES
 ) -> Graph:
     """The graph with rewritten bodies. Each body is rewritten once, however many nodes have it.
 

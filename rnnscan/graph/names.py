@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
 from rnnscan._messages import listing, nearest
@@ -53,6 +54,11 @@ def operand(atom: Atom, names: Mapping[Value, Name]) -> Operand:
     if isinstance(atom, Value):
         return names[atom]
     return Literal(np.asarray(atom.value)[()])
+
+
+def type_of(atom: Atom) -> Any:
+    """The type of a value or of a number."""
+    return atom.aval if isinstance(atom, Value) else jax.typeof(atom.value)
 
 
 def is_name_equation(equation: Equation) -> bool:

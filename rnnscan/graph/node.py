@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rnnscan.engine.fission.program import Program, Value
-from rnnscan.graph.names import Name, Operand, operand
+from rnnscan.graph.names import Name, Operand, operand, type_of
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Node:
         operation: the name of JAX's primitive, such as `dot_general`.
         inputs: what it reads, in order.
         outputs: the names of its results.
+        input_types: the types of what it reads, as `jax.typeof` gives them.
+        output_types: the types of its results.
         params: the primitive's parameters, read only.
         has_effects: whether it does more than compute its results, as a debug print does.
     """
@@ -26,6 +28,8 @@ class Node:
     operation: str
     inputs: tuple[Operand, ...]
     outputs: tuple[Name, ...]
+    input_types: tuple[Any, ...]
+    output_types: tuple[Any, ...]
     params: Mapping[str, Any]
     has_effects: bool = False
 
@@ -73,6 +77,8 @@ def nodes_of(program: Program, names: Mapping[Value, Name]) -> tuple[Node, ...]:
             equation.primitive.name,
             tuple(operand(atom, names) for atom in equation.inputs),
             tuple(names[output] for output in equation.outputs),
+            tuple(map(type_of, equation.inputs)),
+            tuple(output.aval for output in equation.outputs),
             MappingProxyType(equation.params),
             bool(equation.effects),
         )

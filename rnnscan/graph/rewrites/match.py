@@ -8,8 +8,8 @@ import jax
 
 from rnnscan.engine.fission.program import Atom, Constant, Equation, Value
 from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name, Operand, operand
-from rnnscan.graph.rewrites.pattern import Pattern, TypedPattern, type_of
+from rnnscan.graph.names import Name, Operand, operand, type_of
+from rnnscan.graph.rewrites.pattern import Pattern, TypedPattern
 from rnnscan.graph.structure import structure_of_array, structure_of_operation
 
 

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import in_words
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, needed
+from rnnscan.engine.fission.program import Atom, Equation, Value, needed
 from rnnscan.graph.graph import Graph
+from rnnscan.graph.names import type_of
 from rnnscan.graph.trace import trace
 
 
@@ -167,11 +168,6 @@ def _typed(graph: Graph, types: tuple[Any, ...]) -> TypedPattern:
     arrays = dict(zip(graph.program.invariant, graph.arrays, strict=True))
     inputs = dict(zip(graph.arguments, types, strict=True))
     return TypedPattern(inputs, arrays, tuple(equations), maker, tuple(made))
-
-
-def type_of(atom: Atom) -> Any:
-    """The type of a value or of a number."""
-    return jax.typeof(atom.value) if isinstance(atom, Constant) else atom.aval
 
 
 def _number_of_arguments(asked_by: str, function: Callable[..., Any]) -> int:

@@ -12,6 +12,7 @@ from jax import lax
 from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
+from rnnscan.graph.names import type_of
 from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
 
 
@@ -51,7 +52,7 @@ def remove_reshapes_for_dot(graph: Graph) -> Graph:
 
 
 # The axes of a value before its reshapes, and the axes after them that have the same elements.
-_Group: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+Group: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class _Rewrite:
@@ -123,7 +124,7 @@ class _Rewrite:
 
     def _type_of(self, product: Equation) -> Any:
         """The type of a product; alike products are traced once."""
-        avals = tuple(jax.typeof(atom.value) if not isinstance(atom, Value) else atom.aval for atom in product.inputs)
+        avals = tuple(map(type_of, product.inputs))
         key = (product.operation, avals)
         if key not in self._types:
             [self._types[key]] = jax.make_jaxpr(product.evaluate)(*avals).out_avals
@@ -147,7 +148,7 @@ def _dimensions(equation: Equation, operands: Sequence[Atom]) -> Any:
     contracted, batch = equation.params["dimension_numbers"]
     found: list[list[list[tuple[int, ...]]]] = []
     for side, (operand, reshaped) in enumerate(zip(operands, equation.inputs, strict=True)):
-        axes = _axes(_groups(operand.shape, reshaped.shape), {*contracted[side], *batch[side]})
+        axes = _axes(groups(operand.shape, reshaped.shape), {*contracted[side], *batch[side]})
         if axes is None:
             return None
         found.append([[axes[axis] for axis in one[side]] for one in (contracted, batch)])
@@ -159,7 +160,7 @@ def _dimensions(equation: Equation, operands: Sequence[Atom]) -> Any:
     return (flat[0][0], flat[1][0]), (flat[0][1], flat[1][1])
 
 
-def _axes(groups: Sequence[_Group], paired: set[int]) -> dict[int, tuple[int, ...]] | None:
+def _axes(groups: Sequence[Group], paired: set[int]) -> dict[int, tuple[int, ...]] | None:
     """The axes before the reshapes for each paired axis after them; None if one has no axes of its own."""
     axes = {}
     for before, after in groups:
@@ -170,9 +171,9 @@ def _axes(groups: Sequence[_Group], paired: set[int]) -> dict[int, tuple[int, ..
     return axes
 
 
-def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
+def groups(before: Sequence[int], after: Sequence[int]) -> list[Group]:
     """The smallest groups of axes with the same elements, for a shape and its reshape."""
-    groups: list[_Group] = []
+    groups: list[Group] = []
     i = j = 0
     while i < len(before) or j < len(after):
         left = before[i] if i < len(before) else 1

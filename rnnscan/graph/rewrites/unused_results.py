@@ -10,6 +10,7 @@ from jax import lax
 from rnnscan.engine.fission.program import Atom, Equation, Program, Value, evaluate, needed, read
 from rnnscan.engine.fission.trace import Inliner
 from rnnscan.graph.bodies import program_of_body
+from rnnscan.graph.names import type_of
 
 
 # Other parameters, which a later jax may add, could change what a scan does.
@@ -162,8 +163,7 @@ def _run(program: Program, inputs: Mapping[int, Any], outputs: Sequence[Atom]) -
 
 def _traced(run: Callable[..., Any], equation: Equation, kept: Sequence[int]) -> Equation | None:
     """The one equation that a loop over the operands is, with the results that are kept; None if it is not one."""
-    types = [jax.typeof(atom.value) if not isinstance(atom, Value) else atom.aval for atom in equation.inputs]
-    closed = jax.make_jaxpr(run)(*types)
+    closed = jax.make_jaxpr(run)(*map(type_of, equation.inputs))
     inliner = Inliner()
     results = inliner.inline(closed.jaxpr, [], equation.inputs) if not closed.consts else []
     outputs = tuple(equation.outputs[index] for index in kept)
