@@ -119,6 +119,7 @@ def test_the_text_of_a_graph():
     assert repr(graph) == "Graph of 6 nodes: params, carry, x -> carry, y"
 
 
+@pytest.mark.slow  # test_linear.py counts on small graphs.
 def test_ten_thousand_nodes_are_walked_once():
     """Every query reads each equation a bounded number of times; a count, so that no machine is too slow for it."""
 

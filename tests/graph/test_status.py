@@ -49,6 +49,7 @@ def test_what_nothing_tells_is_listed_and_numbers_have_no_status():
     assert statuses.unknown == (Name("y"), graph.outputs["result[1]"])
 
 
+@pytest.mark.slow  # test_linear.py counts on small graphs.
 def test_ten_thousand_nodes_are_looked_at_a_bounded_number_of_times():
     def long(x):
         for _ in range(5_000):

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from rnnscan._messages import in_words
 from rnnscan.engine.fission.program import Atom, Equation, Value, needed
@@ -183,4 +183,5 @@ def _number_of_arguments(asked_by: str, function: Callable[..., Any]) -> int:
 
 
 def _as_type(given: Any) -> Any:
-    return jax.ShapeDtypeStruct(jnp.shape(given), jnp.result_type(given))
+    is_array = isinstance(given, jax.Array | np.ndarray | np.generic | complex)
+    return jax.typeof(given) if is_array or isinstance(given, bool | int | float) else given

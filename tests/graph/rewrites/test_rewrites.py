@@ -331,6 +331,7 @@ def long(x, w, times=800):
     return x
 
 
+@pytest.mark.slow  # test_linear.py counts on small graphs.
 def test_rewrites_read_each_of_ten_thousand_equations_a_bounded_number_of_times():
     """By counting reads of equations' operands. Of a quadratic rewrite, there would be millions."""
     graph = rs.graph.trace(long, floats(2, 2), floats(2, 2))

@@ -7,7 +7,14 @@ from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.heuristics import too_large_to_feed
 from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, concatenated, determined, needed
+from rnnscan.engine.fission.program import (
+    Atom,
+    Equation,
+    Program,
+    Value,
+    concatenated,
+    determined,
+)
 
 
 def merge_products(program: Program) -> Program:
@@ -19,6 +26,7 @@ def merge_products(program: Program) -> Program:
     sums = Sums(program)
     fixed = determined(sums.equations, program.invariant)
     components = Components(sums.equations, program.carry, program.new_carry)
+    largest = _largest_feeding(sums.equations)
 
     def kind(term: Atom) -> Hashable:
         """A key that is equal for terms to merge; None for other terms."""
@@ -29,7 +37,7 @@ def merge_products(program: Program) -> Program:
         if not isinstance(x, Value) or len(x.shape) != 2:
             return None
         loops = components.feeding(x)
-        if not loops and too_large_to_feed(x, needed(sums.equations, [x])):
+        if not loops and too_large_to_feed(x, largest.get(x, [])):
             return None
         return loops, x.dtype, weight.dtype, product.operation
 
@@ -49,6 +57,20 @@ def merge_products(program: Program) -> Program:
         return made, [*left]
 
     return sums.rewritten(rewrite)
+
+
+def _largest_feeding(equations: Iterable[Equation]) -> dict[Atom, list[Equation]]:
+    """For each value, the equation that makes the largest of all that it depends on, itself among them."""
+    found: dict[Atom, list[Equation]] = {}
+    for equation in equations:
+        before = [one for atom in equation.inputs for one in found.get(atom, ())]
+        largest = max([equation, *before], key=_largest_result)
+        found.update((output, [largest]) for output in equation.outputs)
+    return found
+
+
+def _largest_result(equation: Equation) -> int:
+    return max((output.nbytes for output in equation.outputs), default=0)
 
 
 def _grouped(terms: Iterable[Atom], kind: Callable[[Atom], Hashable]) -> list[list[Atom]]:
