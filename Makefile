@@ -27,9 +27,11 @@ PARTS := $(filter-out rnnscan/__% rnnscan/engine rnnscan/py,$(basename $(wildcar
 TYPED := --jaxtyping-packages=$(subst $(space),$(comma),$(subst rnnscan/,rnnscan.,$(PARTS))),beartype.beartype
 TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+# What needs onnx and onnxruntime, which `make test` does not install.
+ONNX := rnnscan/export/onnx tests/export/onnx
 # What starts processes, or runs as long as a program does.
 PAGES := tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py \
-    tests/export/test_processes.py
+    tests/export/test_processes.py $(ONNX)
 WITHOUT_PAGES := $(addprefix --ignore=,$(PAGES))
 # The tests that call each public function with the run-time type checks. The checks take a fifth of the tests' time.
 TYPED_TESTS := $(shell grep -rl 'pytest.mark.typed' tests --include='test_*.py')
@@ -111,7 +113,7 @@ test-pages-here: $(VENV)/.installed-pages
 	@echo; echo "make test-pages, in $(VENV):"; cat $(SUMMARY)
 
 coverage: $(VENV)/.installed-coverage
-	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" $(WITHOUT_PAGES)
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" $(filter-out $(addprefix --ignore=,$(ONNX)),$(WITHOUT_PAGES))
 
 test-all: $(VENV)/.installed-pages lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input"

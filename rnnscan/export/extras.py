@@ -1,11 +1,11 @@
-"""The packages of the extra `export`, imported where they are used."""
+"""The packages of the extras of exports, imported where they are used."""
 
 import importlib
 from typing import Any
 
 
-def import_extra(module: str) -> Any:
-    """Import a module that the extra `export` installs.
+def import_extra(module: str, extra: str = "export") -> Any:
+    """Import a module that an extra of rnnscan installs.
 
     Raises:
         ImportError: if it is not installed.
@@ -14,6 +14,6 @@ def import_extra(module: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"rnnscan.export: the extra 'export' must be installed; got no module {error.name!r}. Run "
-            'pip install ".[export]" in the checkout of rnnscan.'
+            f"rnnscan.export: the extra {extra!r} must be installed; got no module {error.name!r}. Run "
+            f'pip install ".[{extra}]" in the checkout of rnnscan.'
         ) from error

@@ -83,6 +83,18 @@ def write_all(folder: Path, manifest: bytes, contents: Mapping[str, bytes]) -> N
             (folder / name).unlink()
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write one file in one step: if the process is killed, an old file there stays whole.
+
+    Args:
+        path: the file; its folder is created when needed.
+        content: the content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, content)
+    _sync_folder(path.parent)
+
+
 def read_manifest(folder: Path) -> bytes:
     """The content of the manifest.
 

@@ -1,6 +1,5 @@
 """Write an export."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rnnscan._messages import describe
 from rnnscan.export import files, quantize
 from rnnscan.export.extras import import_extra
 from rnnscan.export.lower import Program
 from rnnscan.export.manifest import Manifest, Stream, dump
+from rnnscan.export.named_inputs import by_name
 from rnnscan.export.parameters import encode_all, named_arrays
 from rnnscan.export.programs import lower_all
 from rnnscan.export.specs import spec_of
@@ -93,7 +92,7 @@ def save(
     _check_platforms(platforms)
     for module in ("safetensors", "flatbuffers"):
         import_extra(module)
-    given, called = _by_name(fn, inputs)
+    given, called = by_name(fn, inputs)
     types = symbolic_types(given, dynamic)
     steps = steps_of(fn, cell, types)
     words = None if vocabulary is None else Vocabulary(tuple(vocabulary))
@@ -136,24 +135,6 @@ def _check_platforms(platforms: Sequence[str]) -> None:
     known = ("cpu", "cuda", "rocm", "tpu")
     if isinstance(platforms, str) or not platforms or not set(platforms) <= set(known):
         raise ValueError(f"export.save: `platforms` must be some of {known}; got {platforms!r}.")
-
-
-def _by_name(fn: Any, inputs: Any) -> tuple[dict[str, Any], Callable[..., Any]]:
-    """The inputs by name, and the function of params and their values in order."""
-    if isinstance(inputs, Mapping):
-        names = list(inputs)
-        if not names:
-            raise ValueError("export.save: there must be an input; got an empty dictionary.")
-        return dict(inputs), lambda params, *values: fn(params, **dict(zip(names, values, strict=True)))
-    if not isinstance(inputs, list | tuple) or not inputs:
-        raise TypeError(
-            "export.save: `inputs` must be a list, tuple or dictionary with an example of each input; got "
-            f"{describe(inputs)}. Write [xs] for a function of one input."
-        )
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    known = [name for name, one in inspect.signature(fn).parameters.items() if one.kind in kinds][1:]
-    names = [known[number] if number < len(known) else f"input_{number}" for number in range(len(inputs))]
-    return dict(zip(names, inputs, strict=True)), fn
 
 
 def _stream(steps: Steps | None, programs: dict[str, Program], words: Vocabulary | None) -> Stream | None:

@@ -104,6 +104,7 @@ def to_onnx(net: Any, params: Any) -> dict[str, np.ndarray]:
 
     The first half of `B` is rnnscan's bias. The second is zero, except for the candidate of a GRU with `reset_after`.
     `from_onnx` restores rnnscan's parameters exactly. `onnx_attributes` makes the operator's attributes.
+    `rnnscan.export.to_onnx` writes a whole net as a file.
 
     Args:
         net: a layer of `LSTM`, `GRU` or `RNN`, or a bidirectional net of two cells of one form.
@@ -128,7 +129,7 @@ def to_onnx(net: Any, params: Any) -> dict[str, np.ndarray]:
     check_alike("to_onnx", "ONNX", [cells])
     for weights in cells:
         _write_activations(weights.kind, weights.cell)
-    tensors = [_write_cell(weights) for weights in cells]
+    tensors = [write_cell(weights) for weights in cells]
     return {name: np.stack([of_cell[name] for of_cell in tensors]) for name in tensors[0]}
 
 
@@ -190,7 +191,8 @@ def _read_cell(kind: str, layout: Layout, tensors: dict[str, np.ndarray], option
     return make_cell(kind, by_gate, **options)
 
 
-def _write_cell(weights: CellWeights) -> dict[str, np.ndarray]:
+def write_cell(weights: CellWeights) -> dict[str, np.ndarray]:
+    """The tensors of one direction: W, R, and B and P if the cell has biases and peepholes."""
     layout, by_gate = find_layout("to_onnx", "ONNX", weights.kind), weights.by_gate
     tensors = {"W": layout.fuse(by_gate.kernel), "R": layout.fuse(by_gate.recurrent_kernel)}
     if by_gate.bias is not None:
