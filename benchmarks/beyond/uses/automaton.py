@@ -38,7 +38,7 @@ USES = {
     "automaton": Use(
         "neural cellular automaton",
         _make,
-        {"steps": 32, "rows": 4, "size": 16, "channels": 16, "hidden": 64},
+        {"steps": 16, "rows": 2, "size": 16, "channels": 8, "hidden": 32},
         {"steps": 3, "rows": 2, "size": 3, "channels": 2, "hidden": 3},
     )
 }

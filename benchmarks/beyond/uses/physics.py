@@ -70,7 +70,7 @@ SIZES = {"steps": 100, "rows": 2, "size": 96}
 TINY = {"steps": 4, "rows": 2, "size": 4}
 
 USES = {
-    "n-body": Use("N-body", _make_bodies, {"steps": 100, "bodies": 96}, {"steps": 4, "bodies": 3}),
+    "n-body": Use("N-body", _make_bodies, {"steps": 100, "bodies": 64}, {"steps": 4, "bodies": 3}),
     "wave-stencil": Use(
         "wave equation, stencil", _make_wave, SIZES | {"convolution": False}, TINY | {"convolution": False}
     ),
