@@ -48,10 +48,11 @@ Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnsc
 on a CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
 convolutions), T = 1024 steps.
 
-In the pictures `@` is a matrix product, squares are the inputs and outputs of a step, and small text is the name of a
-value, for `Memory(recompute=...)`. Colours are the kinds of work: green is parallel, so it can run for many steps at
-once; blue is linear in the state; orange runs step by step. Where a blue or orange state feeds green work, that work
-runs at once after the loop.
+In the pictures `@` is a matrix product, and white boxes are the inputs and outputs of a step. Small text gives the
+parameters that an operation reads, the name of its value for `Memory(recompute=...)`, and the bytes of one step's value
+if it is kept. Colours are the kinds of work: grey runs once; green is parallel, so it can run for many steps at once;
+blue is linear in the state; orange runs step by step. Where a blue or orange state feeds green work, that work runs at
+once after the loop. Thick arrows are values that are kept for the backward pass.
 
 All cells take `dtype`, `param_dtype` and `carry_dtype`, work under `jit`, `grad` and `vmap`, and are tested with each
 memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout`, `rs.windowed` and
@@ -121,17 +122,9 @@ def table_of_the_carry(cell, explanation: Explanation) -> list[str]:
 
 def main() -> None:
     """Write the page and the pictures."""
-    import matplotlib
-
-    from rnnscan.insight.step_picture import step_figure
-
-    # The same file from the same step, and text that is text.
-    matplotlib.rcParams.update({"svg.hashsalt": "rnnscan", "svg.fonttype": "none"})
-    PICTURES.mkdir(parents=True, exist_ok=True)
     for members in FAMILIES.values():
         for cell in members:
-            figure = step_figure(explanation_of(cell), cell.carry_names)
-            figure.savefig(PICTURES / f"{type(cell).__name__}.svg", metadata={"Date": None})
+            explanation_of(cell).draw().save(PICTURES / f"{type(cell).__name__}.svg")
     (DOCS / "cells.md").write_text(page())
 
 

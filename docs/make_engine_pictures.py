@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 import rnnscan as rs
 from rnnscan import cells
+from rnnscan.graph.draw import Picture
 
 
 PICTURES = Path(__file__).parent / "pictures" / "engine"
@@ -56,7 +57,7 @@ def timeline_figure() -> Any:
     """The order of the work of twelve steps of a cell. Time runs to the right; widths are not to scale."""
     from matplotlib.figure import Figure
 
-    from rnnscan.insight.step_picture import COLOURS
+    from rnnscan.graph.draw.colours import KINDS
 
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
     axes = figure.subplots()
@@ -65,7 +66,7 @@ def timeline_figure() -> Any:
     axes.set_ylim(-0.6, 3.5)
 
     def box(row: float, start: float, width: float, kind: str, text: str) -> float:
-        axes.barh(row, width - 0.06, left=start, height=0.62, color=COLOURS[kind])
+        axes.barh(row, width - 0.06, left=start, height=0.62, color=KINDS[kind].fill)
         axes.text(start + width / 2 - 0.03, row, text, ha="center", va="center", fontsize="x-small")
         return start + width
 
@@ -88,23 +89,20 @@ def timeline_figure() -> Any:
     return figure
 
 
-def figures() -> dict[str, Any]:
-    """All pictures by name."""
-    from rnnscan.insight.step_picture import step_figure
-
-    drawn = {name: step_figure(explanation, names) for name, (explanation, names) in steps().items()}
-    return drawn | {"timeline": timeline_figure()}
+def pictures() -> dict[str, Picture]:
+    """The pictures of steps, by name."""
+    return {name: explanation.draw(names=names) for name, (explanation, names) in steps().items()}
 
 
 def main() -> None:
     """Write the pictures."""
     import matplotlib
 
+    for name, picture in pictures().items():
+        picture.save(PICTURES / f"{name}.svg")
     # The same file from the same step, and text that is text.
     matplotlib.rcParams.update({"svg.hashsalt": "rnnscan", "svg.fonttype": "none"})
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures().items():
-        figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
+    timeline_figure().savefig(PICTURES / "timeline.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

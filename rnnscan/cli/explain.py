@@ -8,7 +8,8 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
-from rnnscan.cli.options import Recompute, check_plot, memory_of, readable_errors
+from rnnscan.cli.options import Recompute, memory_of, readable_errors
+from rnnscan.graph.draw.picture import check_ending
 
 
 def explain(
@@ -24,13 +25,10 @@ def explain(
     with readable_errors():
         given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
         explanation = rs.explain(given.cell, given.params, given.carry, given.xs, memory=memory_of(recompute))
-        check_plot(plot)
+        if plot is not None:
+            check_ending(plot)
     console = Console(highlight=False)
     console.print(explanation)
     if plot is not None:
-        from rnnscan.insight.step_picture import step_figure
-
-        names = getattr(given.cell, "carry_names", None) or tuple(f"carry{place}" for place in explanation.carry)
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        step_figure(explanation, names, explanation.cell).savefig(plot)
+        explanation.draw(title=explanation.cell).save(plot)
         console.print(f"Picture in {plot}.")

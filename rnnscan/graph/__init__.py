@@ -4,6 +4,7 @@ from rnnscan.graph.bodies import bodies as bodies
 from rnnscan.graph.built_in_statuses import status_of_memory as status_of_memory
 from rnnscan.graph.built_in_statuses import status_of_types as status_of_types
 from rnnscan.graph.built_in_statuses import status_of_work as status_of_work
+from rnnscan.graph.draw.picture import Picture as Picture
 from rnnscan.graph.graph import Graph as Graph
 from rnnscan.graph.names import Literal as Literal
 from rnnscan.graph.names import Name as Name

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from rnnscan._messages import listing, nearest
-from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.analysis.linear import is_linear
-from rnnscan.engine.fission.program import Value, determined
+from rnnscan.graph.facts import kept_by_rule, kinds_of_work, labels_of
 from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name, is_name_equation
+from rnnscan.graph.names import Name
 from rnnscan.memory import Memory
 
 
@@ -67,20 +65,7 @@ def status_of_work(graph: Graph) -> dict[Name, str]:
         >>> [f"{name}: {kind}" for name, kind in rs.graph.status_of_work(graph).items() if name.version]
         ['exp.1: invariant', 'mul.1: linear', 'sin.1: parallel', 'carry.1: linear', 'y.1: parallel']
     """
-    program = graph.program
-    pairs = list(zip(program.carry, program.new_carry, strict=True))
-    changing = [(old, new) for old, new in pairs if old is not new]
-    carry, new_carry = [old for old, _ in changing], [new for _, new in changing]
-    fixed = determined(program.equations, [*program.invariant, *(old for old, new in pairs if old is new)])
-    kinds: dict[Value, str] = {value: "invariant" if value in fixed else "parallel" for value in graph.names}
-    components = Components(program.equations, carry, new_carry)
-    for members in components.members:
-        equations = [equation for equation in program.equations if components.has(members, equation)]
-        first = members[0]
-        linear = len(members) == 1 and is_linear(equations, carry[first], new_carry[first])
-        inside = [carry[member] for member in members] + [one for equation in equations for one in equation.outputs]
-        kinds.update(dict.fromkeys(inside, "linear" if linear else "recurrent"))
-    return {name: kinds[value] for value, name in graph.names.items()}
+    return {graph.names[value]: kind for value, kind in kinds_of_work(graph.program, graph.names).items()}
 
 
 def status_of_memory(graph: Graph, memory: Memory = Memory()) -> dict[Name, str]:
@@ -110,26 +95,6 @@ def status_of_memory(graph: Graph, memory: Memory = Memory()) -> dict[Name, str]
         >>> [f"{name}: {kept}" for name, kept in rs.graph.status_of_memory(graph, memory).items() if name.version]
         ['mul.1: recomputed', 'gates.1: recomputed', 'carry.1: kept']
     """
-    labels = {value: set(own) for value, own in graph.labels.items()}
-    for equation in graph.program.equations:
-        if is_name_equation(equation):
-            labels.setdefault(equation.outputs[0], set()).add(equation.params["name"])
-    recompute = set() if memory.recompute == "all" else set(memory.recompute)
-    known = sorted(set().union(*labels.values()))
-    for name in (*sorted(recompute), *memory.offload):
-        if name not in known:
-            raise ValueError(
-                f"graph.status_of_memory: every name of the memory choice must be one of the graph's, "
-                f"{listing(known)}; got {name!r}.{nearest(name, known)}"
-            )
-    always = {*graph.program.inputs, *graph.program.outputs}
-
-    def status(value: Value) -> str:
-        own = labels.get(value, set())
-        if value in always:
-            return "kept"
-        if own & set(memory.offload):
-            return "offloaded"
-        return "kept" if memory.recompute != "all" and own - recompute else "recomputed"
-
-    return {name: status(value) for value, name in graph.names.items()}
+    labels = labels_of(graph.program, graph.labels)
+    statuses = kept_by_rule(graph.program, labels, graph.names, memory, "status_of_memory")
+    return {graph.names[value]: status for value, status in statuses.items()}

@@ -8,12 +8,17 @@ from typing import Any
 
 from rnnscan.engine.fission.program import Program, Value
 from rnnscan.graph.convert import to_networkx
+from rnnscan.graph.draw.build import diagram_of
+from rnnscan.graph.draw.of_graph import content_of_graph
+from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
+from rnnscan.graph.draw.simplify import simplified
 from rnnscan.graph.names import Directory, Name, Operand, complete, operand
 from rnnscan.graph.node import Captured, Node, SubgraphIO, nodes_of
 from rnnscan.graph.run import GraphFunction
 from rnnscan.graph.signature import Signature
 from rnnscan.graph.structure import structure_of
 from rnnscan.graph.text import as_text
+from rnnscan.memory import Memory
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -256,6 +261,69 @@ class Graph:
             (5, 2, 4)
         """
         return GraphFunction(self.program, self.signature, self.arguments, self.arrays, self.labels, repr(self))
+
+    def draw(
+        self,
+        format: Format = "svg",
+        *,
+        direction: Direction = "down",
+        collapse: bool | int | None = None,
+        memory: Memory | None = None,
+        details: bool = True,
+        title: str = "",
+    ) -> Picture:
+        """Draw the graph. No other program or package is needed.
+
+        Colours are the kinds of work of a cell, as `rnnscan.explain` has them. Thick arrows are values that are kept
+        for the backward pass of a scan, by the rule of memory. Other functions have one colour, and plain arrows.
+
+        Args:
+            format: "svg"; "mermaid" for a page in Markdown; "dot" for Graphviz.
+            direction: "down" or "right".
+            collapse: the number of enclosing `jax.named_scope` to tell apart. Operations that are in as many are drawn
+                as one box; True is 1, and False draws every operation. None: as many as leave at most 200 boxes, for a
+                graph with more operations.
+            memory: the memory choice of a cell; None: `Memory()`.
+            details: whether to draw operations that only move or cast values, and the parameters of a cell as boxes of
+                their own. Without, parameters are written into the boxes that read them.
+            title: the title.
+
+        Returns:
+            The picture, with `text` and `save(path)`. One in SVG shows itself in a notebook, with types as tooltips.
+
+        Raises:
+            TypeError: if `collapse` is not a number, or `memory` not a `Memory`.
+            ValueError: if an option has none of its values, if the graph is no cell and gets a memory choice, or if
+                the choice has a name that the graph does not have.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> import rnnscan as rs
+            >>> graph = rs.graph.trace(lambda x, y: jnp.sin(x) * y, 1.0, 2.0)
+            >>> print(graph.draw("mermaid", direction="right").text)
+            flowchart LR
+                a0(["x"]):::given
+                a1(["y"]):::given
+                n0["sin"]:::plain
+                n1["#215;"]:::plain
+                r0(["result"]):::given
+                a0 --> n0
+                n0 --> n1
+                a1 --> n1
+                n1 --> r0
+                classDef given fill:#ffffff,stroke:#737373,color:#000
+                classDef plain fill:#dbe4ee,stroke:#52687f,color:#000
+            <BLANKLINE>
+        """
+        options = PictureOptions(format, direction, collapse, title).checked("graph.draw")
+        own = (*self.arguments, *self._captured_values)
+        places = self.signature.result_places()
+        diagram = diagram_of(
+            content_of_graph(
+                self.program, own, places, self.names, self.labels, is_cell=self.signature.is_cell, memory=memory
+            )
+        )
+        return options.picture(diagram if details else simplified(diagram))
 
     def to_networkx(self) -> Any:
         """The graph as a `networkx.DiGraph`, which needs the extra `graph`.

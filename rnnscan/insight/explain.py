@@ -1,16 +1,21 @@
 """explain(): show how the fission engine splits a cell, and which values are kept or recomputed."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import jax
 
-from rnnscan._messages import in_words
+from rnnscan._messages import in_words, listing
 from rnnscan.engine.plan import Plan
+from rnnscan.graph.draw.colours import KINDS
+from rnnscan.graph.draw.diagram import Diagram
+from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
+from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
 from rnnscan.insight.report import Report, Table, titled
+from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
@@ -32,6 +37,8 @@ class Explanation(Report):
         equations: the operations of the step.
         carry: the leaves of the carry, by path.
         y: the source of each leaf of y: the number of an operation, "carry[0]", "x[0]" or "constant".
+        carry_names: a name for each leaf of the carry, if the cell has them.
+        diagram: the step, as `draw` draws it.
     """
 
     cell: str
@@ -42,6 +49,58 @@ class Explanation(Report):
     equations: tuple[EquationInfo, ...]
     carry: dict[str, CarryInfo]
     y: tuple[int | str, ...]
+    carry_names: tuple[str, ...] = ()
+    diagram: Diagram = field(default=Diagram((), ()), repr=False, compare=False)
+
+    def draw(
+        self,
+        format: Format = "svg",
+        *,
+        direction: Direction = "down",
+        collapse: bool | int | None = None,
+        details: bool = False,
+        names: Sequence[str] | None = None,
+        title: str = "",
+    ) -> Picture:
+        """Draw the step: its operations by kind, and thick arrows for the values that the plan keeps.
+
+        Args:
+            format: "svg", "mermaid" or "dot", as in `Graph.draw`.
+            direction: "down" or "right".
+            collapse: the number of enclosing `jax.named_scope` to tell apart, as in `Graph.draw`.
+            details: whether to draw operations that only move or cast values, and parameters as boxes of their own.
+                Without, parameters are written into the boxes that read them.
+            names: a name for each leaf of the carry; None: those of the cell.
+            title: the title.
+
+        Returns:
+            The picture, with `text` and `save(path)`. One in SVG shows itself in a notebook.
+
+        Raises:
+            TypeError: if `collapse` is not a number.
+            ValueError: if an option has none of its values, or if there is not one name for each leaf of the carry.
+
+        Example:
+            >>> import jax
+            >>> import jax.numpy as jnp
+            >>> import rnnscan as rs
+            >>> cell, xs = rs.cells.MinGRU(4), jnp.ones((16, 2, 3))
+            >>> params = cell.init(jax.random.key(0), input_size=3)
+            >>> picture = rs.explain(cell, params, cell.initial_carry(xs[0]), xs).draw("dot")
+            >>> print(picture.text.splitlines()[0])
+            digraph {
+        """
+        options = PictureOptions(format, direction, collapse, title).checked("explain.draw")
+        if names is None:
+            names = self.carry_names or [f"carry{place}" for place in self.carry]
+        if isinstance(names, str) or len(names) != len(self.carry):
+            raise ValueError(
+                f"explain.draw: `names` must have a name for each of the {len(self.carry)} leaves of the carry, "
+                f"{listing(self.carry)}; got {names!r}. Leave it out to write their places."
+            )
+        places = [f"carry{place}" for place in self.carry]
+        diagram = renamed(self.diagram, dict(zip(places, names, strict=True)))
+        return options.picture(diagram if details else simplified(diagram))
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -156,7 +215,8 @@ def explain(
     found: list[Explanation] = []
 
     def look(*arrays: Any) -> None:
-        found.extend(_explanation(ran.plan) for ran in given.plans(arrays))
+        places = dict(zip(map(id, arrays), given.places, strict=True))
+        found.extend(_explanation(ran.plan, places) for ran in given.plans(arrays))
 
     given.eval_shape(look)
     if not isinstance(cell, Net):
@@ -164,11 +224,12 @@ def explain(
     return NetExplanation(in_words(cell), dict(zip(scan_names(cell), found, strict=True)))
 
 
-def _explanation(plan: Plan) -> Explanation:
+def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
     """Explain a plan, inside the trace of its arguments."""
     call, found = plan.call, describe(plan)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
     assert call.memory is not None
+    names = getattr(call.cell, "carry_names", ())
     return Explanation(
         cell=in_words(call.cell),
         memory=call.memory,
@@ -178,7 +239,9 @@ def _explanation(plan: Plan) -> Explanation:
         equations=found.equations,
         carry=dict(zip(places, found.carry, strict=True)),
         y=found.y,
+        carry_names=tuple(names) if len(names) == len(places) else (),
+        diagram=step_diagram(plan, found, arguments),
     )
 
 
-_STYLES = {"invariant": "dim", "parallel": "green", "linear": "cyan", "recurrent": "yellow"}
+_STYLES = {kind: colour.terminal for kind, colour in KINDS.items()}

@@ -67,13 +67,17 @@ Atom: TypeAlias = Value | Constant
 
 @dataclass(frozen=True, eq=False)
 class Equation:
-    """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs."""
+    """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.
+
+    `scope` is the path of `jax.named_scope` around it, for pictures.
+    """
 
     primitive: Any
     params: dict[str, Any]
     inputs: tuple[Atom, ...]
     outputs: tuple[Value, ...]
     effects: Collection[Any] = ()
+    scope: str = ""
 
     @property
     def operation(self) -> Hashable:

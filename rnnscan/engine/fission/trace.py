@@ -56,6 +56,7 @@ class Inliner:
         self._whole = whole
         self.equations: list[Equation] = []
         self.marked: dict[int, Atom] = {}
+        self._scope = ""
 
     def inline(self, jaxpr: Any, consts: Sequence[Atom], arguments: Sequence[Atom]) -> list[Atom]:
         """Add the equations of a jaxpr, and return its results."""
@@ -76,11 +77,14 @@ class Inliner:
             return inputs
         if eqn.primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
+        scope = "/".join(filter(None, (self._scope, str(eqn.source_info.name_stack))))
         body = None if eqn.primitive.name in self._whole else eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
-        if isinstance(body, core.ClosedJaxpr):
-            return self.inline(body.jaxpr, [Constant(const) for const in body.consts], inputs)
-        if body is not None:
-            return self.inline(body, [], inputs)
-        outputs = tuple(Value(var.aval) for var in eqn.outvars)
-        self.equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), outputs, eqn.effects))
-        return outputs
+        if body is None:
+            outputs = tuple(Value(var.aval) for var in eqn.outvars)
+            self.equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), outputs, eqn.effects, scope))
+            return outputs
+        around, self._scope = self._scope, scope  # A call's body has paths that begin at the call.
+        consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []
+        results = self.inline(body.jaxpr if isinstance(body, core.ClosedJaxpr) else body, consts, inputs)
+        self._scope = around
+        return results

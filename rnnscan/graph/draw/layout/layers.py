@@ -1,0 +1,125 @@
+"""Layers of a diagram: every arrow leads to a later layer, and long arrows pass through bends."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from rnnscan.graph.draw.diagram import Arrow, Diagram
+
+
+SWEEPS = 4
+
+
+@dataclass
+class Layered:
+    """Vertices in layers: first the boxes, in their order, then the bends of long arrows.
+
+    Attributes:
+        boxes: the number of boxes.
+        layer: the layer of each vertex.
+        before: the neighbours of each vertex in the layer before its own.
+        after: those in the layer after it.
+        routes: the vertices that each arrow passes, its boxes included. Arrows of one value share bends.
+        layers: the vertices of each layer, in order.
+    """
+
+    boxes: int
+    layer: list[int]
+    before: list[list[int]] = field(default_factory=list)
+    after: list[list[int]] = field(default_factory=list)
+    routes: list[list[int]] = field(default_factory=list)
+    layers: list[list[int]] = field(default_factory=list)
+
+    def chains(self) -> Iterator[tuple[int, list[int], int]]:
+        """The box, the bends and the last reader of each value that passes through layers."""
+        longest: dict[int, list[int]] = {}
+        for route in self.routes:
+            if len(route) > 2 and len(route) > len(longest.get(route[1], [])):
+                longest[route[1]] = route
+        for route in longest.values():
+            yield route[0], route[1:-1], route[-1]
+
+    def is_bend(self, vertex: int) -> bool:
+        """Whether a vertex is the bend of an arrow."""
+        return vertex >= self.boxes
+
+    def ends(self) -> list[bool]:
+        """Of each vertex, whether it is an argument or a result, or a bend on the way from an argument."""
+        found = [not self.before[vertex] or not self.after[vertex] for vertex in range(len(self.layer))]
+        for source, bends, _ in self.chains():
+            for bend in bends:
+                found[bend] = not self.before[source]
+        return found
+
+
+def layered(diagram: Diagram) -> Layered:
+    """Put boxes in layers, and bends where an arrow crosses a layer.
+
+    Source: the layers and bends are those of Sugiyama, Tagawa and Toda 1981, "Methods for Visual Understanding of
+    Hierarchical System Structures".
+
+    Args:
+        diagram: the diagram.
+    """
+    number = {box.id: index for index, box in enumerate(diagram.boxes)}
+    found = Layered(len(diagram.boxes), _ranks(diagram, number))
+    bends: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for arrow in diagram.arrows:
+        source, target = number[arrow.source], number[arrow.target]
+        shared = bends[arrow.source, arrow.value]
+        steps = found.layer[target] - found.layer[source] - 1
+        while len(shared) < steps:
+            found.layer.append(found.layer[source] + 1 + len(shared))
+            shared.append(len(found.layer) - 1)
+        found.routes.append([source, *shared[:steps], target])
+    count = len(found.layer)
+    found.before, found.after = [[] for _ in range(count)], [[] for _ in range(count)]
+    segments = dict.fromkeys(pair for route in found.routes for pair in pairwise(route))
+    for upper, lower in segments:
+        found.after[upper].append(lower)
+        found.before[lower].append(upper)
+    found.layers = [[] for _ in range(max(found.layer, default=-1) + 1)]
+    for vertex in _by_first_reading(found):
+        found.layers[found.layer[vertex]].append(vertex)
+    return found
+
+
+def _ranks(diagram: Diagram, number: Mapping[str, int]) -> list[int]:
+    """The layer of each box: the longest path to it, then later if that makes its arrows shorter."""
+    into: list[list[Arrow]] = [[] for _ in diagram.boxes]
+    out: list[list[Arrow]] = [[] for _ in diagram.boxes]
+    for arrow in diagram.arrows:
+        into[number[arrow.target]].append(arrow)
+        out[number[arrow.source]].append(arrow)
+    ranks = [0] * len(diagram.boxes)
+    for index, arrows in enumerate(into):  # Arrows go forward, so the sources have their layers.
+        ranks[index] = max((ranks[number[arrow.source]] + 1 for arrow in arrows), default=0)
+    readers = Counter((arrow.source, arrow.value) for arrow in diagram.arrows)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for index in reversed(range(len(ranks))) if down else range(len(ranks)):
+            # A step down makes each value that is made here shorter, and each that is read here alone longer. Ties go
+            # down and then up again, so that the boxes of a chain move together.
+            made = len({arrow.value for arrow in out[index]})
+            read = sum(readers[arrow.source, arrow.value] == 1 for arrow in into[index])
+            if down and out[index] and made >= read:
+                ranks[index] = min(ranks[number[arrow.target]] for arrow in out[index]) - 1
+            elif not down and into[index] and read >= made:
+                ranks[index] = max(ranks[number[arrow.source]] for arrow in into[index]) + 1
+    return ranks
+
+
+def _by_first_reading(found: Layered) -> Sequence[int]:
+    """All vertices, neighbours near each other: in the order of a search in depth from the last box backward."""
+    order: list[int] = []
+    seen = [False] * len(found.layer)
+    for root in sorted(range(found.boxes), key=lambda vertex: (-found.layer[vertex], vertex)):
+        waiting = [root]
+        while waiting:
+            vertex = waiting.pop()
+            if not seen[vertex]:
+                seen[vertex] = True
+                order.append(vertex)
+                waiting += reversed(found.before[vertex])
+    return order

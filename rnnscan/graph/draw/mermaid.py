@@ -1,0 +1,66 @@
+"""A diagram as a Mermaid flowchart, which GitHub and many pages draw."""
+
+from collections.abc import Iterator
+
+from rnnscan.graph.draw.colours import GIVEN, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Colour, line_of
+from rnnscan.graph.draw.diagram import Box, Diagram
+from rnnscan.graph.draw.text import printable
+
+
+_DIRECTIONS = {"down": "TD", "right": "LR"}
+_SHAPES = {"argument": '(["{}"])', "result": '(["{}"])', "group": '[["{}"]]', "operation": '["{}"]'}
+_PLAIN = frozenset(" .,:()[]+-=/_")
+
+
+def to_mermaid(diagram: Diagram, direction: str, title: str) -> str:
+    """The diagram as the text of a Mermaid flowchart.
+
+    Thick arrows are kept values, dotted ones are offloaded or kept at some steps, thin ones are recomputed.
+
+    Args:
+        diagram: the diagram.
+        direction: "down", or "right".
+        title: the title, or "".
+    """
+    return "\n".join([*_title(title), f"flowchart {_DIRECTIONS[direction]}", *_lines(diagram), ""])
+
+
+def _title(title: str) -> list[str]:
+    # A title stands in the front matter, in YAML: in quotes, with backslashes and quotes escaped.
+    words = printable(title).replace("\\", "\\\\").replace('"', '\\"')
+    return ["---", f'title: "{words}"', "---"] if title else []
+
+
+def _lines(diagram: Diagram) -> Iterator[str]:
+    classes: dict[str, Colour] = {}
+    for box in diagram.boxes:
+        name, colour = _class(box)
+        classes[name] = colour
+        text = "<br/>".join(map(escaped, (box.text, *box.notes)))
+        yield f"    {box.id}{_SHAPES[box.role].format(text)}:::{name}"
+    for arrow in diagram.arrows:
+        yield f"    {arrow.source} {_arrow(arrow.keeping)} {arrow.target}"
+    for name, colour in classes.items():
+        yield f"    classDef {name} fill:{colour.fill},stroke:{colour.line},color:#000"
+
+
+def _class(box: Box) -> tuple[str, Colour]:
+    if box.role in ("argument", "result"):
+        return "given", GIVEN
+    return (box.kind, KINDS[box.kind]) if box.kind in KINDS else ("plain", NEUTRAL)
+
+
+def _arrow(keeping: str) -> str:
+    if keeping in (KEPT_AT_SOME, OFFLOADED):
+        return "-.->"
+    return "==>" if line_of(keeping).width > 2 else "-->"
+
+
+def escaped(text: str) -> str:
+    """The text with Mermaid's entity codes for all but letters, digits and a few marks.
+
+    Example:
+        >>> escaped('a "b"')
+        'a #34;b#34;'
+    """
+    return "".join(one if one.isalnum() or one in _PLAIN else f"#{ord(one)};" for one in text)

@@ -1,0 +1,158 @@
+"""Picture: a drawn graph, as text that can be saved or shown."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from rnnscan._messages import listing, nearest
+from rnnscan.graph.draw.collapse import collapsed
+from rnnscan.graph.draw.diagram import Diagram
+from rnnscan.graph.draw.dot import to_dot
+from rnnscan.graph.draw.mermaid import to_mermaid
+from rnnscan.graph.draw.scene import Scene, scene_of
+from rnnscan.graph.draw.svg import to_svg
+
+
+Format: TypeAlias = Literal["svg", "mermaid", "dot"]
+Direction: TypeAlias = Literal["down", "right"]
+_ENDINGS = {"svg": (".svg",), "mermaid": (".mmd", ".mermaid", ".md"), "dot": (".dot", ".gv")}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn graph. In a notebook it shows itself, if its format is SVG.
+
+    Attributes:
+        diagram: its boxes and arrows.
+        format: "svg", "mermaid" or "dot".
+        direction: "down" or "right".
+        title: the title, or "".
+    """
+
+    diagram: Diagram = field(repr=False)
+    format: Format = "svg"
+    direction: Direction = "down"
+    title: str = ""
+
+    @cached_property
+    def text(self) -> str:
+        """The picture in its format."""
+        if self.format == "svg":
+            return to_svg(self._scene)
+        write = to_mermaid if self.format == "mermaid" else to_dot
+        return write(self.diagram, self.direction, self.title)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the picture into a file. Missing directories are made.
+
+        Args:
+            path: the file. Its ending belongs to the format: `.svg`; `.mmd`, `.mermaid` or `.md`; `.dot` or `.gv`. A
+                picture in SVG also goes into formats of matplotlib, such as `.png` and `.pdf`, with the extra `plot`.
+
+        Raises:
+            ImportError: if the ending needs matplotlib, and it is not installed.
+            ValueError: if the ending does not belong to the format.
+        """
+        path = Path(path)
+        check_ending(path, self.format)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() in _ENDINGS[self.format]:
+            path.write_text(self.text, encoding="utf-8")
+        else:
+            self.figure().savefig(path)
+
+    def figure(self) -> Any:
+        """The picture as a figure of matplotlib, which needs the extra `plot`.
+
+        Raises:
+            ImportError: if matplotlib is not installed.
+        """
+        from rnnscan.graph.draw.figure import to_figure
+
+        return to_figure(self._scene)
+
+    @cached_property
+    def _scene(self) -> Scene:
+        return scene_of(self.diagram, self.direction, self.title)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_svg_(self) -> str | None:
+        return self.text if self.format == "svg" else None
+
+    def _repr_html_(self) -> str | None:
+        """The picture itself, and not an image of it, so that tooltips show."""
+        return f'<div style="overflow:auto">{self.text}</div>' if self.format == "svg" else None
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """The options of every picture of a graph. Attributes are as in `Picture`, and `collapse` as in `collapsed`."""
+
+    format: Format = "svg"
+    direction: Direction = "down"
+    collapse: bool | int | None = None
+    title: str = ""
+
+    def checked(self, function: str) -> "PictureOptions":
+        """These options, if each has one of its values.
+
+        Args:
+            function: the caller's name, for messages.
+
+        Raises:
+            TypeError: if `collapse` is neither a number nor a boolean nor None, or the title no text.
+            ValueError: if an option has none of its values.
+        """
+        directions = ("down", "right")
+        for name, given, known in (("format", self.format, _ENDINGS), ("direction", self.direction, directions)):
+            if given not in known:
+                raise ValueError(
+                    f"{function}: `{name}` must be one of {listing(known)}; got {given!r}.{nearest(str(given), known)}"
+                )
+        if not isinstance(self.title, str):
+            raise TypeError(f"{function}: `title` must be text; got {self.title!r}. Write title='one step', say.")
+        collapse = self.collapse
+        if collapse is not None and not isinstance(collapse, int):
+            raise TypeError(
+                f"{function}: `collapse` must be a number of enclosing scopes, True, False or None; got {collapse!r}. "
+                "Write collapse=1 for one box for each of the outermost scopes."
+            )
+        if collapse is not None and collapse is not False and collapse < 1:
+            raise ValueError(
+                f"{function}: `collapse` must be at least 1; got {collapse!r}. "
+                "Write collapse=False to draw every operation."
+            )
+        return self
+
+    def picture(self, diagram: Diagram) -> Picture:
+        """Draw a diagram."""
+        return Picture(collapsed(diagram, self.collapse), self.format, self.direction, self.title)
+
+
+def check_ending(path: Path, format: Format = "svg") -> None:
+    """Reject a file that a picture cannot be saved into, before any work.
+
+    Args:
+        path: the file.
+        format: the format of the picture.
+
+    Raises:
+        ImportError: if the ending needs matplotlib, and it is not installed.
+        ValueError: if the ending does not belong to the format.
+    """
+    known = [*_ENDINGS[format]]
+    if path.suffix.lower() in known:
+        return
+    if format == "svg" and path.suffix:
+        from rnnscan.graph.draw.figure import known_endings
+
+        known += known_endings()
+    if path.suffix.lower() not in known:
+        raise ValueError(
+            f"picture: the file's ending must be one of {', '.join(known)} for the format {format!r}; got "
+            f"{str(path)!r}. Write graph{known[0]}, say."
+        )

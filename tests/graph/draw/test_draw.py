@@ -1,0 +1,277 @@
+"""Pictures of graphs show every operation and value once, in the colours of their kinds, in every format."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from contextlib import nullcontext
+from html import unescape
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from rnnscan import cells
+from rnnscan._messages import describe
+from rnnscan.graph.draw import Picture
+from rnnscan.graph.draw.colours import GIVEN, KINDS, LINES, NEUTRAL
+
+
+pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+
+SVG = "{http://www.w3.org/2000/svg}"
+NASTY = 'a<b & "c" | {d}\\n #e; \x00 é'
+
+
+def graph_of(cell):
+    x = jax.ShapeDtypeStruct((2, 3), jnp.float32)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3))
+    return rs.graph.trace(cell, params, jax.eval_shape(cell.initial_carry, x), x)
+
+
+def parts(picture):
+    """The groups of an SVG: boxes by id, and arrows."""
+    groups = [one for one in ET.fromstring(picture.text).iter(f"{SVG}g") if one.attrib]
+    boxes = [one for one in groups if "data-box" in one.attrib]
+    assert len({one.get("data-box") for one in boxes}) == len(boxes)
+    return {one.get("data-box"): one for one in boxes}, [one for one in groups if "data-source" in one.attrib]
+
+
+def deep(depth, *, scoped):
+    """A function of 4 operations a layer, and 1."""
+
+    def function(scales, x):
+        for index, scale in enumerate(scales):
+            with jax.named_scope(f"layer_{index}") if scoped else nullcontext():
+                with jax.named_scope("inner") if scoped else nullcontext():
+                    new = jnp.sin(x) * scale
+                x = jnp.tanh(new) + x
+        return -x
+
+    return rs.graph.trace(function, [1.0] * depth, 2.0)
+
+
+@pytest.fixture(scope="module")
+def lstm():
+    return graph_of(cells.LSTM(4))
+
+
+@pytest.mark.parametrize("direction", ["down", "right"])
+def test_every_operation_argument_result_and_value_is_drawn_once(lstm, direction):
+    boxes, arrows = parts(lstm.draw(direction=direction))
+    assert {*boxes} == (
+        {f"n{node.id}" for node in lstm.nodes}
+        | {f"a{index}" for index in range(len(lstm.inputs))}
+        | {f"r{index}" for index in range(len(lstm.outputs))}
+    )
+    source = {name: f"a{index}" for index, name in enumerate(lstm.inputs)}
+    source |= {name: f"n{node}" for name, (node, _) in lstm.producers().items()}
+    wanted = Counter(
+        (source[name], f"n{node.id}")
+        for node in lstm.nodes
+        for name in dict.fromkeys(node.inputs)
+        if isinstance(name, rs.graph.Name)
+    )
+    wanted += Counter((source[name], f"r{index}") for index, name in enumerate(lstm.outputs.values()))
+    assert Counter((one.get("data-source"), one.get("data-target")) for one in arrows) == wanted
+
+
+def test_boxes_have_the_colours_of_their_kinds_and_types_as_tooltips(lstm):
+    boxes, _ = parts(lstm.draw())
+    kinds = rs.graph.status_of_work(lstm)
+    for node in lstm.nodes:
+        box = boxes[f"n{node.id}"]
+        assert box.find(f"{SVG}rect").get("fill") == KINDS[kinds[node.outputs[0]]].fill
+        assert f"{node.outputs[0]}: {describe(lstm.type_of(node.outputs[0]))}" in box.find(f"{SVG}title").text
+    assert {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] in "ar"} == {GIVEN.fill}
+
+
+def test_thick_arrows_are_the_values_that_the_rule_of_memory_keeps(lstm):
+    memory = rs.Memory(recompute=("gates",))
+    for choice in (None, memory):
+        _, arrows = parts(lstm.draw(memory=choice))
+        statuses = {str(name): kept for name, kept in rs.graph.status_of_memory(lstm, choice or rs.Memory()).items()}
+        for arrow in arrows:
+            name = arrow.find(f"{SVG}title").text.partition(":")[0]
+            wide = float(arrow.find(f"{SVG}path").get("stroke-width")) > 2
+            is_parameter = rs.graph.status_of_work(lstm)[lstm.names[lstm.value(name)]] == "invariant"
+            assert wide == (statuses[name] == "kept" and not is_parameter)
+
+
+def test_any_other_function_has_one_colour_and_plain_arrows():
+    boxes, arrows = parts(deep(2, scoped=False).draw())
+    fills = {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] == "n"}
+    assert fills == {NEUTRAL.fill}
+    assert not any(arrow.get("data-keeping") for arrow in arrows)
+    with pytest.raises(ValueError, match="only the graph of a cell"):
+        deep(2, scoped=False).draw(memory=rs.Memory())
+
+
+def test_text_stays_within_its_box_by_the_widths_of_a_wide_font(lstm):
+    from matplotlib import get_data_path
+    from matplotlib.ft2font import FT2Font
+
+    font = FT2Font(f"{get_data_path()}/fonts/ttf/DejaVuSans.ttf")
+    for box in parts(lstm.draw())[0].values():
+        width = float(box.find(f"{SVG}rect").get("width"))
+        for text in box.findall(f"{SVG}text"):
+            font.set_size(float(text.get("font-size")), 72)
+            font.set_text(text.text)
+            assert font.get_width_height()[0] / 64 < width - 8
+
+
+def test_without_details_moves_are_left_out_and_parameters_written_into_their_readers(lstm):
+    diagram = lstm.draw(details=False).diagram
+    assert not any(box.only_moves for box in diagram.boxes)
+    assert [box.text for box in diagram.boxes if box.role == "argument"] == ["carry[0]", "carry[1]", "x"]
+    products = {box.notes for box in diagram.boxes if box.text == "@"}
+    assert products == {("kernel",), ("recurrent_kernel",)}
+    (gates,) = (box for box in diagram.boxes if any("gates" in note for note in box.notes))
+    assert gates.notes == ("bias", "gates, 128 B")
+    assert {arrow.keeping for arrow in diagram.arrows if arrow.source == gates.id} == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("scoped", "collapse", "groups"),
+    [(True, 1, 60), (True, 2, 60), (True, None, 60), (False, None, 40), (False, False, 0), (False, 1, 40)],
+)
+def test_collapsing_is_a_partition_into_neighbours(scoped, collapse, groups):
+    graph = deep(60, scoped=scoped)
+    assert len(graph.nodes) == 241
+    diagram = graph.draw("dot", collapse=collapse).diagram
+    found = [box for box in diagram.boxes if box.role == "group"]
+    members = [member for box in found for member in box.members]
+    alone = [box.id for box in diagram.boxes if box.role == "operation"]
+    assert len(found) == groups
+    assert sorted([*members, *alone]) == sorted(f"n{node.id}" for node in graph.nodes)
+    place = {box.id: index for index, box in enumerate(diagram.boxes)}
+    assert all(place[arrow.source] < place[arrow.target] for arrow in diagram.arrows)
+    of = {member: box.id for box in diagram.boxes for member in (box.members or (box.id,))}
+    whole = graph.draw("dot", collapse=False).diagram
+    between = {(of[arrow.source], of[arrow.target]) for arrow in whole.arrows}
+    assert {(arrow.source, arrow.target) for arrow in diagram.arrows} == {(a, b) for a, b in between if a != b}
+    if scoped and collapse == 1:
+        assert (found[3].text, found[3].notes[0]) == ("layer_3", "4 operations")
+
+
+def test_scopes_of_calls_within_calls_are_found():
+    @jax.jit
+    def called(x):
+        with jax.named_scope("within"):
+            return jnp.sin(x)
+
+    def function(x):
+        with jax.named_scope("around"):
+            return called(x) + called(x)
+
+    diagram = rs.graph.trace(jax.grad(function), 1.0).draw("dot", collapse=False).diagram
+    scopes = {box.scope for box in diagram.boxes if box.text in ("sin", "cos")}
+    assert scopes == {("jvp(around)", "within")}
+
+
+def nasty_graph():
+    def function(x):
+        with jax.named_scope('s<c> & "o'):
+            y = jnp.sin(rs.name(jnp.cos(x), NASTY)) * 2
+        return {NASTY: y, "plain": jnp.nan}
+
+    return rs.graph.trace(function, 1.0)
+
+
+@pytest.mark.parametrize("collapse", [None, 1])
+def test_names_with_any_characters_are_escaped(collapse):
+    picture = nasty_graph().draw(title=NASTY, collapse=collapse)
+    root = ET.fromstring(picture.text)
+    shown = NASTY.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    assert root.get("aria-label") == shown
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert shown in texts
+    assert collapse == 1 or any(shown in text for text in texts[1:])
+
+    dot = nasty_graph().draw("dot", title=NASTY, collapse=collapse).text
+    strings = r'"(?:[^"\\]|\\.)*"'
+    plain = re.sub(strings, "", dot)
+    assert '"' not in plain
+    assert "<" not in plain
+    assert any(shown in unescape(text).replace('\\"', '"').replace("\\\\", "\\") for text in re.findall(strings, dot))
+
+    for line in nasty_graph().draw("mermaid", collapse=collapse).text.splitlines()[1:-1]:
+        statement = re.fullmatch(
+            r' {4}(\w+(\["[^"]*"\]|\(\["[^"]*"\]\)|\[\["[^"]*"\]\]):::\w+|\w+ (-->|==>|-\.->) \w+|classDef \w+ \S+)',
+            line,
+        )
+        assert statement, line
+        assert not re.search(r"[<>&|{}`]", line.replace("-->", "").replace("<br/>", "").replace("==>", ""))
+
+
+def test_dot_is_a_graph_of_the_same_nodes_and_edges(lstm):
+    """The lines are those of DOT's grammar: `id [attributes]` and `id -> id [attributes]`."""
+    picture = lstm.draw("dot", direction="right")
+    first, *lines, last = picture.text.splitlines()
+    assert (first, last) == ("digraph {", "}")
+    assert "rankdir=LR" in lines[0]
+    attributes = r'\[((\w+=("(?:[^"\\]|\\.)*"|[\w.]+) ?)+)\]'
+    nodes = [found[1] for line in lines if (found := re.fullmatch(rf" {{2}}(\w+) {attributes}", line))]
+    edges = [
+        (found[1], found[2]) for line in lines if (found := re.fullmatch(rf" {{2}}(\w+) -> (\w+) {attributes}", line))
+    ]
+    assert nodes == ["node", *(box.id for box in picture.diagram.boxes)]
+    assert edges == [(arrow.source, arrow.target) for arrow in picture.diagram.arrows]
+    assert len(nodes) + len(edges) == len(lines) - 1
+
+
+def test_a_picture_is_the_same_in_every_run(lstm):
+    for format in ("svg", "mermaid", "dot"):
+        assert lstm.draw(format).text == graph_of(cells.LSTM(4)).draw(format).text
+
+
+def test_saving_and_showing(lstm, tmp_path):
+    picture = lstm.draw(title="LSTM")
+    assert isinstance(picture, Picture)
+    picture.save(tmp_path / "new" / "lstm.svg")
+    assert (tmp_path / "new" / "lstm.svg").read_text(encoding="utf-8") == picture.text == picture._repr_svg_()
+    assert picture.text in picture._repr_html_()
+    picture.save(tmp_path / "lstm.png")
+    assert (tmp_path / "lstm.png").read_bytes().startswith(b"\x89PNG")
+    dot = lstm.draw("dot")
+    dot.save(str(tmp_path / "lstm.gv"))
+    assert (tmp_path / "lstm.gv").read_text() == dot.text == str(dot)
+    assert dot._repr_svg_() is dot._repr_html_() is None
+    with pytest.raises(ValueError, match=r"must be one of \.dot, \.gv for the format 'dot'; got .*lstm\.svg"):
+        dot.save(tmp_path / "lstm.svg")
+    with pytest.raises(ValueError, match="ending must be one of"):
+        picture.save(tmp_path / "lstm.xyz")
+
+
+def test_the_legend_has_the_kinds_and_lines_of_the_picture(lstm):
+    texts = [text.text for text in ET.fromstring(lstm.draw(details=False).text).iter(f"{SVG}text")]
+    kinds = [text for text in texts if text in {colour.meaning for colour in KINDS.values()}]
+    assert kinds == [KINDS[kind].meaning for kind in ("parallel", "recurrent")]
+    assert [text for text in texts if text in {line.meaning for line in LINES.values()}] == [
+        LINES["kept"].meaning,
+        LINES["recomputed"].meaning,
+    ]
+
+
+def test_graphs_without_operations_or_arguments_are_drawn():
+    assert "result" in rs.graph.trace(lambda: 3.0).draw().text
+    boxes, arrows = parts(rs.graph.trace(lambda x, y: (y, y), 1.0, 2.0).draw())
+    assert ([*boxes], len(arrows)) == (["a0", "a1", "r0", "r1"], 2)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"format": "svgg"}, ValueError, "must be one of 'svg', 'mermaid', 'dot'; got 'svgg'. Did you mean 'svg'"),
+        ({"direction": "left"}, ValueError, "`direction` must be one of 'down', 'right'; got 'left'"),
+        ({"collapse": "a"}, TypeError, "`collapse` must be a number of enclosing scopes"),
+        ({"collapse": 0}, ValueError, "`collapse` must be at least 1; got 0"),
+        ({"title": None}, TypeError, "`title` must be text; got None"),
+        ({"memory": ()}, TypeError, "`memory` must be a Memory; got tuple"),
+        ({"memory": rs.Memory(recompute=("gate",))}, ValueError, "got 'gate'. Did you mean 'gates'?"),
+    ],
+)
+def test_bad_options_are_errors(lstm, options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        lstm.draw(**options)
