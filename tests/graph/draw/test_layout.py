@@ -111,7 +111,7 @@ def test_a_chain_is_drawn_in_a_line_with_its_parameters_beside_it():
         before = f"n{index - 1}" if index else "x"
         arrows += [Arrow(before, f"n{index}", before), Arrow(f"p{index}", f"n{index}", f"p{index}")]
     diagram = Diagram((*boxes, Box("y", "y")), (*arrows, Arrow("n19", "y", "n19")))
-    placed = layout(diagram, {box.id: (60.0, 30.0) for box in boxes}, "down")
+    placed = layout(diagram, {box.id: (60.0, 30.0) for box in diagram.boxes}, "down")
     middles = [placed.boxes[f"n{index}"].x for index in range(20)]
     assert max(middles) - min(middles) < 1
     assert placed.width < 300

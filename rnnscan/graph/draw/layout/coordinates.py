@@ -9,7 +9,7 @@ from rnnscan.graph.draw.layout.layers import Layered
 SWEEPS = 24
 # How much an arrow pulls its ends together. Bends pull most, so that long arrows are straight. Arguments and results
 # pull least, so that the others stay in line.
-PULL_OF_BENDS, PULL_OF_BEND, PULL, PULL_OF_END = 8.0, 2.0, 1.0, 0.02
+PULL_OF_BENDS, PULL_OF_BEND, PULL, PULL_OF_END = 8.0, 2.0, 1.0, 0.004
 # Boxes that are nearer than this to the line of their only neighbour are moved onto it.
 NEAR = 24.0
 
@@ -52,7 +52,7 @@ def _place(
 ) -> None:
     wanted, weights = [], []
     for vertex in layer:
-        weight, moment = 1e-3, 1e-3 * middle[vertex]
+        weight, moment = 1e-4, 1e-4 * middle[vertex]
         for neighbours in looking:
             for other in neighbours[vertex]:
                 bends = found.is_bend(vertex) + found.is_bend(other)
