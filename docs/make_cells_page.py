@@ -40,6 +40,14 @@ FAMILIES = {
         cells.LRU(UNITS),
     ],
     "xLSTM": [cells.SLSTM(UNITS), cells.MLSTM(UNITS)],
+    "Linear attention and selective state spaces": [
+        cells.LinearAttention(UNITS, heads=4),
+        cells.RetNet(UNITS, heads=4),
+        cells.GLA(UNITS, heads=4),
+        cells.DeltaNet(UNITS, heads=4),
+        cells.Mamba2(UNITS, heads=8),
+        cells.S6(INPUT_SIZE),
+    ],
 }
 
 INTRODUCTION = f"""# Cells
