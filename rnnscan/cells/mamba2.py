@@ -141,15 +141,18 @@ class Mamba2(MatrixStateCell):
         step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
         log_decay = -step * jnp.exp(params["log_decay"].astype(wide))
         state = write(carry[0], key, step[..., None] * value, decay=jnp.exp(log_decay)[..., None, None])
-        found = name(read(query, state).astype(x.dtype), "read") + weights["skip"][:, None] * value
-        y = self._project_heads(weights, self._gated(weights, found, gate), x.dtype)
+        found = name(read(query, state).astype(x.dtype), "read").astype(wide) + weights["skip"][:, None] * value
+        y = self._project_heads(weights, self._gated(weights, found, gate.astype(wide)), x.dtype)
         window = jnp.stack(seen[1:], axis=-2).astype(carry[1].dtype) if self.window > 1 else carry[1]
         return (state, window), y.astype(x.dtype)
 
     def _convolve(self, weights: Params, seen: list[Array]) -> tuple[Array, Array, Array]:
-        """Compute q, k and v of each head from the inputs of the last steps."""
-        products = [kernel * past for kernel, past in zip(weights["convolution_kernel"], seen, strict=True)]
-        convolved = jax.nn.silu(sum(products, weights["convolution_bias"]))
+        """Compute q, k and v of each head from the inputs of the last steps. The sum is rounded only once."""
+        dtype = seen[-1].dtype
+        wide = jnp.promote_types(dtype, jnp.float32)
+        pairs = zip(weights["convolution_kernel"].astype(wide), seen, strict=True)
+        convolved = sum((kernel * past for kernel, past in pairs), weights["convolution_bias"].astype(wide))
+        convolved = jax.nn.silu(convolved).astype(dtype)
         values, keys = self.heads * self.values, self.groups * self.keys
         value, *of_groups = jnp.split(convolved, [values, values + keys], axis=-1)
         (value,) = self._by_head(value)

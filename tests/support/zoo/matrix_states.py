@@ -30,8 +30,9 @@ CASES = {
     "RetNet heads": Case(RetNet(4, heads=2, key_size=3, value_size=2)),
     "LinearAttention": NormalizedCase(LinearAttention(4)),
     "LinearAttention heads": NormalizedCase(LinearAttention(4, heads=2, value_size=3, use_bias=False)),
-    "Mamba2": Case(Mamba2(4, key_size=3)),
-    "Mamba2 heads": Case(Mamba2(4, heads=4, key_size=3, value_size=2, groups=2, window=2)),
+    # Four heads: the gradient of one head's scalar may cancel to less than bfloat16's rounding.
+    "Mamba2": Case(Mamba2(4, heads=4, key_size=3)),
+    "Mamba2 groups": Case(Mamba2(4, heads=4, key_size=3, value_size=2, groups=2, window=2)),
     "S6": Case(S6(4, state_size=3), features=(4,)),
     "S6 rank": Case(S6(4, state_size=2, rank=2), features=(4,)),
     "DeltaNet": Case(DeltaNet(4)),
