@@ -52,6 +52,7 @@ demo: $(VENV)/.installed-train
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 	$(BIN)/python -m benchmarks.loops --write docs/benchmarks_of_loops.md
+	$(BIN)/python -m benchmarks.serving --write docs/benchmarks_of_serving.md
 	$(BIN)/python docs/make_benchmark_picture.py
 
 bench-beyond: $(VENV)/.installed-train
