@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 
 
-PACKAGES = ("rnnscan", "jax", "jaxlib", "flax", "dm-haiku", "equinox", "keras", "torch")
+PACKAGES = ("rnnscan", "jax", "jaxlib", "flax", "dm-haiku", "equinox", "keras", "torch", "onnxruntime")
 
 
 def describe_machine(precision: str) -> dict[str, str]:
