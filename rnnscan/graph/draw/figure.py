@@ -70,7 +70,7 @@ def _draw(axes: Axes, shape: Shape, order: int) -> None:
             else:
                 codes = [*codes, *[Path.CURVE4] * 3]
                 vertices = [*vertices, *controls(start, end, turned=shape.turned), end]
-        dashes: Any = (0, tuple(map(_points, shape.line.dashes))) if shape.line.dashes else "-"
+        dashes: Any = (0, tuple(_points(float(dash)) for dash in shape.line.dashes)) if shape.line.dashes else "-"
         look = {"color": shape.line.colour, "zorder": order}
         path = Path(vertices, codes)
         axes.add_patch(PathPatch(path, fill=False, lw=_points(shape.line.width), ls=dashes, **look))

@@ -144,7 +144,7 @@ def _legend(diagram: Diagram, width: float, top: float) -> tuple[list[Part], flo
             x, y = MARGIN, y + LEGEND_ROW
         text = Words(words, x + 34, y, NOTE + 1, FAINT, centred=False)
         if isinstance(sample, Colour):
-            shape: Shape = Frame(Rectangle(x + 6, y - 10, 20, 12), sample, 1.0, 3.0)
+            shape: Shape = Frame(Rectangle(x + 6, y - 10, 20.0, 12.0), sample, 1.0, 3.0)
         else:
             shape = Way(((x, y - 4), (x + 28, y - 4)), sample, (), turned=True)
         parts.append(Part((shape, text)))
