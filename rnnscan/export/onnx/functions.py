@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
@@ -50,6 +51,7 @@ def function_model(
         ValueError: if the function has side effects, or jax2onnx has no operator for an operation.
     """
     leaves, structure = jax.tree.flatten(arguments)
+    params = jax.tree.map(jnp.asarray, params)
 
     def of_leaves(*leaves: Any) -> list[Any]:
         return jax.tree.leaves(called(params, *jax.tree.unflatten(structure, leaves)))

@@ -130,7 +130,7 @@ def _add_bidirectional(builder: Builder, part: Part, xs: Value, lengths: Lengths
         )
         if fit_one_operator(forward, backward):
             carries, ys = add_operator(builder, [forward, backward], xs, lengths, part.place)
-            return tuple(carries), _merge(builder, net.merge, ys)
+            return tuple(carries), _merge(builder, net, ys)
     first, forward_ys = _add(builder, parts[0], xs, lengths)
     last, backward_ys = _add(builder, parts[1], xs, lengths, reverse=True)
     if forward_ys.dtype != backward_ys.dtype:
@@ -144,16 +144,16 @@ def _without_dropout(part: Part) -> Part:
     return _without_dropout(part.inside()) if isinstance(part.net, Dropout) else part
 
 
-def _merge(builder: Builder, merge: str, ys: Value) -> Value:
+def _merge(builder: Builder, net: Bidirectional, ys: Value) -> Value:
     """Merge `(T, 2, N, H)`."""
-    if merge != "concat":
-        return _merge_pair(builder, merge, *(_outputs_of(builder, ys, direction) for direction in (0, 1)))
+    if net.merge != "concat":
+        return _merge_pair(builder, net.merge, *(_outputs_of(builder, ys, direction) for direction in (0, 1)))
     together = builder.node("Transpose", ys.name, perm=[0, 2, 1, 3])
-    shape = builder.weight(np.array([0, 0, -1]), "shape")  # 0 keeps the size.
+    shape = builder.weight(np.array([0, 0, net.output_size]), "shape")  # 0 keeps the size.
     return Value(builder.node("Reshape", together, shape), ys.dtype)
 
 
-def _merge_pair(builder: Builder, merge: str, forward: Value, backward: Value) -> Value:
+def _merge_pair(builder: Builder, merge: Any, forward: Value, backward: Value) -> Value:
     names = (forward.name, backward.name)
     if merge == "concat":
         return Value(builder.node("Concat", *names, axis=-1), forward.dtype)

@@ -95,7 +95,6 @@ def twice(params, x):
             ValueError,
             "N = 2 in `xs` and N = 3 in `seq_len",
         ),
-        ({"inputs": {"xs": XS, "seq_lengths": np.ones(2, np.float32)}}, ValueError, "`seq_lengths` must be integers"),
         ({"params": {"kernel": np.ones((3, 16), np.float32)}}, ValueError, "LSTM: the parameters of 4 units must be"),
         ({"params": {"kernel": 1.0}}, TypeError, r"export.to_onnx: `params\['kernel'\]` must be an array"),
     ],
@@ -111,6 +110,9 @@ def test_wrong_arguments(tmp_path, change, error, message):
 def test_wrong_types(tmp_path):
     with pytest.raises(TypeError, match=r"`inputs` must be a list, tuple or dictionary .* Write \[xs\]"):
         rs.export.to_onnx(tmp_path / "net.onnx", NET, random_params(NET), XS)
+    lengths = np.ones(2, np.float32)
+    with pytest.raises(ValueError, match="`seq_lengths` must be integers"):
+        rs.export.to_onnx(tmp_path / "net.onnx", NET, random_params(NET), {"xs": XS, "seq_lengths": lengths})
     with pytest.raises(ValueError, match="`opset` must be a number"):
         rs.export.to_onnx(tmp_path / "net.onnx", NET, random_params(NET), [XS], opset="20")
 

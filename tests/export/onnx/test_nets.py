@@ -104,6 +104,14 @@ def test_nets_of_several_layers(tmp_path, net, lengths, initial):
     check(tmp_path / "net.onnx", net, arguments(net, lengths=lengths, initial=initial))
 
 
+def test_one_direction_has_an_initial_carry(tmp_path):
+    net = rs.bidirectional(cells.GRU(4))
+    inputs = arguments(net, lengths=True, initial=True)
+    inputs["carry"] = (None, inputs["carry"][1])
+    found = check(tmp_path / "net.onnx", net, inputs)
+    assert list(found) == ["ys", "last_forward_hidden", "last_backward_hidden"]
+
+
 def by_activation():
     for (name, one), (other_name, other) in product(ACTIVATIONS.items(), list(ACTIVATIONS.items())[::3]):
         for kind, make in product((cells.LSTM, cells.GRU), (rs.layer, rs.bidirectional)):
