@@ -380,3 +380,36 @@ def test_the_engines_passes_rewrite_graphs():
     printing = rs.graph.trace(lambda x: jax.debug.print("{}", x) or x, 1.0)
     with pytest.raises(ValueError, match="graphs without effects; got effects in the nodes '0'"):
         rs.graph.ENGINE_PASSES["join_products"](printing)
+
+
+def test_each_upstream_bug_in_a_net_of_a_thousand_equations():
+    """What small nets do not show: windows of operations, numbers of paths, and readers far apart."""
+
+    def function(x, w):
+        around = x.T.T
+        product = x[None][0] @ w
+        dead = jnp.cos(product)
+        y = x
+        for _ in range(200):
+            y = jnp.sin(y) * y  # Twice as many paths each time.
+            dead = jnp.tanh(dead) * jnp.cos(dead)
+        return y + around, product, around
+
+    arguments = floats(3, 3), floats(3, 3)
+    graph = rs.graph.trace(function, *arguments)
+    assert len(graph.nodes) > 1_000
+    live = rs.graph.remove_dead_ends(graph)
+    assert len(live.nodes) == len(graph.path([], graph.outputs.values())) == 406
+    fused = rs.graph.fuse_round_trips(live)
+    assert "transpose" not in operations(fused)
+    assert fused.outputs["result[2]"] == Name("x")
+    products = rs.graph.remove_reshapes_for_dot(fused)
+    assert sorted(set(operations(products))) == ["add", "dot_general", "mul", "sin"]
+    last = len(products.nodes) - 1
+    with pytest.raises(ValueError, match="must be free"):
+        rs.graph.rename_output(products, last, 0, "sin.1")
+    renamed = rs.graph.rename_output(products, 0, 0, "first")
+    assert set(rs.graph.infer_status(renamed, {"w": "host"}).known.values()) == {"host"}
+    assert rs.graph.infer_status(renamed, {"w": "host"}).unknown == ()
+    assert len(renamed.path(["x"], [renamed.outputs["result[0]"]])) == 401
+    assert_same(renamed, function, *arguments, rtol=1e-4)
