@@ -1,9 +1,9 @@
-"""`rnnscan graph`: the operations of a cell's step."""
+"""`rnnscan graph`: the operations of a cell's step, as text or as a picture."""
 
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
 import typer
@@ -18,6 +18,18 @@ class Format(StrEnum):
     """The forms of a graph."""
 
     TEXT = "text"
+    SVG = "svg"
+    MERMAID = "mermaid"
+    DOT = "dot"
+
+
+_PICTURES: dict[Format, Literal["svg", "mermaid", "dot"]] = {
+    Format.SVG: "svg",
+    Format.MERMAID: "mermaid",
+    Format.DOT: "dot",
+}
+# Suffixes of files that tell the form.
+_SUFFIXES = {".svg": Format.SVG, ".mmd": Format.MERMAID, ".dot": Format.DOT, ".gv": Format.DOT}
 
 
 def graph(
@@ -25,18 +37,25 @@ def graph(
     hidden: Hidden = None,
     inputs: Inputs = 128,
     batch: Batch = 32,
-    format: Annotated[Format, typer.Option(help="The form to write.")] = Format.TEXT,
+    format: Annotated[
+        Format | None, typer.Option(help="The form.", show_default="that of FILE: .svg, .mmd, .dot; else text")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.", show_default="stdout")] = None,
 ) -> None:
-    """Show the operations of a cell's step as a graph: inputs, nodes and outputs."""
+    """Show the operations of a cell's step as a graph: as text, or as a picture.
+
+    The colours of a picture are the kinds of work.
+    """
     with readable_errors():
         given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=1)
         x = jax.ShapeDtypeStruct(given.xs.shape[1:], given.xs.dtype)
         traced = rs.graph.trace(given.cell, given.params, given.carry, x)
-        text = f"{traced}\n"
-        if out is None:
-            sys.stdout.write(text)
-            return
-        with written_whole(out) as file:
-            file.write(text.encode())
+        if format is None:
+            format = Format.TEXT if out is None else _SUFFIXES.get(out.suffix, Format.TEXT)
+        text = traced.draw(_PICTURES[format]).text if format in _PICTURES else str(traced)
+    if out is None:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        return
+    with written_whole(out) as file:
+        file.write(text.encode())
     print(f"Graph in {out}.")
