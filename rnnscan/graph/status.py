@@ -52,8 +52,9 @@ def infer_status(
     """Carry statuses of some values to all values that they determine, forward and backward, until nothing changes.
 
     A status is any value but None, such as a memory space or a unit. A transfer function says what the statuses around
-    a node tell of each other. Each value gets its status once, and nodes around it are then looked at again, so the
-    time is linear in the graph.
+    a node tell of each other; `rnnscan.graph.transfer_dtype` and four others are built in. Each value gets
+    its status once, and nodes around it are then looked at again, so the time is linear in the graph. A loop's body is
+    walked at each look at its node.
 
     Args:
         graph: the graph.

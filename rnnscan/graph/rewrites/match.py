@@ -16,7 +16,7 @@ from rnnscan.graph.structure import structure_of_array, structure_of_operation
 # These give the same result with their two operands swapped.
 _COMMUTATIVE = frozenset({"add", "add_any", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 # What is left to compare: an atom of the pattern, an atom of the graph, and the rest.
-_Tasks: TypeAlias = tuple[Atom, Atom, "_Tasks"] | None
+_Tasks: TypeAlias = tuple[Atom, Atom, Any] | None
 
 
 class Match(NamedTuple):

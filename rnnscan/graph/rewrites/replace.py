@@ -69,6 +69,11 @@ def replace(
     if not callable(pattern):
         if types is not None:
             raise TypeError("graph.replace: `types` is for patterns; got ids of nodes as well. Leave `types` out.")
+        if isinstance(pattern, str) or not isinstance(pattern, Iterable):
+            raise TypeError(
+                f"graph.replace: the pattern must be a function, or the ids of nodes; got {describe(pattern)}. Write "
+                "replace(graph, pattern, replacement)."
+            )
         return _replace_nodes(graph, pattern, replacement)
     searched = Pattern("replace", pattern, types)
     graph = _replace_matches(graph, searched, replacement)
@@ -121,7 +126,7 @@ def _replace_matches(graph: Graph, pattern: Pattern, replacement: Callable[..., 
     for node_id, equation in enumerate(graph.program.equations):
         if node_id in by_position:
             site = by_position[node_id]
-            equations += substitution.put(site.inputs, site.outputs)
+            equations += substitution.put(site.inputs, site.outputs, equation.scope)
         if node_id not in gone:
             equations.append(equation)
     return substitution.finish(equations)
@@ -137,7 +142,8 @@ def _replace_nodes(graph: Graph, ids: Iterable[int], function: Callable[..., Any
         )
     before, after = _around(graph, inside)
     substitution = Substitution(graph, function)
-    made = substitution.put([graph.value(name) for name in inputs], [graph.value(name) for name in outputs])
+    scope = graph.program.equations[min(inside)].scope
+    made = substitution.put([graph.value(name) for name in inputs], [graph.value(name) for name in outputs], scope)
     return substitution.finish([*before, *made, *after])
 
 

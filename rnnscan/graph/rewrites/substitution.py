@@ -31,12 +31,13 @@ class Substitution:
         self._same: dict[Atom, Atom] = {}
         self._parts: dict[Any, Graph] = {}
 
-    def put(self, inputs: Sequence[Atom], outputs: Sequence[Value]) -> list[Equation]:
+    def put(self, inputs: Sequence[Atom], outputs: Sequence[Value], scope: str) -> list[Equation]:
         """The function's equations for one part, whose outputs are then read from them.
 
         Args:
             inputs: what the part reads.
             outputs: what it makes that is read elsewhere.
+            scope: the path of `jax.named_scope` around it.
 
         Raises:
             TypeError: if the function returns another number of results, or a result of another type.
@@ -52,7 +53,8 @@ class Substitution:
         made = []
         for equation in part.program.equations:
             results = tuple(Value(value.aval) for value in equation.outputs)
-            made.append(dataclasses.replace(reading(equation, atoms), outputs=results))
+            scopes = "/".join(filter(None, (scope, equation.scope)))
+            made.append(dataclasses.replace(reading(equation, atoms), outputs=results, scope=scopes))
             atoms.update(zip(equation.outputs, results, strict=True))
         new = {value for equation in made for value in equation.outputs}
         for value, result in zip(outputs, (atoms.get(atom, atom) for atom in part.program.stacked), strict=True):

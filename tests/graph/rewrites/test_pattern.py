@@ -31,7 +31,8 @@ def test_every_match_is_replaced_whatever_its_shape_and_dtype():
 
     def function(x, w, v, table):
         x = dense(x, w)
-        low = dense(x.astype(jnp.bfloat16), v)
+        with jax.named_scope("low"):
+            low = dense(x.astype(jnp.bfloat16), v)
         return dense(dense(x, w), w), low, dense(table, w)
 
     def by_exp(x, w):
@@ -44,6 +45,7 @@ def test_every_match_is_replaced_whatever_its_shape_and_dtype():
     assert [match.ids for match in found] == [(0, 1), (3, 4), (5, 6), (7, 8), (9, 10)]
     replaced = rs.graph.replace(graph, dense, by_exp)
     assert "tanh" not in operations(replaced)
+    assert {equation.scope for equation in replaced.program.equations} >= {"low"}
     assert replaced.outputs["result[0]"] == graph.outputs["result[0]"]
 
     def results(run):
@@ -199,5 +201,7 @@ def test_other_arguments_are_errors():
         rs.graph.replace(graph, lambda *values: values[0], jnp.sin)
     with pytest.raises(TypeError, match="the pattern must be a function; got list"):
         rs.graph.matches(graph, [0])
+    with pytest.raises(TypeError, match="must be a function, or the ids of nodes; got int"):
+        rs.graph.replace(graph, 0, jnp.sin)
     with pytest.raises(TypeError, match="`types` is for patterns; got ids of nodes as well"):
         rs.graph.replace(graph, [0], jnp.sin, types=[1.0])
