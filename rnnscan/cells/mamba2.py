@@ -169,9 +169,8 @@ class Mamba2(MatrixStateCell):
     def _gated(self, weights: Params, found: Array, gate: Array) -> Array:
         """Gate and normalize the values `(heads, V)`; the norm is over a group."""
         grouped = (found.reshape(gate.shape) * jax.nn.silu(gate)).reshape(*gate.shape[:-1], self.groups, -1)
-        scale = jnp.ones(grouped.shape[-1], grouped.dtype)
-        normalized = rms_norm(grouped, scale, epsilon=self.epsilon).reshape(gate.shape)
-        (by_head,) = self._by_head(weights["norm_scale"] * normalized)
+        scale = weights["norm_scale"].reshape(self.groups, -1)
+        (by_head,) = self._by_head(rms_norm(grouped, scale, epsilon=self.epsilon).reshape(gate.shape))
         return by_head
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

@@ -118,7 +118,7 @@ def read(
 
 
 def rms_norm(
-    z: Float[Array, "*batch units"], scale: Float[Array, " units"], *, epsilon: float
+    z: Float[Array, "*batch units"], scale: Float[Array, "*groups units"], *, epsilon: float
 ) -> Float[Array, "*batch units"]:
     """Divide the last axis by its root mean square.
 
@@ -126,7 +126,7 @@ def rms_norm(
 
     Args:
         z: the values.
-        scale: the factor of each unit.
+        scale: the factor of each unit, which may differ over the last batch axes.
         epsilon: added to the mean square.
 
     Returns:
