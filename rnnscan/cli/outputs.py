@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -13,21 +13,24 @@ from rnnscan.cli.options import readable_errors
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
     """Open a file under another name, and rename it at the end. After an error or Ctrl-C the old file is there.
 
+    A file that cannot be opened is shown as a user's error.
+
     Args:
         path: the file. Its folder is created when needed.
-
-    A file that cannot be opened is shown as a user's error.
     """
     unfinished = path.with_name(f"{path.name}.unfinished")
-    with readable_errors():
-        if path.is_dir():
-            raise IsADirectoryError(f"rnnscan: --out must be a file; got the folder {str(path)!r}. Use another --out.")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opened = unfinished.open("wb")
     try:
+        with readable_errors():
+            if path.is_dir():
+                raise IsADirectoryError(
+                    f"rnnscan: --out must be a file; got the folder {str(path)!r}. Use another --out."
+                )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            opened = unfinished.open("wb")
         with opened:
             yield opened
         os.replace(unfinished, path)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
         raise
