@@ -92,7 +92,8 @@ def test_a_pattern_is_replaced_in_bodies_save_those_with_rules():
         graph = rs.graph.trace(function, *ARGUMENTS)
         replaced = rs.graph.replace(graph, lambda x, y, z: x * y + z, lambda x, y, z: z + y * x)
         assert (replaced is graph) == (function in (ruled, ruled_backward))
-        assert_same(replaced, function)
+        if function in (in_scan, in_cond):
+            assert_same(replaced, function)
     graph = rs.graph.trace(in_scan, *ARGUMENTS)
     table = jnp.ones((2, 2))
     assert rs.graph.replace(graph, lambda x: jnp.sin(x), lambda x: table * jnp.sin(x)) == graph
