@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, values_of
+from rnnscan.engine.fission.analysis.cut import Cut
+from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, total_bytes, values_of
 
 
-# The equations that batching an equation would batch too, because they feed it. Lazy, because few are asked for.
-Feeding: TypeAlias = Callable[[], Sequence[Equation]]
-# Whether to batch an equation, given its feeding equations, and the values that are the same at every step.
-ShouldBatch: TypeAlias = Callable[[Equation, Feeding, Collection[Value]], bool]
+# Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at
+# every step.
+ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Cut], Collection[Value]], bool]
 
 
 class StepBytes(NamedTuple):
@@ -62,24 +62,22 @@ class Heuristics:
     chunk_bytes_with_starts: int
     transpose_rows: bool
 
-    def should_batch(self, equation: Equation, feeding: Feeding, fixed: Collection[Value]) -> bool:
+    def should_batch(self, equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value]) -> bool:
         """Whether to batch an equation over the steps of a chunk.
+
+        What it saves and what it costs are both counted in bytes: those that are not read again at each step, and those
+        that are stacked.
 
         Args:
             equation: the equation.
-            feeding: the equations that would be batched too, to feed it.
+            cut: finds what it takes to have its operands at once. Few equations need it.
             fixed: values that are the same at every step.
         """
         if self.batch == "everything":
             return True
-        varying = [value for value in values_of(equation.inputs) if value not in fixed]
-        made = equation.outputs[0].nbytes
         if equation.primitive.name in TRANSCENDENTAL:
-            return made <= _CACHED_BYTES and not _too_large(feeding(), made)
-        if equation.primitive.name not in PRODUCTS or len(varying) != 1:
-            return False
-        moved = varying[0].nbytes + made
-        return _operations(equation) >= _OPERATIONS_PER_BYTE * moved and not _too_large(feeding(), moved)
+            return _should_batch_function(equation, cut)
+        return equation.primitive.name in PRODUCTS and _should_batch_product(equation, cut, fixed)
 
     def should_batch_forward(self, loops: Iterable[Equation]) -> ShouldBatch:
         """The test for batching in the forward pass, where `loops` must run step by step.
@@ -117,6 +115,8 @@ PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 # Batching changes their cost: a vmapped cond runs both branches, a vmapped while runs until all rows are done.
 _UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
 
+# The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
+_GROWTH = 4
 # A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
 # more it does 4 per byte.
 _OPERATIONS_PER_BYTE = 4
@@ -196,6 +196,31 @@ def _draws_other_bits(equation: Equation) -> bool:
 def _threefry() -> Any:
     """The dtype of threefry keys, which draw the same bits under vmap."""
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
+
+
+def _should_batch_product(equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value]) -> bool:
+    """In the loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
+    varying = [value for value in values_of(equation.inputs) if value not in fixed]
+    if len(varying) != 1:
+        return False
+    moved = varying[0].nbytes + equation.outputs[0].nbytes
+    if _operations(equation) < _OPERATIONS_PER_BYTE * moved:
+        return False
+    weights = sum(atom.nbytes for atom in equation.inputs if atom in fixed)
+    if weights <= equation.outputs[0].nbytes:
+        return False
+    needs = cut()
+    stacked = equation.outputs[0].nbytes + total_bytes(needs.stacked)
+    return weights > stacked and not _too_large(needs.work, moved)
+
+
+def _should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
+    """At once, a function of many small values uses more cores, and does not wait for the loop."""
+    made = equation.outputs[0].nbytes
+    if made > _CACHED_BYTES:
+        return False
+    needs = cut()
+    return made <= _GROWTH * total_bytes(needs.reads) and not _too_large(needs.work, made)
 
 
 def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:

@@ -9,13 +9,15 @@ from rnnscan.engine.fission.program import Atom, Equation, Value, needed
 
 
 _SUMS = frozenset({"add", "add_any", "sub"})
+_UPDATES = frozenset({"dynamic_update_slice", "scatter", "scatter-add"})
 _SAME = frozenset({"neg", "copy", "convert_element_type", "stop_gradient"})
 
 
-def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom) -> bool:
+def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom, *, updates: bool = False) -> bool:
     """Whether `new_leaf = a * leaf + b`, elementwise, by the equations between the two.
 
-    Padding and resets keep the form: they select by a predicate that is free of the leaf.
+    Padding and resets keep the form: they select by a predicate that is free of the leaf. With `updates`, so does
+    writing values that are free of the leaf into a part of it, where a is 0, or adding them, where it is 1.
     """
     dependent = {leaf}
     for equation in equations:
@@ -28,6 +30,7 @@ def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom) -> boo
             or (primitive == "mul" and operands.count(True) == 1)
             or (primitive == "div" and not operands[1])
             or (primitive == "select_n" and not operands[0])
+            or (updates and primitive in _UPDATES and not any(operands[1:]))
         )
         result = equation.outputs[0]
         if not linear or result.shape != leaf.shape or not jnp.issubdtype(result.dtype, jnp.number):
@@ -70,6 +73,7 @@ def _all_linear(equations: Sequence[Equation], carry: Sequence[Value], new_carry
             [equation for equation in equations if components.has(members, equation)],
             carry[members[0]],
             new_carry[members[0]],
+            updates=True,
         )
         for members in components.members
     )

@@ -19,9 +19,9 @@ Flow".
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, unbatchable
 from rnnscan.engine.fission.program import (
@@ -92,7 +92,8 @@ def split(
     *,
     should_batch: Callable[[list[Equation]], ShouldBatch] = lambda cyclic: heuristics().should_batch,
     accumulated: Sequence[int] = (),
-    emitted: Sequence[Atom] = (),
+    emitted: Sequence[Value] = (),
+    operands: Sequence[Value] = (),
 ) -> Split:
     """Split a step's program.
 
@@ -101,6 +102,7 @@ def split(
         should_batch: maps the equations that must run step by step to a test for batching.
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         emitted: values to make in a loop and stack, instead of at once.
+        operands: values that the sums after the loop read.
 
     Returns:
         The split.
@@ -109,7 +111,8 @@ def split(
     fixed = determined(equations, program.invariant)
     invariant, varying = partition(equations, fixed)
     groups = _groups(varying, program)
-    worth, feeding = _to_batch(varying, groups, should_batch, fixed)
+    worth, feeding, cheapest = _to_batch(varying, groups, should_batch, fixed, program, operands)
+    emitted = [*dict.fromkeys([*emitted, *cheapest])]
     level_of = _levels(varying, program, groups, worth)
     schedule = _Schedule(
         available=fixed.union(program.known),
@@ -151,14 +154,29 @@ def _to_batch(
     groups: "Sequence[_Group]",
     should_batch: Callable[[list[Equation]], ShouldBatch],
     fixed: Collection[Value],
-) -> tuple[list[Equation], list[Equation]]:
-    """The equations that pay to batch, and those that feed them."""
+    program: Program,
+    operands: Iterable[Value],
+) -> tuple[list[Equation], list[Equation], list[Value]]:
+    """The equations that pay to batch, those that feed them, and the values that loops should stack for both."""
     cyclic = {equation for group in groups for equation in group.equations}
-    free = [equation for equation in varying if equation not in cyclic]
     decide = should_batch([equation for equation in varying if equation in cyclic])
-    feeding = {equation: partial(needed, free[:index], equation.inputs) for index, equation in enumerate(free)}
-    worth = [equation for equation in free if decide(equation, feeding[equation], fixed)]
-    return worth, [feeder for equation in worth for feeder in feeding[equation]()]
+    cuts = Cuts([*program.carry, *outputs_of(cyclic)], fixed)
+    worth, feeding, stacked = [], [], []
+    for equation in varying:
+        if equation in cyclic:
+            continue
+        if decide(equation, lambda equation=equation: cuts.find(equation.inputs), fixed):
+            cut = cuts.find(equation.inputs)
+            worth.append(equation)
+            feeding += cut.work
+            stacked += cut.stacked
+            cuts.take(cut, equation.outputs)
+        cuts.add(equation)
+    for value in operands:
+        cut = cuts.find([value])
+        stacked += cut.stacked
+        cuts.take(cut)
+    return worth, feeding, [value for value in stacked if value in cuts.maker]
 
 
 @dataclass

@@ -7,16 +7,17 @@ from rnnscan.engine.fission.heuristics import too_large_to_feed
 from rnnscan.engine.fission.program import Equation, Program, Value, depending, needed, total_bytes, values_of
 
 
-def place_sums(program: Program) -> tuple[list[int], list[Value]]:
+def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
     """Choose the sums over steps to accumulate in the loop.
 
-    A sum of products is made after the loop, from the stacked operands, if these are smaller than an accumulator's two
-    accesses per step. Any other sum is made after the loop only if it needs no more stacks, because a cotangent that
+    A sum of products is made after the loop, from the stacked operands, if these are smaller than the accumulator: both are
+    written and read at each step. Any other sum is made after the loop only if it needs no more stacks, because a cotangent that
     ends in elementwise work would need a stack of its own size.
 
     Returns:
-        The positions in `program.summed` of the sums to accumulate in the loop; and the operands of the other sums that
-        the loop should stack, because making them at once would make large values on the way.
+        The positions in `program.summed` of the sums to accumulate in the loop; the operands of the other sums that
+        the loop should stack, because making them at once would make large values on the way; and the operands that
+        follow from the loop.
     """
     varying = depending(program.equations, [*program.known, *program.carry])
     looped = depending(program.equations, program.carry)
@@ -27,7 +28,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value]]:
     for position, its_ends in enumerate(ends):
         operands = set(_operands(its_ends)) & looped
         made = max((end.outputs[0].nbytes for end in its_ends if isinstance(end, Equation)), default=0)
-        if _is_product(its_ends) and total_bytes(operands) <= 2 * made:
+        if _is_product(its_ends) and total_bytes(operands) < made:
             stacked |= operands
         else:
             in_loop.append(position)
@@ -46,7 +47,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value]]:
         for value in dict.fromkeys(deferred)
         if value in varying - looped and too_large_to_feed(value, needed(free, [value])[:-1])
     ]
-    return accumulated, large
+    return accumulated, large, [value for value in dict.fromkeys(deferred) if value in looped]
 
 
 def _operands(ends: Sequence[Equation | Value]) -> list[Value]:

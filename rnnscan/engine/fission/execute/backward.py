@@ -6,6 +6,7 @@ leaves that were kept at the beginning of the chunk only. The second goes back a
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Program
+from rnnscan.engine.fission.program import Program, inputs_of, values_of
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,33 @@ class _BackwardChunks:
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Pull `(cotangent of the carry, sums)` back through all chunks."""
         repeats = self.plan.repeats
-        chunks = Chunks(self.plan.length, self.plan.chunk, from_end=self.plan.reverse)
+        chunk = max(1, self.plan.length) if self._is_one_loop else self.plan.chunk
+        chunks = Chunks(self.plan.length, chunk, from_end=self.plan.reverse)
         # A carry leaf that y repeats, before each whole chunk, is y at the last step of the chunk that runs before.
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
-        first = [saved.initial[index] for index in [*repeats, *saved.starts]]
+        starts = saved.starts if self._recomputes else {}
+        first = [saved.initial[index] for index in [*repeats, *starts]]
         known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             return CountedChunks(chunks.length, chunks.chunk, saved.count).run_back(self._pull_chunk, state, known)
         state, ct_xs, _ = chunks.run(
-            self._pull_chunk, state, known, [*before, *saved.starts.values()], first, back=True
+            self._pull_chunk, state, known, [*before, *starts.values()], first, back=True
         )
         return state, ct_xs
+
+    @property
+    def _is_one_loop(self) -> bool:
+        """Whether nothing runs at once, so that chunks would only copy the stacks."""
+        split = self.pull.split
+        looped = len(split.loops) == 1 and not split.loops[0].associative and not split.at_once
+        return looped and not self._recomputes and not self.plan.repeats
+
+    @cached_property
+    def _recomputes(self) -> bool:
+        """Whether the pull-back reads a carry leaf that is kept at the start of a chunk only."""
+        recomputed = self.recompute.split.program.carry
+        read = {*inputs_of(self.pull.split.varying), *values_of(self.pull.split.program.outputs)}
+        return not read.isdisjoint(recomputed)
 
     def _pull_chunk(
         self, state: Any, stacks: list[Any], starts: list[Any], steps: int
@@ -121,7 +138,7 @@ class _BackwardChunks:
             zip(self.recompute.split.program.known, [*(carry[i] for i in sorted(carry)), *known], strict=True)
         )
         starts = starts[len(befores) :]
-        if starts:
+        if self._recomputes:
             values = self.recompute(steps, values, starts)[2].varying
         ct_carry, sums, chunk = self.pull(steps, values, *state)
         return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.program.stacked], []
@@ -141,8 +158,8 @@ def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
 
 
 def _split(program: Program) -> Split:
-    accumulated, emitted = place_sums(program)
-    return split(program, accumulated=accumulated, emitted=emitted)
+    accumulated, emitted, operands = place_sums(program)
+    return split(program, accumulated=accumulated, emitted=emitted, operands=operands)
 
 
 # Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over

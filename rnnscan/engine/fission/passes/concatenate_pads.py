@@ -1,6 +1,7 @@
 """Concatenate zero-padded pieces instead of adding them."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 from jax.export import is_symbolic_dim
@@ -13,25 +14,45 @@ def concatenate_pads(program: Program) -> Program:
     """Replace a sum of zero-padded pieces without gaps by a concatenation.
 
     Such a sum is the cotangent of `z[..., :n]` and `z[..., n:]`. XLA would select a piece or zero for every element,
-    and add.
+    and add. The cotangent of a stencil of rolled arrays is several such sums in one.
     """
     sums = Sums(program)
 
     def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
-        places: dict[int, dict[int, Atom]] = {}
+        places: dict[int, list[_Piece]] = {}
         for term in terms:
             for axis, begin in _padded(sums.maker.get(term)):
-                places.setdefault(axis, {})[begin] = term
-        for axis, by_begin in places.items():
-            padded = [by_begin[begin] for begin in sorted(by_begin)]
-            pieces = [sums.maker[term].inputs[0] for term in padded]
-            ends = [begin + piece.shape[axis] for begin, piece in zip(sorted(by_begin), pieces, strict=True)]
-            if [0, *ends] == [*sorted(by_begin), padded[0].shape[axis]]:
-                whole = concatenated(pieces, axis)
-                return [whole], [*whole.outputs, *(term for term in terms if term not in padded)]
-        return (), ()
+                piece = sums.maker[term].inputs[0]
+                places.setdefault(axis, []).append(_Piece(begin, begin + piece.shape[axis], piece, term))
+        made: list[Equation] = []
+        for axis, pieces in places.items():
+            size = pieces[0].term.shape[axis]
+            while row := _row(pieces, 0, size):
+                made.append(concatenated([piece.value for piece in row], axis))
+                pieces = [piece for piece in pieces if piece not in row]
+                terms = [*made[-1].outputs, *(term for term in terms if term not in {piece.term for piece in row})]
+        return made, terms
 
     return sums.rewritten(rewrite)
+
+
+class _Piece(NamedTuple):
+    """A term that is zero but from `begin` to `end` along an axis, where it is `value`."""
+
+    begin: int
+    end: int
+    value: Atom
+    term: Atom
+
+
+def _row(pieces: Sequence[_Piece], begin: int, end: int) -> list[_Piece]:
+    """Pieces that lie side by side from `begin` to `end`; empty if there are none."""
+    for piece in pieces:
+        if piece.begin == begin < piece.end <= end:
+            rest = _row(pieces, piece.end, end)
+            if rest or piece.end == end:
+                return [piece, *rest]
+    return []
 
 
 def _padded(equation: Equation | None) -> list[tuple[int, int]]:

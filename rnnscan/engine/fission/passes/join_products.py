@@ -1,6 +1,6 @@
 """Join products of the same rows into one wide product."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from jax import lax
@@ -10,22 +10,29 @@ from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
 from rnnscan.engine.fission.program import (
     Equation,
     Program,
+    Value,
     concatenated,
     determined,
     needed,
     nominal_size,
     partition,
+    values_of,
 )
 
 
 # A product is not joined if the joined one is wider by more than this: where it alone is wanted, all are computed.
 _WHOLE_TO_NARROWEST = 8
 
+# Operations whose result is greater than an operand without repeating its elements.
+_COLLECTING = frozenset({"dot_general", "conv_general_dilated", "concatenate", "stack", "pad"})
+
 
 def join_products(program: Program) -> Program:
     """Compute `x @ w` and `x @ u` as one product, `x @ [w u]`, and slice it.
 
-    Products that feed different loops stay apart, because one of them may be batched over time without the other.
+    Products that feed different loops stay apart, because one of them may be batched over time without the other. So
+    do products whose results are broadcast, such as the k and v of `k v^T`: on a CPU, XLA does not vectorise a loop that
+    broadcasts a slice of a stack.
     Invariant equations come first in the result.
     """
     equations = needed(program.equations, program.outputs)
@@ -33,7 +40,7 @@ def join_products(program: Program) -> Program:
     components = Components(equations, program.carry, program.new_carry)
     groups: dict[Hashable, list[Equation]] = {}
     for equation in equations:
-        if is_rows_by_matrix(equation, fixed):
+        if is_rows_by_matrix(equation, fixed) and not _is_broadcast(equation.outputs[0], equations):
             x, weight = equation.inputs
             kind = (x, weight.dtype, equation.operation, components.fed(equation.outputs[0]))
             groups.setdefault(kind, []).append(equation)
@@ -47,6 +54,18 @@ def join_products(program: Program) -> Program:
         elif equation is joined[equation][0]:
             rewritten.extend(_joined(joined[equation]))
     return replace(program, equations=tuple(rewritten))
+
+
+def _is_broadcast(product: Value, equations: Iterable[Equation]) -> bool:
+    """Whether something greater is made of a product's result, element by element."""
+    size, same = nominal_size(product.shape), {product}
+    for equation in equations:
+        if same.isdisjoint(values_of(equation.inputs)) or equation.primitive.name in _COLLECTING:
+            continue
+        if any(nominal_size(output.shape) > size for output in equation.outputs):
+            return True
+        same.update(output for output in equation.outputs if nominal_size(output.shape) == size)
+    return False
 
 
 def _joined(products: Sequence[Equation]) -> list[Equation]:
