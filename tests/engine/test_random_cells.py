@@ -11,7 +11,7 @@ from fuzz.random_cells import FEATURES
 
 
 # The fewest seeds in which every feature occurs.
-FEW = (22, 32, 226, 216, 104, 162, 276, 159, 56, 0, 278, 7, 125, 44, 181, 295, 291)
+FEW = (237, 76, 138, 156, 52, 30, 224, 278, 215, 17, 239, 34, 200, 22, 42, 92, 6)
 CELLS_OF_A_TEST = 10
 
 

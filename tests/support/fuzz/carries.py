@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fuzz.draw import Draw
 
@@ -155,6 +156,32 @@ class _Matrix(Carry, name="matrix"):
         free = draw.chance(0.5)
         key, value = draw.value(carry.shape[1], free=free), draw.value(2, free=free)
         return 0.8 * carry + jnp.tanh(key)[:, :, None] * jnp.tanh(value)[:, None, :]
+
+
+class _Written(Carry, name="written in place"):
+    """A memory of three slots. One slot, the same for all rows, gets a new value at each step."""
+
+    def initial(self, random, batch, width):
+        return jnp.asarray(random.normal(size=(batch, 3, width)) / 2)
+
+    def read(self, draw, carry):
+        draw.add(jnp.einsum("ns,nsw->nw", jnp.tanh(draw.value(3)), carry), free=False)
+
+    def next(self, draw, carry):
+        value = jnp.tanh(draw.value(carry.shape[2], free=draw.chance(0.5)))
+        return lax.dynamic_update_slice(carry, value[:, None], (0, draw.index(3)[0], 0))
+
+
+class _Scattered(Carry, name="scattered to"):
+    """A memory of three slots. In each row a slot of its own is set, or added to."""
+
+    initial = _Written.initial
+    read = _Written.read
+
+    def next(self, draw, carry):
+        value = jnp.tanh(draw.value(carry.shape[2], free=draw.chance(0.5)))
+        slot = (0.9 * carry).at[jnp.arange(draw.batch), draw.index(3)]
+        return slot.set(value) if draw.chance(0.5) else slot.add(value)
 
 
 class _Passed(Carry, name="passed unchanged"):

@@ -58,7 +58,8 @@ LOSS_FEATURES = (
     "loss of some leaves",
     "gradient in some arguments",
 )
-FEATURES = (*CELL_FEATURES, *scan_options.OPTION_FEATURES, *LOSS_FEATURES)
+BACKEND_FEATURES = ("choices of a cpu", "choices of a gpu")
+FEATURES = (*CELL_FEATURES, *BACKEND_FEATURES, *scan_options.OPTION_FEATURES, *LOSS_FEATURES)
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,17 @@ class Case:
         return scan_options.random_unroll(np.random.default_rng([self.seed, 6]), self.length, self.memory)
 
     @cached_property
+    def backend(self) -> str:
+        """Whose choices the engine makes, what to batch among them."""
+        return str(np.random.default_rng([self.seed, 9]).choice(["cpu", "gpu"], p=[0.7, 0.3]))
+
+    @cached_property
     def features(self) -> frozenset[str]:
         """What the cell and the options have, in words."""
         given = {**self.rows, **self.order, "unroll": self.unroll}
         features = set(scan_options.option_features(given, self.memory, self.length)) | self._traced[0].features
         features.update(f"carry: {kind}" for kind in self.kinds.values())
+        features.add(f"choices of a {self.backend}")
         xs = self.xs or {}
         present = {
             "no carry": not self.kinds,
