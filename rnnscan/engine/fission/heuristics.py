@@ -206,7 +206,7 @@ def _should_batch_product(equation: Equation, cut: Callable[[], Cut], fixed: Col
     moved = varying[0].nbytes + equation.outputs[0].nbytes
     if _operations(equation) < _OPERATIONS_PER_BYTE * moved:
         return False
-    weights = sum(atom.nbytes for atom in equation.inputs if atom in fixed)
+    weights = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
     if weights <= equation.outputs[0].nbytes:
         return False
     needs = cut()

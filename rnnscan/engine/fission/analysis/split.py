@@ -19,6 +19,7 @@ Flow".
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cut import Cuts
@@ -161,11 +162,13 @@ def _to_batch(
     cyclic = {equation for group in groups for equation in group.equations}
     decide = should_batch([equation for equation in varying if equation in cyclic])
     cuts = Cuts([*program.carry, *outputs_of(cyclic)], fixed)
-    worth, feeding, stacked = [], [], []
+    worth: list[Equation] = []
+    feeding: list[Equation] = []
+    stacked: list[Value] = []
     for equation in varying:
         if equation in cyclic:
             continue
-        if decide(equation, lambda equation=equation: cuts.find(equation.inputs), fixed):
+        if decide(equation, partial(cuts.find, equation.inputs), fixed):
             cut = cuts.find(equation.inputs)
             worth.append(equation)
             feeding += cut.work

@@ -10,9 +10,9 @@ from rnnscan.engine.fission.program import Equation, Program, Value, depending, 
 def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
     """Choose the sums over steps to accumulate in the loop.
 
-    A sum of products is made after the loop, from the stacked operands, if these are smaller than the accumulator: both are
-    written and read at each step. Any other sum is made after the loop only if it needs no more stacks, because a cotangent that
-    ends in elementwise work would need a stack of its own size.
+    A sum of products is made after the loop, from the stacked operands, if these are smaller than the accumulator: both
+    are written and read at each step. Any other sum is made after the loop only if it needs no more stacks, because a
+    cotangent that ends in elementwise work would need a stack of its own size.
 
     Returns:
         The positions in `program.summed` of the sums to accumulate in the loop; the operands of the other sums that

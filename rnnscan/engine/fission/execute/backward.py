@@ -101,9 +101,7 @@ class _BackwardChunks:
         known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             return CountedChunks(chunks.length, chunks.chunk, saved.count).run_back(self._pull_chunk, state, known)
-        state, ct_xs, _ = chunks.run(
-            self._pull_chunk, state, known, [*before, *starts.values()], first, back=True
-        )
+        state, ct_xs, _ = chunks.run(self._pull_chunk, state, known, [*before, *starts.values()], first, back=True)
         return state, ct_xs
 
     @property

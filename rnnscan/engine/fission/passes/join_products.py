@@ -31,8 +31,9 @@ def join_products(program: Program) -> Program:
     """Compute `x @ w` and `x @ u` as one product, `x @ [w u]`, and slice it.
 
     Products that feed different loops stay apart, because one of them may be batched over time without the other. So
-    do products whose results are broadcast, such as the k and v of `k v^T`: on a CPU, XLA does not vectorise a loop that
-    broadcasts a slice of a stack.
+    do products whose results are broadcast, such as the k and v of `k v^T`: on a CPU, XLA does not vectorise a loop
+    that broadcasts a slice of a stack.
+
     Invariant equations come first in the result.
     """
     equations = needed(program.equations, program.outputs)
