@@ -9,12 +9,7 @@ from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import ShouldBatch, StepBytes, heuristics, too_large_to_feed
-from rnnscan.engine.fission.program import Equation, Program, outputs_of, total_bytes, values_of
-
-
-# A cache line. GARCH, T = 20,000, of the faster of plain and checkpointed autodiff: 1.2 if its scalar is kept, 1.6 to
-# 19 if it is recomputed. With 32 and more values to a step, recomputing takes no longer than keeping.
-_LEAST_RECOMPUTED_BYTES = 64
+from rnnscan.engine.fission.program import Equation, Program, nominal_size, outputs_of, total_bytes, values_of
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,8 @@ class ScanPlan:
             return []
         step = self.step
         equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
-        large = [index for index, leaf in enumerate(step.carry) if leaf.nbytes >= _LEAST_RECOMPUTED_BYTES]
-        candidates = [index for index in large if index not in self.repeats]
+        arrays = [index for index, leaf in enumerate(step.carry) if nominal_size(leaf.shape) > 1]
+        candidates = [index for index in arrays if index not in self.repeats]
         found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=candidates)
         return [index for index in found if not self._reads_large_values(index)]
 
