@@ -4,7 +4,8 @@
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
-# make test-pages: the pages' code, the notebooks, the site, the example, runs that are killed. .ci/run runs these three.
+# make test-pages: the code of pages and docstrings, the notebooks, the site, the example, runs that are killed.
+# .ci/run runs these three.
 # make test-all: all of them and the slow tests too, with every Python. make coverage: the lines that make test runs.
 
 SHELL := bash
@@ -27,12 +28,11 @@ PARTS := $(filter-out rnnscan/__% rnnscan/engine rnnscan/py,$(basename $(wildcar
 TYPED := --jaxtyping-packages=$(subst $(space),$(comma),$(subst rnnscan/,rnnscan.,$(PARTS))),beartype.beartype
 TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
-# What needs onnx and onnxruntime, which `make test` does not install.
-ONNX := rnnscan/export/onnx tests/export/onnx
-# What starts processes, or runs as long as a program does.
-PAGES := tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py \
-    tests/export/test_processes.py $(ONNX)
-WITHOUT_PAGES := $(addprefix --ignore=,$(PAGES))
+# What starts processes or runs as long as a program does; docstrings, whose code is that of the reference; what needs
+# onnx, which `make test` does not install.
+PAGES := rnnscan tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py \
+    tests/export/test_processes.py tests/export/onnx
+WITHOUT_PAGES := tests $(addprefix --ignore=,$(PAGES))
 # The tests that call each public function with the run-time type checks. The checks take a fifth of the tests' time.
 TYPED_TESTS := $(shell grep -rl 'pytest.mark.typed' tests --include='test_*.py')
 # A line for each part, which `make test` shows at its end.
@@ -114,7 +114,8 @@ test-pages-here: $(VENV)/.installed-pages
 	@echo; echo "make test-pages, in $(VENV):"; cat $(SUMMARY)
 
 coverage: $(VENV)/.installed-coverage
-	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" $(filter-out $(addprefix --ignore=,$(ONNX)),$(WITHOUT_PAGES))
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" rnnscan \
+	    $(filter-out $(addprefix --ignore=,rnnscan tests/export/onnx),$(WITHOUT_PAGES))
 
 test-all: $(VENV)/.installed-pages lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input"
@@ -130,11 +131,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# An extra into the environment, beside what is there. Files are compiled by all jobs at once, which pip does not do.
+# An extra into the environment, beside what is there. Files are compiled by all jobs at once, which pip does not do; no
+# test imports the tests of packages, and mypy runs from its extension modules.
 define install
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --editable ".[$(1)]" $(JAX)
-	$(BIN)/python -m compileall -q -j $(JOBS) "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+	$(BIN)/python -m compileall -q -j $(JOBS) -x 'site-packages/(.*/tests|pip|mypyc?)/' \
+	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	touch $@
 endef
 
