@@ -22,7 +22,12 @@ CASES = {
     for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
 }
 # Loops with products, a linear loop, and parameters whose gradients are summed in the loop.
-TELLING = {"LSTM": cells.LSTM(4), "MinGRU": cells.MinGRU(4), "LayerNormLSTM": cells.LayerNormLSTM(4)}
+TELLING = {
+    "RNN": cells.RNN(4),
+    "LSTM": cells.LSTM(4),
+    "MinGRU": cells.MinGRU(4),
+    "LayerNormLSTM": cells.LayerNormLSTM(4),
+}
 LENGTH, BATCHES = 9, (1, 3)
 
 
@@ -57,9 +62,9 @@ def of_cell(cell, features=3, **options):
     return run, random_like(jax.eval_shape(lambda: cell.init(jax.random.key(0), features)))
 
 
-@pytest.mark.parametrize("name", variants(TELLING.keys(), ["LSTM", "MinGRU"]))
+@pytest.mark.parametrize("name", variants(TELLING.keys(), ["RNN", "MinGRU"]))
 def test_one_program_for_every_batch(name):
-    batches = BATCHES if name == "LSTM" else BATCHES[-1:]
+    batches = BATCHES if name == "RNN" else BATCHES[-1:]
     check(*of_cell(TELLING[name]), f"{LENGTH}, n, 3", [(LENGTH, rows) for rows in batches])
 
 
@@ -89,7 +94,7 @@ def test_every_memory_choice(options):
 
 
 def test_lengths_of_a_symbolic_batch_in_a_bidirectional_net():
-    net = rs.bidirectional(cells.GRU(4), cells.RNN(4))
+    net = rs.bidirectional(cells.RNN(4), cells.RNN(4))
 
     def run(params, xs):
         return net(params, xs, seq_lengths=jnp.arange(xs.shape[1]) % LENGTH, memory=rs.Memory(recompute="all"))

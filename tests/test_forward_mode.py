@@ -108,7 +108,7 @@ def check(cell, memory, derivatives, lengths=None):
 
 @pytest.mark.parametrize("memory", variants(MEMORIES.keys(), ["segments"]))
 def test_forward_mode_with_each_memory_choice(memory):
-    check(cells.GRU(3), MEMORIES[memory], of_first_and_second_order)
+    check(cells.RNN(3), MEMORIES[memory], of_first_and_second_order)
 
 
 def test_forward_mode_with_padding():

@@ -126,8 +126,12 @@ def test_a_carry_without_the_batch_axis_is_shared_by_the_rows(name):
     def repeated(row, xs):
         return run(jax.tree.map(lambda leaf: jnp.tile(leaf, (3, *[1] * leaf.ndim)), row), xs)
 
+    def loss_and_results(run, row):
+        results = run(row, xs)
+        return CASE.loss(results), results
+
     shared, expected = (
-        jax.jit(jax.value_and_grad(lambda row, run=one: (CASE.loss(run(row, xs)), run(row, xs)), has_aux=True))(row)
+        jax.jit(jax.value_and_grad(lambda row, run=one: loss_and_results(run, row), has_aux=True))(row)
         for one in (run, repeated)
     )
     assert_trees_close(shared, expected)

@@ -245,8 +245,9 @@ def test_nan_in_the_padding_reaches_neither_values_nor_gradients(padding, memory
         "scale": nan_where(padded.all(1), xs["scale"]),
     }
     run = functools.partial(rs.scan, cell, seq_lengths=lengths, padding=padding, memory=memory)
-    clean_result, clean_gradients = value_and_gradients(run, params, carry, xs)
-    result, gradients = value_and_gradients(run, params, carry, spoilt)
+    compiled = jax.jit(functools.partial(value_and_gradients, run, jit=False))
+    clean_result, clean_gradients = compiled(params, carry, xs)
+    result, gradients = compiled(params, carry, spoilt)
     assert_close(result, clean_result, tolerance=0)
     assert_close(gradients, clean_gradients, tolerance=0)
     assert np.any(np.asarray(padded.all(1)))
@@ -372,8 +373,11 @@ def test_keys_in_carry_inputs_and_outputs(memory):
         return hidden, ys, jax.random.key_data(uses)
 
     def of(memory):
-        gradient = jax.grad(lambda params: loss(run(params, memory)[:2]))
-        return jax.jit(lambda params: (run(params, memory), gradient(params)))(0.5)
+        def loss_and_results(params):
+            results = run(params, memory)
+            return loss(results[:2]), results
+
+        return jax.jit(jax.value_and_grad(loss_and_results, has_aux=True))(0.5)
 
     assert_close(of(memory), of(None))
 

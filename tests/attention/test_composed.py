@@ -17,9 +17,9 @@ from zoo.case import assert_trees_close
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-TIME, BATCH, ENCODER_TIME, ENCODER_SIZE, HIDDEN = 4, 3, 5, 2, 3
+TIME, BATCH, ENCODER_TIME, ENCODER_SIZE, HIDDEN = 3, 3, 5, 2, 3
 SIZE = HIDDEN + ENCODER_SIZE  # of the inputs, and of a decoder's output, so that residual fits
-LENGTHS, ENCODER_LENGTHS = jnp.array([4, 2, 0]), jnp.array([5, 3, 4])
+LENGTHS, ENCODER_LENGTHS = jnp.array([3, 2, 0]), jnp.array([5, 3, 4])
 DECODER = attention.decoder(cells.RNN(HIDDEN), attention.Coverage(ENCODER_SIZE, 4))
 GRU, INNER = cells.GRU(HIDDEN), DECODER.cell
 
@@ -218,7 +218,7 @@ def test_dropout_drops_the_output_and_not_the_weights():
     key = jax.random.key(4)
     dropped_last, (dropped, same) = rs.layer(rs.dropout(cell, 0.25))(params, xs, carry, key=key)
     masks = [
-        jax.random.bernoulli(jax.random.fold_in(jax.random.split(key)[0], t), 0.75, plain[t].shape) for t in range(4)
+        jax.random.bernoulli(jax.random.fold_in(jax.random.split(key)[0], t), 0.75, plain[t].shape) for t in range(TIME)
     ]
     assert_trees_close(dropped, jnp.where(jnp.stack(masks), plain / 0.75, 0))
     assert_trees_close((dropped_last, same), (last, weights))

@@ -23,7 +23,7 @@ RANDOM = {
     "recurrent": rs.dropout(cells.GRU(UNITS), 0.4, on="recurrent"),
     "recurrent variational": rs.dropout(cells.LSTM(UNITS), 0.4, on="recurrent", each="sequence"),
     "zoneout": rs.zoneout(cells.LSTM(UNITS), (0.2, 0.5)),
-    "stack": rs.stack(rs.zoneout(cells.GRU(UNITS), 0.3), cells.LSTM(UNITS), residual=[1], dropout=0.4),
+    "stack": rs.stack(rs.zoneout(cells.RNN(UNITS), 0.3), cells.GRU(UNITS), residual=[1], dropout=0.4),
     "windowed": rs.windowed(rs.dropout(cells.RNN(UNITS), 0.4), 2),
 }
 

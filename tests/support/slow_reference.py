@@ -124,7 +124,7 @@ def loss(result: Any) -> jax.Array:
     total = jnp.zeros(())
     for leaf in jax.tree.leaves(result):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            weights = jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape)
+            weights = np.cos(np.arange(leaf.size)).astype(leaf.dtype).reshape(leaf.shape)
             total = total + jnp.sum(jnp.sin(leaf) * weights)
     return total
 

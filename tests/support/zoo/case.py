@@ -80,9 +80,15 @@ class Case:
             parts = [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
             for part in parts:
                 if jnp.issubdtype(part.dtype, jnp.floating):
-                    weights = jnp.cos(jnp.arange(part.size, dtype=jnp.result_type(float))).reshape(part.shape)
-                    total = total + (weights.astype(part.dtype) * jnp.sin(part)).sum()
+                    total = total + (_weights(part) * jnp.sin(part)).sum()
         return total
+
+
+def _weights(part: jax.Array) -> Any:
+    """Of another value for each element; a constant, so that nothing of it is traced, where the shape is known."""
+    known = all(isinstance(size, int) for size in part.shape)
+    numbers = np.arange(part.size) if known else jnp.arange(part.size, dtype=jnp.result_type(float))
+    return (np if known else jnp).cos(numbers).reshape(part.shape).astype(part.dtype)
 
 
 @cache

@@ -14,8 +14,8 @@ CASES: dict[str, Case] = {
     for name, case in getattr(importlib.import_module(f"zoo.{module.name}"), "CASES", {}).items()
 }
 
-# One cell of each kind: a nonlinear loop, complex numbers in a linear recurrence, matrices and a stabilizer in the
-# carry, two loops with a product between them.
-FEW = ("LSTM", "LRU", "MLSTM", "Stack")
-# And images, an associative scan, keys drawn within the step, sums over features.
-SEVERAL = (*FEW, "ConvGRU", "MinGRU", "Zoneout", "LayerNormGRU")
+# One cell of each kind: complex numbers in a linear recurrence, matrices and a stabilizer in the carry, two nonlinear
+# loops with a product between them.
+FEW = ("LRU", "MLSTM", "Stack")
+# And one loop, images, an associative scan, keys drawn within the step, sums over features.
+SEVERAL = ("LSTM", *FEW, "ConvGRU", "MinGRU", "Zoneout", "LayerNormGRU")
