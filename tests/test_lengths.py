@@ -24,7 +24,7 @@ def drawn(**strategies):
     """The same few draws in `make test`; many, of which each run has others, in `make test-all`."""
 
     def decorate(test):
-        few = settings(deadline=None, derandomize=True, max_examples=5, database=None)(given(**strategies)(test))
+        few = settings(deadline=None, derandomize=True, max_examples=3, database=None)(given(**strategies)(test))
         many = settings(deadline=None, max_examples=100)(given(**strategies)(test))
 
         @pytest.mark.parametrize("count", variants(["few", "many"], ["few"]))

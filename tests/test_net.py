@@ -62,6 +62,17 @@ def gradients(run, *arguments):
     return jax.grad(lambda *arguments: loss(run(*arguments)), argnums=(0, 1, 2))(*arguments)
 
 
+def results_and_gradients(run, *arguments):
+    """Of one program, for each of the arguments."""
+
+    def loss_and_results(*arguments):
+        results = run(*arguments)
+        return loss(results), results
+
+    wanted = tuple(range(len(arguments)))
+    return jax.jit(jax.value_and_grad(loss_and_results, argnums=wanted, has_aux=True))(*arguments)
+
+
 @pytest.mark.parametrize(
     "options",
     variants(
@@ -74,8 +85,7 @@ def test_equals_a_loop(options):
     given = random_arguments()
     run = functools.partial(net, **options)
     expected = functools.partial(looped, reverse=options.get("reverse", False))
-    both = lambda run: jax.jit(lambda *given: (run(*given), gradients(run, *given)))(*given)  # noqa: E731
-    assert_close(both(run), both(expected))
+    assert_close(results_and_gradients(run, *given), results_and_gradients(expected, *given))
 
 
 def test_recompute_keeps_less():
@@ -269,15 +279,11 @@ def test_reset_goes_back_to_reset_to_and_not_to_the_initial_state():
         "state_t_prev": jnp.linspace(2, 1, BATCH * HIDDEN).reshape(BATCH, HIDDEN),
     }
 
-    def results_and_gradients(run):
-        arguments = params, inputs, states, episode
-        gradient = jax.grad(lambda *given: loss(run(*given)), argnums=(0, 1, 2, 3))
-        return jax.jit(lambda *given: (run(*given), gradient(*given)))(*arguments)
-
     def ours(params, inputs, states, episode):
         return net(params, inputs, states, reset=RESET, reset_to=episode)
 
-    assert_close(results_and_gradients(ours), results_and_gradients(looped_with_resets))
+    given = params, inputs, states, episode
+    assert_close(results_and_gradients(ours, *given), results_and_gradients(looped_with_resets, *given))
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -88,7 +88,7 @@ def with_convolution(carry, xs):
 
 
 def with_net(carry, xs):
-    net = rs.chain(rs.layer(cells.GRU(4)), rs.layer(cells.RNN(2)))
+    net = rs.chain(rs.layer(cells.RNN(4)), rs.layer(cells.RNN(2)))
     return net(net.init(jax.random.key(0), 3), xs, carry, reset=RESET)
 
 
@@ -220,7 +220,7 @@ def test_a_cell_is_an_argument_of_jit(cell):
 
 
 def test_nets_and_what_a_cell_holds_are_arguments_of_jit():
-    net = rs.chain(rs.bidirectional(cells.GRU(2)), rs.layer(cells.GRU(4)))
+    net = rs.chain(rs.bidirectional(cells.RNN(2)), rs.layer(cells.RNN(4)))
     xs = CASE.arguments()[2]
     params = net.init(jax.random.key(0), 3)
     assert_trees_close(jax.jit(lambda net: net(params, xs))(net), net(params, xs))

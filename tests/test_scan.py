@@ -518,10 +518,15 @@ def test_shard_map_over_the_batch(padding):
         in_specs=(PartitionSpec(), rows, {"signal": steps, "scale": PartitionSpec(), "token": steps}, rows),
         out_specs=(rows, steps),
     )
-    gradient = lambda run: jax.jit(jax.grad(lambda params: loss(run(params, carry, xs, lengths))))(params)  # noqa: E731
-    given = (params, carry, xs, lengths)
-    assert_close(jax.jit(sharded)(*given), jax.jit(run)(*given))
-    assert_close(gradient(sharded), gradient(run))
+
+    def results_and_gradient(run):
+        def loss_and_results(params):
+            results = run(params, carry, xs, lengths)
+            return loss(results), results
+
+        return jax.jit(jax.value_and_grad(loss_and_results, has_aux=True))(params)
+
+    assert_close(results_and_gradient(sharded), results_and_gradient(run))
 
 
 @pytest.mark.parametrize("wanted", [0, 1], ids=["carry", "outputs"])

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type 
 
 Command = Callable[..., Result]
 
-CONFIG = TrainConfig(cell="gru", hidden=8, layers=2, embedding=4)
+CONFIG = TrainConfig(cell="rnn", hidden=8, layers=2, embedding=4)
 
 
 def refused(result: Result) -> str:

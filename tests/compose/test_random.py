@@ -1,5 +1,7 @@
 """Random choices: what is dropped or kept, from which key, at which step, and the same when computed again."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,18 +45,28 @@ def by_layer(cell, *arguments, **options):
     return rs.layer(cell)(*arguments, **options)
 
 
-@pytest.mark.parametrize("cell", variants(RANDOM, ["stack"]))
-def test_what_is_computed_again_makes_the_same_choices(cell):
+# The default choice, which computes nothing of a choice again, is compared in tests/cells/test_battery.py.
+AGAIN = {
+    "recompute": {"memory": rs.Memory(recompute="all")},
+    "segments": {"memory": rs.Memory(segment=4)},
+    "lax": {"memory": rs.Memory(recompute="all"), "engine": "lax"},
+}
+
+
+def gradients(cell, **options):
     arguments = Case(cell).arguments(length=LENGTH, batch=BATCH)
+    return jax.jit(lambda *a: Case(cell).gradients(lambda *a: keyed(cell, *a, **options), *a))(*arguments)
 
-    def gradients(**options):
-        return jax.jit(lambda *a: Case(cell).gradients(lambda *a: keyed(cell, *a, **options), *a))(*arguments)
 
-    plain = gradients(memory=None, engine="lax")
-    # The default choice, which computes nothing of a choice again, is compared in tests/cells/test_battery.py.
-    for options in ({"memory": rs.Memory(recompute="all")}, {"memory": rs.Memory(segment=4)}):
-        assert_trees_close(gradients(**options), plain)
-    assert_trees_close(gradients(memory=rs.Memory(recompute="all"), engine="lax"), plain)
+@functools.cache
+def plain_gradients(cell):
+    return gradients(cell, memory=None, engine="lax")
+
+
+@pytest.mark.parametrize("options", variants(AGAIN, ["recompute", "segments"]))
+@pytest.mark.parametrize("cell", variants(RANDOM, ["stack"]))
+def test_what_is_computed_again_makes_the_same_choices(cell, options):
+    assert_trees_close(gradients(cell, **options), plain_gradients(cell))
 
 
 def test_a_layer_with_a_key_is_the_scan_with_that_key(cell):
