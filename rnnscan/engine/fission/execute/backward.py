@@ -16,6 +16,7 @@ from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
+from rnnscan.engine.fission.execute.batched_values import StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
@@ -98,10 +99,23 @@ class _BackwardChunks:
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         starts = saved.starts if self._recomputes else {}
         first = [saved.initial[index] for index in [*repeats, *starts]]
-        known = [*saved.repeated.values(), *saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
+        repeated, others = [*saved.repeated.values()], [*saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
-            return CountedChunks(chunks.length, chunks.chunk, saved.count).run_back(self._pull_chunk, state, known)
-        state, ct_xs, _ = chunks.run(self._pull_chunk, state, known, [*before, *starts.values()], first, back=True)
+            counted = CountedChunks(chunks.length, chunks.chunk, saved.count)
+            return counted.run_back(self._pull_chunk, state, [*repeated, *others])
+
+        def pull_chunk(state: Any, repeated: list[Any], once: list[Any], steps: int) -> Any:
+            *once, first_step = once
+            parts = [StackPart(stack, first_step, steps) for stack in others]
+            return self._pull_chunk(state, [*repeated, *parts], once, steps)
+
+        once = [*before, *starts.values()]
+        if not self.plan.length:  # An empty stack has no steps to read.
+            return chunks.run(self._pull_chunk, state, [*repeated, *others], once, first, back=True)[:2]
+        firsts, first_of_shorter = chunks.firsts
+        state, ct_xs, _ = chunks.run(
+            pull_chunk, state, repeated, [*once, firsts], [*first, first_of_shorter], back=True
+        )
         return state, ct_xs
 
     @property

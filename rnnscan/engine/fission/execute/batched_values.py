@@ -1,7 +1,7 @@
 """The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -24,13 +24,38 @@ from rnnscan.engine.fission.program import (
 )
 
 
+@dataclass(frozen=True)
+class StackPart:
+    """The values of a chunk's steps within the stack of all steps.
+
+    A loop reads each from the stack. It is not copied to the chunk, unless work that runs at once reads it too.
+
+    Attributes:
+        stack: the values of all steps.
+        first: the first step of the chunk.
+        steps: how many steps.
+    """
+
+    stack: Any
+    first: Any
+    steps: int
+
+    def at(self, step: Any) -> Any:
+        """The value at a step of the chunk."""
+        return lax.dynamic_index_in_dim(self.stack, self.first + step, keepdims=False)
+
+    def copied(self) -> Any:
+        """The values of the chunk's steps."""
+        return lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
+
+
 class Chunk:
     """Values of a number of steps. Those that vary from step to step have a leading axis of steps.
 
     Args:
         steps: how many steps.
         invariant: values that are the same at every step.
-        varying: values of each step, stacked.
+        varying: values of each step, stacked, or as a part of a greater stack.
         looped: values that loops over the steps will make, and `add` will bring.
         equations: what else can be asked for.
     """
@@ -105,7 +130,10 @@ class Chunk:
             return self._invariant[atom]
         if atom not in self.varying:
             self._evaluate([e for e in needed(self._equations, [atom]) if e.outputs[0] not in self.varying])
-        return self.varying[atom]
+        value = self.varying[atom]
+        if isinstance(value, StackPart):
+            value = self.varying[atom] = value.copied()
+        return value
 
     def _evaluate(self, equations: Sequence[Equation]) -> None:
         """Run equations for all steps at once."""

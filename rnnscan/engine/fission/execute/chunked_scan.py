@@ -31,6 +31,13 @@ class Chunks:
     chunk: int
     from_end: bool
 
+    @property
+    def firsts(self) -> tuple[Any, int]:
+        """The first steps of the whole chunks, and of the shorter one."""
+        count, rest = divmod(self.length, self.chunk)
+        firsts = jnp.arange(count) * self.chunk
+        return (firsts, count * self.chunk) if self.from_end else (firsts + rest, 0)
+
     def before(self, after: Any, initial: Any) -> Any:
         """A carry before each whole chunk, from the carry after each step and the initial one, `(1, ...)`."""
         count, rest = divmod(self.length, self.chunk)

@@ -10,7 +10,7 @@ from jax import lax
 
 from rnnscan.engine.fission.analysis.split import Loop, Split
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
-from rnnscan.engine.fission.execute.batched_values import Chunk
+from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 
@@ -112,10 +112,15 @@ class Runner:
         return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, made))
 
     def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
+        given = {value: chunk.varying.get(value) for value in loop.to_body}
+        parts = {value: part for value, part in given.items() if isinstance(part, StackPart)}
         (its_carry, its_sums), from_body = lax.scan(
-            partial(self._step, loop),
+            partial(self._step, loop, parts),
             ([carry[position] for position in loop.carry], [sums[position] for position in self._accumulated(loop)]),
-            [chunk.stacked(value) for value in loop.to_body],
+            (
+                jnp.arange(chunk.steps) if parts else None,
+                [chunk.stacked(value) for value in loop.to_body if value not in parts],
+            ),
             length=chunk.steps,
             reverse=self.reverse,
             unroll=self.unroll,
@@ -139,13 +144,20 @@ class Runner:
         """What a loop brings to the chunk."""
         return [self.split.program.carry[loop.carry[0]]] if loop.associative else loop.from_body
 
-    def _step(self, loop: Loop, state: tuple[list[Any], list[Any]], given: Sequence[Any]) -> Any:
-        carry, sums = state
+    def _step(
+        self,
+        loop: Loop,
+        parts: Mapping[Value, StackPart],
+        state: tuple[list[Any], list[Any]],
+        given: tuple[Any, Sequence[Any]],
+    ) -> Any:
+        (carry, sums), (step, stacked) = state, given
         program = self.split.program
         values = {
             **self.invariant,
             **dict(zip((program.carry[position] for position in loop.carry), carry, strict=True)),
-            **dict(zip(loop.to_body, given, strict=True)),
+            **{value: part.at(step) for value, part in parts.items()},
+            **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
         evaluate(loop.body, values)
         new_carry = [read(program.new_carry[position], values) for position in loop.carry]
