@@ -25,7 +25,15 @@ def of_row(tree, row, axis=0):
 
 
 @pytest.mark.parametrize(
-    ("valid", "padding"), [({"seq_lengths": LENGTHS}, "zero"), ({"mask": MASK}, "hold"), ({"mask": MASK}, "drop")]
+    ("valid", "padding"),
+    variants(
+        {
+            "lengths, zero": ({"seq_lengths": LENGTHS}, "zero"),
+            "mask, hold": ({"mask": MASK}, "hold"),
+            "mask, drop": ({"mask": MASK}, "drop"),
+        },
+        ["lengths, zero", "mask, hold"],
+    ),
 )
 def test_one_row_alone_and_under_vmap(valid, padding):
     """Equinox's idiom: the cell sees one row, and `vmap` makes the batch."""
@@ -170,8 +178,13 @@ def test_a_shared_carry_varies_over_a_mesh_as_the_inputs_do():
     assert_trees_close(jax.jit(jax.grad(loss))(row), expected)
 
 
-@pytest.mark.parametrize("batch", [2, 3])
-@pytest.mark.parametrize("valid", ["seq_lengths", "mask"])
+@pytest.mark.parametrize(
+    ("valid", "batch"),
+    variants(
+        {f"{valid}, {batch}": (valid, batch) for valid in ("seq_lengths", "mask") for batch in (2, 3)},
+        ["seq_lengths, 2", "mask, 3"],
+    ),
+)
 def test_raw_keys_with_lengths_are_refused_for_any_number_of_rows(batch, valid):
     def noisy(params, carry, x):
         return carry + jax.random.normal(x["key"], carry.shape), carry + x["value"]

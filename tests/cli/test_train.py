@@ -20,7 +20,7 @@ from rnnscan.train.text import contiguous_streams
 Command = Callable[..., Result]
 
 # 10 windows in the text, so that a run of 12 steps also begins the text anew. All tests train with the same options
-# where they can, because a step is compiled once for them.
+# where they can, because a step is compiled once for them; those with broken losses share a seed of their own.
 MODEL = ["--hidden", "8", "--embedding", "4", "--batch", "4", "--window", "32", "--recompute", "gates"]
 SMALL = [*MODEL, "--steps", "12", "--checkpoint-every", "5", "--sample", "40"]
 
@@ -139,7 +139,7 @@ def test_a_single_loss_that_is_not_finite_is_skipped_and_counted(
 ) -> None:
     with_losses_that_are_not_finite(monkeypatch, {4})
 
-    result = rnnscan("train", text_file, *SMALL, "--seed", "8", "--out", tmp_path / "run")
+    result = rnnscan("train", text_file, *SMALL, "--seed", "7", "--out", tmp_path / "run")
 
     assert result.exit_code == 0, result.output
     values = losses(tmp_path / "run")

@@ -1,5 +1,7 @@
 """cond_net(): the values and gradients of a Python `if`, and one branch only."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,19 +59,31 @@ def by_if(nets):
     return run
 
 
+def derivatives(run):
+    def of(params, operands):
+        given = (params, operands)
+        total = lambda *given: loss(run(*given))  # noqa: E731
+        return run(*given), jax.grad(total, (0, 1))(*given), jax.jvp(total, given, jax.tree.map(jnp.cos, given))
+
+    return of
+
+
+def second(run):
+    norm = lambda given: sum((leaf**2).sum() for leaf in jax.tree.leaves(jax.grad(lambda g: loss(run(*g)))(given)))  # noqa: E731
+    return jax.grad(norm)
+
+
+@functools.cache
+def compiled(derive, name):
+    """Of cond_net, for both branches."""
+    chosen = by_cond_net(NETS[name])
+    return jax.jit(lambda pred, *given: derive(lambda *given: chosen(pred, *given))(*given))
+
+
 @pytest.mark.parametrize("pred", [True, False])
 @pytest.mark.parametrize("name", NETS)
 def test_values_and_gradients_are_those_of_an_if(name, pred):
-    def derivatives(run):
-        def of(params, operands):
-            given = (params, operands)
-            total = lambda *given: loss(run(*given))  # noqa: E731
-            return run(*given), jax.grad(total, (0, 1))(*given), jax.jvp(total, given, jax.tree.map(jnp.cos, given))
-
-        return of
-
-    chosen = by_cond_net(NETS[name])
-    made = jax.jit(lambda pred, *given: derivatives(lambda *given: chosen(pred, *given))(*given))(pred, *arguments())
+    made = compiled(derivatives, name)(pred, *arguments())
     expected = derivatives(lambda *given: by_if(NETS[name])(pred, *given))(*arguments())
     assert_close(made, expected)
     # The value that no net writes if this branch runs keeps the gradient of its outer value.
@@ -78,15 +92,9 @@ def test_values_and_gradients_are_those_of_an_if(name, pred):
 
 @pytest.mark.parametrize("pred", [True, False])
 def test_a_gradient_of_a_gradient(pred):
-    params, operands = arguments()
-
-    def second(run):
-        norm = lambda given: sum((leaf**2).sum() for leaf in jax.tree.leaves(jax.grad(lambda g: loss(run(*g)))(given)))  # noqa: E731
-        return jax.grad(norm)
-
-    made = jax.jit(lambda pred, given: second(lambda *g: by_cond_net(NETS["both"])(pred, *g))(given))
-    expected = second(lambda *g: by_if(NETS["both"])(pred, *g))((params, operands))
-    assert_close(made(pred, (params, operands)), expected, tolerance=1e-9)
+    made = compiled(second, "both")(pred, arguments())
+    expected = jax.jit(second(lambda *g: by_if(NETS["both"])(pred, *g)))(arguments())
+    assert_close(made, expected, tolerance=1e-9)
 
 
 def test_under_vmap_each_example_has_its_own_branch():

@@ -51,7 +51,7 @@ def lengths(params, carry, xs):
     return found
 
 
-@pytest.mark.parametrize("memory", variants(MEMORIES, ["none", "segments"]))
+@pytest.mark.parametrize("memory", variants(MEMORIES, ["segments"]))
 def test_it_is_a_scan_with_the_lengths_at_which_the_rows_stop(x64, memory):
     given = arguments()
     counts = lengths(*given)

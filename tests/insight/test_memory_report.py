@@ -90,7 +90,7 @@ SHORT = [rs.Memory(), rs.Memory(segment=2), rs.Memory(segment="sqrt"), None]
 @pytest.mark.parametrize("length", [0, 1, 2])
 @pytest.mark.parametrize("memory", variants(SHORT, [rs.Memory(segment="sqrt")]), ids=str)
 def test_short_sequences_and_none(length, memory):
-    cell = rs.stack(cells.LSTM(4), cells.GRU(4))
+    cell = rs.stack(cells.RNN(4), cells.GRU(4))
     report = memory_report(cell, *arguments_of(cell, length=length), memory=memory, compile=False)
     assert report.training.kept_bytes == report.training.counted_bytes
     assert report.length == length

@@ -96,7 +96,7 @@ def test_bfloat16_logits_are_scored_in_float32():
 def test_four_layers_compile_once_for_all_lengths(strategy):
     """The decoder is traced at the first call alone, and the loop stops when all rows have ended."""
     traces, steps = [], []
-    cell = rs.stack(*[rs.cells.LSTM(6)] * 4)
+    cell = rs.stack(*[rs.cells.RNN(6)] * 4)
     keys = jax.random.split(jax.random.key(0), 3)
     params = {"cell": cell.init(keys[0], 5), "embed": jax.random.normal(keys[1], (7, 5))}
     params["project"] = {"kernel": jax.random.normal(keys[2], (6, 7)), "bias": jnp.zeros(7).at[0].set(-9)}
@@ -148,8 +148,8 @@ def decode(decoder, params, carry, *, has_aux=False):
 
 
 def test_nets_are_decoded_as_stacks_are():
-    net = rs.chain(rs.layer(rs.cells.LSTM(4)), rs.layer(rs.cells.GRU(4)))
-    stacked = rs.stack(rs.cells.LSTM(4), rs.cells.GRU(4))
+    net = rs.chain(rs.layer(rs.cells.RNN(4)), rs.layer(rs.cells.GRU(4)))
+    stacked = rs.stack(rs.cells.RNN(4), rs.cells.GRU(4))
     params = parameters(net, 4)
     carry = random_like(jax.eval_shape(net.initial_carry, jnp.zeros((1, 2, 3))), seed=1)
     of_net = decode(decoding.decoder(net), params, carry)
@@ -159,7 +159,7 @@ def test_nets_are_decoded_as_stacks_are():
 
 
 def test_attention_weights_are_those_along_the_tokens_returned():
-    attending = attention.decoder(rs.cells.GRU(4), attention.Additive(6, 5))
+    attending = attention.decoder(rs.cells.RNN(4), attention.Additive(6, 5))
     params = parameters(attending, 10)
     outputs = random_like(jnp.zeros((7, 2, 6)), seed=2)
     cell = attending.over(params["cell"], outputs, encoder_lengths=jnp.array([7, 4]))
