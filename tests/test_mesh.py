@@ -25,6 +25,7 @@ QUICK = {
 }
 CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold", "recurrent_net"]
 NETS = ["layer", "chain", "bidirectional"]
+CHUNKS = "GLA in chunks"
 GPU = ["LSTM as on a GPU", "MinGRU as on a GPU"]
 SLOW = {
     mode: {
@@ -33,6 +34,7 @@ SLOW = {
             *((case, MEMORIES) for case in CASES),
             *((net, MEMORIES[1:2]) for net in NETS),
             *((case, MEMORIES[:3]) for case in GPU),
+            (CHUNKS, MEMORIES[:2]),
         ]
     }
     for mode in MODES
@@ -74,6 +76,8 @@ def test_there_is_one_reduction_for_each_parameter_and_nothing_else(mode, varian
     """Nothing is gathered, and no loop holds a collective. Scalars are the loss's."""
     if variant.endswith("plain autodiff") and mode != "shard_map":
         pytest.skip("lax.scan adds up the gradients of parameters over devices at each step")
+    if variant.startswith(CHUNKS) and mode != "shard_map":
+        pytest.skip("windows of matrix states add up the gradients of parameters over devices at each window")
     collectives = found(quick)[mode][variant]["collectives"]
     assert [*collectives] == ["all-reduce"]
     reduced = [kind for kind in collectives["all-reduce"] if kind != "f32[]"]

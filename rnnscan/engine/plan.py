@@ -7,10 +7,27 @@ from typing import Any
 import jax
 
 from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.matrix_state.stages import Found, find_stages, matrix_candidates
 from rnnscan.engine.prepare import Call
 from rnnscan.engine.route import Route, route
 from rnnscan.memory import Memory, kept_names
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The lengths with which matrix states run.
+
+    Attributes:
+        length: the steps of the sequence, or of a segment of it.
+        chunk: the steps of a chunk, for which the chunkwise form makes its products.
+        steps: the steps of a window, before which the carry is kept. None: one window, inside a segment.
+    """
+
+    length: int
+    chunk: int
+    steps: int | None
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,41 @@ class Plan:
         """The arrays that the step closes over, then the carry leaves that it does not change."""
         leaves = jax.tree.leaves(self.call.carry)
         return [*self.call.traced.consts, *(leaves[index] for index in self.step.unchanged)]
+
+    @cached_property
+    def found(self) -> Found:
+        """The matrix states of the step, and how they run in chunkwise form."""
+        step, least = self.step, heuristics().least_state
+        if least is None:
+            return Found(None, {})
+        return find_stages(step, matrix_candidates(step, least), least=least)
+
+    @cached_property
+    def state_chunk(self) -> int | None:
+        """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
+        memory = self.memory
+        if memory is None or self.route.engine != "fission" or self.found.stages is None:
+            return None
+        chosen = memory.chunk
+        chunk = heuristics().state_chunk if chosen is None else 1 << max(1, chosen.bit_length() - 1)
+        scans = memory.sub_scans(self.call.length)
+        longest = max(one.segment[-1] if one.segment else one.steps for one in scans)
+        return chunk if min(longest, self.call.length) >= 2 * chunk else None
+
+    def windows(self, length: int) -> Windows | None:
+        """How a scan, or a segment of it, of this length runs matrix states; None if step by step."""
+        chunk = self.state_chunk
+        if chunk is None:
+            return None
+        chunk = min(chunk, 1 << max(1, (length - 1).bit_length()))
+        steps = heuristics().window(length, chunk)
+        # A segment that is one window runs again as it is.
+        return Windows(length, chunk, steps if self.keeps_names_of_windows or steps < length else None)
+
+    @property
+    def keeps_names_of_windows(self) -> bool:
+        """Whether windows keep the named values. Those of a segment do not outlive it."""
+        return self.memory is not None and self.memory.segment is None
 
     def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""

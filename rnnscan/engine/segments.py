@@ -47,7 +47,14 @@ def run_sub_scans(run: Run, carry: Any, xs: Any, *, sub_scans: Sequence[SubScan]
 
 
 def run_segments(
-    run: Run, carry: Any, xs: Any, *, length: Length, segments: tuple[int, ...], reverse: bool
+    run: Run,
+    carry: Any,
+    xs: Any,
+    *,
+    length: Length,
+    segments: tuple[int, ...],
+    reverse: bool,
+    policy: Callable[..., Any] = jax.checkpoint_policies.nothing_saveable,
 ) -> tuple[Any, Any]:
     """Run a scan over segments of a sequence.
 
@@ -60,6 +67,7 @@ def run_segments(
         length: number of steps.
         segments: lengths of the nested segments, the longest first; empty: one run of the whole.
         reverse: from the last segment to the first; `run` must do the same.
+        policy: of `jax.checkpoint`, the values that a segment keeps besides its arguments.
 
     Returns:
         The final carry and the stacked y.
@@ -69,9 +77,9 @@ def run_segments(
     size, inner_segments = segments[0], segments[1:]
 
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
-        run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse)
+        run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse, policy=policy)
         # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
-        return jax.checkpoint(run_inner, policy=jax.checkpoint_policies.nothing_saveable)(carry, xs)
+        return jax.checkpoint(run_inner, policy=policy)(carry, xs)
 
     count, rest = divmod(length, size)
     whole = slice(rest, None) if reverse else slice(0, count * size)

@@ -1,7 +1,7 @@
 """Describe a plan's step: the kind of each equation, where it runs, and which carry leaves are kept."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rnnscan.engine.fission.analysis.components import Components
@@ -11,6 +11,7 @@ from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Atom, Equation
 from rnnscan.engine.plan import Plan
+from rnnscan.insight.describe_states import describe_states
 
 
 Kind: TypeAlias = Literal["invariant", "parallel", "linear", "recurrent"]
@@ -66,11 +67,13 @@ class StepDescription:
         equations: its equations, in order.
         carry: the leaves of its carry.
         y: the source of each leaf of y, as in `EquationInfo.reads`.
+        states: by position of a carry leaf, whether it runs as a matrix state in chunkwise form, or why not.
     """
 
     equations: tuple[EquationInfo, ...]
     carry: tuple[CarryInfo, ...]
     y: tuple[int | str, ...]
+    states: dict[int, str]
 
 
 def describe(plan: Plan) -> StepDescription:
@@ -104,7 +107,12 @@ def describe(plan: Plan) -> StepDescription:
         )
         for equation in step.program.equations
     ]
-    return StepDescription(tuple(equations), _carry(scan, loops, sources), tuple(map(sources, step.y)))
+    carry = _carry(scan, loops, sources)
+    windows = plan.windows(plan.call.length)
+    if windows is not None and windows.steps is not None:
+        kept = f"before every window of {windows.steps} steps"
+        carry = tuple(leaf if leaf.loop is None else replace(leaf, kept=kept) for leaf in carry)
+    return StepDescription(tuple(equations), carry, tuple(map(sources, step.y)), describe_states(plan))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Explanation(Report):
         y: the source of each leaf of y: the number of an operation, "carry[0]", "x[0]" or "constant".
         carry_names: a name for each leaf of the carry, if the cell has them.
         diagram: the step, as `draw` draws it.
+        states: by the path of a carry leaf, whether it runs as a matrix state in chunkwise form, or why not.
     """
 
     cell: str
@@ -51,6 +52,7 @@ class Explanation(Report):
     y: tuple[int | str, ...]
     carry_names: tuple[str, ...] = ()
     diagram: Diagram = field(default=Diagram((), ()), repr=False, compare=False)
+    states: dict[str, str] = field(default_factory=dict)
 
     def draw(
         self,
@@ -116,6 +118,7 @@ class Explanation(Report):
         for place, leaf in self.carry.items():
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
+        lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
         yield "\n".join(lines)
         rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.backward) for one in self.equations]
         yield Table(("operation", "result", "name", "kind", "forward", "backward"), [rows], 6, _STYLES)
@@ -241,6 +244,7 @@ def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
         y=found.y,
         carry_names=tuple(names) if len(names) == len(places) else (),
         diagram=step_diagram(plan, found, arguments),
+        states={places[index]: text for index, text in found.states.items()},
     )
 
 

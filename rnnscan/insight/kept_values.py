@@ -5,7 +5,7 @@ The tests compare them with the residuals of `jax.vjp` for every cell of the lib
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Atom, Equation, Value, depending, needed, values_of
 from rnnscan.engine.fission.trace import trace
+from rnnscan.engine.matrix_state.stages import Stages
 from rnnscan.engine.plan import Plan
 
 
@@ -58,7 +59,15 @@ def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
         constants = constants[: len(step.constants)]
     found: list[Kept] = []
     for number, sub_scan in enumerate(memory.sub_scans(call.length)):
-        if sub_scan.segment:
+        windows = plan.windows(sub_scan.steps) if fission else None
+        if windows is not None:
+            given = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
+            read = _read_in_segment(given, plan.found.stages)
+            segment = sub_scan.segment[0] if sub_scan.segment else windows.steps
+            assert segment is not None
+            kept = _by_segments(given, constants, read, sub_scan.steps, segment)
+            kept = chain(kept, _named(given, read.kept, sub_scan.steps))
+        elif sub_scan.segment:
             read = _Read.everything(step) if fission else _read_in_segment(segmented)
             kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
         elif fission:
@@ -149,13 +158,20 @@ def _by_segments(step: FlatStep, constants: Sequence[Any], read: _Read, length: 
     yield from _stacks("x", step.x, read.x, length)
 
 
-def _read_in_segment(step: FlatStep) -> _Read:
-    """The values that a segment's second run reads, to compute the carry for its later steps too."""
+def _read_in_segment(step: FlatStep, stages: Stages | None = None) -> _Read:
+    """The values that a segment's second run reads, to compute the carry for its later steps too.
+
+    The fission engine's loops in the stages of a window read all of their inputs.
+    """
+    equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
     values = _read_by_pull_back(step)
+    loops = [stage.loop for stage in stages.stages if stage.loop is not None] if stages else []
+    inputs = [value for loop in loops for value in loop.program.inputs]
+    values |= _read_by(needed(equations, inputs), inputs)
     while True:
         read = _Read.among(step, values)
         new_carry = [step.new_carry[index] for index in read.carry]
-        more = _read_by(needed(step.program.equations, new_carry), new_carry)
+        more = _read_by(needed(equations, new_carry), new_carry)
         if more <= values:
             return read
         values |= more

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 from xla_flags import flags
@@ -100,8 +101,16 @@ CASES = {
     "chain": lambda: of_net(rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS)))),
     "LSTM as on a GPU": lambda: of_cell(cells.LSTM(UNITS)),
     "MinGRU as on a GPU": lambda: of_cell(cells.MinGRU(UNITS)),
+    "GLA in chunks": lambda: of_cell(cells.GLA(UNITS), padding="zero"),
     "parameters on no mesh": lambda: of_cell(cells.GRU(UNITS)),
     "bidirectional": lambda: of_net(rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS))),
+}
+
+
+HEURISTICS = {
+    "LSTM as on a GPU": heuristics.BACKENDS["gpu"],
+    "MinGRU as on a GPU": heuristics.BACKENDS["gpu"],
+    "GLA in chunks": replace(heuristics.BACKENDS["cpu"], least_state=2, state_chunk=2, longest_window=2),
 }
 
 
@@ -162,9 +171,9 @@ def check(mode, case, memories):
         place = placed
         if case == "parameters on no mesh":
             place = lambda *given, placed=placed: (given[0], *placed(*given)[1:])  # noqa: E731
-        as_on_gpu = heuristics.using(heuristics.BACKENDS["gpu"]) if case.endswith("GPU") else nullcontext()
+        chosen = heuristics.using(HEURISTICS[case]) if case in HEURISTICS else nullcontext()
         # JAX asks for the mesh where axes are explicit.
-        with jax.set_mesh(mesh) if mode == "explicit" else nullcontext(), as_on_gpu:
+        with jax.set_mesh(mesh) if mode == "explicit" else nullcontext(), chosen:
             compiled = gradient(this_run).lower(*place(*given)).compile()
         pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(compiled(*placed(*given))), strict=True)
         found[f"{case}, {memory}"] = {

@@ -49,6 +49,12 @@ class Heuristics:
         chunk_bytes: the most bytes that a chunk longer than the quick one may make.
         chunk_with_starts: the number of steps of a chunk if many of the kept bytes are at its start.
         chunk_bytes_with_starts: the most bytes that such a chunk may make.
+        least_state: the least number of keys and of values for which a matrix state runs in chunkwise form; None: none
+            does. A step of the loop does 3 K V multiplications a row, the chunkwise form 2 K V + C (K + V) for chunks
+            of C steps; but the loop reads and writes S once a step, the form once a chunk. Its products of small
+            matrices are slow.
+        state_chunk: C, a power of two.
+        longest_window: the most steps of a window of the chunkwise form. The carry is kept before each.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
     """
 
@@ -61,6 +67,9 @@ class Heuristics:
     chunk_with_starts: int
     chunk_bytes_with_starts: int
     transpose_rows: bool
+    least_state: int | None = 16
+    state_chunk: int = 64
+    longest_window: int = 128
 
     def should_batch(self, equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value]) -> bool:
         """Whether to batch an equation over the steps of a chunk.
@@ -108,6 +117,13 @@ class Heuristics:
         most = max(self.shortest_chunk, min(fitting, worthwhile))
         # A remainder means a second copy of the loops to compile, and of ys.
         return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
+
+    def window(self, length: int, chunk: int) -> int:
+        """The number of steps of a window of matrix states, for a sequence of this length and chunks of this one."""
+        most = min(length, max(chunk, self.longest_window // chunk * chunk))
+        # A remainder is compiled once more, and its inputs are copied.
+        whole = range(most, most // 2, -1)
+        return max((steps for steps in whole if length % steps == 0), default=most)
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})

@@ -18,6 +18,7 @@ from rnnscan.engine.fission.execute.linear_tangents import is_zero
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import tangents_of_scan
 from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.matrix_state.windows import run_windows
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.segments import run_sub_scans
 
@@ -37,12 +38,15 @@ def run(plan: Plan) -> tuple[Any, Any]:
     copies = []
     if rows is not None:
         constants = [rows.on_mesh(constant) for constant in constants]
-    if rows is not None and memory.segment is not None:
+    if rows is not None and memory.segment is not None and plan.state_chunk is None:
         # Segments run in a loop, and each has gradients of the constants: their total is taken after all segments.
         spread = {index: rows for index, constant in enumerate(constants) if _is_summed(constant, rows)}
         copies = [rows.spread(constants[index]) for index in spread]
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
+        windows = plan.windows(length)
+        if windows is not None:
+            return run_windows(plan, windows, _differentiable, constants, carry, xs)
         return _differentiable(plan.scan(length), spread)(constants, copies, carry, xs)
 
     changing = [leaves[index] for index in plan.step.changing]

@@ -1,0 +1,164 @@
+"""The chunkwise form of a matrix state.
+
+    S_t = a_t * S_{t-1} + u_t w_t^T        y_t = S_{t-1}^T q_t
+
+Over a chunk of C steps after S_0, with p_t the product of the a from the chunk's first step to the one before t, and
+e_s the product of those after s, three matrix products give all reads and the next state:
+
+    y_t = S_0^T (p_t q_t) + sum_{s < t} (q_t . d_ts u_s) w_s        S_C = p_C a_C * S_0 + sum_s (e_s u_s) w_s^T
+
+where d_ts is the product of the a between s and t. With one a for all keys, d is a matrix `(C, C)`, made row by row.
+With one a for each key it would be `(C, C, K)`. There d_ts is the product from s to a boundary between them, times the
+product from there: the boundary is the middle of the smallest aligned block of 2, 4, 8, ... steps that has both.
+
+All these products run over steps in a row. No decay is divided by another, and no logarithm is taken. So a may be 0,
+after a reset, nothing overflows that the loop keeps finite, and rounding is that of the loop.
+
+Source: Yang et al. 2024, "Gated Linear Attention Transformers with Hardware-Efficient Training", section 4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+
+# The loop computes these products in full precision on every backend.
+_matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+# Blocks of 2, 4, 8 and 16 steps cost 4 * 16 multiplications for each key and step, as many as a state with 64 values.
+_LONGEST_PER_KEY = 16
+
+
+def run_chunks(
+    queries: Sequence[Any], decay: Any, terms: Sequence[tuple[Any, Any]], start: Any, chunk: int
+) -> tuple[list[Any], Any]:
+    """The reads of the state before each step, and the last state.
+
+    Args:
+        queries: q of each read, `(T, ..., K)`.
+        decay: a, `(T, ..., K)` or `(T, ..., 1)`.
+        terms: u `(T, ..., K)` and w `(T, ..., V)` of each outer product.
+        start: the state before the first step, `(..., K, V)`.
+        chunk: C, a power of two. With a decay for each key, chunks have 16 steps at most.
+
+    Returns:
+        y of each read, `(T, ..., V)`, and the state after the last step. Axes `...` may have size 1 in the arguments.
+    """
+    steps, per_key = len(decay), decay.shape[-1] != 1
+    if per_key:
+        chunk = min(chunk, _LONGEST_PER_KEY)
+    cut = partial(_cut, chunk=chunk)
+    queries, terms = [*map(cut, queries)], [(cut(u), cut(w)) for u, w in terms]
+    keys = [u for u, _ in terms]
+    own = (_per_key if per_key else _of_all_keys)(queries, keys, jnp.moveaxis(cut(decay, filling=1), -2, 0))
+    written = sum(_matmul(_transposed(u * own.to_end), w) for u, w in terms)
+
+    def add(state: Any, given: Any) -> tuple[Any, Any]:
+        decay, written = given
+        return decay * state + written, state
+
+    last, states = lax.scan(add, start, (_transposed(own.whole), written))
+    reads = []
+    for query, scores in zip(queries, own.scores, strict=True):
+        read = _matmul(query * own.from_start, states)
+        read += sum(_matmul(its, w) for its, (_, w) in zip(scores, terms, strict=True))
+        reads.append(_joined(read)[:steps])
+    return reads, last
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """What the decays of chunks make.
+
+    Attributes:
+        from_start: p, `(..., C, K)` or `(..., C, 1)`.
+        to_end: e, of the same shape.
+        whole: the product over all steps, `(..., 1, K)` or `(..., 1, 1)`.
+        scores: `q_t . d_ts u_s` for s < t and 0 elsewhere, `(..., C, C)`, of each q and each u.
+    """
+
+    from_start: Any
+    to_end: Any
+    whole: Any
+    scores: list[list[Any]]
+
+
+def _of_all_keys(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks:
+    """Chunks with one decay `(C, ..., 1)` for all keys."""
+    steps = len(decay)
+
+    # The products from the chunk's start and from each step so far, to the step before this one.
+    def extend(products: Any, given: Any) -> tuple[Any, Any]:
+        decay, is_own = given
+        return jnp.where(is_own, jnp.ones_like(products), products * decay), products
+
+    # Masks are made here, because a backward pass keeps constants.
+    slots = lax.broadcasted_iota(int, (steps + 1, steps + 1), 0) == lax.broadcasted_iota(int, (steps + 1,) * 2, 1)
+    before = jnp.where(slots[0], lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
+    after, rows = lax.scan(extend, before, (decay, slots[1:]))
+    rows = jnp.moveaxis(rows, 0, -2)
+    between = rows[..., 1:]
+    return _Chunks(
+        from_start=rows[..., :1],
+        to_end=after[..., 1:, None],
+        whole=after[..., None, :1],
+        scores=[[_matmul(query, _transposed(key)) * between for key in keys] for query in queries],
+    )
+
+
+def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks:
+    """Chunks with a decay `(C, ..., K)` for each key."""
+    steps = len(decay)
+    # Masks are made here, because a backward pass keeps constants.
+    time = lax.iota(int, steps)
+    halves = 2 ** lax.broadcasted_iota(int, (steps.bit_length(), 1), 0)
+    second = time // halves[:-1] % 2 == 1
+    block = time // (2 * halves[:-1])
+    crossing = second[:, :, None] & ~second[:, None, :] & (block[:, :, None] == block[:, None, :])
+    # The last of `halves` is the whole chunk.
+    starts = (time % halves == 0).T.reshape(steps, 1, len(halves), *(1,) * (decay.ndim - 1))
+
+    def extend(products: Any, given: Any) -> tuple[Any, Any]:
+        decay, is_first = given
+        products = jnp.where(is_first, jnp.ones_like(products), products)
+        return products * decay, products
+
+    # Forwards and backwards in one loop: (C, 2, 1, ..., K).
+    both = jnp.stack([decay, jnp.flip(decay, 0)], 1)[:, :, None]
+    ones = jnp.broadcast_to(lax.full_like(both[0], 1), (2, len(halves), *decay.shape[1:]))
+    after, products = lax.scan(extend, ones, (both, starts))
+    from_start, to_end = (jnp.moveaxis(one, 0, -2) for one in (products[:, 0], jnp.flip(products[:, 1], 0)))
+
+    def scores(query: Any, key: Any) -> Any:
+        products = _matmul(query * from_start[:-1], _transposed(key * to_end[:-1]))
+        mask = crossing.reshape(-1, *(1,) * (products.ndim - 3), steps, steps)
+        return jnp.where(mask, products, 0).sum(0)
+
+    return _Chunks(
+        from_start=from_start[-1],
+        to_end=to_end[-1],
+        whole=after[0, -1][..., None, :],
+        scores=[[scores(query, key) for key in keys] for query in queries],
+    )
+
+
+def _cut(leaf: Any, chunk: int, filling: float = 0) -> Any:
+    """Steps `(T, ..., K)` as chunks `(T / C, ..., C, K)`. The last one is filled up."""
+    missing = -leaf.shape[0] % chunk
+    if missing:
+        leaf = lax.pad(leaf, jnp.asarray(filling, leaf.dtype), [(0, missing, 0), *[(0, 0, 0)] * (leaf.ndim - 1)])
+    return jnp.moveaxis(leaf.reshape(-1, chunk, *leaf.shape[1:]), 1, -2)
+
+
+def _joined(leaf: Any) -> Any:
+    """Chunks as steps."""
+    leaf = jnp.moveaxis(leaf, -2, 1)
+    return leaf.reshape(leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])
+
+
+def _transposed(leaf: Any) -> Any:
+    return jnp.swapaxes(leaf, -1, -2)

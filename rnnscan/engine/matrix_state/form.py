@@ -1,0 +1,170 @@
+"""The form of a value that depends on a matrix state: `decay * S + sum of u w^T + sum of c * R`.
+
+The factors are free of S. An array that reads them has the rank of S, with size 1 along the axes that it is constant
+over. With the key axis K and the value axis V of S,
+
+    decay (..., K, 1)    u (..., K, 1)    w (..., 1, V)    c (..., K, 1)    R (..., K, V), the same at every step
+
+R comes from resets, which select an initial state: `where(reset, R, S)` has decay 0 and c = 1 in the rows with a reset.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.fission.program import Value
+
+
+Values: TypeAlias = Mapping[Value, Any]
+
+
+class NoFormError(Exception):
+    """Raised where a step does not have the form; it says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A factor that is free of the state; compared by identity.
+
+    Attributes:
+        axes: the axes of the state that it may vary along.
+        reads: the values that it is made of.
+        make: makes it for one step.
+    """
+
+    axes: frozenset[int]
+    reads: frozenset[Value]
+    make: Callable[[Values], Any]
+
+
+def combined(operation: Callable[..., Any], *factors: Factor) -> Factor:
+    """An elementwise operation on factors."""
+    return Factor(
+        frozenset().union(*(factor.axes for factor in factors)),
+        frozenset().union(*(factor.reads for factor in factors)),
+        lambda values: operation(*(factor.make(values) for factor in factors)),
+    )
+
+
+# Scalars broadcast to any rank.
+ONE = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(1.0, jnp.float32))
+ZERO = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(0.0, jnp.float32))
+
+
+def product(one: Factor, other: Factor) -> Factor:
+    """The product of two factors."""
+    if one is ONE or other is ONE:
+        return other if one is ONE else one
+    return combined(jnp.multiply, one, other)
+
+
+def quotient(one: Factor, other: Factor) -> Factor:
+    """The quotient of two factors."""
+    return combined(jnp.divide, one, other)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A value of the form.
+
+    Attributes:
+        decay: the factor of the state; None for zero.
+        terms: the factors u and w of each outer product.
+        matrices: the factors c and R of each matrix that is the same at every step.
+    """
+
+    decay: Factor | None = None
+    terms: tuple[tuple[Factor, Factor], ...] = ()
+    matrices: tuple[tuple[Factor, Factor], ...] = ()
+
+    @property
+    def factors(self) -> list[Factor]:
+        """All factors."""
+        own = [] if self.decay is None else [self.decay]
+        return [*own, *(factor for pair in (*self.terms, *self.matrices) for factor in pair)]
+
+    def scaled(self, by: Factor, axes: "Axes", operation: Callable[[Factor, Factor], Factor] = product) -> "Form":
+        """The form times a factor that is constant along the keys or along the values."""
+        if axes.values not in by.axes:
+            return Form(
+                None if self.decay is None else operation(self.decay, by),
+                tuple((operation(u, by), w) for u, w in self.terms),
+                tuple((operation(c, by), matrix) for c, matrix in self.matrices),
+            )
+        if axes.keys in by.axes or self.decay is not None or self.matrices:
+            raise NoFormError("a factor of the state varies along its values")
+        return Form(None, tuple((u, operation(w, by)) for u, w in self.terms))
+
+    def __add__(self, other: "Form") -> "Form":
+        """The sum of two forms."""
+        decays = [form.decay for form in (self, other) if form.decay is not None]
+        decay = combined(jnp.add, *decays) if len(decays) == 2 else decays[0] if decays else None
+        return Form(decay, (*self.terms, *other.terms), (*self.matrices, *other.matrices))
+
+    def __neg__(self) -> "Form":
+        """The negative of a form."""
+
+        def negative(factor: Factor) -> Factor:
+            return combined(jnp.negative, factor)
+
+        return Form(
+            None if self.decay is None else negative(self.decay),
+            tuple((negative(u), w) for u, w in self.terms),
+            tuple((negative(c), matrix) for c, matrix in self.matrices),
+        )
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The two axes of the state's matrices.
+
+    Attributes:
+        keys: the axis that reads contract.
+        values: the axis that they keep.
+        rank: the number of axes of the state.
+    """
+
+    keys: int
+    values: int
+    rank: int
+
+
+def select(predicate: Factor, on_false: Form, on_true: Form, axes: Axes) -> Form:
+    """`where(predicate, on_true, on_false)`."""
+    if axes.values in predicate.axes:
+        raise NoFormError("a mask of the state varies along its values")
+
+    def pick(true: Factor, false: Factor) -> Factor:
+        return true if true is false else combined(jnp.where, predicate, true, false)
+
+    decays = [form.decay or ZERO for form in (on_true, on_false)]
+    decay = None if decays == [ZERO, ZERO] else pick(*decays)
+    pairs = ((on_true.terms, on_false.terms), (on_true.matrices, on_false.matrices))
+    return Form(decay, *(_picked(*both, pick) for both in pairs))
+
+
+_Pairs: TypeAlias = Sequence[tuple[Factor, Factor]]
+
+
+def _picked(
+    on_true: _Pairs, on_false: _Pairs, pick: Callable[[Factor, Factor], Factor]
+) -> tuple[tuple[Factor, Factor], ...]:
+    """The pairs of both cases, each zero in the other case. Pairs with the same second factor become one."""
+    rest = list(on_false)
+    pairs = []
+    for first, second in on_true:
+        twin = next((pair for pair in rest if pair[1] is second), None)
+        if twin is not None:
+            rest.remove(twin)
+        pairs.append((pick(first, ZERO if twin is None else twin[0]), second))
+    return (*pairs, *((pick(ZERO, first), second) for first, second in rest))
+
+
+def placed(array: Any, target: Sequence[int], rank: int) -> Any:
+    """An array whose axes are these axes of the state, with size 1 along the others."""
+    order = sorted(range(len(target)), key=lambda axis: target[axis])
+    array = lax.transpose(array, order)
+    return lax.expand_dims(array, [axis for axis in range(rank) if axis not in target])

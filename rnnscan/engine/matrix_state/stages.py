@@ -1,0 +1,207 @@
+"""Cut a step with matrix states into stages that run one after the other, each over all steps of a window.
+
+A stage runs the work that is known for every step at once; then it runs other parts of the carry by a scan, and matrix
+states in chunkwise form. The next stage knows what they made. Layers whose states feed each other are several stages.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.analysis.linear import is_linear
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.heuristics import unbatchable
+from rnnscan.engine.fission.program import (
+    Equation,
+    Program,
+    Value,
+    depending,
+    determined,
+    inputs_of,
+    needed,
+    outputs_of,
+    values_of,
+)
+from rnnscan.engine.matrix_state.find import MatrixState, find_state
+from rnnscan.engine.matrix_state.form import NoFormError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage. See the module's docstring.
+
+    Attributes:
+        at_once: equations that run for all steps at once.
+        loop: the scan over other parts of the carry; its outputs are their leaves before each step. None if none.
+        leaves: the positions of these leaves in the carry of the step.
+        states: the matrix states.
+    """
+
+    at_once: tuple[Equation, ...]
+    loop: FlatStep | None = None
+    leaves: tuple[int, ...] = ()
+    states: tuple[MatrixState, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A step with matrix states.
+
+    Attributes:
+        step: the step.
+        invariant: equations that do not depend on the step.
+        stages: the stages; the last one has neither loop nor states.
+        states: the states of all stages.
+    """
+
+    step: FlatStep
+    invariant: tuple[Equation, ...]
+    stages: tuple[Stage, ...]
+    states: tuple[MatrixState, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of matrix states in a step.
+
+    Attributes:
+        stages: how to run it; None if no leaf has the form.
+        reasons: why linear leaves with several axes do not have the form, by position in the carry.
+    """
+
+    stages: Stages | None
+    reasons: dict[int, str]
+
+
+def matrix_candidates(step: FlatStep, least: int) -> list[int]:
+    """The positions of the carry leaves with two axes of at least `least` that are linear recurrences."""
+
+    def is_large(leaf: Value) -> bool:
+        return sum(isinstance(size, int) and size >= least for size in leaf.shape) >= 2
+
+    if not any(map(is_large, step.carry)):
+        return []
+    equations = step.program.equations
+    components = Components(equations, step.carry, step.new_carry)
+    alone = [members[0] for members in components.members if len(members) == 1]
+    return [
+        index
+        for index in alone
+        if is_large(step.carry[index])
+        and is_linear(
+            [equation for equation in equations if components.has([index], equation)],
+            step.carry[index],
+            step.new_carry[index],
+        )
+    ]
+
+
+def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> Found:
+    """Find the matrix states of a step, and its stages.
+
+    Args:
+        step: the step.
+        linear: the positions of the carry leaves that are linear recurrences.
+        least: the least number of keys and of values.
+
+    Returns:
+        What was found.
+    """
+    fixed = determined(step.program.equations, step.constants)
+    states, reasons = {}, {}
+    for index in linear:
+        try:
+            states[index] = find_state(step, index, fixed, least=least)
+        except NoFormError as error:
+            reasons[index] = str(error)
+    if not states:
+        return Found(None, reasons)
+    try:
+        return Found(_stages(step, fixed, states), reasons)
+    except NoFormError as error:
+        return Found(None, {**reasons, **dict.fromkeys(states, str(error))})
+
+
+def _stages(step: FlatStep, fixed: set[Value], states: dict[int, MatrixState]) -> Stages:
+    equations = needed(step.program.equations, step.program.outputs)
+    reads = {read.result for state in states.values() for read in state.reads}
+    hidden = {value for state in states.values() for value in state.inside}
+    invariant = tuple(equation for equation in equations if fixed.issuperset(equation.outputs))
+    # A read is made by its state, the values on the way to it by nobody.
+    open_equations = [
+        equation for equation in equations if not {*equation.outputs} & (reads | hidden) and equation not in invariant
+    ]
+    components = Components(equations, step.carry, step.new_carry).members
+    waiting = [members for members in components if members[0] not in states]
+    waiting_states = dict(states)
+    known = {*fixed, *step.x}
+    stages = []
+    while True:
+        known = determined(open_equations, known)
+        at_once = [equation for equation in open_equations if known.issuperset(equation.outputs)]
+        _check_batchable(at_once)
+        open_equations = [equation for equation in open_equations if equation not in at_once]
+        loop, leaves = _loop(step, open_equations, waiting, known, fixed)
+        ready = [state for state in waiting_states.values() if state.needs <= known]
+        if loop is None and not ready:
+            break
+        waiting = [members for members in waiting if members[0] not in leaves]
+        waiting_states = {index: state for index, state in waiting_states.items() if state not in ready}
+        known |= {step.carry[index] for index in leaves}
+        known |= {read.result for state in ready for read in state.reads}
+        stages.append(Stage(tuple(at_once), loop, leaves, tuple(ready)))
+    if waiting or waiting_states or open_equations:
+        raise NoFormError("the step has work that waits for it in another way")
+    return Stages(step, invariant, (*stages, Stage(tuple(at_once))), tuple(states.values()))
+
+
+def _check_batchable(equations: Sequence[Equation]) -> None:
+    for equation in equations:
+        if unbatchable(equation):
+            raise NoFormError(f"the step has a {equation.primitive.name}, which runs step by step")
+
+
+def _loop(
+    step: FlatStep,
+    equations: Sequence[Equation],
+    waiting: Sequence[tuple[int, ...]],
+    known: set[Value],
+    fixed: set[Value],
+) -> tuple[FlatStep | None, tuple[int, ...]]:
+    """A scan over the parts of the carry that wait for nothing unknown, and their leaves."""
+    leaves: list[int] = []
+    for members in waiting:
+        own = {step.carry[index] for index in members}
+        new = [step.new_carry[index] for index in members]
+        body = needed(equations, new)
+        if known.union(own, outputs_of(body)).issuperset({*inputs_of(body), *values_of(new)}):
+            leaves += members
+    if not leaves:
+        return None, ()
+    leaves.sort()
+    carry = tuple(step.carry[index] for index in leaves)
+    new_carry = tuple(step.new_carry[index] for index in leaves)
+    cycle = tuple(needed(equations, new_carry))
+    if not depending(cycle, carry).isdisjoint({*step.kept} & {*outputs_of(cycle)}):
+        raise NoFormError("a kept name is in another loop of the step")
+    read = {*inputs_of(cycle), *values_of(new_carry)} - {*carry, *outputs_of(cycle)}
+    # In the order of the step's values, so that equal steps make equal programs.
+    order = [*step.constants, *step.x, *outputs_of(step.program.equations), *step.carry]
+    program = Program(
+        cycle,
+        invariant=tuple(value for value in order if value in read and value in fixed),
+        known=tuple(value for value in order if value in read and value not in fixed),
+        carry=carry,
+        new_carry=new_carry,
+        stacked=carry,
+    )
+    size = len(carry)
+    return replace(
+        step,
+        program=program,
+        y_size=size,
+        changing=tuple(range(size)),
+        unchanged=(),
+        named={},
+        kept_labels=(),
+    ), tuple(leaves)

@@ -1,0 +1,60 @@
+"""Run a sequence with matrix states window by window. Each window is a segment: it runs again on the backward pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Value
+from rnnscan.engine.matrix_state.run import Window
+from rnnscan.engine.plan import Plan, Windows
+from rnnscan.engine.segments import run_segments
+from rnnscan.memory import checkpoint_policy
+
+
+# (plan, spread constants) -> a scan `(constants, copies, carry, xs) -> (carry, ys)`, with derivatives.
+Differentiable = Callable[[ScanPlan, dict[int, Any]], Any]
+
+
+def run_windows(
+    plan: Plan,
+    windows: Windows,
+    differentiable: Differentiable,
+    constants: Sequence[Any],
+    carry: list[Any],
+    xs: list[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Run a sequence, or a segment of it.
+
+    Args:
+        plan: its plan.
+        windows: the lengths.
+        differentiable: makes the scans over the other parts of the carry.
+        constants: those of the step.
+        carry: its carry.
+        xs: its inputs.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    call, memory, stages = plan.call, plan.memory, plan.found.stages
+    assert memory is not None
+    assert stages is not None
+    policy = jax.checkpoint_policies.nothing_saveable
+    labels: dict[Value, str] = {}
+    if plan.keeps_names_of_windows:
+        policy = checkpoint_policy(memory, call.names)
+        pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
+        labels = {value: call.names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
+
+    def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
+        own = ScanPlan(step, length, call.reverse, call.unroll, memory.chunk)
+        return differentiable(own, {})(constants, [], carry, xs)
+
+    def run(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
+        return Window(stages, length, call.reverse, windows.chunk, scan, labels).run(constants, carry, xs)
+
+    segments = () if windows.steps is None else (windows.steps,)
+    return run_segments(run, carry, xs, length=windows.length, segments=segments, reverse=call.reverse, policy=policy)

@@ -1,0 +1,34 @@
+"""Describe the matrix states of a plan."""
+
+from rnnscan.engine.matrix_state.find import MatrixState
+from rnnscan.engine.matrix_state.form import ONE
+from rnnscan.engine.plan import Plan
+
+
+def describe_states(plan: Plan) -> dict[int, str]:
+    """By position of a carry leaf, how it runs as a matrix state in chunkwise form, or why it does not.
+
+    Leaves that are linear recurrences of matrices for each row are described, and those that have the form.
+    """
+    if plan.route.engine != "fission":
+        return {}
+    step, found, chunk = plan.step, plan.found, plan.state_chunk
+    texts = {
+        index: f"step by step, because {reason}"
+        for index, reason in found.reasons.items()
+        if len(step.carry[index].shape) > 2
+    }
+    for state in found.stages.states if found.stages else ():
+        short = "step by step, because the sequence, or a segment, is shorter than two chunks"
+        texts[state.index] = short if chunk is None else f"in chunks of {chunk} steps, {_in_words(state)}"
+    return {step.changing[index]: text for index, text in sorted(texts.items())}
+
+
+def _in_words(state: MatrixState) -> str:
+    keys, values = (state.leaf.shape[axis] for axis in (state.axes.keys, state.axes.values))
+    decay = state.update.decay
+    if decay is ONE:
+        decays = "no decay"
+    else:
+        decays = "a decay for each key" if decay and state.axes.keys in decay.axes else "one decay for all keys"
+    return f"{keys} keys along axis {state.axes.keys}, {values} values along axis {state.axes.values}, {decays}"
