@@ -54,7 +54,7 @@ def run_chunks(
     cut = partial(_cut, chunk=chunk)
     queries, terms = [*map(cut, queries)], [(cut(u), cut(w)) for u, w in terms]
     keys = [u for u, _ in terms]
-    own = (_per_key if per_key else _of_all_keys)(queries, keys, jnp.moveaxis(cut(decay, filling=1), -2, 0))
+    own = (_per_key if per_key else _of_all_keys)(queries, keys, cut(decay, filling=1))
     written = sum(_matmul(_transposed(u * own.to_end), w) for u, w in terms)
 
     def add(state: Any, given: Any) -> tuple[Any, Any]:
@@ -88,7 +88,8 @@ class _Chunks:
 
 
 def _of_all_keys(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks:
-    """Chunks with one decay `(C, ..., 1)` for all keys."""
+    """Chunks with one decay `(..., C, 1)` for all keys."""
+    decay = jnp.moveaxis(decay, -2, 0)
     steps = len(decay)
 
     # The products from the chunk's start and from each step so far, to the step before this one.
@@ -111,39 +112,34 @@ def _of_all_keys(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Ch
 
 
 def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks:
-    """Chunks with a decay `(C, ..., K)` for each key."""
-    steps = len(decay)
-    # Masks are made here, because a backward pass keeps constants.
+    """Chunks with a decay `(..., C, K)` for each key."""
+    steps = decay.shape[-2]
     time = lax.iota(int, steps)
-    halves = 2 ** lax.broadcasted_iota(int, (steps.bit_length(), 1), 0)
-    second = time // halves[:-1] % 2 == 1
-    block = time // (2 * halves[:-1])
-    crossing = second[:, :, None] & ~second[:, None, :] & (block[:, :, None] == block[:, None, :])
-    # The last of `halves` is the whole chunk.
-    starts = (time % halves == 0).T.reshape(steps, 1, len(halves), *(1,) * (decay.ndim - 1))
+    from_start = to_end = lax.full_like(decay, 1)  # Of blocks of one step.
+    whole = decay
+    scores: list[list[Any]] = [[0 for _ in keys] for _ in queries]
+    size = 1
+    while size < steps:
+        second = time // size % 2 == 1
+        crosses = second[:, None] & ~second & ((time // (2 * size))[:, None] == time // (2 * size))
+        for row, query in zip(scores, queries, strict=True):
+            for place, key in enumerate(keys):
+                products = _matmul(query * from_start, _transposed(key * to_end))
+                row[place] = row[place] + jnp.where(crosses, products, 0)
+        first, last = (whole[..., half::2, :] for half in (0, 1))
+        ones = lax.full_like(first, 1)
+        from_start = _scaled(from_start, [ones, first])
+        to_end = _scaled(to_end, [last, ones])
+        whole = first * last
+        size *= 2
+    return _Chunks(from_start, to_end, whole, scores)
 
-    def extend(products: Any, given: Any) -> tuple[Any, Any]:
-        decay, is_first = given
-        products = jnp.where(is_first, jnp.ones_like(products), products)
-        return products * decay, products
 
-    # Forwards and backwards in one loop: (C, 2, 1, ..., K).
-    both = jnp.stack([decay, jnp.flip(decay, 0)], 1)[:, :, None]
-    ones = jnp.broadcast_to(lax.full_like(both[0], 1), (2, len(halves), *decay.shape[1:]))
-    after, products = lax.scan(extend, ones, (both, starts))
-    from_start, to_end = (jnp.moveaxis(one, 0, -2) for one in (products[:, 0], jnp.flip(products[:, 1], 0)))
-
-    def scores(query: Any, key: Any) -> Any:
-        products = _matmul(query * from_start[:-1], _transposed(key * to_end[:-1]))
-        mask = crossing.reshape(-1, *(1,) * (products.ndim - 3), steps, steps)
-        return jnp.where(mask, products, 0).sum(0)
-
-    return _Chunks(
-        from_start=from_start[-1],
-        to_end=to_end[-1],
-        whole=after[0, -1][..., None, :],
-        scores=[[scores(query, key) for key in keys] for query in queries],
-    )
+def _scaled(products: Any, halves: Sequence[Any]) -> Any:
+    """The products of steps `(..., C, K)`, times a factor `(..., blocks, K)` for each half of a block."""
+    factors = jnp.stack(halves, -2)[..., None, :]
+    blocks = products.reshape(*factors.shape[:-2], -1, products.shape[-1])
+    return (blocks * factors).reshape(products.shape)
 
 
 def _cut(leaf: Any, chunk: int, filling: float = 0) -> Any:
