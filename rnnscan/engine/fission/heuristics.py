@@ -133,6 +133,9 @@ _UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "p
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
 _GROWTH = 4
+# A cache of keys and values of 256 KiB is recomputed by a product of 65,000 operations. The moments of Adam, 64 KiB,
+# would need a pass through the model, 4 million: 1.4 times the time of keeping them.
+_RECOMPUTE_OPERATIONS_PER_BYTE = 8
 # A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
 # more it does 4 per byte.
 _OPERATIONS_PER_BYTE = 4
@@ -226,22 +229,29 @@ def _should_batch_product(equation: Equation, cut: Callable[[], Cut], fixed: Col
     if weights <= equation.outputs[0].nbytes:
         return False
     needs = cut()
-    stacked = equation.outputs[0].nbytes + total_bytes(needs.stacked)
-    return weights > stacked and not _too_large(needs.work, moved)
+    return weights > equation.outputs[0].nbytes + needs.moved and not _too_large(needs.work, moved)
 
 
 def _should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
-    """At once, a function of many small values uses more cores, and does not wait for the loop."""
+    """Where products are batched, functions of their results are cheapest at once: they use all cores."""
     made = equation.outputs[0].nbytes
     if made > _CACHED_BYTES:
         return False
     needs = cut()
-    return made <= _GROWTH * total_bytes(needs.reads) and not _too_large(needs.work, made)
+    reads = needs.moved + total_bytes(needs.at_hand)
+    follows = bool(needs.at_hand) and needs.moved <= made
+    return follows and made <= _GROWTH * reads and not _too_large(needs.work, made)
 
 
 def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
     """Whether batching a value would make values that are much larger."""
     return heuristics().batch == "costly" and _too_large(feeding, value.nbytes)
+
+
+def too_dear_to_recompute(leaf: Value, body: Iterable[Equation]) -> bool:
+    """Whether a loop that recomputes a carry leaf spends much on products, which the pull-back then makes again."""
+    products = [equation for equation in body if equation.primitive.name in PRODUCTS]
+    return sum(map(_operations, products)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
 
 
 def _operations(equation: Equation) -> int:

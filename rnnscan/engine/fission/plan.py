@@ -8,7 +8,13 @@ from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.heuristics import ShouldBatch, StepBytes, heuristics, too_large_to_feed
+from rnnscan.engine.fission.heuristics import (
+    ShouldBatch,
+    StepBytes,
+    heuristics,
+    too_dear_to_recompute,
+    too_large_to_feed,
+)
 from rnnscan.engine.fission.program import Equation, Program, nominal_size, outputs_of, total_bytes, values_of
 
 
@@ -57,7 +63,7 @@ class ScanPlan:
         arrays = [index for index, leaf in enumerate(step.carry) if nominal_size(leaf.shape) > 1]
         candidates = [index for index in arrays if index not in self.repeats]
         found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=candidates)
-        return [index for index in found if not self._reads_large_values(index)]
+        return [index for index in found if self._is_cheap_to_recompute(index)]
 
     @cached_property
     def kept_carries(self) -> list[int]:
@@ -97,13 +103,13 @@ class ScanPlan:
         saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
         return replace(step.program, stacked=(*step.y, *saved))
 
-    def _reads_large_values(self, index: int) -> bool:
-        """Whether recomputing a carry leaf would compute values much larger than it."""
+    def _is_cheap_to_recompute(self, index: int) -> bool:
+        """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
         step, leaf = self.step, self.step.carry[index]
         known = [value for value in [*step.carry, *step.x, *values_of(step.kept)] if value is not leaf]
         alone = replace(step.program, known=tuple(known), carry=(leaf,), new_carry=(step.new_carry[index],), stacked=())
         body = [equation for loop in split(alone).loops for equation in loop.body]
-        return too_large_to_feed(leaf, body)
+        return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body)
 
     def _step_bytes(self) -> StepBytes:
         step = self.step

@@ -172,14 +172,12 @@ def _to_batch(
             cut = cuts.find(equation.inputs)
             worth.append(equation)
             feeding += cut.work
-            stacked += cut.stacked
+            stacked += cuts.to_stack(cut)
             cuts.take(cut, equation.outputs)
         cuts.add(equation)
     for value in operands:
-        cut = cuts.find([value])
-        stacked += cut.stacked
-        cuts.take(cut)
-    return worth, feeding, [value for value in stacked if value in cuts.maker]
+        stacked += cuts.take_operand(value)
+    return worth, feeding, stacked
 
 
 @dataclass

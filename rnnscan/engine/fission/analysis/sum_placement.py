@@ -16,8 +16,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
 
     Returns:
         The positions in `program.summed` of the sums to accumulate in the loop; the operands of the other sums that
-        the loop should stack, because making them at once would make large values on the way; and the operands that
-        follow from the loop.
+        the loop should stack, because making them at once would make large values on the way; and all operands.
     """
     varying = depending(program.equations, [*program.known, *program.carry])
     looped = depending(program.equations, program.carry)
@@ -47,7 +46,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
         for value in dict.fromkeys(deferred)
         if value in varying - looped and too_large_to_feed(value, needed(free, [value])[:-1])
     ]
-    return accumulated, large, [value for value in dict.fromkeys(deferred) if value in looped]
+    return accumulated, large, [value for value in dict.fromkeys(deferred) if value in varying]
 
 
 def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
