@@ -1,6 +1,6 @@
 """Which work to batch over steps, and over how many, by backend. Each number has its measurement."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -71,7 +71,13 @@ class Heuristics:
     state_chunk: int = 64
     longest_window: int = 128
 
-    def should_batch(self, equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value]) -> bool:
+    def should_batch(
+        self,
+        equation: Equation,
+        cut: Callable[[], Cut],
+        fixed: Collection[Value],
+        shared: Collection[Equation] = (),
+    ) -> bool:
         """Whether to batch an equation over the steps of a chunk.
 
         What it saves and what it costs are both counted in bytes: those that are not read again at each step, and those
@@ -81,12 +87,13 @@ class Heuristics:
             equation: the equation.
             cut: finds what it takes to have its operands at once. Few equations need it.
             fixed: values that are the same at every step.
+            shared: equations that two loops would run: the one that recomputes carries, and the pull-back.
         """
         if self.batch == "everything":
             return True
         if equation.primitive.name in TRANSCENDENTAL:
             return _should_batch_function(equation, cut)
-        return equation.primitive.name in PRODUCTS and _should_batch_product(equation, cut, fixed)
+        return equation.primitive.name in PRODUCTS and _should_batch_product(equation, cut, fixed, shared)
 
     def should_batch_forward(self, loops: Iterable[Equation]) -> ShouldBatch:
         """The test for batching in the forward pass, where `loops` must run step by step.
@@ -133,8 +140,8 @@ _UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "p
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
 _GROWTH = 4
-# A cache of keys and values of 256 KiB is recomputed by a product of 65,000 operations. The moments of Adam, 64 KiB,
-# would need a pass through the model, 4 million: 1.4 times the time of keeping them.
+# The moments of Adam, 64 KiB, would need a pass through a model that changes at each step, 4 million operations: 1.4
+# times the time of keeping them.
 _RECOMPUTE_OPERATIONS_PER_BYTE = 8
 # A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
 # more it does 4 per byte.
@@ -217,19 +224,22 @@ def _threefry() -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
 
 
-def _should_batch_product(equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value]) -> bool:
-    """In the loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
+def _should_batch_product(
+    equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value], shared: Collection[Equation]
+) -> bool:
+    """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
     varying = [value for value in values_of(equation.inputs) if value not in fixed]
     if len(varying) != 1:
         return False
     moved = varying[0].nbytes + equation.outputs[0].nbytes
     if _operations(equation) < _OPERATIONS_PER_BYTE * moved:
         return False
-    weights = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
-    if weights <= equation.outputs[0].nbytes:
+    saved = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
+    if equation not in shared and saved <= equation.outputs[0].nbytes:
         return False
     needs = cut()
-    return weights > equation.outputs[0].nbytes + needs.moved and not _too_large(needs.work, moved)
+    pays = equation in shared or saved > equation.outputs[0].nbytes + needs.moved
+    return pays and not _too_large(needs.work, moved)
 
 
 def _should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
@@ -248,10 +258,13 @@ def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
     return heuristics().batch == "costly" and _too_large(feeding, value.nbytes)
 
 
-def too_dear_to_recompute(leaf: Value, body: Iterable[Equation]) -> bool:
-    """Whether a loop that recomputes a carry leaf spends much on products, which the pull-back then makes again."""
-    products = [equation for equation in body if equation.primitive.name in PRODUCTS]
-    return sum(map(_operations, products)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
+def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
+    """Whether a loop that recomputes a carry leaf spends much on products that the pull-back makes again.
+
+    Products with a fixed operand are made once, for both.
+    """
+    again = [e for e in body if e.primitive.name in PRODUCTS and fixed.isdisjoint(values_of(e.inputs))]
+    return sum(map(_operations, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
 
 
 def _operations(equation: Equation) -> int:

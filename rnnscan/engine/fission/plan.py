@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
@@ -15,7 +15,15 @@ from rnnscan.engine.fission.heuristics import (
     too_dear_to_recompute,
     too_large_to_feed,
 )
-from rnnscan.engine.fission.program import Equation, Program, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.engine.fission.program import (
+    Equation,
+    Program,
+    determined,
+    nominal_size,
+    outputs_of,
+    total_bytes,
+    values_of,
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,11 @@ class ScanPlan:
         step, leaf = self.step, self.step.carry[index]
         known = [value for value in [*step.carry, *step.x, *values_of(step.kept)] if value is not leaf]
         alone = replace(step.program, known=tuple(known), carry=(leaf,), new_carry=(step.new_carry[index],), stacked=())
-        body = [equation for loop in split(alone).loops for equation in loop.body]
-        return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body)
+        fixed = determined(step.program.equations, step.program.invariant)
+        should_batch = partial(heuristics().should_batch, shared=step.program.equations)
+        loops = split(alone, should_batch=lambda _: should_batch).loops
+        body = [equation for loop in loops for equation in loop.body]
+        return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body, fixed)
 
     def _step_bytes(self) -> StepBytes:
         step = self.step

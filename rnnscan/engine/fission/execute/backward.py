@@ -6,7 +6,7 @@ leaves that were kept at the beginning of the chunk only. The second goes back a
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,8 +23,9 @@ from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Program, inputs_of, values_of
+from rnnscan.engine.fission.program import Equation, Program, inputs_of, needed, values_of
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ class _BackwardChunks:
         x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
         program = pull_back.program(saved.constants, saved.initial, x, kept, ct_y, ct_carry)
         program = passes.apply(passes.BACKWARD, program)
-        splits = [_split(view) for view in _views(program, len(plan.recomputed_carries))]
+        views = _views(program, len(plan.recomputed_carries))
+        shared = needed(program.equations, views[0].new_carry)
+        splits = [_split(view, shared) for view in views]
         invariant = invariant_values(splits, saved.constants)
         rows = sharded_rows([*saved.initial, *x], others=saved.constants)
         return _BackwardChunks(
@@ -169,9 +172,15 @@ def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
     return recompute, pull
 
 
-def _split(program: Program) -> Split:
+def _split(program: Program, shared: Collection[Equation]) -> Split:
     accumulated, emitted, operands = place_sums(program)
-    return split(program, accumulated=accumulated, emitted=emitted, operands=operands)
+    return split(
+        program,
+        should_batch=lambda _: partial(heuristics().should_batch, shared=shared),
+        accumulated=accumulated,
+        emitted=emitted,
+        operands=operands,
+    )
 
 
 # Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over
