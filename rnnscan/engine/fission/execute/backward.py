@@ -102,24 +102,23 @@ class _BackwardChunks:
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         starts = saved.starts if self._recomputes else {}
         first = [saved.initial[index] for index in [*repeats, *starts]]
-        repeated, others = [*saved.repeated.values()], [*saved.carries.values(), *saved.xs, *saved.kept, *ct_ys]
+        repeated, carries = [*saved.repeated.values()], [*saved.carries.values()]
+        others = [*saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             counted = CountedChunks(chunks.length, chunks.chunk, saved.count)
-            return counted.run_back(self._pull_chunk, state, [*repeated, *others])
+            return counted.run_back(self._pull_chunk, state, [*repeated, *carries, *others])
 
-        def pull_chunk(state: Any, repeated: list[Any], once: list[Any], steps: int) -> Any:
+        def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
             *once, first_step = once
-            parts = [StackPart(stack, first_step, steps) for stack in others]
-            return self._pull_chunk(state, [*repeated, *parts], once, steps)
+            parts = [StackPart(stack, first_step, steps) for stack in carries]
+            return self._pull_chunk(state, [*stacks[: len(repeated)], *parts, *stacks[len(repeated) :]], once, steps)
 
         once = [*before, *starts.values()]
-        if not self.plan.length:  # An empty stack has no steps to read.
-            return chunks.run(self._pull_chunk, state, [*repeated, *others], once, first, back=True)[:2]
+        if not carries or not self.plan.length:  # An empty stack has no steps to read.
+            return chunks.run(self._pull_chunk, state, [*repeated, *carries, *others], once, first, back=True)[:2]
         firsts, first_of_shorter = chunks.firsts
-        state, ct_xs, _ = chunks.run(
-            pull_chunk, state, repeated, [*once, firsts], [*first, first_of_shorter], back=True
-        )
-        return state, ct_xs
+        once, first = [*once, firsts], [*first, first_of_shorter]
+        return chunks.run(pull_chunk, state, [*repeated, *others], once, first, back=True)[:2]
 
     @property
     def _is_one_loop(self) -> bool:
