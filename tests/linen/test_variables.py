@@ -214,5 +214,5 @@ def test_boxed_parameters_keep_their_boxes():
     )
     expected, variables = (jax.jit(model.init)(KEYS, inputs()) for model in (flax, own))
     assert_trees_close(variables, expected)
-    assert isinstance(variables["params"]["cell"]["in"]["kernel"], nn.Partitioned)
+    assert isinstance(variables["params"]["cell"]["i"]["kernel"], nn.Partitioned)
     assert_same_values(flax, own, variables)

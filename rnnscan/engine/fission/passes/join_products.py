@@ -1,6 +1,6 @@
 """Join products of the same rows into one wide product."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from jax import lax
@@ -38,10 +38,11 @@ def join_products(program: Program) -> Program:
     """
     equations = needed(program.equations, program.outputs)
     fixed = determined(equations, program.invariant)
+    broadcast = _broadcast(equations)
     components = Components(equations, program.carry, program.new_carry)
     groups: dict[Hashable, list[Equation]] = {}
     for equation in equations:
-        if is_rows_by_matrix(equation, fixed) and not _is_broadcast(equation.outputs[0], equations):
+        if is_rows_by_matrix(equation, fixed) and equation.outputs[0] not in broadcast:
             x, weight = equation.inputs
             kind = (x, weight.dtype, equation.operation, components.fed(equation.outputs[0]))
             groups.setdefault(kind, []).append(equation)
@@ -57,16 +58,18 @@ def join_products(program: Program) -> Program:
     return replace(program, equations=tuple(rewritten))
 
 
-def _is_broadcast(product: Value, equations: Iterable[Equation]) -> bool:
-    """Whether something greater is made of a product's result, element by element."""
-    size, same = nominal_size(product.shape), {product}
-    for equation in equations:
-        if same.isdisjoint(values_of(equation.inputs)) or equation.primitive.name in _COLLECTING:
+def _broadcast(equations: Sequence[Equation]) -> set[Value]:
+    """The values of which something greater is made, element by element."""
+    found: set[Value] = set()
+    for equation in reversed(equations):
+        if equation.primitive.name in _COLLECTING:
             continue
-        if any(nominal_size(output.shape) > size for output in equation.outputs):
-            return True
-        same.update(output for output in equation.outputs if nominal_size(output.shape) == size)
-    return False
+        size = max((nominal_size(output.shape) for output in equation.outputs), default=0)
+        for value in values_of(equation.inputs):
+            own = nominal_size(value.shape)
+            if own < size or (own == size and not found.isdisjoint(equation.outputs)):
+                found.add(value)
+    return found
 
 
 def _joined(products: Sequence[Equation]) -> list[Equation]:
