@@ -109,6 +109,7 @@ def test_a_halted_batch_does_no_more_work():
     assert len(calls) == (np.ceil(ponder) - 1).max(axis=1).sum()
 
 
+@pytest.mark.slow
 def test_on_a_mesh_each_device_halts_by_itself():
     """Without a scan around the cell, which would cast the parameters."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

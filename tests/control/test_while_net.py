@@ -118,6 +118,7 @@ def test_each_example_of_a_vmap_stops_by_itself(x64, memory):
     assert len(set(map(int, steps))) == 3
 
 
+@pytest.mark.slow
 def test_a_vmap_of_a_vmap(x64):
     params, (hidden, other) = arguments()
     starts = jnp.stack([hidden, 3 * hidden, 5 * hidden, 9 * hidden]).reshape(2, 2, *hidden.shape)

@@ -242,6 +242,6 @@ def test_networkx_missing_says_what_to_install(monkeypatch):
         rs.graph.trace(jnp.sin, 1.0).to_networkx()
 
 
-@pytest.mark.parametrize("seed", random_seeds(quick=(7, 22, 56, 162, 2, 31, 64, 105, 138, 205, 333, 583)))
+@pytest.mark.parametrize("seed", random_seeds(quick=(7, 22, 56, 105, 162, 583)))
 def test_random_cells_equal_their_graphs_after_any_rewrites(seed):
     check_graph(seed)

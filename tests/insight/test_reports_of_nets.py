@@ -121,6 +121,7 @@ def test_resets_and_lengths_are_in_the_step_that_is_explained():
         assert found.length == LENGTH
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_net_is_the_budget_of_the_whole_net():
     """Its training step, the loss of which reads the outputs, needs no more than the budget."""
     net = rs.chain(rs.layer(cells.RNN(8)), rs.layer(cells.RNN(8)))

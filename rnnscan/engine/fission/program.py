@@ -30,8 +30,8 @@ class Value:
         self.aval = aval
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+    def shape(self) -> tuple[Any, ...]:
+        """Its shape: numbers, or symbolic dimensions."""
         return tuple(self.aval.shape)
 
     @property
