@@ -166,7 +166,7 @@ def test_a_stream_answers_each_line_and_ends_by_ctrl_c(exported: Path) -> None:
             process.stdin.write(f'{{"xs": [{number}]}}\n')
             assert process.stdout.readline() == answer + "\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        assert process.wait(timeout=60) == 130
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
 
 
@@ -179,7 +179,7 @@ def test_a_stream_into_a_file_that_is_interrupted_leaves_the_old_file(exported: 
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        assert process.wait(timeout=60) == 130
         assert process.stderr.read() == ""
     assert out.read_text() == "old"
     assert not unfinished.exists()
@@ -192,5 +192,5 @@ def test_a_reader_that_goes_ends_a_stream_without_a_traceback(exported: Path) ->
         process.stdout.close()
         process.stdin.write('{"xs": [1]}\n{"xs": [1]}\n')
         process.stdin.close()
-        assert process.wait() == 1
+        assert process.wait(timeout=60) == 1
         assert process.stderr.read() == ""
