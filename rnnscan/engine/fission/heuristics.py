@@ -76,7 +76,7 @@ class Heuristics:
         equation: Equation,
         cut: Callable[[], Cut],
         fixed: Collection[Value],
-        shared: Collection[Equation] = (),
+        shared: Set[Equation] = frozenset(),
     ) -> bool:
         """Whether to batch an equation over the steps of a chunk.
 
@@ -225,7 +225,7 @@ def _threefry() -> Any:
 
 
 def _should_batch_product(
-    equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value], shared: Collection[Equation]
+    equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value], shared: Set[Equation]
 ) -> bool:
     """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
     varying = [value for value in values_of(equation.inputs) if value not in fixed]
@@ -234,12 +234,10 @@ def _should_batch_product(
     moved = varying[0].nbytes + equation.outputs[0].nbytes
     if _operations(equation) < _OPERATIONS_PER_BYTE * moved:
         return False
-    saved = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
-    if equation not in shared and saved <= equation.outputs[0].nbytes:
-        return False
-    needs = cut()
-    pays = equation in shared or saved > equation.outputs[0].nbytes + needs.moved
-    return pays and not _too_large(needs.work, moved)
+    if equation in shared:
+        return not _too_large(cut().work, moved)
+    most = total_bytes(value for value in values_of(equation.inputs) if value in fixed) - equation.outputs[0].nbytes
+    return most > 0 and cut().moved < most and not _too_large(cut().work, moved)
 
 
 def _should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:

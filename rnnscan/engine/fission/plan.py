@@ -117,7 +117,7 @@ class ScanPlan:
         known = [value for value in [*step.carry, *step.x, *values_of(step.kept)] if value is not leaf]
         alone = replace(step.program, known=tuple(known), carry=(leaf,), new_carry=(step.new_carry[index],), stacked=())
         fixed = determined(step.program.equations, step.program.invariant)
-        should_batch = partial(heuristics().should_batch, shared=step.program.equations)
+        should_batch = partial(heuristics().should_batch, shared=frozenset(step.program.equations))
         loops = split(alone, should_batch=lambda _: should_batch).loops
         body = [equation for loop in loops for equation in loop.body]
         return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body, fixed)

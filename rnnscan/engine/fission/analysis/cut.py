@@ -81,14 +81,9 @@ class Cuts:
         """Make a cut. What it moves and makes, and `made`, can be had at once from now on."""
         self._at_hand.update([*cut.stacked, *cut.copied, *outputs_of(cut.work), *made])
 
-    def take_operand(self, value: Value) -> list[Value]:
-        """Have the operand of a sum after the loops. Returns what the loops should stack for it."""
-        cut = self.find([value])
-        if value.nbytes < cut.moved and value in self._maker:
-            self._at_hand.add(value)
-            return [value]
-        self.take(cut)
-        return self.to_stack(cut)
+    def take_value(self, value: Value) -> None:
+        """Have a loop stack this value. It can be had at once from now on."""
+        self._at_hand.add(value)
 
     def to_stack(self, cut: Cut) -> list[Value]:
         """What loops stack for a cut beside the results of their cycles, which they stack where they are asked to."""

@@ -19,12 +19,12 @@ Flow".
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.linear import is_linear
-from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, unbatchable
+from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, too_large_to_feed, unbatchable
 from rnnscan.engine.fission.program import (
     Atom,
     Equation,
@@ -93,7 +93,6 @@ def split(
     *,
     should_batch: Callable[[list[Equation]], ShouldBatch] = lambda cyclic: heuristics().should_batch,
     accumulated: Sequence[int] = (),
-    emitted: Sequence[Value] = (),
     operands: Sequence[Value] = (),
 ) -> Split:
     """Split a step's program.
@@ -102,18 +101,16 @@ def split(
         program: one step.
         should_batch: maps the equations that must run step by step to a test for batching.
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
-        emitted: values to make in a loop and stack, instead of at once.
         operands: values that the sums after the loop read.
 
     Returns:
         The split.
     """
-    equations = needed(program.equations, [*program.outputs, *emitted])
+    equations = needed(program.equations, program.outputs)
     fixed = determined(equations, program.invariant)
     invariant, varying = partition(equations, fixed)
     groups = _groups(varying, program)
-    worth, feeding, cheapest = _to_batch(varying, groups, should_batch, fixed, program, operands)
-    emitted = [*dict.fromkeys([*emitted, *cheapest])]
+    worth, feeding, emitted = _to_batch(varying, groups, should_batch, fixed, program, operands)
     level_of = _levels(varying, program, groups, worth)
     schedule = _Schedule(
         available=fixed.union(program.known),
@@ -158,7 +155,11 @@ def _to_batch(
     program: Program,
     operands: Iterable[Value],
 ) -> tuple[list[Equation], list[Equation], list[Value]]:
-    """The equations that pay to batch, those that feed them, and the values that loops should stack for both."""
+    """Choose the equations that pay to batch.
+
+    Returns:
+        These; those that feed them; the values that loops should stack for both, and for the operands of sums.
+    """
     cyclic = {equation for group in groups for equation in group.equations}
     decide = should_batch([equation for equation in varying if equation in cyclic])
     cuts = Cuts([*program.carry, *outputs_of(cyclic)], fixed)
@@ -168,15 +169,22 @@ def _to_batch(
     for equation in varying:
         if equation in cyclic:
             continue
-        if decide(equation, partial(cuts.find, equation.inputs), fixed):
-            cut = cuts.find(equation.inputs)
+        find_cut = cache(partial(cuts.find, equation.inputs))
+        if decide(equation, find_cut, fixed):
+            cut = find_cut()
             worth.append(equation)
             feeding += cut.work
             stacked += cuts.to_stack(cut)
             cuts.take(cut, equation.outputs)
         cuts.add(equation)
     for value in operands:
-        stacked += cuts.take_operand(value)
+        cut = cuts.find([value])
+        if cut.work and (value.nbytes < cut.moved or too_large_to_feed(value, cut.work)):
+            stacked.append(value)
+            cuts.take_value(value)
+        else:
+            stacked += cuts.to_stack(cut)
+            cuts.take(cut)
     return worth, feeding, stacked
 
 

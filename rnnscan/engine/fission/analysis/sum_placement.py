@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
-from rnnscan.engine.fission.heuristics import too_large_to_feed
-from rnnscan.engine.fission.program import Equation, Program, Value, depending, needed, total_bytes, values_of
+from rnnscan.engine.fission.program import Equation, Program, Value, depending, total_bytes, values_of
 
 
-def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
+def place_sums(program: Program) -> tuple[list[int], list[Value]]:
     """Choose the sums over steps to accumulate in the loop.
 
     A sum of products is made after the loop, from the stacked operands, if these are smaller than the accumulator: both
@@ -15,8 +14,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
     cotangent that ends in elementwise work would need a stack of its own size.
 
     Returns:
-        The positions in `program.summed` of the sums to accumulate in the loop; the operands of the other sums that
-        the loop should stack, because making them at once would make large values on the way; and all operands.
+        The positions in `program.summed` of the sums to accumulate in the loop, and the operands of the other sums.
     """
     varying = depending(program.equations, [*program.known, *program.carry])
     looped = depending(program.equations, program.carry)
@@ -40,13 +38,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value], list[Value]]:
         )
     ]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
-    free = [equation for equation in program.equations if set(equation.outputs) <= varying - looped]
-    large = [
-        value
-        for value in dict.fromkeys(deferred)
-        if value in varying - looped and too_large_to_feed(value, needed(free, [value])[:-1])
-    ]
-    return accumulated, large, [value for value in dict.fromkeys(deferred) if value in varying]
+    return accumulated, [value for value in dict.fromkeys(deferred) if value in varying]
 
 
 def _operands(ends: Sequence[Equation | Value]) -> list[Value]:

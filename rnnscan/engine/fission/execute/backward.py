@@ -4,7 +4,7 @@ For each chunk there are two runs over one program, a step's pull-back. The firs
 leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -20,6 +20,7 @@ from rnnscan.engine.fission.execute.batched_values import StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
+from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
@@ -83,7 +84,7 @@ class _BackwardChunks:
         program = pull_back.program(saved.constants, saved.initial, x, kept, ct_y, ct_carry)
         program = passes.apply(passes.BACKWARD, program)
         views = _views(program, len(plan.recomputed_carries))
-        shared = needed(program.equations, views[0].new_carry)
+        shared = frozenset(needed(program.equations, views[0].new_carry))
         splits = [_split(view, shared) for view in views]
         invariant = invariant_values(splits, saved.constants)
         rows = sharded_rows([*saved.initial, *x], others=saved.constants)
@@ -102,23 +103,23 @@ class _BackwardChunks:
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         starts = saved.starts if self._recomputes else {}
         first = [saved.initial[index] for index in [*repeats, *starts]]
-        repeated, carries = [*saved.repeated.values()], [*saved.carries.values()]
-        others = [*saved.xs, *saved.kept, *ct_ys]
+        carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
+        others = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             counted = CountedChunks(chunks.length, chunks.chunk, saved.count)
-            return counted.run_back(self._pull_chunk, state, [*repeated, *carries, *others])
+            return counted.run_back(self._pull_chunk, state, [*carries, *others])
 
         def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
             *once, first_step = once
             parts = [StackPart(stack, first_step, steps) for stack in carries]
-            return self._pull_chunk(state, [*stacks[: len(repeated)], *parts, *stacks[len(repeated) :]], once, steps)
+            return self._pull_chunk(state, [*parts, *stacks], once, steps)
 
         once = [*before, *starts.values()]
         if not carries or not self.plan.length:  # An empty stack has no steps to read.
-            return chunks.run(self._pull_chunk, state, [*repeated, *carries, *others], once, first, back=True)[:2]
+            return chunks.run(self._pull_chunk, state, [*carries, *others], once, first, back=True)[:2]
         firsts, first_of_shorter = chunks.firsts
         once, first = [*once, firsts], [*first, first_of_shorter]
-        return chunks.run(pull_chunk, state, [*repeated, *others], once, first, back=True)[:2]
+        return chunks.run(pull_chunk, state, others, once, first, back=True)[:2]
 
     @property
     def _is_one_loop(self) -> bool:
@@ -139,19 +140,15 @@ class _BackwardChunks:
     ) -> tuple[Any, list[Any], list[Any]]:
         """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them."""
         repeats, reverse = self.plan.repeats, self.plan.reverse
-        repeated = dict(zip(self.plan.repeated_ys, stacks, strict=False))
-        known = iter(stacks[len(repeated) :])
-        befores = dict(zip(repeats, starts, strict=False))
-        carry = {
-            index: before_each(repeated[repeats[index]], befores[index], reverse=reverse)
-            if index in befores
-            else next(known)
-            for index in [*self.plan.kept_carries, *befores]
-        }
-        values = dict(
-            zip(self.recompute.split.program.known, [*(carry[i] for i in sorted(carry)), *known], strict=True)
-        )
-        starts = starts[len(befores) :]
+        sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys)]
+        kept, repeated, others = cut(stacks, sizes)
+        befores, starts = cut(starts, [len(repeats)])
+        after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
+        carry = dict(zip(self.plan.kept_carries, kept, strict=True))
+        for (index, y), before in zip(repeats.items(), befores, strict=True):
+            carry[index] = before_each(after[y], before, reverse=reverse)
+        known = [*(carry[index] for index in sorted(carry)), *others]
+        values = dict(zip(self.recompute.split.program.known, known, strict=True))
         if self._recomputes:
             values = self.recompute(steps, values, starts)[2].varying
         ct_carry, sums, chunk = self.pull(steps, values, *state)
@@ -171,13 +168,12 @@ def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
     return recompute, pull
 
 
-def _split(program: Program, shared: Collection[Equation]) -> Split:
-    accumulated, emitted, operands = place_sums(program)
+def _split(program: Program, shared: Set[Equation]) -> Split:
+    accumulated, operands = place_sums(program)
     return split(
         program,
         should_batch=lambda _: partial(heuristics().should_batch, shared=shared),
         accumulated=accumulated,
-        emitted=emitted,
         operands=operands,
     )
 
