@@ -38,6 +38,7 @@ from rnnscan.net import recurrent_net as recurrent_net
 from rnnscan.nets import bidirectional as bidirectional
 from rnnscan.nets import chain as chain
 from rnnscan.nets import layer as layer
+from rnnscan.newton import Newton as Newton
 from rnnscan.protocols import Cell as Cell
 from rnnscan.protocols import ComposableCell as ComposableCell
 from rnnscan.protocols import InitializableCell as InitializableCell

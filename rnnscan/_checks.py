@@ -11,6 +11,7 @@ from rnnscan._messages import describe, is_count, is_key, is_weak, leaves_with_p
 from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
 from rnnscan.memory import Memory
 from rnnscan.naming import StepInfo
+from rnnscan.newton import Newton
 
 
 ENGINES = ("auto", "fission", "lax")
@@ -61,6 +62,19 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
         raise ValueError(f"scan: `unroll` must be a number of steps of at least 1, or a bool; got {unroll!r}.")
     if truncate is not None and not is_count(truncate):
         raise ValueError(f"scan: `truncate` must be a number of steps of at least 1, or None; got {truncate!r}.")
+
+
+def check_parallel(parallel: Any, memory: Memory | None) -> None:
+    """Reject wrong values of `parallel`."""
+    if parallel is not None and not isinstance(parallel, Newton):
+        raise TypeError(
+            f"scan: `parallel` must be an rnnscan.Newton, or None for step by step; got {parallel!r}. Write "
+            "parallel=rnnscan.Newton()."
+        )
+    if parallel is not None and memory is not None and parallel.chunk is not None and memory.chunk is not None:
+        raise ValueError(
+            f"scan: the steps of a chunk are given twice; got {parallel!r} and {memory!r}. Leave one `chunk` out."
+        )
 
 
 def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:

@@ -18,6 +18,7 @@ from rnnscan.engine.plan import Plan
 from rnnscan.engine.prepare import prepare
 from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.memory import Memory, MemoryBudget, without_training
+from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
@@ -39,6 +40,7 @@ def scan(
     padding: Padding = "zero",
     truncate: int | None = None,
     engine: Literal["auto", "fission", "lax"] = "auto",
+    parallel: Newton | None = None,
 ) -> tuple[Any, Any]:
     """Run a cell over time. `memory` controls which values are kept for the backward pass.
 
@@ -78,6 +80,8 @@ def scan(
             `lax.scan` over a checkpointed cell: the reference. "auto" picks fission where it can, and else lax: for
             cells with side effects, or with a kept name inside a vmap or a branch. Both engines keep the same names,
             and support forward and reverse mode in every order.
+        parallel: how to solve nonlinear loops over many steps at once (`Newton`); None: they run step by step. Loops
+            that do not converge run step by step, so the results are the same to rounding.
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)`. Leaves of xs are `(T, N, ...)`, or
     `(T,)` if all rows share them. A row without a batch axis has a scalar `seq_lengths`, and `mask` and `reset` are
@@ -112,7 +116,7 @@ def scan(
         ((2, 8), (2, 8), (5, 2, 8))
     """
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "padding": padding}
-    options |= {"truncate": truncate, "engine": engine}
+    options |= {"truncate": truncate, "engine": engine, "parallel": parallel}
     rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
     memory = without_training(memory)
     if isinstance(memory, MemoryBudget):

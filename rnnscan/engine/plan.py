@@ -10,6 +10,7 @@ from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.matrix_state.stages import Found, find_stages, matrix_candidates
+from rnnscan.engine.newton.find import check_loops
 from rnnscan.engine.prepare import Call
 from rnnscan.engine.route import Route, route
 from rnnscan.memory import Memory, kept_names
@@ -45,7 +46,11 @@ class Plan:
     @staticmethod
     def of(call: Call) -> "Plan":
         """Plan a call."""
-        return Plan(call, route(call))
+        plan = Plan(call, route(call))
+        if call.parallel is not None:
+            places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
+            check_loops(plan.step, [places[index] for index in plan.step.changing], call.parallel)
+        return plan
 
     @property
     def memory(self) -> Memory | None:
@@ -106,4 +111,6 @@ class Plan:
     def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
         chosen = None if self.memory is None else self.memory.chunk
-        return ScanPlan(self.step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries)
+        return ScanPlan(
+            self.step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries, self.call.parallel
+        )

@@ -29,6 +29,7 @@ from rnnscan.engine.fission.flat_step import FlatStep, flatten
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
+from rnnscan.newton import Newton
 from rnnscan.protocols import Cell, check_cell
 
 
@@ -48,6 +49,7 @@ class Call:
         unroll: steps per trip of the loop, as in `lax.scan`.
         memory: the memory choice; None for plain autodiff.
         engine: the engine that was asked for.
+        parallel: how to solve loops over all steps at once; None: they run step by step.
         padding: the results of a padded step.
         valid: which steps are valid, `(T, N)` or `(T,)`; None: all.
         info: the trace of one step of the cell alone.
@@ -65,6 +67,7 @@ class Call:
     unroll: int | bool
     memory: Memory | None
     engine: str
+    parallel: Newton | None
     padding: Padding
     valid: Any
     info: StepInfo
@@ -149,6 +152,7 @@ def prepare(
     padding: Padding = "zero",
     truncate: int | None = None,
     engine: str = "auto",
+    parallel: Newton | None = None,
 ) -> Call:
     """Check the arguments of `scan` and make a `Call` of them.
 
@@ -173,9 +177,11 @@ def prepare(
         "padding": padding,
         "truncate": truncate,
         "engine": engine,
+        "parallel": parallel,
     }
     check_cell("scan", cell, Cell)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
+    checks.check_parallel(parallel, memory)
     xs = checks.as_arrays(xs, "xs")
     carry = checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, length)
@@ -217,6 +223,7 @@ def prepare(
         unroll=unroll,
         memory=memory,
         engine=engine,
+        parallel=parallel,
         padding=padding,
         valid=valid,
         info=info,

@@ -25,8 +25,14 @@ def route(call: Call) -> Route:
     """Choose the engine of a call.
 
     Raises:
-        ValueError: if `engine="fission"` cannot be honoured.
+        ValueError: if `engine="fission"` or `parallel` cannot be honoured.
     """
+    if call.parallel is not None:
+        reason = 'engine="lax" is asked for' if call.engine == "lax" else _fallback_reason(call)
+        if reason:
+            raise ValueError(
+                f"scan: `parallel` needs the fission engine; got {call.parallel!r}, but {reason}. Leave `parallel` out."
+            )
     if call.engine == "lax":
         return Route("lax", 'engine="lax" is asked for')
     reason = _fallback_reason(call)

@@ -1,8 +1,10 @@
 """The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
@@ -14,6 +16,7 @@ from rnnscan.engine.fission.heuristics import (
     heuristics,
     too_dear_to_recompute,
     too_large_to_feed,
+    using,
 )
 from rnnscan.engine.fission.program import (
     Equation,
@@ -24,6 +27,11 @@ from rnnscan.engine.fission.program import (
     total_bytes,
     values_of,
 )
+from rnnscan.newton import Newton
+
+
+# The steps that Newton's method solves at once.
+STEPS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class ScanPlan:
         unroll: of the loops, as in `lax.scan`.
         chosen_chunk: steps of a chunk; None: by the heuristics.
         keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
+        parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
     """
 
     step: FlatStep
@@ -45,6 +54,16 @@ class ScanPlan:
     unroll: int | bool
     chosen_chunk: int | None
     keep_all_carries: bool = False
+    parallel: Newton | None = None
+
+    @contextmanager
+    def choosing(self) -> Iterator[None]:
+        """A context with the heuristics of this scan. Where loops are solved at once, so is all other work."""
+        if self.parallel is None:
+            yield
+        else:
+            with using(replace(heuristics(), batch="everything", linear="associative")):
+                yield
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -66,6 +85,10 @@ class ScanPlan:
         """
         if self.keep_all_carries:
             return []
+        with self.choosing():
+            return self._recomputed_carries()
+
+    def _recomputed_carries(self) -> list[int]:
         step = self.step
         equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
         arrays = [index for index, leaf in enumerate(step.carry) if nominal_size(leaf.shape) > 1]
@@ -83,19 +106,21 @@ class ScanPlan:
         """Steps of a chunk."""
         if self.chosen_chunk is not None:
             return max(1, min(self.length, self.chosen_chunk))
+        if self.parallel is not None:
+            return _near_divisor(self.length, self.parallel.chunk or STEPS_AT_ONCE)
         return heuristics().chunk(self.length, self._step_bytes())
 
     @cached_property
     def written(self) -> Split:
         """The split of the step as written, with its kept values, for reports."""
-        return split(self.step.program, should_batch=_forward)
+        return self.split(self.step.program, should_batch=_forward)
 
     @cached_property
     def recomputed(self) -> Split:
         """The split of the step for recomputation on the backward pass: every carry is known."""
         step = self.step
         known, wanted = (*step.carry, *step.x), (*step.new_carry, *step.y)
-        return split(replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted))
+        return self.split(replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted))
 
     def forward(self, *, save: bool) -> Split:
         """The split that runs.
@@ -103,7 +128,12 @@ class ScanPlan:
         Args:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
-        return split(passes.apply(passes.FORWARD, self.returning(save=save)), should_batch=_forward)
+        return self.split(passes.apply(passes.FORWARD, self.returning(save=save)), should_batch=_forward)
+
+    def split(self, program: Program, **options: Any) -> Split:
+        """A split of a program of this scan; `options` are those of `split`."""
+        with self.choosing():
+            return split(program, solve=self.parallel, **options)
 
     def returning(self, *, save: bool) -> Program:
         """The step's program with the outputs of `forward`, as written."""
@@ -132,6 +162,12 @@ class ScanPlan:
             kept=given - total_bytes(starts) + total_bytes(values_of(step.kept)),
             starts=total_bytes(starts),
         )
+
+
+def _near_divisor(length: int, most: int) -> int:
+    """The steps of a chunk, at most so many; a remainder would compile a second copy of the iterations."""
+    most = max(1, min(length, most))
+    return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
 
 
 def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:

@@ -10,6 +10,10 @@ from rnnscan.engine.fission.program import Atom, Equation, Value, needed
 
 _SUMS = frozenset({"add", "add_any", "sub"})
 _UPDATES = frozenset({"dynamic_update_slice", "scatter", "scatter-add"})
+_MOVES = frozenset(
+    {"broadcast_in_dim", "transpose", "slice", "split", "concatenate", "squeeze", "reshape", "reduce_sum"}
+    | {"stack", "tile", "unstack"}
+)
 _SAME = frozenset({"neg", "copy", "convert_element_type", "stop_gradient"})
 
 
@@ -24,19 +28,38 @@ def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom, *, upd
         operands = [atom in dependent for atom in equation.inputs]
         if not any(operands):
             continue
-        primitive = equation.primitive.name
-        linear = (
-            primitive in _SUMS | _SAME
-            or (primitive == "mul" and operands.count(True) == 1)
-            or (primitive == "div" and not operands[1])
-            or (primitive == "select_n" and not operands[0])
-            or (updates and primitive in _UPDATES and not any(operands[1:]))
-        )
         result = equation.outputs[0]
+        updated = updates and equation.primitive.name in _UPDATES and not any(operands[1:])
+        linear = updated or _is_linear_in(equation, operands)
         if not linear or result.shape != leaf.shape or not jnp.issubdtype(result.dtype, jnp.number):
             return False
         dependent.update(equation.outputs)
     return new_leaf in dependent
+
+
+def are_linear(equations: Iterable[Equation], leaves: Iterable[Value], new_leaves: Iterable[Atom]) -> bool:
+    """Whether new leaves that are elementwise functions of the leaves are linear in them, all together."""
+    dependent: set[Atom] = set(leaves)
+    for equation in equations:
+        operands = [atom in dependent for atom in equation.inputs]
+        if any(operands):
+            moves = equation.primitive.name in _MOVES
+            is_number = jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
+            if not is_number or not (moves or _is_linear_in(equation, operands)):
+                return False
+            dependent.update(equation.outputs)
+    return dependent.issuperset(new_leaves)
+
+
+def _is_linear_in(equation: Equation, operands: Sequence[bool]) -> bool:
+    """Whether an elementwise operation is linear in the operands that are marked."""
+    primitive = equation.primitive.name
+    return (
+        primitive in _SUMS | _SAME
+        or (primitive == "mul" and operands.count(True) == 1)
+        or (primitive == "div" and not operands[1])
+        or (primitive == "select_n" and not operands[0])
+    )
 
 
 def linearly_recomputable(

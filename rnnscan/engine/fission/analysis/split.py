@@ -37,6 +37,9 @@ from rnnscan.engine.fission.program import (
     partition,
     values_of,
 )
+from rnnscan.engine.newton.cycle import Cycle
+from rnnscan.engine.newton.find import Solved, solved
+from rnnscan.newton import Newton
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Loop:
         accumulated: positions in `Program.summed` of the sums that it accumulates.
         cycle: the equations of its cycle; None if it has several cycles.
         associative: whether it runs as an associative scan.
+        solved: how it runs over all steps of a chunk at once, by `rnnscan.engine.newton`; None if it does not.
     """
 
     carry: tuple[int, ...]
@@ -60,6 +64,12 @@ class Loop:
     accumulated: tuple[int, ...]
     cycle: tuple[Equation, ...] | None
     associative: bool
+    solved: Solved | None = None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether its body runs for all steps of a chunk at once, from its leaves before each step."""
+        return self.associative or self.solved is not None
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ def split(
     should_batch: Callable[[list[Equation]], ShouldBatch] = lambda cyclic: heuristics().should_batch,
     accumulated: Sequence[int] = (),
     operands: Sequence[Value] = (),
+    solve: Newton | None = None,
 ) -> Split:
     """Split a step's program.
 
@@ -102,6 +113,7 @@ def split(
         should_batch: maps the equations that must run step by step to a test for batching.
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         operands: values that the sums after the loop read.
+        solve: solve the loops that can be solved over all steps at once; each loop is alone then.
 
     Returns:
         The split.
@@ -122,6 +134,11 @@ def split(
     loop_level = {atom: _odd(level_of(atom)) for atom in [*(program.summed[i] for i in accumulated), *emitted]}
     for level in sorted({*(group.level for group in groups), *loop_level.values()}):
         ready = [group for group in groups if group.level == level]
+        if solve is not None:
+            *first, last = _in_order(ready, program) or [_Group((), [])]
+            for group in first:
+                schedule.add_alone(level, group, program)
+            ready = [last]
         carry = sorted(position for group in ready for position in group.carry)
         sums = [position for position in accumulated if loop_level[program.summed[position]] == level]
         schedule.add_loop(
@@ -141,7 +158,7 @@ def split(
         program,
         tuple(invariant),
         tuple(varying),
-        schedule.loops(varying, program),
+        schedule.loops(varying, program, solve),
         at_once=tuple(equation for equation in varying if equation in schedule.at_once),
         batched=tuple(equation for equation in varying if equation in schedule.batched),
     )
@@ -188,7 +205,7 @@ def _to_batch(
     return worth, feeding, stacked
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """Equations that run in the same loop: a strongly connected component, or one equation that cannot be batched."""
 
@@ -250,6 +267,12 @@ class _Schedule:
             self.made_by.setdefault(value, loop)
         self.open_loops.append(loop)
 
+    def add_alone(self, level: int, group: _Group, program: Program) -> None:
+        """Add a loop with one cycle."""
+        carry = {position: program.carry[position] for position in group.carry}
+        wanted = [program.new_carry[position] for position in group.carry]
+        self.add_loop(level, carry=carry, sums=[], cycles=[group.equations], wanted=wanted)
+
     def ask(self, wanted: Iterable[Atom]) -> None:
         """Stack values over the chunk: a loop stacks its own, and others run at once."""
         to_see = values_of(wanted)
@@ -261,7 +284,7 @@ class _Schedule:
                 self.at_once.add(self.maker[value])
                 to_see.extend(values_of(self.maker[value].inputs))
 
-    def loops(self, order: Sequence[Equation], program: Program) -> tuple[Loop, ...]:
+    def loops(self, order: Sequence[Equation], program: Program, solve: Newton | None) -> tuple[Loop, ...]:
         """The loops, with their equations in the given order."""
         return tuple(
             Loop(
@@ -272,6 +295,7 @@ class _Schedule:
                 accumulated=tuple(loop.sums),
                 cycle=loop.cycle,
                 associative=_is_associative(loop, program),
+                solved=None if solve is None else _solved(loop, program, solve),
             )
             for loop in self.open_loops
         )
@@ -283,6 +307,32 @@ def _is_associative(loop: _OpenLoop, program: Program) -> bool:
     ((position, leaf),) = loop.carry.items()
     same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(loop.cycle))
     return same_dtype and is_linear(loop.cycle, leaf, program.new_carry[position])
+
+
+def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:
+    """How a loop can run over all steps at once."""
+    if loop.cycle is None or not loop.carry or loop.sums:
+        return None
+    leaves = tuple(loop.carry.values())
+    return solved(Cycle(loop.cycle, leaves, tuple(program.new_carry[position] for position in loop.carry)), solve)
+
+
+def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
+    """The groups in an order in which none reads values of a later one."""
+    made = {group: {*outputs_of(group.equations), *(program.carry[i] for i in group.carry)} for group in groups}
+    reads = {
+        group: {*inputs_of(group.equations), *values_of(program.new_carry[i] for i in group.carry)} for group in groups
+    }
+    waiting, ordered = list(groups), list[_Group]()
+    while waiting:
+        ready = [
+            group
+            for group in waiting
+            if all(reads[group].isdisjoint(made[other]) for other in waiting if other is not group)
+        ]
+        ordered += ready
+        waiting = [group for group in waiting if group not in ready]
+    return ordered
 
 
 def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:

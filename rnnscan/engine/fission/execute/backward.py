@@ -14,7 +14,7 @@ from jax import lax
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission import passes
-from rnnscan.engine.fission.analysis.split import Split, split
+from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
 from rnnscan.engine.fission.execute.batched_values import StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
@@ -53,6 +53,10 @@ class Backward:
         Returns:
             The cotangents that are wanted, of constants, initial carry and xs in turn.
         """
+        with self.plan.choosing():
+            return self._pull(saved, wanted, final, ys)
+
+    def _pull(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
         pull_back = PullBack(self.plan, saved.initial, wanted, nonzero)
         ct_ys = [ys[index] for index in nonzero]
@@ -85,7 +89,7 @@ class _BackwardChunks:
         program = passes.apply(passes.BACKWARD, program)
         views = _views(program, len(plan.recomputed_carries))
         shared = frozenset(needed(program.equations, views[0].new_carry))
-        splits = [_split(view, shared) for view in views]
+        splits = [_split(plan, view, shared) for view in views]
         invariant = invariant_values(splits, saved.constants)
         rows = sharded_rows([*saved.initial, *x], others=saved.constants)
         return _BackwardChunks(
@@ -125,7 +129,7 @@ class _BackwardChunks:
     def _is_one_loop(self) -> bool:
         """Whether nothing runs at once, so that chunks would only copy the stacks."""
         split = self.pull.split
-        looped = len(split.loops) == 1 and not split.loops[0].associative and not split.at_once
+        looped = len(split.loops) == 1 and not split.loops[0].at_once and not split.at_once
         return looped and not self._recomputes and not self.plan.repeats
 
     @cached_property
@@ -168,9 +172,10 @@ def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
     return recompute, pull
 
 
-def _split(program: Program, shared: Set[Equation]) -> Split:
-    accumulated, operands = place_sums(program)
-    return split(
+def _split(plan: ScanPlan, program: Program, shared: Set[Equation]) -> Split:
+    # Loops that are solved at once add nothing up.
+    accumulated, operands = place_sums(program) if plan.parallel is None else ([], [])
+    return plan.split(
         program,
         should_batch=lambda _: partial(heuristics().should_batch, shared=shared),
         accumulated=accumulated,

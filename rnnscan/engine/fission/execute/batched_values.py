@@ -58,6 +58,9 @@ class Chunk:
         varying: values of each step, stacked, or as a part of a greater stack.
         looped: values that loops over the steps will make, and `add` will bring.
         equations: what else can be asked for.
+
+    Attributes:
+        counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Chunk:
     ) -> None:
         self.steps = steps
         self.varying = dict(varying)
+        self.counts: list[tuple[Any, Any]] = []
         self._invariant = invariant
         self._equations = equations
         self._maker = {output: equation for equation in equations for output in equation.outputs}

@@ -48,7 +48,8 @@ def run_forward(
     plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The final carry and ys."""
-    final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [])
+    with plan.choosing():
+        final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [])
     return final, ys
 
 
@@ -57,7 +58,8 @@ def run_and_save(
 ) -> tuple[list[Any], list[Any], Saved]:
     """The final carry, ys, and the values that the backward pass needs."""
     step = plan.step
-    final, made, starts = _run(plan, plan.forward(save=True), constants, carry, xs, plan.recomputed_carries)
+    with plan.choosing():
+        final, made, starts = _run(plan, plan.forward(save=True), constants, carry, xs, plan.recomputed_carries)
     ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
     saved = Saved(
         constants=list(constants),
@@ -82,7 +84,7 @@ def _run(
         new_carry, _, chunk = runner(steps, known, carry)
         return new_carry, [chunk.stacked(atom) for atom in parts.program.stacked], [carry[i] for i in starting]
 
-    if not starting and not parts.at_once and len(parts.loops) == 1:
+    if not starting and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None:
         return run_chunk(list(carry), list(xs), [], plan.length)
     chunks = Chunks(plan.length, plan.chunk, from_end=plan.reverse)
     return chunks.run(run_chunk, list(carry), list(xs), [], [], back=False)

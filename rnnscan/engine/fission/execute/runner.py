@@ -13,6 +13,8 @@ from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
+from rnnscan.engine.newton.find import Solved
+from rnnscan.engine.newton.run import run_solved
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,15 @@ class Runner:
         """
         split = self.split
         looped = [value for loop in split.loops for value in self._made(loop)]
-        without_loop = {equation for loop in split.loops if loop.associative for equation in loop.body}
+        without_loop = {equation for loop in split.loops if loop.at_once for equation in loop.body}
         at_once = without_loop.union(split.at_once)
         chunk = Chunk(steps, self.invariant, known, looped, [e for e in split.varying if e in at_once])
         made: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
-            if loop.associative:
+            if loop.solved is not None:
+                self._solve(loop, loop.solved, chunk, new_carry)
+            elif loop.associative:
                 self._run_associatively(loop, chunk, new_carry)
             else:
                 self._run_loop(loop, chunk, new_carry, new_sums)
@@ -140,9 +144,16 @@ class Runner:
         )
         chunk.add({leaf: before})
 
+    def _solve(self, loop: Loop, solved: Solved, chunk: Chunk, carry: list[Any]) -> None:
+        start = [carry[position] for position in loop.carry]
+        before, final = run_solved(solved, chunk, start, reverse=self.reverse, unroll=self.unroll)
+        for position, leaf in zip(loop.carry, final, strict=True):
+            carry[position] = leaf
+        chunk.add(dict(zip(solved.cycle.leaves, before, strict=True)))
+
     def _made(self, loop: Loop) -> Sequence[Value]:
         """What a loop brings to the chunk."""
-        return [self.split.program.carry[loop.carry[0]]] if loop.associative else loop.from_body
+        return [self.split.program.carry[position] for position in loop.carry] if loop.at_once else loop.from_body
 
     def _step(
         self,

@@ -1,0 +1,255 @@
+"""Find loops whose carry leaves depend on each other element by element.
+
+Each value that depends on a leaf has a *place*: for each axis of the leaf the axis along which it lies in the value. An
+axis of the value may be several times as long as that of the leaf, as that of gates in a row. Then its position p holds
+the element p modulo the length of the leaf's axis.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeAlias
+
+from jax.extend import core
+
+from rnnscan.engine.fission.program import Atom, Constant, Equation, Value
+from rnnscan.engine.fission.trace import Inliner
+
+
+# For each axis of the leaf with more than one element, its axis in the value.
+Place: TypeAlias = tuple[int, ...]
+
+# Operations whose result has at each position a function of the operands at this position.
+_ELEMENTWISE = frozenset(
+    {"neg", "sign", "floor", "ceil", "round", "is_finite", "not", "abs", "square", "integer_pow", "sqrt", "rsqrt"}
+    | {"cbrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan"}
+    | {"sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma"}
+    | {"bessel_i0e", "bessel_i1e", "igamma", "igammac", "polygamma", "zeta", "regularized_incomplete_beta"}
+    | {"convert_element_type", "reduce_precision", "copy", "stop_gradient", "real", "imag", "conj", "complex"}
+    | {"add", "add_any", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2", "nextafter", "clamp", "select_n"}
+    | {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "shift_left", "shift_right_logical"}
+    | {"shift_right_arithmetic", "population_count", "pvary", "pcast", "sharding_constraint", "reshard"}
+)
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
+
+
+class MixesError(Exception):
+    """Raised where a loop is not elementwise. Its text says why."""
+
+
+def check_elementwise(equations: Sequence[Equation], leaves: Sequence[Value], new_leaves: Sequence[Atom]) -> None:
+    """Check that each element of the new leaves depends on the leaves at the same element only.
+
+    Args:
+        equations: the equations between the leaves and the new leaves.
+        leaves: carry leaves of one shape.
+        new_leaves: their new values.
+
+    Raises:
+        MixesError: if not.
+    """
+    shape = leaves[0].shape
+    if any(leaf.shape != shape for leaf in leaves):
+        raise MixesError("its leaves have several shapes")
+    places = _Places(shape)
+    own = places.own
+    found: dict[Atom, Place] = dict.fromkeys(leaves, own)
+    places.follow(equations, found)
+    for atom in new_leaves:
+        if atom in found and (found[atom] != own or atom.shape != shape):
+            raise MixesError("its elements change places")
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Follows the elements of a leaf through equations.
+
+    Attributes:
+        shape: the shape of the leaf.
+    """
+
+    shape: tuple[Any, ...]
+
+    @property
+    def own(self) -> Place:
+        """The place of the leaf itself."""
+        return tuple(axis for axis, size in enumerate(self.shape) if size != 1)
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        """The lengths of the leaf's axes with more than one element."""
+        return tuple(self.shape[axis] for axis in self.own)
+
+    def follow(self, equations: Sequence[Equation], found: dict[Atom, Place]) -> None:
+        """Add the places of all results that depend on the leaf.
+
+        Raises:
+            MixesError: if an equation mixes elements.
+        """
+        for equation in equations:
+            if not any(atom in found for atom in equation.inputs):
+                continue
+            name = equation.primitive.name
+            if name == "custom_jvp_call":
+                self._follow_call(equation, found)
+                continue
+            rule = _RULES.get(name, self._elementwise if name in _ELEMENTWISE else None)
+            if rule is None:
+                raise MixesError(f"{name} mixes its elements")
+            place = rule(equation, found) if name in _ELEMENTWISE else rule(self, equation, found)
+            found.update(dict.fromkeys(equation.outputs, place))
+
+    def _follow_call(self, equation: Equation, found: dict[Atom, Place]) -> None:
+        closed, inliner = equation.params["call_jaxpr"], Inliner()
+        assert isinstance(closed, core.ClosedJaxpr)
+        constants = [Constant(const) for const in closed.consts]
+        outputs = inliner.inline(closed.jaxpr, constants, equation.inputs)
+        self.follow(inliner.equations, found)
+        pairs = zip(equation.outputs, outputs, strict=True)
+        found.update((output, found[inner]) for output, inner in pairs if inner in found)
+
+    def _elementwise(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        place = self._common(equation, found)
+        for atom in equation.inputs:
+            if atom in found:
+                if len(atom.shape) != len(equation.outputs[0].shape):
+                    raise MixesError(f"{equation.primitive.name} broadcasts it")
+                self._check(equation, place, [atom.shape[axis] for axis in place])
+        return place
+
+    def _common(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """The place that all dependent operands share."""
+        places = {found[atom] for atom in equation.inputs if atom in found}
+        if len(places) > 1:
+            raise MixesError(f"{equation.primitive.name} combines several elements of it")
+        (place,) = places
+        return place
+
+    def broadcast(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """New axes hold copies of each element."""
+        operand, target = equation.inputs[0], equation.params["broadcast_dimensions"]
+        place = tuple(target[axis] for axis in found[operand])
+        self._check(equation, place, [operand.shape[axis] for axis in found[operand]])
+        return place
+
+    def transpose(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """Axes change places."""
+        permutation = equation.params["permutation"]
+        return tuple(permutation.index(axis) for axis in found[equation.inputs[0]])
+
+    def slice(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """A slice takes whole copies of the leaf."""
+        params, place = equation.params, found[equation.inputs[0]]
+        strides = params["strides"] or (1,) * len(params["start_indices"])
+        for axis, size in zip(place, self.sizes, strict=True):
+            begin, end = params["start_indices"][axis], params["limit_indices"][axis]
+            whole = begin == 0 and end == equation.inputs[0].shape[axis]
+            if not whole and (_remainder(begin, size) or _remainder(end, size)):
+                raise MixesError("slice cuts it")
+            if strides[axis] != 1:
+                raise MixesError("slice skips elements of it")
+        return place
+
+    def split(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """A split into whole copies of the leaf."""
+        place, axis = found[equation.inputs[0]], equation.params["axis"]
+        if axis in place:
+            size = self.sizes[place.index(axis)]
+            if any(_remainder(part, size) for part in equation.params["sizes"]):
+                raise MixesError("split cuts it")
+        return place
+
+    def concatenate(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """Whole copies of the leaf in a row."""
+        place, axis = self._common(equation, found), equation.params["dimension"]
+        if axis in place:
+            size = self.sizes[place.index(axis)]
+            if any(_remainder(atom.shape[axis], size) for atom in equation.inputs):
+                raise MixesError("concatenate shifts its elements")
+        return place
+
+    def tile(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """Whole copies of the leaf in a row, along any axis."""
+        return found[equation.inputs[0]]
+
+    def stack(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """Copies of the leaf along a new axis."""
+        new = equation.params["axis"]
+        return tuple(axis + (axis >= new) for axis in self._common(equation, found))
+
+    def unstack(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """The parts along an axis that the leaf does not have."""
+        place, gone = found[equation.inputs[0]], equation.params["axis"]
+        if gone in place:
+            raise MixesError("unstack takes it apart")
+        return tuple(axis - (axis > gone) for axis in place)
+
+    def reduce(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """A reduction over axes that the leaf does not have."""
+        place, axes = found[equation.inputs[0]], equation.params["axes"]
+        if not set(axes).isdisjoint(place):
+            raise MixesError(f"{equation.primitive.name} sums its elements")
+        return tuple(axis - sum(other < axis for other in axes) for axis in place)
+
+    def squeeze(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """Axes of one element are dropped."""
+        place, axes = found[equation.inputs[0]], equation.params["dimensions"]
+        return tuple(axis - sum(other < axis for other in axes) for axis in place)
+
+    def reshape(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """An axis of the leaf is the last of those that are merged, or of those that it is split into."""
+        operand, result = equation.inputs[0].shape, equation.outputs[0].shape
+        target: dict[int, int] = {}
+        for before, after in _groups(operand, result):
+            own = [axis for axis in found[equation.inputs[0]] if axis in before]
+            last = [axis for axis in before if operand[axis] != 1][-1:]
+            last_after = [axis for axis in after if result[axis] != 1][-1:]
+            if own and (own != last or not last_after):
+                raise MixesError("reshape mixes its axes")
+            target.update(zip(own, last_after, strict=False))
+        place = tuple(target[axis] for axis in found[equation.inputs[0]])
+        if any(_remainder(result[axis], size) for axis, size in zip(place, self.sizes, strict=True)):
+            raise MixesError("reshape mixes its axes")
+        return place
+
+    def _check(self, equation: Equation, place: Place, sizes: Sequence[Any]) -> None:
+        if any(equation.outputs[0].shape[axis] != size for axis, size in zip(place, sizes, strict=True)):
+            raise MixesError(f"{equation.primitive.name} changes its shape")
+
+
+_RULES: dict[str, Callable[..., Place]] = {
+    "broadcast_in_dim": _Places.broadcast,
+    "transpose": _Places.transpose,
+    "slice": _Places.slice,
+    "split": _Places.split,
+    "concatenate": _Places.concatenate,
+    "squeeze": _Places.squeeze,
+    "stack": _Places.stack,
+    "tile": _Places.tile,
+    "unstack": _Places.unstack,
+    "reshape": _Places.reshape,
+    **dict.fromkeys(_REDUCTIONS, _Places.reduce),
+}
+
+
+def _remainder(number: Any, size: Any) -> bool:
+    """Whether a number is no multiple of a size, as far as is known of symbolic dimensions."""
+    try:
+        return bool(number % size != 0)
+    except Exception:  # jax.export decides some comparisons of symbolic dimensions, and raises for others.
+        return True
+
+
+def _groups(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[list[int], list[int]]]:
+    """The axes of two shapes of equal size in the smallest groups of equal size."""
+    ends = [[prod(shape[:count]) for count in range(len(shape) + 1)] for shape in (before, after)]
+    common = [size for size in dict.fromkeys(ends[0]) if size in ends[1]]
+    groups = []
+    for low, high in pairwise(common):
+        axes = [
+            [axis for axis in range(len(shape)) if low in ends_of[: axis + 1] and high in ends_of[axis + 1 :]]
+            for shape, ends_of in zip((before, after), ends, strict=True)
+        ]
+        groups.append((axes[0], axes[1]))
+    return groups

@@ -1,0 +1,97 @@
+"""Find how a loop can run over all steps at once: as a delay, a linear recurrence, or by Newton's method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import jax.numpy as jnp
+
+from rnnscan._messages import listing
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.analysis.linear import are_linear, is_linear
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.newton.cycle import Cycle
+from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
+from rnnscan.newton import Newton
+
+
+# The most leaves that depend on each other; their Jacobian has this many rows and columns at each element.
+LARGEST_BLOCK = 4
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A loop that runs over all steps at once.
+
+    Attributes:
+        kind: "delay": the new leaf does not depend on the leaf. "linear": one iteration is exact. "elementwise": by
+            Newton's method.
+        cycle: the loop.
+        newton: the options.
+    """
+
+    kind: Literal["delay", "linear", "elementwise"]
+    cycle: Cycle
+    newton: Newton
+
+
+def solved(cycle: Cycle, newton: Newton) -> Solved | None:
+    """How a loop runs over all steps at once; None if it runs step by step."""
+    if not cycle.depends:
+        return Solved("delay", cycle, newton)
+    if _why_not(cycle):
+        return None
+    if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves):
+        return Solved("linear", cycle, newton)
+    return Solved("elementwise", cycle, newton)
+
+
+def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
+    """Check that there are loops to solve, and that each loop of floats can be solved.
+
+    Args:
+        step: the step.
+        places: the place of each leaf of its carry that it changes.
+        newton: the options.
+
+    Raises:
+        ValueError: if not; it says what was found.
+    """
+    equations, found = step.program.equations, list[str]()
+    components = Components(equations, step.carry, step.new_carry)
+    solves = False
+    for members in components.members:
+        leaves, new_leaves = [step.carry[i] for i in members], [step.new_carry[i] for i in members]
+        own = [equation for equation in equations if components.has(members, equation)]
+        cycle = Cycle(tuple(own), tuple(leaves), tuple(new_leaves))
+        way = solved(cycle, newton)
+        solves = solves or (way is not None and way.kind == "elementwise")
+        its = " and ".join(f"carry{places[index]}" for index in members)
+        if len(members) == 1 and is_linear(own, leaves[0], new_leaves[0]):
+            found.append(f"{its} is linear")
+        elif way is not None:
+            found.append(f"{its} is {'a delay' if way.kind == 'delay' else way.kind}")
+        elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves):
+            raise ValueError(
+                f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {its}, where "
+                f"{_why_not(cycle)}. Leave `parallel` out to run it step by step."
+            )
+    if not solves:
+        raise ValueError(
+            f"scan: `parallel` solves nonlinear loops, and there is none; got {newton!r}, and "
+            f"{', '.join(found) or 'no carry of floats'}. Leave `parallel` out: linear loops need no iterations."
+        )
+
+
+def _why_not(cycle: Cycle) -> str:
+    """Why a loop is not elementwise; empty if it is."""
+    dtypes = sorted({str(leaf.dtype) for leaf in cycle.leaves})
+    if len(cycle.leaves) > LARGEST_BLOCK:
+        return f"{len(cycle.leaves)} leaves depend on each other, more than {LARGEST_BLOCK}"
+    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in cycle.leaves):
+        return f"its dtype is {listing(dtypes)}, not a real float"
+    try:
+        check_elementwise(cycle.equations, cycle.leaves, cycle.new_leaves)
+    except MixesError as error:
+        return str(error)
+    return ""

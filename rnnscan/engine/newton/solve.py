@@ -1,0 +1,173 @@
+"""Solve a loop over all steps of a chunk by Newton's method, or run it step by step where that does not converge.
+
+The unknowns are the leaves after each step, `h_t = f_t(h_{t-1})`. An iteration linearizes the system at the present
+states and solves it for a correction d, which is a linear recurrence:
+
+    d_t = J_t d_{t-1} + f_t(h_{t-1}) - h_t,    h_t <- h_t + d_t.
+
+A chunk has converged when no correction is larger than rounding, relative to the largest state so far at its element.
+The residual `f_t(h_{t-1}) - h_t` would not do: in a chaotic loop a residual of rounding belongs to a state far away,
+and the correction says how far.
+
+Source: Lim et al. 2024, "Parallelizing non-linear sequential models over the sequence length"; Danieli et al. 2025,
+"ParaRNN: Unlocking Parallel Training of Nonlinear RNNs for Large Language Models".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan._varying import vary, varying
+from rnnscan.engine.fission.execute.chunked_scan import before_each
+from rnnscan.engine.newton.affine import Vector, affine_scan
+from rnnscan.engine.newton.cycle import Cycle
+from rnnscan.newton import Newton
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Runs a loop over a chunk of steps.
+
+    Attributes:
+        cycle: the loop.
+        axes: for each value of `cycle.reads`, 0 if it is stacked over the steps, else None.
+        newton: the options; None if the loop is linear, so that one iteration solves it.
+        reverse: whether the steps run from the last to the first.
+        unroll: of the loop that runs step by step.
+    """
+
+    cycle: Cycle
+    axes: tuple[int | None, ...]
+    newton: Newton | None
+    reverse: bool
+    unroll: int | bool
+
+    def solve(self, start: Sequence[Any], others: Sequence[Any], steps: int) -> tuple[Vector, Any, Any]:
+        """The leaves after each step, with derivatives.
+
+        Args:
+            start: the leaves before the first step to run.
+            others: the values of `cycle.reads`.
+            steps: the number of steps.
+
+        Returns:
+            The leaves after each step, the number of iterations, and whether the steps ran one by one.
+        """
+
+        @jax.custom_jvp
+        def solved(start: Vector, others: list[Any]) -> tuple[Vector, Any, Any]:
+            return self._solve(start, others, steps)
+
+        @solved.defjvp
+        def differentiate(primals: Any, tangents: Any) -> Any:
+            # The derivative reads the solution of the same function, so that it has derivatives itself.
+            after, iterations, fell_back = solved(*primals)
+            moved = self._tangents(primals, tangents, after)
+            counts = [jnp.zeros(jnp.shape(count), jax.dtypes.float0) for count in (iterations, fell_back)]
+            return (after, iterations, fell_back), (moved, *counts)
+
+        return solved(list(start), list(others))
+
+    def _solve(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+        if self.newton is None:
+            after, iterations, converged = self._solve_linear(start, others, steps)
+        else:
+            after, iterations, worst = self._iterate(self.newton, start, others, steps)
+            converged = worst <= 1
+        after = lax.cond(converged, lambda: after, lambda: self._step_by_step(start, others, steps))
+        return after, iterations, ~converged
+
+    def _solve_linear(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+        """The solution, the number of iterations, and whether all of it is finite.
+
+        The product of many steps may overflow where no step does, and infinity times zero is NaN.
+        """
+        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
+        terms, jacobian = self._at_all_steps(zeros, others, through_stops=True)
+        after, _ = affine_scan(jacobian, terms, start, reverse=self.reverse)
+        finite = reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in after))
+        return [leaf.astype(own.dtype) for leaf, own in zip(after, start, strict=True)], jnp.int32(1), finite
+
+    def _iterate(self, newton: Newton, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+        """The solution, the number of iterations, and the largest correction in units of the tolerance."""
+        tolerance = _tolerance(newton, start)
+
+        def unfinished(state: Any) -> Any:
+            _, count, worst = state
+            # Nothing comes back from infinity or NaN.
+            return (count < newton.max_iterations) & (worst > 1) & (worst < jnp.inf)
+
+        def iterate(state: Any) -> Any:
+            after, count, worst = state
+            before = self._before(after, start)
+            new, jacobian = self._at_all_steps(before, others, through_stops=True)
+            wide = [leaf.astype(_wide(leaf)) for leaf in after]
+            residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
+            sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
+            matrix = [[entry.astype(_wide(entry)) for entry in row] for row in jacobian]
+            zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
+            corrections, largest = affine_scan(matrix, residual, zeros, sizes, reverse=self.reverse)
+            assert largest is not None
+            ratios = [
+                jnp.max(jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny), initial=0)
+                for correction, size in zip(corrections, largest, strict=True)
+            ]
+            moved = [(leaf + own).astype(old.dtype) for leaf, own, old in zip(wide, corrections, after, strict=True)]
+            return moved, count + 1, reduce(jnp.maximum, ratios).astype(worst.dtype)
+
+        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *others]))
+        guess = vary(self._repeated(start, steps), axes)
+        count, worst = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0]))), axes)
+        return lax.while_loop(unfinished, iterate, (guess, count, worst))
+
+    def _repeated(self, start: Vector, steps: int) -> Vector:
+        return [jnp.broadcast_to(leaf, (steps, *leaf.shape)) for leaf in start]
+
+    def _before(self, after: Vector, start: Sequence[Any]) -> Vector:
+        pairs = zip(after, start, strict=True)
+        return [before_each(leaf, own, reverse=self.reverse) for leaf, own in pairs]
+
+    def _at_all_steps(self, before: Vector, others: list[Any], *, through_stops: bool) -> Any:
+        def at_step(carry: list[Any], *others: Any) -> Any:
+            return self.cycle.with_jacobian(carry, others, through_stops=through_stops)
+
+        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
+
+    def _step_by_step(self, start: Vector, others: list[Any], steps: int) -> Vector:
+        stacked = [own for own, axis in zip(others, self.axes, strict=True) if axis == 0]
+
+        def step(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
+            taken = iter(given)
+            whole = [next(taken) if axis == 0 else own for own, axis in zip(others, self.axes, strict=True)]
+            new = self.cycle.step(carry, whole)
+            return new, new
+
+        return lax.scan(step, start, stacked, length=steps, reverse=self.reverse, unroll=self.unroll)[1]
+
+    def _tangents(self, primals: Any, tangents: Any, after: Vector) -> Vector:
+        """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""
+        (start, others), (start_tangents, others_tangents) = primals, tangents
+        before = self._before(after, start)
+
+        def new_leaves(*others: Any) -> list[Any]:
+            return jax.vmap(lambda carry, *own: self.cycle.step(carry, own), in_axes=(0, *self.axes))(before, *others)
+
+        _, terms = jax.jvp(new_leaves, others, others_tangents)
+        _, jacobian = self._at_all_steps(before, others, through_stops=False)
+        return affine_scan(jacobian, terms, start_tangents, reverse=self.reverse)[0]
+
+
+def _tolerance(newton: Newton, leaves: Vector) -> float:
+    if newton.tolerance is not None:
+        return newton.tolerance
+    return max(float(jnp.finfo(leaf.dtype).eps) ** 0.75 for leaf in leaves)
+
+
+def _wide(leaf: Any) -> Any:
+    """The dtype that corrections are computed in."""
+    return jnp.promote_types(leaf.dtype, jnp.float32)
