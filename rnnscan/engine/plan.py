@@ -111,6 +111,7 @@ class Plan:
     def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
         chosen = None if self.memory is None else self.memory.chunk
+        step = self.step if keep_all_carries else self.step.keeping_parts()
         return ScanPlan(
-            self.step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries, self.call.parallel
+            step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries, self.call.parallel
         )

@@ -3,7 +3,7 @@
 The tests compare them with the residuals of `jax.vjp` for every cell of the library.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from math import prod
@@ -112,7 +112,9 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
     yield from _stacks("carry", step.carry, plan.recomputed_carries, length // plan.chunk)
     yield from _stacks("y", step.y, plan.repeated_ys, length)
     yield from _stacks("x", step.x, range(len(step.x)), length)
-    yield from _named(step, range(len(step.kept)), length)
+    yield from _named(step, range(len(step.kept_labels)), length)
+    for part, leaf in zip(step.kept[len(step.kept_labels) :], step.parts, strict=True):
+        yield from _stacks("carry", {leaf: part}, [leaf], length)
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,9 @@ def _constants(constants: Iterable[Any]) -> Iterator[Kept]:
         yield Kept("constant", constant, 1, prod(jnp.shape(constant)) * int(jnp.result_type(constant).itemsize))
 
 
-def _stacks(source: Source, leaves: Sequence[Any], which: Iterable[int], times: int) -> Iterator[Kept]:
+def _stacks(
+    source: Source, leaves: Sequence[Any] | Mapping[int, Any], which: Iterable[int], times: int
+) -> Iterator[Kept]:
     for index in which:
         leaf = leaves[index]
         yield Kept(source, index, times, times * prod(leaf.shape) * int(leaf.dtype.itemsize))

@@ -11,7 +11,7 @@ from fuzz.random_cells import FEATURES
 
 
 # The fewest seeds in which every feature occurs.
-FEW = (237, 76, 138, 156, 52, 30, 224, 278, 215, 17, 239, 34, 200, 22, 42, 92, 6)
+FEW = (138, 153, 224, 32, 285, 30, 233, 123, 68, 170, 239, 45, 44, 251, 257, 25)
 CELLS_OF_A_TEST = 10
 
 

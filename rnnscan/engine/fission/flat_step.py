@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.fission.program import Atom, Program, Value, needed, read
 from rnnscan.engine.fission.trace import Inliner
 from rnnscan.naming import Names
@@ -19,12 +20,13 @@ class FlatStep:
     It does not hold these arrays: the backward pass lives on in JAX's caches, and must not hold a trace through them.
 
     Attributes:
-        program: `(constants, x, carry) -> (new carry, y and kept named values)`.
+        program: `(constants, x, carry) -> (new carry, y and kept values)`.
         y_size: number of leaves of y.
         changing: positions of the carry leaves that the step changes.
         unchanged: positions of the others. They are the last constants, so that they are not kept at each step.
         named: the values that carry a name, by position in `Names`. A name within a vmap or a branch has none.
-        kept_labels: the labels of the kept values, in their order.
+        kept_labels: the labels of the kept values that have names, in their order. These come first.
+        parts: for each other kept value the position in `carry` of the leaf that it is a part of.
     """
 
     program: Program
@@ -33,6 +35,7 @@ class FlatStep:
     unchanged: tuple[int, ...]
     named: Mapping[int, Atom]
     kept_labels: tuple[str, ...] = ()
+    parts: tuple[int, ...] = ()
 
     @property
     def constants(self) -> tuple[Value, ...]:
@@ -61,7 +64,7 @@ class FlatStep:
 
     @property
     def kept(self) -> tuple[Atom, ...]:
-        """The named values to keep."""
+        """The values to keep: named ones, and parts of the carry."""
         return self.program.stacked[self.y_size :]
 
     @cached_property
@@ -92,10 +95,16 @@ class FlatStep:
             kept_labels=tuple(labels.values()),
         )
 
+    def keeping_parts(self) -> "FlatStep":
+        """The step with the parts of its carry that are kept in place of whole leaves among its outputs."""
+        program = self.program
+        parts = parts_to_keep(program.equations, program.carry, program.new_carry, self.kept)
+        return replace(self, program=replace(program, stacked=(*program.stacked, *parts)), parts=tuple(parts.values()))
+
     def returning_saved(self) -> "FlatStep":
         """The step whose y is followed by the values that it keeps, and the carry before it."""
         ys = (*self.program.stacked, *self.carry)
-        return replace(self, program=replace(self.program, stacked=ys), y_size=len(ys), kept_labels=())
+        return replace(self, program=replace(self.program, stacked=ys), y_size=len(ys), kept_labels=(), parts=())
 
     def restored(
         self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any], kept: Sequence[Any]

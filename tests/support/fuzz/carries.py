@@ -184,6 +184,24 @@ class _Scattered(Carry, name="scattered to"):
         return slot.set(value) if draw.chance(0.5) else slot.add(value)
 
 
+class _ReadByIndex(Carry, name="read by index"):
+    """A memory of eight slots. A slot is read, and a slot is set or added to."""
+
+    def initial(self, random, batch, width):
+        return jnp.asarray(random.normal(size=(batch, 8, width)) / 2)
+
+    def read(self, draw, carry):
+        if draw.chance(0.5):
+            draw.add(carry[jnp.arange(draw.batch), draw.index(8)], free=False)
+        else:
+            draw.add(lax.dynamic_index_in_dim(carry, draw.index(8)[0], axis=1, keepdims=False), free=False)
+
+    def next(self, draw, carry):
+        value = jnp.tanh(draw.value(carry.shape[2]))
+        slot = carry.at[jnp.arange(draw.batch), draw.index(8)]
+        return slot.set(value) if draw.chance(0.5) else slot.add(value)
+
+
 class _Passed(Carry, name="passed unchanged"):
     def next(self, draw, carry):
         return carry

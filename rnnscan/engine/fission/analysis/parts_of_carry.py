@@ -1,0 +1,46 @@
+"""Parts of a carry that a step reads by index, to be kept in place of the whole.
+
+    rows = table[indices],  table' = table.at[indices].add(f(rows, x))
+
+If the rows are known at every step, the table follows from its start by a linear recurrence, and need not be kept.
+"""
+
+from collections.abc import Collection, Sequence
+
+from rnnscan.engine.fission.analysis.linear import linearly_recomputable
+from rnnscan.engine.fission.program import Atom, Equation, Value, nominal_size, total_bytes
+
+
+_READS = frozenset({"gather", "dynamic_slice"})
+# Keeping a table before each step is a copy of it. What is read costs as much for its bytes, and its recurrence some
+# operations for each element written: a quarter is far from either.
+_LARGEST_PART = 1 / 4
+
+
+def parts_to_keep(
+    equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom], known: Collection[Atom]
+) -> dict[Value, int]:
+    """Find the parts of carry leaves that are kept in place of the leaves.
+
+    Args:
+        equations: one step, in order.
+        carry: its carry.
+        new_carry: its new carry.
+        known: values that are kept already.
+
+    Returns:
+        Part -> the position in `carry` of its leaf.
+    """
+    unknown = [equation for equation in equations if not {*equation.outputs} <= {*known}]
+    parts: dict[Value, int] = {}
+    for index, leaf in enumerate(carry):
+        reads = [equation for equation in unknown if equation.primitive.name in _READS and equation.inputs[0] is leaf]
+        read = [equation.outputs[0] for equation in reads]
+        if not reads or nominal_size(leaf.shape) == 1 or total_bytes(read) > _LARGEST_PART * leaf.nbytes:
+            continue
+        others = [equation for equation in unknown if equation not in reads]
+        if index in linearly_recomputable(others, carry, new_carry, candidates=[index]) and not (
+            linearly_recomputable(unknown, carry, new_carry, candidates=[index])
+        ):
+            parts |= dict.fromkeys(read, index)
+    return parts
