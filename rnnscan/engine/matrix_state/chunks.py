@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -115,31 +116,25 @@ def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks
     """Chunks with a decay `(..., C, K)` for each key."""
     steps = decay.shape[-2]
     time = lax.iota(int, steps)
-    from_start = to_end = lax.full_like(decay, 1)  # Of blocks of one step.
-    whole = decay
-    scores: list[list[Any]] = [[0 for _ in keys] for _ in queries]
-    size = 1
-    while size < steps:
-        second = time // size % 2 == 1
-        crosses = second[:, None] & ~second & ((time // (2 * size))[:, None] == time // (2 * size))
-        for row, query in zip(scores, queries, strict=True):
-            for place, key in enumerate(keys):
-                products = _matmul(query * from_start, _transposed(key * to_end))
-                row[place] = row[place] + jnp.where(crosses, products, 0)
-        first, last = (whole[..., half::2, :] for half in (0, 1))
-        ones = lax.full_like(first, 1)
-        from_start = _scaled(from_start, [ones, first])
-        to_end = _scaled(to_end, [last, ones])
-        whole = first * last
-        size *= 2
-    return _Chunks(from_start, to_end, whole, scores)
 
+    # A loop over the sizes of blocks compiles in half the time of a program with all of them.
+    def join_blocks(blocks: tuple[Any, Any, Any, Any], size: Any) -> tuple[tuple[Any, Any, Any, Any], None]:
+        from_start, to_end, whole, scores = blocks
+        second = (time & size != 0)[:, None]
+        crosses = second & (time & size == 0) & ((time[:, None] ^ time) < 2 * size)
+        products = [[_matmul(query * from_start, _transposed(key * to_end)) for key in keys] for query in queries]
+        scores = jax.tree.map(lambda so_far, product: so_far + jnp.where(crosses, product, 0), scores, products)
+        twice = jnp.concatenate([whole, whole], -2)
+        before, after = (lax.dynamic_slice_in_dim(twice, first, steps, -2) for first in (steps - size, size))
+        from_start = jnp.where(second, from_start * before, from_start)
+        to_end = jnp.where(second, to_end, to_end * after)
+        return (from_start, to_end, whole * jnp.where(second, before, after), scores), None
 
-def _scaled(products: Any, halves: Sequence[Any]) -> Any:
-    """The products of steps `(..., C, K)`, times a factor `(..., blocks, K)` for each half of a block."""
-    factors = jnp.stack(halves, -2)[..., None, :]
-    blocks = products.reshape(*factors.shape[:-2], -1, products.shape[-1])
-    return (blocks * factors).reshape(products.shape)
+    ones = lax.full_like(decay, 1)  # Of blocks of one step.
+    none = [[jnp.zeros_like(query @ _transposed(key)) for key in keys] for query in queries]
+    sizes = 1 << lax.iota(int, steps.bit_length() - 1)
+    (from_start, to_end, whole, scores), _ = lax.scan(join_blocks, (ones, ones, decay, none), sizes)
+    return _Chunks(from_start, to_end, whole[..., :1, :], scores)
 
 
 def _cut(leaf: Any, chunk: int, filling: float = 0) -> Any:
