@@ -112,6 +112,4 @@ class Plan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
         chosen = None if self.memory is None else self.memory.chunk
         step = self.step if keep_all_carries else self.step.keeping_parts()
-        return ScanPlan(
-            step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries, self.call.parallel
-        )
+        return ScanPlan(step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries, self.call.parallel)
