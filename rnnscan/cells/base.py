@@ -42,6 +42,8 @@ class Cell:
     parameter_options: ClassVar[tuple[str, ...]] = ()
     # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry in the recurrent product.
     takes_recurrent_mask: ClassVar[bool] = False
+    # Whether each unit reads a feature of its own, so that D must be H.
+    one_feature_per_unit: ClassVar[bool] = False
     # The spatial axes of x, between the batch and the features.
     input_axes: ClassVar[Any] = ()
 
@@ -86,9 +88,10 @@ class Cell:
             A dictionary of arrays of `param_dtype`. The cell's docstring lists their names and shapes.
 
         Raises:
-            ValueError: if `input_size` is not at least 1.
+            ValueError: if `input_size` is not at least 1, or does not fit `hidden_size`.
         """
         checks.check_size(self._title, "input_size", input_size)
+        self._check_features(input_size)
         return self._make(key, input_size)
 
     def initial_carry(self, x: Num[Array, "*batch features"]) -> tuple[Array, ...]:
@@ -145,9 +148,15 @@ class Cell:
         return cast_params, (first, *rest), _cast(x, dtype)
 
     def _check_params(self, params: Any) -> int:
-        return checks.check_params(
+        input_size = checks.check_params(
             self._title, f"{self.hidden_size} units", self._shapes(), params, likely_cause=self._likely_cause
         )
+        self._check_features(input_size)
+        return input_size
+
+    def _check_features(self, input_size: int) -> None:
+        if self.one_feature_per_unit:
+            checks.check_one_feature_per_unit(self._title, self.hidden_size, input_size)
 
     def _likely_cause(self, params: Any) -> str:
         for option in self.parameter_options:

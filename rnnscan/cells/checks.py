@@ -65,6 +65,15 @@ def check_params(
     raise ValueError(f"{cell}: the parameters of {of_what} must be {expected}; got {got}. {likely_cause(params)}")
 
 
+def check_one_feature_per_unit(cell: str, hidden_size: int, input_size: int) -> None:
+    """Check that the input has as many features as the cell has units, where each unit reads a feature of its own."""
+    if input_size != hidden_size:
+        raise ValueError(
+            f"{cell}: the input must have as many features as `hidden_size`, {hidden_size}; got {input_size}. Project "
+            "the input first, or set hidden_size to its size."
+        )
+
+
 def check_input(cell: str, expected: tuple[Any, ...], x: Any) -> None:
     """Check the features of one step's input, and its axes if the cell has spatial ones.
 

@@ -15,6 +15,10 @@ from rnnscan.cells.matrix_state import MatrixStateCell, read, rms_norm, write
 from rnnscan.naming import name
 
 
+# Added to the squared length of q and of k, so that the gradient at 0 is finite.
+_LEAST_SQUARE = 1e-6
+
+
 @dataclass(frozen=True, repr=False)
 class DeltaNet(MatrixStateCell):
     """DeltaNet: linear attention by the delta rule, which replaces the value of a key. Each head computes
@@ -60,7 +64,8 @@ class DeltaNet(MatrixStateCell):
         ((5, 2, 3, 3), (5, 6))
 
     Source: Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule over Sequence Length", section 2.2,
-    where S is the transpose, and the layer of its "DeltaNet Transformer". 1e-6 is that of the authors' code.
+    where S is the transpose, and the layer of its "DeltaNet Transformer". The 1e-6 in |z|, the length of q and k, is
+    that of the authors' code, and is not `epsilon`.
     """
 
     names: ClassVar[tuple[str, ...]] = ("projected", "change", "read")
@@ -105,4 +110,4 @@ class DeltaNet(MatrixStateCell):
 def _unit(z: Array) -> Array:
     """Divide the last axis by its length, in at least float32."""
     wide = z.astype(jnp.promote_types(z.dtype, jnp.float32))
-    return wide * lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + 1e-6)
+    return wide * lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + _LEAST_SQUARE)

@@ -64,6 +64,7 @@ class RGLRU(InputKernelCell):
 
     carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
     names: ClassVar[tuple[str, ...]] = ("gates",)
+    one_feature_per_unit: ClassVar[bool] = True
 
     _: KW_ONLY
     heads: int = 1
@@ -82,7 +83,6 @@ class RGLRU(InputKernelCell):
             )
 
     def _make(self, key: Array, input_size: int) -> Params:
-        self._check_width(input_size)
         kernel_key, bias_key, decay_key = jax.random.split(key, 3)
         units, dtype = self.hidden_size, self.param_dtype
         low, high = self.decay_range
@@ -109,18 +109,6 @@ class RGLRU(InputKernelCell):
         update = _sqrt(-jnp.expm1(2 * log_decay)) * (input_gate * x)
         hidden = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
         return (hidden,), hidden.astype(x.dtype)
-
-    def _check_width(self, input_size: int) -> None:
-        if input_size != self.hidden_size:
-            raise ValueError(
-                f"RGLRU: the input must have as many features as there are units, {self.hidden_size}; got "
-                f"{input_size}. Project the input first, or set hidden_size to its size."
-            )
-
-    def _check_params(self, params: Any) -> int:
-        input_size = super()._check_params(params)
-        self._check_width(input_size)
-        return input_size
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         head = self.hidden_size // self.heads

@@ -64,6 +64,7 @@ class S6(Cell):
 
     carry_names: ClassVar[tuple[str, ...]] = ("state",)
     names: ClassVar[tuple[str, ...]] = ("projected",)
+    one_feature_per_unit: ClassVar[bool] = True
     output_part: ClassVar[int | None] = None
 
     _: KW_ONLY
@@ -84,7 +85,6 @@ class S6(Cell):
         return -(-self.hidden_size // 16) if self.rank is None else self.rank
 
     def _make(self, key: Array, input_size: int) -> Params:
-        self._check_width(input_size)
         *block_keys, step_key, bias_key = jax.random.split(key, 5)
         units, dtype, bound = self.hidden_size, self.param_dtype, self._rank**-0.5
         shapes = [(units, columns) for columns in (self._rank, self.state_size, self.state_size)]
@@ -118,18 +118,6 @@ class S6(Cell):
         state = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
         found = jnp.einsum("...hs,...s->...h", state.astype(wide), read.astype(wide))
         return (state,), (found + weights["skip"] * x).astype(x.dtype)
-
-    def _check_width(self, input_size: int) -> None:
-        if input_size != self.hidden_size:
-            raise ValueError(
-                f"S6: the input must have as many features as there are channels, {self.hidden_size}; got "
-                f"{input_size}. Project the input first, or set hidden_size to its size."
-            )
-
-    def _check_params(self, params: Any) -> int:
-        input_size = super()._check_params(params)
-        self._check_width(input_size)
-        return input_size
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         units = self.hidden_size

@@ -289,7 +289,7 @@ REFUSED = {
         cells.Mamba2(4, step_range=(0.2, 0.1))
     ),
     r"^S6: `state_size` must be an int of at least 1; got 0\.": lambda: cells.S6(4, state_size=0),
-    r"^S6: the input must have as many features as there are channels, 4; got 3\.": lambda: cells.S6(4).init(
+    r"^S6: the input must have as many features as `hidden_size`, 4; got 3\.": lambda: cells.S6(4).init(
         jax.random.key(0), 3
     ),
 }

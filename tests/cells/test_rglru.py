@@ -18,19 +18,19 @@ def sigmoid(z):
 
 def paper(params, carry, xs, *, c=8.0):
     """Equations 1 to 4, with the power and the square root as they stand, and dense gate kernels of mostly zeros."""
-    (h,) = carry
     head = params["kernel"].shape[1]
     kernel_r = block_diag(*params["kernel"][:, :, :head])
     kernel_i = block_diag(*params["kernel"][:, :, head:])
-    bias_r, bias_i = jnp.split(params.get("bias", jnp.zeros(2 * h.shape[-1])), 2)
-    hs = []
-    for x in xs:
+    bias_r, bias_i = jnp.split(params.get("bias", jnp.zeros(2 * carry[0].shape[-1])), 2)
+
+    def step(carry, x):
         r = sigmoid(x @ kernel_r + bias_r)
         i = sigmoid(x @ kernel_i + bias_i)
         a = sigmoid(params["decay"]) ** (c * r)
-        h = a * h + jnp.sqrt(1 - a**2) * (i * x)
-        hs.append(h)
-    return (h,), jnp.stack(hs)
+        h = a * carry[0] + jnp.sqrt(1 - a**2) * (i * x)
+        return (h,), h
+
+    return jax.lax.scan(step, carry, xs)
 
 
 @pytest.mark.usefixtures("x64")
@@ -105,11 +105,11 @@ def test_what_does_not_fit_is_refused():
     for decay_range in ((0.9, 0.1), (0.5, 1.0), (0.0, 0.5)):
         with pytest.raises(ValueError, match=r"^RGLRU: `decay_range` must be a tuple of two ascending numbers"):
             RGLRU(4, decay_range=decay_range)
-    with pytest.raises(ValueError, match=r"^RGLRU: the input must have as many features as there are units, 4; got 3"):
+    with pytest.raises(ValueError, match=r"^RGLRU: the input must have as many features as `hidden_size`, 4; got 3"):
         RGLRU(4).init(jax.random.key(0), 3)
     cell = RGLRU(4)
     params = cell.init(jax.random.key(0), 4)
-    with pytest.raises(ValueError, match=r"^RGLRU: the input must have as many features as there are units, 4; got 3"):
+    with pytest.raises(ValueError, match=r"^RGLRU: the input must have as many features as `hidden_size`, 4; got 3"):
         cell({**params, "decay": jnp.ones(3)}, (jnp.ones((2, 4)),), jnp.ones((2, 3)))
     with pytest.raises(ValueError, match=r"^RGLRU: one step's input must be \(N, 4\)"):
         cell(params, (jnp.ones((2, 4)),), jnp.ones((2, 3)))
