@@ -11,6 +11,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 
+# Links to notebooks, as they work in the checkout and on GitHub.
+NOTEBOOK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # Elements that a browser loads with the page. Links that a reader follows may go anywhere.
 LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
 
@@ -56,6 +58,11 @@ def outputs_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def fenced(text: str, language: str) -> str:
     """A block of code, or of its printed output."""
     return f"```{language}\n{text.rstrip()}\n```"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Lead links to notebooks to their pages."""
+    return NOTEBOOK.sub(r"](notebooks/\1.md)", markdown)
 
 
 def on_post_build(*, config: Any) -> None:
