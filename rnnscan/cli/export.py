@@ -1,5 +1,6 @@
 """`rnnscan export`: a trained language model, or a function of a module, as a folder that runs without its code."""
 
+import inspect
 import json
 import shlex
 import warnings
@@ -16,11 +17,9 @@ from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import describe
 from rnnscan.cli.modules import import_attribute
 from rnnscan.cli.options import print_warning, readable_errors
+from rnnscan.export.save import PLATFORMS
 from rnnscan.train import RunDirectory, TrainConfig, begin_language_model, export_language_model
 from rnnscan.train.text_run import config_file, read_run
-
-
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 class Quantize(StrEnum):
@@ -117,11 +116,12 @@ def _restored(checkpoint: Path) -> tuple[TrainConfig, Any]:
 
 def _arguments(spec: str, given: Any) -> dict[str, Any]:
     """What the function of SPEC returned, as arguments of `save`."""
-    names = ("fn", "params", "inputs", "platforms", "dynamic")
-    if isinstance(given, tuple) and 3 <= len(given) <= len(names):
-        return dict(zip(names, given, strict=False))
-    known = {*names, "cell", "store", "vocabulary"}
-    if isinstance(given, Mapping) and set(names[:3]) <= set(given) <= known:
+    _, *parameters = inspect.signature(rs.export.save).parameters.values()
+    in_order = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    needed = [one.name for one in parameters if one.default is one.empty]
+    if isinstance(given, tuple) and len(needed) <= len(given) <= len(in_order):
+        return dict(zip(in_order, given, strict=False))
+    if isinstance(given, Mapping) and set(needed) <= set(given) <= {one.name for one in parameters}:
         return dict(given)
     shown = f"a tuple of {len(given)}" if isinstance(given, tuple) else describe(given)
     shown = f"a dictionary of {', '.join(map(repr, given))}" if isinstance(given, Mapping) else shown

@@ -22,6 +22,9 @@ from rnnscan.export.vocabulary import Vocabulary, check_vocabulary
 from rnnscan.export.vocabulary import dump as dump_vocabulary
 
 
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
 def save(
     path: str | Path,
     fn: Callable[..., Any],
@@ -132,9 +135,8 @@ def save(
 
 
 def _check_platforms(platforms: Sequence[str]) -> None:
-    known = ("cpu", "cuda", "rocm", "tpu")
-    if isinstance(platforms, str) or not platforms or not set(platforms) <= set(known):
-        raise ValueError(f"export.save: `platforms` must be some of {known}; got {platforms!r}.")
+    if isinstance(platforms, str) or not platforms or not set(platforms) <= set(PLATFORMS):
+        raise ValueError(f"export.save: `platforms` must be some of {PLATFORMS}; got {platforms!r}.")
 
 
 def _stream(steps: Steps | None, programs: dict[str, Program], words: Vocabulary | None) -> Stream | None:

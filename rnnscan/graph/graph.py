@@ -16,6 +16,7 @@ from rnnscan.graph.names import Directory, Name, Operand, complete, operand
 from rnnscan.graph.node import Captured, Node, SubgraphIO, nodes_of
 from rnnscan.graph.run import GraphFunction
 from rnnscan.graph.signature import Signature
+from rnnscan.graph.slices import ids_between, io_of
 from rnnscan.graph.structure import structure_of
 from rnnscan.graph.text import as_text
 from rnnscan.memory import Memory
@@ -163,15 +164,9 @@ class Graph:
             >>> graph.path(inputs=["cos.1"], outputs=["sin.1"])
             [1]
         """
-        stops = {self.value(name, "path") for name in _each("path", "inputs", inputs)}
-        open_values = {self.value(name, "path") for name in _each("path", "outputs", outputs)} - stops
-        found = []
-        for node_id in range(len(self.program.equations) - 1, -1, -1):
-            equation = self.program.equations[node_id]
-            if not open_values.isdisjoint(equation.outputs):
-                found.append(node_id)
-                open_values.update(atom for atom in equation.inputs if isinstance(atom, Value) and atom not in stops)
-        return found[::-1]
+        stops = [self.value(name, "path") for name in _each("path", "inputs", inputs)]
+        wanted = [self.value(name, "path") for name in _each("path", "outputs", outputs)]
+        return ids_between(self.program.equations, stops, wanted)
 
     def subgraph_io(self, ids: Iterable[int]) -> SubgraphIO:
         """What a part of the graph reads from outside, and what it makes that is read outside or returned.
@@ -192,18 +187,8 @@ class Graph:
             >>> graph.subgraph_io([1])
             SubgraphIO(inputs=(Name(base='cos', version=1),), outputs=(Name(base='sin', version=1),))
         """
-        inside = sorted(set(self.checked_ids("subgraph_io", ids)))
-        within = set(inside)
-        made = [name for node_id in inside for name in self.nodes[node_id].outputs]
-        read = dict.fromkeys(name for node_id in inside for name in self.nodes[node_id].inputs)
-        own, returned = set(made), set(self.outputs.values())
-        consumers = self.consumers()
-        return SubgraphIO(
-            inputs=tuple(name for name in read if isinstance(name, Name) and name not in own),
-            outputs=tuple(
-                name for name in made if name in returned or any(reader not in within for reader, _ in consumers[name])
-            ),
-        )
+        part = [self.nodes[node_id] for node_id in sorted(set(self.checked_ids("subgraph_io", ids)))]
+        return io_of(part, self.outputs.values(), self.consumers())
 
     def checked_ids(self, function: str, ids: Iterable[int]) -> list[int]:
         """The ids of nodes, if there are such nodes.

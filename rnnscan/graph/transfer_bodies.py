@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from rnnscan.graph.bodies import BODIES, graph_of_body
+from rnnscan.graph.bodies import BODIES, carry_of_scan, graph_of_body, program_of_body
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name
 from rnnscan.graph.node import Node
@@ -87,12 +87,5 @@ def _carry(node: Node) -> list[tuple[int, int]]:
         return [(first - len(node.outputs) + index, first + index) for index in range(len(node.outputs))]
     if node.operation != "scan":
         return []
-    body = graph_of_body(node.params["jaxpr"])
-    scanned = sum(
-        len(outer.shape) > len(inner.shape) for outer, inner in zip(node.input_types, body.program.known, strict=True)
-    )
-    carries = sum(
-        len(outer.shape) == len(inner.shape)
-        for outer, inner in zip(node.output_types, body.program.stacked, strict=True)
-    )
-    return [(first - scanned - carries + index, first + index) for index in range(carries)]
+    carry = carry_of_scan(program_of_body(node.params["jaxpr"]), node.input_types, node.output_types)
+    return [(place, first + index) for index, place in enumerate(carry)]

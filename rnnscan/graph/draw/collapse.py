@@ -81,6 +81,11 @@ def _titles(groups: Iterable[Sequence[Box]], depth: int) -> Iterator[str]:
 def _quotient(diagram: Diagram, groups: Sequence[Sequence[Box]], titles: Sequence[str]) -> Diagram:
     pairs = list(zip(groups, titles, strict=True))
     joined = [_group(f"g{number}", group, title) for number, (group, title) in enumerate(pairs) if len(group) > 1]
+    return _with_joined(diagram, joined)
+
+
+def _with_joined(diagram: Diagram, joined: Sequence[Box]) -> Diagram:
+    """The diagram with joined boxes, each in the place of its first member."""
     of = {member: box.id for box in joined for member in box.members}
     at = {box.members[0]: box for box in joined}
     boxes = [at.get(box.id, box) for box in diagram.boxes if box.id not in of or box.id in at]
@@ -136,13 +141,9 @@ def _with_ends_joined(diagram: Diagram) -> Diagram:
         neighbours[arrow.target].add(arrow.source)
     alike: dict[Hashable, list[Box]] = defaultdict(list)
     for box in diagram.boxes:
-        if box.role in ("argument", "result"):
+        if box.is_given:
             alike[box.role, box.kind, frozenset(neighbours[box.id])].append(box)
-    joined = [_ends(group) for group in alike.values() if len(group) > 1]
-    of = {member: box.id for box in joined for member in box.members}
-    at = {box.members[0]: box for box in joined}
-    boxes = [at.get(box.id, box) for box in diagram.boxes if box.id not in of or box.id in at]
-    return Diagram(tuple(boxes), tuple(_joined_arrows(diagram.arrows, lambda box: of.get(box, box))))
+    return _with_joined(diagram, [_ends(group) for group in alike.values() if len(group) > 1])
 
 
 def _ends(members: Sequence[Box]) -> Box:

@@ -37,6 +37,11 @@ class Box:
     members: tuple[str, ...] = ()
     name: str = ""
 
+    @property
+    def is_given(self) -> bool:
+        """Whether it stands for arguments or results."""
+        return self.role in ("argument", "result")
+
 
 @dataclass(frozen=True)
 class Arrow:

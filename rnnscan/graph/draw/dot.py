@@ -36,8 +36,8 @@ def to_dot(diagram: Diagram, direction: str, title: str) -> str:
 
 def _lines(diagram: Diagram) -> Iterator[str]:
     for box in diagram.boxes:
-        colour = GIVEN if box.role in ("argument", "result") else colour_of(box.kind)
-        style = "rounded,filled" if colour is GIVEN else "filled"
+        colour = GIVEN if box.is_given else colour_of(box.kind)
+        style = "rounded,filled" if box.is_given else "filled"
         width = 2 if box.stands_out else 1
         yield (
             f'  {box.id} [label={_label(box)} tooltip={quoted(box.tooltip)} style="{style}" '

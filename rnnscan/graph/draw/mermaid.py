@@ -45,7 +45,7 @@ def _lines(diagram: Diagram) -> Iterator[str]:
 
 
 def _class(box: Box) -> tuple[str, Colour]:
-    if box.role in ("argument", "result"):
+    if box.is_given:
         return "given", GIVEN
     return (box.kind, KINDS[box.kind]) if box.kind in KINDS else ("plain", NEUTRAL)
 

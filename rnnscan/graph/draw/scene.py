@@ -111,10 +111,9 @@ def _size(box: Box) -> tuple[float, float]:
 def _box(box: Box, placed: Layout, left: float, top: float) -> Part:
     at = placed.boxes[box.id]
     place = Rectangle(at.x + left, at.y + top, at.width, at.height)
-    is_given = box.role in ("argument", "result")
     colour = colour_of(box.kind)
-    colour = Colour(GIVEN.fill, colour.line if box.kind else GIVEN.line) if is_given else colour
-    frame = Frame(place, colour, 2.0 if box.stands_out else 1.0, min(13.0, at.height / 2) if is_given else 4.0)
+    colour = Colour(GIVEN.fill, colour.line if box.kind else GIVEN.line) if box.is_given else colour
+    frame = Frame(place, colour, 2.0 if box.stands_out else 1.0, min(13.0, at.height / 2) if box.is_given else 4.0)
     middle, baseline = place.x + place.width / 2, place.y + TEXT + 4.5
     words = [Words(box.text, middle, baseline, TEXT, bold=box.stands_out)]
     for index, note in enumerate(box.notes):

@@ -183,5 +183,5 @@ def _number_of_arguments(asked_by: str, function: Callable[..., Any]) -> int:
 
 
 def _as_type(given: Any) -> Any:
-    is_array = isinstance(given, jax.Array | np.ndarray | np.generic | complex)
-    return jax.typeof(given) if is_array or isinstance(given, bool | int | float) else given
+    is_array = isinstance(given, jax.Array | np.ndarray | np.generic | complex | float | int)
+    return jax.typeof(given) if is_array else given

@@ -9,7 +9,7 @@ from jax import lax
 
 from rnnscan.engine.fission.program import Atom, Equation, Program, Value, evaluate, needed, read
 from rnnscan.engine.fission.trace import Inliner
-from rnnscan.graph.bodies import program_of_body
+from rnnscan.graph.bodies import carry_of_scan, program_of_body
 from rnnscan.graph.names import type_of
 
 
@@ -41,16 +41,12 @@ def _slim_scan(equation: Equation, wanted: Sequence[int]) -> Equation | None:
     if not _PARAMETERS_OF_SCAN.issuperset(params) or params.get("_split_transpose"):
         return None
     body = program_of_body(params["jaxpr"])
-    # Inputs that are scanned over, and stacked outputs, have one axis more outside than in the body.
-    pairs = zip(equation.inputs, body.known, strict=True)
-    scanned = [index for index, (outer, inner) in enumerate(pairs) if len(outer.shape) > len(inner.shape)]
-    results = zip(equation.outputs, body.stacked, strict=True)
-    carries = sum(len(outer.shape) == len(inner.shape) for outer, inner in results)
-    first = len(body.known) - len(scanned) - carries
+    places = carry_of_scan(body, equation.inputs, equation.outputs)
+    first, carries = places.start, len(places)
     kept, inputs = _kept([body], wanted, [{first + index: index for index in range(carries)}])
     carry = [index for index in kept if index < carries]
     outputs = [body.stacked[index] for index in kept]
-    xs = [index for index in scanned if index in inputs[0]]
+    xs = [index for index in range(places.stop, len(body.known)) if index in inputs[0]]
 
     def run(*operands: Any) -> Any:
         values = {index: operand for index, operand in enumerate(operands) if index < first and index in inputs[0]}
