@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from rewriting import floats, operations
 from rnnscan.graph import Name
 
 
 pytestmark = pytest.mark.typed
-
-RANDOM = np.random.default_rng(11)
-
-
-def floats(*shape, dtype=jnp.float32):
-    return jnp.asarray(RANDOM.normal(size=shape), dtype)
-
-
-def operations(graph):
-    return [node.operation for node in graph.nodes]
 
 
 def dense(x, w):

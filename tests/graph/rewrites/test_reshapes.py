@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from rewriting import floats, operations
 
 
 RANDOM = np.random.default_rng(3)
-
-
-def floats(*shape):
-    return jnp.asarray(RANDOM.normal(size=shape), jnp.float32)
-
-
-def operations(graph):
-    return [node.operation for node in graph.nodes]
 
 
 def check(function, *arguments):
