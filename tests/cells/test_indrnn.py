@@ -27,11 +27,11 @@ def test_values_and_gradients_are_those_of_the_equation(activation, function, us
     arguments = case.arguments()
 
     def expected(params, carry, xs):
-        (h,), ys = carry, []
-        for x in xs:
-            h = function(x @ params["kernel"] + params["recurrent_kernel"] * h + params.get("bias", 0))
-            ys.append(h)
-        return (h,), jnp.stack(ys)
+        def step(carry, x):
+            h = function(x @ params["kernel"] + params["recurrent_kernel"] * carry[0] + params.get("bias", 0))
+            return (h,), h
+
+        return jax.lax.scan(step, carry, xs)
 
     assert_trees_close(
         jax.jit(lambda *a: case.gradients(case.scan, *a))(*arguments),

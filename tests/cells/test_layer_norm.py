@@ -74,11 +74,11 @@ def test_values_and_gradients_are_those_of_the_equations(cell, step):
     arguments = case.arguments(length=4)
 
     def expected(params, carry, xs):
-        ys = []
-        for x in xs:
+        def one(carry, x):
             carry = step(params, *carry, x, seen=carry[0])
-            ys.append(carry[0])
-        return carry, jnp.stack(ys)
+            return carry, carry[0]
+
+        return jax.lax.scan(one, carry, xs)
 
     assert_trees_close(
         jax.jit(lambda *a: case.gradients(case.scan, *a))(*arguments),

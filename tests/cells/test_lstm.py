@@ -62,11 +62,11 @@ def test_values_and_gradients_are_those_of_the_equations(cell):
     arguments = case.arguments(length=5)
 
     def loop(params, carry, xs):
-        ys = []
-        for x in xs:
+        def step(carry, x):
             carry = slow_step(cell, params, *carry, x)
-            ys.append(carry[0])
-        return carry, jnp.stack(ys)
+            return carry, carry[0]
+
+        return jax.lax.scan(step, carry, xs)
 
     fast, slow = (jax.jit(lambda *a, run=run: case.gradients(run, *a))(*arguments) for run in (case.scan, loop))
     assert_trees_close(fast, slow, tolerance=1e-9)

@@ -85,11 +85,11 @@ def test_other_activations_no_biases_and_a_recurrent_mask(reset_gate):
         return case.cell(params, carry, x, recurrent_mask=mask)
 
     def expected(params, carry, xs):
-        (h,), ys = carry, []
-        for x in xs:
-            h = equations(params, h, x, reset_gate=reset_gate)
-            ys.append(h)
-        return (h,), jnp.stack(ys)
+        def step(carry, x):
+            h = equations(params, *carry, x, reset_gate=reset_gate)
+            return (h,), h
+
+        return jax.lax.scan(step, carry, xs)
 
     assert_trees_close(
         jax.jit(lambda *a: case.gradients(case.scan, *a))(params, carry, xs),

@@ -53,11 +53,11 @@ def test_values_and_gradients_are_those_of_the_paper(cell, step, g):
     arguments = case.arguments(length=4, batch=2)
 
     def paper(params, carry, xs):
-        hs = []
-        for x in xs:
-            carry = (step(params, carry, x, g),)
-            hs.append(carry[0])
-        return carry, jnp.stack(hs)
+        def one(carry, x):
+            h = step(params, carry, x, g)
+            return (h,), h
+
+        return jax.lax.scan(one, carry, xs)
 
     expected = jax.jit(lambda *a: case.gradients(paper, *a))(*arguments)
     actual = jax.jit(lambda *a: case.gradients(case.scan, *a))(*arguments)

@@ -50,11 +50,11 @@ def test_values_and_gradients_are_those_of_caffe2s_graph(cell):
     arguments = case.arguments(length=4)
 
     def expected(params, carry, xs):
-        ys = []
-        for x in xs:
+        def step(carry, x):
             carry = caffe2(params, *carry, x, seen=carry[0])
-            ys.append(carry[0])
-        return carry, jnp.stack(ys)
+            return carry, carry[0]
+
+        return jax.lax.scan(step, carry, xs)
 
     assert_trees_close(
         jax.jit(lambda *a: case.gradients(case.scan, *a))(*arguments),

@@ -17,18 +17,19 @@ def sigmoid(z):
 
 def paper(params, carry, xs, *, units=4, g=lambda c: c, alpha=1.0):
     """Equations 1 to 4, one after the other; for an x of another size than c, the highway's x is projected."""
-    (c,) = carry
     blocks = [params["kernel"][:, start : start + units] for start in range(0, params["kernel"].shape[1], units)]
     b_f, b_r = jnp.split(params.get("bias", jnp.zeros(2 * units)), 2)
     v_f, v_r = jnp.split(params.get("recurrent_vectors", jnp.zeros(2 * units)), 2)
-    hs = []
-    for x in xs:
+
+    def step(carry, x):
+        (c,) = carry
         f = sigmoid(x @ blocks[1] + v_f * c + b_f)
         r = sigmoid(x @ blocks[2] + v_r * c + b_r)
         c = f * c + (1 - f) * (x @ blocks[0])
         highway = x @ blocks[3] if len(blocks) == 4 else x
-        hs.append(r * g(c) + (1 - r) * alpha * highway)
-    return (c,), jnp.stack(hs)
+        return (c,), r * g(c) + (1 - r) * alpha * highway
+
+    return jax.lax.scan(step, carry, xs)
 
 
 FORMS = {

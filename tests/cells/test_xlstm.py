@@ -32,14 +32,16 @@ def paper_slstm(cell, params, carry, xs):
     bias = jnp.split(params.get("bias", jnp.zeros(4 * cell.hidden_size)), 4)
     kernels = jnp.split(params["kernel"], 4, axis=1)
     recurrent = [block_diag(*params["recurrent_kernel"][:, :, g * head : (g + 1) * head]) for g in range(4)]
-    hs = []
-    for x in xs:
+
+    def step(carry, x):
+        h, c, n = carry
         i, f, z, o = (x @ w + h @ r + b for w, r, b in zip(kernels, recurrent, bias, strict=True))
         i, f, z, o = jnp.exp(i), forget_gate_of(cell)(f), jnp.tanh(z), sigmoid(o)
         c, n = f * c + i * z, f * n + i
         h = o * c / n
-        hs.append(h)
-    return (h, c, n), jnp.stack(hs)
+        return (h, c, n), h
+
+    return jax.lax.scan(step, (h, c, n), xs)
 
 
 def paper_mlstm(cell, params, carry, xs):
@@ -53,8 +55,9 @@ def paper_mlstm(cell, params, carry, xs):
     gate_kernel = params["gate_kernel"].reshape(-1, 2, heads)
     of_heads, all_ys = [], []
     for head in range(heads):
-        memory, n, ys = memories[:, head], normalizers[:, head], []
-        for x in xs:
+
+        def step(carry, x, head=head):
+            memory, n = carry
             q = x @ kernel[:, 0, head] + bias[0, head]
             k = x @ kernel[:, 1, head] / jnp.sqrt(d) + bias[1, head]
             v = x @ kernel[:, 2, head] + bias[2, head]
@@ -64,9 +67,11 @@ def paper_mlstm(cell, params, carry, xs):
             memory = f[..., None] * memory + i[..., None] * jnp.einsum("nv,nk->nvk", v, k)
             n = f * n + i * k
             length = jnp.maximum(jnp.abs(jnp.einsum("nk,nk->n", n, q)), 1)
-            ys.append(o * jnp.einsum("nvk,nk->nv", memory, q) / length[:, None])
-        of_heads.append((memory, n))
-        all_ys.append(jnp.stack(ys))
+            return (memory, n), o * jnp.einsum("nvk,nk->nv", memory, q) / length[:, None]
+
+        state, ys = jax.lax.scan(step, (memories[:, head], normalizers[:, head]), xs)
+        of_heads.append(state)
+        all_ys.append(ys)
     memories, normalizers = (jnp.stack(parts, axis=1) for parts in zip(*of_heads, strict=True))
     return (memories, normalizers), jnp.concatenate(all_ys, axis=-1)
 

@@ -78,17 +78,27 @@ class WhileComparison(Comparison):
 
     def _plain(self, steps: int) -> list[Any]:
         """The leaves of the carry after some steps."""
-        return jax.tree.leaves(self._unrolled(steps)(**self.case.arguments)[0])
+        carry = self.case.arguments["carry"]
+        for index in range(steps):
+            carry = self._after(carry, index)
+        return jax.tree.leaves(carry)
 
     @cached_property
     def steps(self) -> int:
         """The number of steps that the loop runs."""
-        cell, arguments = self._cell(names=False), self.case.arguments
-        carry, index = arguments["carry"], 0
+        carry, index = self.case.arguments["carry"], 0
         while index < self.case.length and bool(self._condition(carry, index)):
-            carry = cell(arguments["params"], arguments["closed"], carry, _at(arguments["xs"], index))
-            index += 1
+            carry, index = self._after(carry, index), index + 1
         return index
+
+    def _after(self, carry: Any, index: int) -> Any:
+        """The carry after a step from this one."""
+        arguments = self.case.arguments
+        return self._compiled_cell(arguments["params"], arguments["closed"], carry, _at(arguments["xs"], index))
+
+    @cached_property
+    def _compiled_cell(self) -> Callable[..., Any]:
+        return jax.jit(self._cell(names=False))
 
     def _cell(self, *, names: bool) -> Callable[..., Any]:
         inner = None if names else PLAIN
