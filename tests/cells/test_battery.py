@@ -226,9 +226,9 @@ def test_parameters_are_a_plain_dictionary_and_start_from_the_key(case):
     assert_trees_close(params, again, tolerance=0)
     assert any(np.any(a != b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(params))
-    carry = case.cell.initial_carry(jnp.ones((2, *case.features)))
+    carry = case.cell.initial_carry(jnp.ones((3, *case.features)))
     assert type(carry) is tuple
-    _, ys = case.jitted(params, carry, jnp.ones((2, 2, *case.features)))
+    _, ys = case.jitted(params, carry, jnp.ones((2, 3, *case.features)))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(ys))
 
 
