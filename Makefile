@@ -27,14 +27,17 @@ space := $(subst ,, )
 PARTS := $(filter-out rnnscan/__% rnnscan/engine rnnscan/py,$(basename $(wildcard rnnscan/*)))
 TYPED := --jaxtyping-packages=$(subst $(space),$(comma),$(subst rnnscan/,rnnscan.,$(PARTS))),beartype.beartype
 TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+# Bytecode is written in any case, so that no part compiles again what an earlier one did.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 # What starts processes or runs as long as a program does; docstrings, whose code is that of the reference; what needs
 # onnx, which `make test` does not install.
 PAGES := rnnscan tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py \
-    tests/export/test_processes.py tests/export/onnx
+    tests/export/test_processes.py tests/export/onnx tests/insight/test_plan_on_meshes.py
 WITHOUT_PAGES := tests $(addprefix --ignore=,$(PAGES))
 # The tests that call each public function with the run-time type checks. The checks take a fifth of the tests' time.
 TYPED_TESTS := $(shell grep -rl 'pytest.mark.typed' tests --include='test_*.py')
+# Files whose tests all run so, which need not be collected for the others.
+ALL_TYPED := $(shell grep -rlE '^pytestmark = .*pytest.mark.typed' tests --include='test_*.py' | xargs grep -L bad_input)
 # A line for each part, which `make test` shows at its end.
 SUMMARY := $(abspath $(VENV))/.summary
 part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
@@ -90,7 +93,8 @@ test:
 test-here: $(VENV)/.installed-dev
 	rm -f $(SUMMARY)
 	SECONDS=0; $(MAKE) lint && echo "lint and types: passed in $$SECONDS s" >> $(SUMMARY)
-	$(call part,tests) $(PYTEST) -m "not slow and (bad_input or not typed)" $(WITHOUT_PAGES)
+	$(call part,tests) $(PYTEST) -m "not slow and (bad_input or not typed)" $(WITHOUT_PAGES) \
+	    $(addprefix --ignore=,$(ALL_TYPED))
 	$(call part,tests with type checks) $(PYTEST) $(TYPED) -m "typed and not slow and not bad_input" $(TYPED_TESTS)
 	@echo; echo "make test, in $(VENV):"; cat $(SUMMARY)
 	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), newer jax (make test-newest)"

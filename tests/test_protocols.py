@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import rnnscan as rs
@@ -21,7 +22,8 @@ def decay(params, carry, x):
 
 def decoder():
     maker = attention.decoder(cells.GRU(4), attention.Dot(4))
-    return maker.over(maker.init(jax.random.key(0), input_size=3), jnp.ones((5, 2, 4)))
+    shapes = jax.eval_shape(lambda: maker.init(jax.random.key(0), input_size=3))
+    return maker.over(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes), jnp.ones((5, 2, 4)))
 
 
 LIBRARY = {name: kind(4) for name, kind in vars(cells).items() if isinstance(kind, type)}

@@ -1,21 +1,14 @@
 """One step of attending is that of flax and Keras, run beside rnnscan."""
 
-import os
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import keras_on_jax as keras
 from rnnscan import attention
 from zoo.case import assert_trees_close
-
-
-# Keras reads its backend once, where it is imported.
-os.environ["KERAS_BACKEND"] = "jax"
-
-import keras
 
 
 pytestmark = pytest.mark.usefixtures("x64")

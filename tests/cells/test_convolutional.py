@@ -1,7 +1,6 @@
 """The convolutional cells beside those of Keras and Flax, and against sums over shifted inputs."""
 
 import itertools
-import os
 
 import flax.linen as nn
 import jax
@@ -9,21 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import keras_on_jax as keras
 import rnnscan as rs
 from rnnscan import cells
 from tiers import variants
 from zoo.case import Case, assert_trees_close
 
 
-# Keras reads its backend once, where it is imported.
-os.environ["KERAS_BACKEND"] = "jax"
-
-import keras
-
-
 KEY = jax.random.key(0)
 
-KERAS_LAYERS = {1: keras.layers.ConvLSTM1D, 2: keras.layers.ConvLSTM2D, 3: keras.layers.ConvLSTM3D}
 LSTMS = {
     "one axis": (cells.ConvLSTM(2, kernel_size=(3,)), (5, 3)),
     "two axes": (cells.ConvLSTM(2, kernel_size=(3, 2)), (4, 5, 3)),
@@ -44,7 +37,7 @@ def test_values_and_gradients_are_those_of_keras(cell, features):
     assert keras.backend.backend() == "jax"
     case = Case(cell, features=features, rows_alone=False)
     arguments = case.arguments(length=3)
-    layer = KERAS_LAYERS[len(cell.kernel_size)](
+    layer = getattr(keras.layers, f"ConvLSTM{len(cell.kernel_size)}D")(
         cell.hidden_size,
         cell.kernel_size,
         strides=cell.strides,
@@ -164,11 +157,11 @@ def test_values_and_gradients_of_a_gru_are_those_of_its_equations(cell, features
     arguments = case.arguments(length=3)
 
     def expected(params, carry, xs):
-        (h,), ys = carry, []
-        for x in xs:
-            h = gru(params, h, x, seen=h, reset_after=cell.reset_after, **options)
-            ys.append(h)
-        return (h,), jnp.stack(ys)
+        def step(carry, x):
+            h = gru(params, *carry, x, seen=carry[0], reset_after=cell.reset_after, **options)
+            return (h,), h
+
+        return jax.lax.scan(step, carry, xs)
 
     assert_trees_close(
         jax.jit(lambda *a: case.gradients(case.scan, *a))(*arguments),

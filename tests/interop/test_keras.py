@@ -1,21 +1,14 @@
 """Nets of Keras layers compute what the layers compute, run beside rnnscan on Keras' JAX backend."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import keras_on_jax as keras
 import rnnscan as rs
 from rnnscan import interop
 from tiers import variants
-
-
-# Keras reads its backend once, where it is imported.
-os.environ["KERAS_BACKEND"] = "jax"
-
-import keras
 
 
 pytestmark = [
