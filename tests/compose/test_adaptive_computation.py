@@ -24,6 +24,12 @@ def mean(weights, values):
 
 def by_equations(cell, params, carry, xs):
     """Section 2 of the paper, for each row alone: a Python loop that stops."""
+
+    @jax.jit
+    def ponder(params, before, x, first):
+        after, y = cell.cell(params["cell"], before, jnp.concatenate([x, first]))
+        return after, y, jax.nn.sigmoid(y @ params["halting"]["kernel"][:, 0] + params["halting"]["bias"][0])
+
     rows = []
     for row in range(xs.shape[1]):
         state, ys, ponders = jax.tree.map(lambda leaf, row=row: leaf[row], carry), [], []
@@ -32,8 +38,7 @@ def by_equations(cell, params, carry, xs):
             while True:
                 first = jnp.array([1.0 if not states else 0.0])
                 before = states[-1] if states else state
-                after, y = cell.cell(params["cell"], before, jnp.concatenate([x, first]))
-                h = jax.nn.sigmoid(y @ params["halting"]["kernel"][:, 0] + params["halting"]["bias"][0])
+                after, y, h = ponder(params, before, x, first)
                 states, outputs, halting = [*states, after], [*outputs, y], [*halting, h]
                 if sum(halting) >= 1 - cell.epsilon or len(states) == cell.max_ponder:
                     break
