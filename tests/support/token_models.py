@@ -105,14 +105,20 @@ def enumerate_row(model, *, start=1, end=0, max_steps=4, rewards=None, divisor=l
         extended = []
         for tokens, raw, carry in live:
             last = jnp.array([tokens[-1] if tokens else start])
-            carry, logits = decoder(model.params, carry, last)
-            log_probs = np.asarray(jax.nn.log_softmax(logits))[0]
+            carry, log_probs = _one_step(model.params, carry, last)
+            log_probs = np.asarray(log_probs)[0]
             extended += [((*tokens, v), raw + log_probs[v] + rewards[v], carry) for v in range(model.vocabulary)]
         live = [one for one in extended if one[0][-1] != end and length < max_steps]
         done += [
             (raw / divisor(length), tokens) for tokens, raw, _ in extended if tokens[-1] == end or length == max_steps
         ]
     return sorted(done, key=lambda pair: -pair[0])
+
+
+@jax.jit
+def _one_step(params, carry, last):
+    carry, logits = decoder(params, carry, last)
+    return carry, jax.nn.log_softmax(logits)
 
 
 def tokens_of(decoded, row, place=None):
