@@ -58,7 +58,8 @@ def test_one_row_alone_and_under_vmap(valid, padding):
 def test_one_row_in_windows_and_in_the_functions_of_lengths():
     params, carry, xs = CASE.arguments()
     row = (of_row(carry, 1), xs[:, 1])
-    expected = rs.scan(CASE.cell, params, *row, seq_lengths=jnp.asarray(3), reset=RESET[:, 1])
+    scan = jax.jit(lambda *row: rs.scan(CASE.cell, params, *row, seq_lengths=jnp.asarray(3), reset=RESET[:, 1]))
+    expected = scan(*row)
     windows = {"every": 3, "back": 3, "seq_lengths": jnp.asarray(3), "reset": RESET[:, 1]}
     assert_trees_close(jax.jit(lambda *row: rs.truncated.by_window(CASE.cell, params, *row, **windows))(*row), expected)
     for function in (rs.reverse_by_length, rs.last_valid):
@@ -235,10 +236,11 @@ def test_a_cell_is_an_argument_of_jit(cell):
 def test_nets_and_what_a_cell_holds_are_arguments_of_jit():
     net = rs.chain(rs.bidirectional(cells.RNN(2)), rs.layer(cells.RNN(4)))
     xs = CASE.arguments()[2]
-    params = net.init(jax.random.key(0), 3)
+    params = jax.jit(net.init, static_argnums=1)(jax.random.key(0), 3)
     assert_trees_close(jax.jit(lambda net: net(params, xs))(net), net(params, xs))
     configuration = attention.decoder(cells.GRU(3), attention.Dot(encoder_size=3))
-    stacked = rs.stack(configuration.over(configuration.init(jax.random.key(0), 3), xs[:5]))
+    made = jax.jit(configuration.init, static_argnums=1)(jax.random.key(0), 3)
+    stacked = rs.stack(configuration.over(made, xs[:5]))
     assert {leaf.shape for leaf in jax.tree.leaves(stacked)} == {(3, 5, 3)}
 
 

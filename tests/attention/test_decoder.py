@@ -85,12 +85,15 @@ def test_around_any_cell_it_is_that_cell_and_then_its_attention(name):
     (params, encoder_outputs, (inner, context, *state), xs) = given
     mechanism, encoder = decoder.attention, jnp.moveaxis(encoder_outputs, 0, 1)
     outputs, weights = [], []
-    for x in xs:
+
+    @jax.jit
+    def step(inner, context, state, x):
         inner, query = decoder.cell(params["cell"], inner, jnp.concatenate([x, context], axis=-1))
         encoded = mechanism.encode(params["attention"], encoder, None)
-        context, state, step_weights = mechanism.attend(
-            params["attention"], encoded, None, query, context, tuple(state)
-        )
+        return inner, query, *mechanism.attend(params["attention"], encoded, None, query, context, state)
+
+    for x in xs:
+        inner, query, context, state, step_weights = step(inner, context, tuple(state), x)
         outputs.append(jnp.concatenate([query, context], axis=-1))
         weights.append(step_weights)
     expected = (inner, context, *state), (jnp.stack(outputs), jnp.stack(weights))
@@ -184,7 +187,7 @@ def test_supplied_keys_are_the_projected_ones(name):
 
     given = params, encoder_outputs, carry, xs
     assert_trees_close(gradients(supplied, *given), gradients_of(decoder, given))
-    assert "key_kernel" not in supplied_to.init(jax.random.key(0), FEATURES)["attention"]
+    assert "key_kernel" not in jax.eval_shape(lambda: supplied_to.init(jax.random.key(0), FEATURES))["attention"]
     other = encoder_outputs @ params["attention"]["key_kernel"] + 1.0
     cell = decoder.over(params, encoder_outputs, encoder_lengths=lengths, keys=other)
     _, (_, weights) = rs.scan(cell, params, carry, xs)
@@ -337,9 +340,8 @@ def test_a_mechanism_shows_what_differs_from_the_default():
 def test_parameters_start_from_the_key_and_the_carry_from_zeros(name):
     decoder = DECODERS[name]
     mechanism = replace(decoder.attention, param_dtype=jnp.float16)
-    params, again, other = (
-        attention.decoder(decoder.cell, mechanism).init(jax.random.key(seed), FEATURES) for seed in (0, 0, 1)
-    )
+    make = jax.jit(attention.decoder(decoder.cell, mechanism).init, static_argnums=1)
+    params, again, other = (make(jax.random.key(seed), FEATURES) for seed in (0, 0, 1))
     assert_trees_close(params, again, tolerance=0)
     assert all(leaf.dtype == jnp.float16 for leaf in params["attention"].values())
     for leaf_name, leaf in params["attention"].items():
