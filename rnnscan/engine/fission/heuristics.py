@@ -143,6 +143,10 @@ _GROWTH = 4
 # The moments of Adam, 64 KiB, would need a pass through a model that changes at each step, 4 million operations: 1.4
 # times the time of keeping them.
 _RECOMPUTE_OPERATIONS_PER_BYTE = 8
+# The links of a differentiable neural computer, 32 KiB, follow from write weights that take 60 equations: 1.5 times the
+# time of keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
+_RECOMPUTE_EQUATIONS = 48
+_BYTES_PER_EQUATION = 4 << 10
 # A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
 # more it does 4 per byte.
 _OPERATIONS_PER_BYTE = 4
@@ -257,10 +261,13 @@ def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
 
 
 def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
-    """Whether a loop that recomputes a carry leaf spends much on products that the pull-back makes again.
+    """Whether a loop that recomputes a carry leaf spends much on work that the pull-back does again.
 
     Products with a fixed operand are made once, for both.
     """
+    body = list(body)
+    if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
+        return True
     again = [e for e in body if e.primitive.name in PRODUCTS and fixed.isdisjoint(values_of(e.inputs))]
     return sum(map(_operations, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
 
