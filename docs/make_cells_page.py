@@ -23,6 +23,7 @@ STEPS, BATCH, INPUT_SIZE, UNITS = 1024, 32, 128, 256
 
 FAMILIES = {
     "Simple and gated cells": [cells.RNN(UNITS), cells.IndRNN(UNITS), cells.GRU(UNITS), cells.MGU(UNITS)],
+    "Cells for Newton's method": [cells.ParaGRU(UNITS), cells.ParaLSTM(UNITS)],
     "Long short-term memory": [cells.LSTM(UNITS)],
     "Normalized and multiplicative cells": [
         cells.LayerNormLSTM(UNITS),

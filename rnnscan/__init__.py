@@ -26,6 +26,7 @@ from rnnscan.control import scan_until as scan_until
 from rnnscan.control import while_net as while_net
 from rnnscan.insight.explain import explain as explain
 from rnnscan.insight.memory_report import memory_report as memory_report
+from rnnscan.insight.newton_iterations import newton_iterations as newton_iterations
 from rnnscan.insight.plan import plan as plan
 from rnnscan.lengths import last_valid as last_valid
 from rnnscan.lengths import mask_from_input as mask_from_input

@@ -16,6 +16,7 @@ from rnnscan._net_trace import trace_outputs
 from rnnscan._step_wrappers import Padding, hold_last_valid, select_rows
 from rnnscan._wiring import Wiring
 from rnnscan.memory import Memory
+from rnnscan.newton import Newton
 from rnnscan.scan import scan
 
 
@@ -44,6 +45,7 @@ def recurrent_net(
     padding: Padding = "hold",
     reverse: bool = False,
     engine: Literal["auto", "fission", "lax"] = "auto",
+    parallel: Newton | None = None,
 ) -> dict[str, Any]:
     """Run a step over named values; links feed its outputs back as states of the next step.
 
@@ -74,6 +76,7 @@ def recurrent_net(
             valid step a linked output then holds the initial state, as in Caffe2; other outputs are zero.
         reverse: run from the last step to the first.
         engine: as in `scan`.
+        parallel: as in `scan`.
 
     Returns:
         A dictionary. For each linked output `hidden_t`, in the order of `links`: `hidden_t_all` `(T, N, ...)` and
@@ -139,6 +142,7 @@ def recurrent_net(
             reset_to=reset_to,
             padding=padding,
             engine=engine,
+            parallel=parallel,
         )
         valid = checks.validity(seq_lengths, mask, length)
         if valid is not None and padding == "hold":

@@ -25,7 +25,7 @@ class Newton:
             element by element. The correction is applied, so the error is smaller. None: rounding, the machine epsilon
             of the carry's dtype to the power of 3/4; 6.4e-6 for float32 and 1.8e-12 for float64.
         max_iterations: the most iterations for a chunk.
-        chunk: the steps to solve at once; None: `Memory(chunk=...)`, or 1024.
+        chunk: the steps to solve at once; None: `Memory(chunk=...)`, or 512.
         jacobian: "auto" computes the exact Jacobian of loops whose elements do not mix: one number for each element,
             or a small matrix if up to four leaves of the carry depend on each other. "diagonal" solves loops with
             recurrent matrices too, with the diagonal of their Jacobian.

@@ -23,6 +23,7 @@ from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, takes_nets
 from rnnscan.nets.pieces import check_runs_in_pieces
+from rnnscan.newton import Newton
 from rnnscan.protocols import Cell
 
 
@@ -116,6 +117,7 @@ def by_window(
     reset_to: Any = None,
     memory: Memory | None = Memory(),
     engine: Literal["auto", "fission", "lax"] = "auto",
+    parallel: Newton | None = None,
 ) -> tuple[Any, Any]:
     """Run a cell over time, with a gradient that every k1 steps goes back k2 steps.
 
@@ -136,6 +138,7 @@ def by_window(
         reset_to: as in `scan`. It gets the gradients of the windows, not those of the constant carries.
         memory: as in `scan`.
         engine: as in `scan`.
+        parallel: as in `scan`.
 
     Returns:
         The last carry, with the gradient of the last window, and the outputs.
@@ -165,6 +168,7 @@ def by_window(
             f"by_window: `back` must be at least `every`, so that every loss has a gradient; got back={back} and "
             f"every={every}. Raise `back`, or lower `every`."
         )
+    how = {"engine": engine, "parallel": parallel}
     xs = checks.as_arrays(xs, "xs")
     if isinstance(cell, Net) and carry is None:
         check_sequence("by_window", cell, xs, None, (seq_lengths, 0), (mask, 1), (reset, 1))
@@ -178,7 +182,7 @@ def by_window(
         return over(carry, _steps(given, first, last))
 
     def over(carry: Any, window: Any) -> tuple[Any, Any]:
-        return _scan(cell, params, carry, window, reset_to, memory=memory, engine=engine)
+        return _scan(cell, params, carry, window, reset_to, memory=memory, **how)
 
     # One run for all windows that reach back to the first step, then `middle` whole windows, then `left` steps.
     first = min(back // every * every, length)
@@ -188,7 +192,7 @@ def by_window(
     start = first + every - back  # of the first whole window; the next ones start `every` steps apart
     windows = middle + (left > 0)
     if windows:
-        before = _carries_before(cell, params, carry, given, reset_to, start, every, windows, engine)
+        before = _carries_before(cell, params, carry, given, reset_to, start, every, windows, how)
     if middle:
         places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)
         carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], given))
@@ -202,13 +206,13 @@ def by_window(
 
 
 def _carries_before(
-    cell: Any, params: Any, carry: Any, given: Any, reset_to: Any, start: int, every: int, windows: int, engine: Any
+    cell: Any, params: Any, carry: Any, given: Any, reset_to: Any, start: int, every: int, windows: int, how: Any
 ) -> Any:
     """The carries before steps `start`, `start + every`, ..., stacked, as constants."""
     params, carry, given, reset_to = jax.tree.map(jax.lax.stop_gradient, (params, carry, given, reset_to))
 
     def advance(carry: Any, steps: Any) -> tuple[Any, Any]:
-        carry, _ = _scan(cell, params, carry, steps, reset_to, engine=engine)
+        carry, _ = _scan(cell, params, carry, steps, reset_to, **how)
         return carry, carry
 
     carry, _ = advance(carry, _steps(given, 0, start))

@@ -20,6 +20,8 @@ from rnnscan.cells.minimal import MinLSTM as MinLSTM
 from rnnscan.cells.mlstm import MLSTM as MLSTM
 from rnnscan.cells.multiplicative import MILSTM as MILSTM
 from rnnscan.cells.multiplicative import LayerNormMILSTM as LayerNormMILSTM
+from rnnscan.cells.para import ParaGRU as ParaGRU
+from rnnscan.cells.para import ParaLSTM as ParaLSTM
 from rnnscan.cells.qrnn import QRNN as QRNN
 from rnnscan.cells.retnet import RetNet as RetNet
 from rnnscan.cells.rglru import RGLRU as RGLRU

@@ -52,8 +52,8 @@ def status_of_work(graph: Graph) -> dict[Name, str]:
         graph: the graph of a cell. For any other function, work is invariant or parallel.
 
     Returns:
-        Name -> "invariant", "parallel", "linear" or "recurrent". Parameters and unchanged carry leaves are invariant,
-        inputs are parallel, and a carry leaf is of the kind of its loop.
+        Name -> "invariant", "parallel", "linear", "elementwise" or "recurrent". Parameters and unchanged carry leaves
+        are invariant, inputs are parallel, and a carry leaf is of the kind of its loop.
 
     Example:
         >>> import jax.numpy as jnp

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from rnnscan._messages import listing, nearest
 from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.program import Program, Value, determined
+from rnnscan.engine.newton.find import kind_of_loop
 from rnnscan.graph.names import is_name_equation
 from rnnscan.memory import Memory
 
@@ -18,7 +18,7 @@ def kinds_of_work(program: Program, values: Iterable[Value]) -> dict[Value, str]
         values: its inputs, and the results of its equations.
 
     Returns:
-        Value -> "invariant", "parallel", "linear" or "recurrent".
+        Value -> "invariant", "parallel", "linear", "elementwise" or "recurrent".
     """
     pairs = list(zip(program.carry, program.new_carry, strict=True))
     changing = [(old, new) for old, new in pairs if old is not new]
@@ -28,10 +28,9 @@ def kinds_of_work(program: Program, values: Iterable[Value]) -> dict[Value, str]
     components = Components(program.equations, carry, new_carry)
     for members in components.members:
         equations = [equation for equation in program.equations if components.has(members, equation)]
-        first = members[0]
-        linear = len(members) == 1 and is_linear(equations, carry[first], new_carry[first])
+        kind = kind_of_loop(equations, [carry[i] for i in members], [new_carry[i] for i in members])
         inside = [carry[member] for member in members] + [one for equation in equations for one in equation.outputs]
-        kinds.update(dict.fromkeys(inside, "linear" if linear else "recurrent"))
+        kinds.update(dict.fromkeys(inside, kind))
     return kinds
 
 

@@ -117,7 +117,7 @@ def transfer_work(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> 
 
     Args:
         node: the node.
-        inputs: "invariant", "parallel", "linear" or "recurrent" for what it reads, None for unknown ones and numbers.
+        inputs: a kind of work for what it reads, such as "parallel"; None for unknown ones and numbers.
         outputs: the same for what it makes.
 
     Returns:

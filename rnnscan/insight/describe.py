@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Atom, Equation
+from rnnscan.engine.newton.find import kind_of_loop
 from rnnscan.engine.plan import Plan
 from rnnscan.insight.describe_states import describe_states
 
 
-Kind: TypeAlias = Literal["invariant", "parallel", "linear", "recurrent"]
+Kind: TypeAlias = Literal["invariant", "parallel", "linear", "elementwise", "recurrent"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class EquationInfo:
         result: the type of its result, such as `float32[32,1024]`.
         name: the name of its result, if it has one.
         reads: the sources of its operands, in order: numbers of equations, from 0 on, "carry[0]", "x[0]" or "constant".
-        kind: invariant, parallel, linear or recurrent.
-        forward: where it runs in the forward pass: once, at once for all steps of a chunk, or in a loop.
+        kind: invariant, parallel, linear, elementwise or recurrent.
+        forward: where it runs in the forward pass: once, at once for all steps of a chunk, in a loop, or in a loop that
+            Newton's method solves.
         backward: how the backward pass gets its result: kept, or recomputed once, at once for a chunk, or in the loop.
     """
 
@@ -127,9 +128,8 @@ def _loops(step: FlatStep) -> list[_Loop]:
     loops = []
     for members in components.members:
         equations = [equation for equation in step.program.equations if components.has(members, equation)]
-        first = members[0]
-        linear = len(members) == 1 and is_linear(equations, step.carry[first], step.new_carry[first])
-        loops.append(_Loop(members, equations, "linear" if linear else "recurrent"))
+        kind = kind_of_loop(equations, [step.carry[i] for i in members], [step.new_carry[i] for i in members])
+        loops.append(_Loop(members, equations, kind))
     return loops
 
 
@@ -170,9 +170,10 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
 def _forward_place(equation: Equation, split: Split) -> str:
     if equation in split.invariant:
         return "once"
-    loops = [str(number) for number, loop in enumerate(split.loops, 1) if equation in loop.body]
+    loops = {str(number): loop for number, loop in enumerate(split.loops, 1) if equation in loop.body}
     if loops:
-        return f"in loop {', '.join(loops)}"
+        solved = any(loop.solved is not None and loop.solved.newton_solves for loop in loops.values())
+        return f"in loop {', '.join(loops)}{', by Newton' if solved else ''}"
     return "at once" if equation in split.at_once else "not needed"
 
 

@@ -107,8 +107,8 @@ class Explanation(Report):
     @property
     def kinds(self) -> dict[str, int]:
         """The number of equations of each kind."""
-        counted = Counter(equation.kind for equation in self.equations)
-        return {kind: counted[kind] for kind in ("invariant", "parallel", "linear", "recurrent")}
+        counted = Counter[str](equation.kind for equation in self.equations)
+        return {kind: counted[kind] for kind in KINDS}
 
     def _blocks(self) -> Iterator[str | Table]:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
@@ -176,6 +176,8 @@ def explain(
     - invariant: it depends on parameters and constants only, and runs once;
     - parallel: it depends on earlier steps only through completed loops, so it can run for many steps at once;
     - linear: it updates a carry by `c' = a * c + b`, elementwise;
+    - elementwise: it updates carries element by element in any other way. It runs step by step, or with
+      `parallel=Newton()` over many steps at once;
     - recurrent: it updates a carry in any other way, and runs step by step.
 
     The step includes padding and resets around the cell. For a net, call `explain(net, params, xs, carry=None)`, which

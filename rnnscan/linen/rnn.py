@@ -15,6 +15,7 @@ from rnnscan._zeros import zeros_of_step
 from rnnscan.linen.cell import Cell, as_module
 from rnnscan.linen.lifted_scan import lifted_scan
 from rnnscan.memory import Memory
+from rnnscan.newton import Newton
 from rnnscan.scan import scan
 
 
@@ -49,6 +50,7 @@ class RNN(nn.RNN):
         split_rngs: for each rng, whether every step gets its own key. The cell does not see rngs left out here.
         memory: what to keep for the backward pass (`rnnscan.Memory`); None: plain autodiff.
         engine: as in `rnnscan.scan`.
+        parallel: as in `rnnscan.scan`.
         truncate: stop the gradient through the carry before steps `truncate`, `2 * truncate`, ..., in the order of the
             run; None: never.
 
@@ -77,6 +79,7 @@ class RNN(nn.RNN):
     memory: Memory | None = Memory()
     engine: Literal["auto", "fission", "lax"] = "auto"
     truncate: int | None = None
+    parallel: Newton | None = None
 
     def __post_init__(self) -> None:
         self.cell = as_module(self.cell)
@@ -146,7 +149,13 @@ class RNN(nn.RNN):
             split_rngs.setdefault(self.cell.rng_collection, False)
             steps, call = steps._replace(x=(steps.x, jnp.arange(len(steps.x)))), _call_with_number
         run = partial(
-            scan, reverse=reverse, unroll=self.unroll, memory=self.memory, engine=self.engine, truncate=self.truncate
+            scan,
+            reverse=reverse,
+            unroll=self.unroll,
+            memory=self.memory,
+            engine=self.engine,
+            parallel=self.parallel,
+            truncate=self.truncate,
         )
         loop = lift_transform(
             lifted_scan,

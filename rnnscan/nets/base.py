@@ -13,6 +13,7 @@ from rnnscan._step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.nets.axes import check_sequence, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
+from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit
 
 
@@ -51,7 +52,8 @@ class Net:
             x: one step's input, `(N, D)`, or `(D,)` for one row.
             carry: the carry to start from; None: zeros.
             reset: `(N,)` booleans, true where an episode or document begins at this step.
-            options: `key`, `first_step` (the number of this step), `reset_to`, `memory` and `engine`, as in a call.
+            options: `key`, `first_step` (the number of this step), `reset_to`, `memory`, `engine` and `parallel`, as in
+                a call.
 
         Returns:
             The new carry, and the output `(N, P)`.
@@ -102,6 +104,7 @@ class Options:
     truncate: int | None = None
     memory: Memory | MemoryBudget | None = field(default_factory=Memory)
     engine: str = "auto"
+    parallel: Newton | None = None
 
     def of_part(self, number: int, names: tuple[str, ...]) -> "Options":
         """The options for one sub-net: its own `reset_to`, and of the memory choice the names that it defines."""

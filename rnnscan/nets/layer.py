@@ -13,6 +13,7 @@ from rnnscan.memory import Memory
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.pieces import REVERSED, check_start
+from rnnscan.newton import Newton
 from rnnscan.protocols import Cell, ComposableCell, check_cell
 from rnnscan.scan import scan
 
@@ -68,6 +69,7 @@ class Layer(Net):
         truncate: int | None = None,
         memory: Memory | None = Memory(),
         engine: Literal["auto", "fission", "lax"] = "auto",
+        parallel: Newton | None = None,
     ) -> tuple[Any, Any]:
         """Run the cell over a sequence.
 
@@ -91,6 +93,7 @@ class Layer(Net):
             memory: what to keep for the backward pass (`Memory`), or a budget for the whole net (`Memory.fit`); None:
                 plain autodiff.
             engine: as in `scan`.
+            parallel: as in `scan`.
 
         Returns:
             The last carry, and the outputs `(T, N, P)`.
@@ -123,6 +126,7 @@ class Layer(Net):
             truncate=truncate,
             memory=memory,
             engine=engine,
+            parallel=parallel,
         )
 
     @property

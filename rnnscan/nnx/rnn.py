@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._checks import check_options
+from rnnscan._checks import check_options, check_parallel
 from rnnscan._module_sequence import Call, Steps, run_sequence, with_resets
 from rnnscan._zeros import zeros_of_step
 from rnnscan.memory import Memory
+from rnnscan.newton import Newton
 from rnnscan.nnx.cell import Cell
 from rnnscan.nnx.checks import check_flax_cell, check_state_axes
 from rnnscan.nnx.initial_carry import make_carry
@@ -52,6 +53,7 @@ class RNN(nnx.RNN):
         rngs: forks the stream "carry" of these for random initial carries; True: makes its own; False: none.
         memory: what to keep for the backward pass (`rnnscan.Memory`); None: plain autodiff.
         engine: as in `rnnscan.scan`.
+        parallel: as in `rnnscan.scan`.
         truncate: stop the gradient through the carry before steps `truncate`, `2 * truncate`, ..., in the order of the
             run; None: never.
 
@@ -87,10 +89,12 @@ class RNN(nnx.RNN):
         rngs: nnx.Rngs | bool = True,
         memory: Memory | None = Memory(),
         engine: Literal["auto", "fission", "lax"] = "auto",
+        parallel: Newton | None = None,
         truncate: int | None = None,
     ) -> None:
         check_flax_cell("nnx.RNN", cell)
         check_options(memory=memory, unroll=unroll, truncate=truncate, padding="zero", engine=engine)
+        check_parallel(parallel, memory)
         state_axes = {...: nnx.Carry} if state_axes is None else state_axes
         check_state_axes("nnx.RNN", state_axes)
         super().__init__(
@@ -106,6 +110,7 @@ class RNN(nnx.RNN):
         )
         self.memory = memory
         self.engine = engine
+        self.parallel = parallel
         self.truncate = truncate
 
     def __call__(
@@ -201,6 +206,7 @@ class RNN(nnx.RNN):
                 unroll=self.unroll,
                 memory=self.memory,
                 engine=self.engine,
+                parallel=self.parallel,
                 truncate=self.truncate,
             )
 

@@ -49,7 +49,7 @@ def test_it_is_a_simple_cell_with_a_diagonal_recurrent_kernel():
     assert_trees_close(case.jitted(params, carry, xs), expected, tolerance=1e-9)
 
 
-@pytest.mark.parametrize(("activation", "kind"), [("identity", "linear"), ("relu", "recurrent")])
+@pytest.mark.parametrize(("activation", "kind"), [("identity", "linear"), ("relu", "elementwise")])
 def test_without_an_activation_the_state_is_linear(activation, kind):
     cell = cells.IndRNN(4, activation=activation)
     params, carry, xs = Case(cell).arguments()

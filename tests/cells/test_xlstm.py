@@ -205,10 +205,10 @@ def test_the_memory_of_an_mlstm_is_linear_given_the_stabilizer():
     cell = MLSTM(4, heads=2)
     params, carry, xs = Case(cell).arguments()
     explanation = rs.explain(cell, params, carry, xs)
-    assert [leaf.kind for leaf in explanation.carry.values()] == ["linear", "linear", "recurrent"]
+    assert [leaf.kind for leaf in explanation.carry.values()] == ["linear", "linear", "elementwise"]
     assert len({leaf.loop for leaf in explanation.carry.values()}) == 3
     assert {e.kind for e in explanation.equations if e.operation == "dot_general"} == {"parallel"}
-    assert [e.operation for e in explanation.equations if e.kind == "recurrent"] == ["add", "max"]
+    assert [e.operation for e in explanation.equations if e.kind == "elementwise"] == ["add", "max"]
 
 
 def test_new_biases_of_the_forget_gates_are_evenly_spaced():

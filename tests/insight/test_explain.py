@@ -54,7 +54,7 @@ def test_stacked_layers_are_two_loops():
 
 def test_a_linear_recurrence_is_found():
     explanation = of_min_gru()
-    assert explanation.kinds == {"invariant": 0, "parallel": 5, "linear": 2, "recurrent": 0}
+    assert explanation.kinds == {"invariant": 0, "parallel": 5, "linear": 2, "elementwise": 0, "recurrent": 0}
     assert explanation.carry[""].kind == "linear"
     assert {e.forward for e in explanation.equations if e.operation == "dot_general"} == {"at once"}
 

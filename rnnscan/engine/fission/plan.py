@@ -31,7 +31,7 @@ from rnnscan.newton import Newton
 
 
 # The steps that Newton's method solves at once.
-STEPS_AT_ONCE = 1024
+STEPS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._step_wrappers import type_of_step
-from rnnscan.engine.fission.execute.forward import run_and_save, run_forward
+from rnnscan.engine.fission.execute.forward import count_iterations, run_and_save, run_forward
 from rnnscan.engine.fission.execute.linear_tangents import is_zero
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import tangents_of_scan
@@ -54,6 +54,22 @@ def run(plan: Plan) -> tuple[Any, Any]:
     final, ys = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
     whole = {**dict(enumerate(leaves)), **dict(zip(plan.step.changing, final, strict=True))}
     return jax.tree.unflatten(structure, whole.values()), jax.tree.unflatten(jax.tree.structure(call.y), ys)
+
+
+def run_counting(plan: Plan) -> list[Any]:
+    """Run a plan, and return what `count_iterations` does, in stacks of all steps."""
+    call, memory, constants = plan.call, plan.memory, plan.constants
+    assert memory is not None
+    leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
+
+    def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
+        return count_iterations(plan.scan(length), constants, carry, xs)
+
+    changing = [leaves[index] for index in plan.step.changing]
+    counts: list[Any] = run_sub_scans(
+        run_steps, changing, xs, sub_scans=memory.sub_scans(call.length), reverse=call.reverse
+    )[1]
+    return counts
 
 
 def _is_summed(constant: Any, rows: ShardedRows) -> bool:

@@ -10,6 +10,7 @@ from rnnscan._messages import listing
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import are_linear, is_linear
 from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
 from rnnscan.newton import Newton
@@ -34,6 +35,11 @@ class Solved:
     cycle: Cycle
     newton: Newton
 
+    @property
+    def newton_solves(self) -> bool:
+        """Whether it takes iterations."""
+        return self.kind == "elementwise"
+
 
 def solved(cycle: Cycle, newton: Newton) -> Solved | None:
     """How a loop runs over all steps at once; None if it runs step by step."""
@@ -44,6 +50,22 @@ def solved(cycle: Cycle, newton: Newton) -> Solved | None:
     if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves):
         return Solved("linear", cycle, newton)
     return Solved("elementwise", cycle, newton)
+
+
+def kind_of_loop(
+    equations: Sequence[Equation], leaves: Sequence[Value], new_leaves: Sequence[Atom]
+) -> Literal["linear", "elementwise", "recurrent"]:
+    """The kind of work of a loop, for reports.
+
+    Args:
+        equations: the equations between the leaves and the new leaves.
+        leaves: the leaves of the carry, which depend on each other.
+        new_leaves: their new values.
+    """
+    if len(leaves) == 1 and is_linear(equations, leaves[0], new_leaves[0]):
+        return "linear"
+    cycle = Cycle(tuple(equations), tuple(leaves), tuple(new_leaves))
+    return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"
 
 
 def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
@@ -65,7 +87,7 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
         own = [equation for equation in equations if components.has(members, equation)]
         cycle = Cycle(tuple(own), tuple(leaves), tuple(new_leaves))
         way = solved(cycle, newton)
-        solves = solves or (way is not None and way.kind == "elementwise")
+        solves = solves or (way is not None and way.newton_solves)
         its = " and ".join(f"carry{places[index]}" for index in members)
         if len(members) == 1 and is_linear(own, leaves[0], new_leaves[0]):
             found.append(f"{its} is linear")

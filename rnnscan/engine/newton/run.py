@@ -28,7 +28,7 @@ def run_solved(
     if solved.kind == "delay":
         after = [chunk.stacked(atom) for atom in cycle.new_leaves]
     else:
-        newton = solved.newton if solved.kind == "elementwise" else None
+        newton = solved.newton if solved.newton_solves else None
         axes = tuple(0 if chunk.varies(value) else None for value in cycle.reads)
         solver = Solver(cycle, axes, newton, reverse, unroll)
         after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps)

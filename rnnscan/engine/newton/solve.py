@@ -99,31 +99,45 @@ class Solver:
 
         def unfinished(state: Any) -> Any:
             _, count, worst = state
-            # Nothing comes back from infinity or NaN.
-            return (count < newton.max_iterations) & (worst > 1) & (worst < jnp.inf)
+            # It is NaN where a step gives NaN or infinity, from which nothing comes back.
+            return (count < newton.max_iterations) & (worst > 1)
 
         def iterate(state: Any) -> Any:
             after, count, worst = state
-            before = self._before(after, start)
-            new, jacobian = self._at_all_steps(before, others, through_stops=True)
-            wide = [leaf.astype(_wide(leaf)) for leaf in after]
-            residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
-            sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
-            matrix = [[entry.astype(_wide(entry)) for entry in row] for row in jacobian]
-            zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
-            corrections, largest = affine_scan(matrix, residual, zeros, sizes, reverse=self.reverse)
-            assert largest is not None
-            ratios = [
-                jnp.max(jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny), initial=0)
-                for correction, size in zip(corrections, largest, strict=True)
-            ]
-            moved = [(leaf + own).astype(old.dtype) for leaf, own, old in zip(wide, corrections, after, strict=True)]
-            return moved, count + 1, reduce(jnp.maximum, ratios).astype(worst.dtype)
+            moved, largest = self._correct(after, start, others, tolerance)
+            return moved, count + 1, largest.astype(worst.dtype)
 
         axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *others]))
-        guess = vary(self._repeated(start, steps), axes)
+        guess = vary(self._guess(start, others, steps), axes)
         count, worst = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0]))), axes)
         return lax.while_loop(unfinished, iterate, (guess, count, worst))
+
+    def _guess(self, start: Vector, others: list[Any], steps: int) -> Vector:
+        """A step from zeros, at every step. It saves an iteration beside zeros, and two beside the start."""
+        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
+        after, _ = self._at_all_steps(zeros, others, through_stops=True)
+        pairs = zip(after, self._repeated(start, steps), strict=True)
+        return [jnp.where(jnp.isfinite(leaf), leaf, own) for leaf, own in pairs]
+
+    def _correct(self, after: Vector, start: Vector, others: list[Any], tolerance: float) -> tuple[Vector, Any]:
+        """One iteration: the new states, and the largest correction in units of the tolerance."""
+        new, jacobian = self._at_all_steps(self._before(after, start), others, through_stops=True)
+        wide = [leaf.astype(_wide(leaf)) for leaf in after]
+        residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
+        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
+        matrix = [[entry.astype(_wide(entry)) for entry in row] for row in jacobian]
+        zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
+        corrections, running = affine_scan(matrix, residual, zeros, sizes, reverse=self.reverse)
+        assert running is not None
+        moved, ratios = [], []
+        for leaf, own, correction, size in zip(wide, new, corrections, running, strict=True):
+            # Where the product of many Jacobians overflows, the step itself is the next guess.
+            finite = jnp.isfinite(correction)
+            moved.append(jnp.where(finite, leaf + correction, own.astype(leaf.dtype)).astype(own.dtype))
+            ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
+            ratio = jnp.where(finite, ratio, jnp.where(jnp.isfinite(own), jnp.inf, jnp.nan))
+            ratios.append(jnp.max(ratio, initial=0))
+        return moved, reduce(jnp.maximum, ratios)
 
     def _repeated(self, start: Vector, steps: int) -> Vector:
         return [jnp.broadcast_to(leaf, (steps, *leaf.shape)) for leaf in start]

@@ -12,5 +12,8 @@ CASES = {
     "MILSTM no bias": Case(cells.MILSTM(4, use_bias=False)),
     "IndRNN": Case(cells.IndRNN(4)),
     "IndRNN tanh": Case(cells.IndRNN(4, activation="tanh", use_bias=False)),
+    "ParaGRU": Case(cells.ParaGRU(4)),
+    "ParaLSTM": Case(cells.ParaLSTM(4)),
+    "ParaLSTM no bias": Case(cells.ParaLSTM(4, use_bias=False)),
     "IndRNN linear": Case(cells.IndRNN(4, activation="identity")),
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.execute.chunked_scan import Chunks
@@ -53,6 +54,19 @@ def run_forward(
     return final, ys
 
 
+def count_iterations(
+    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The final carry, and the work of Newton's method.
+
+    For each loop that it solves there are two stacks: the iterations of a chunk, and whether the chunk ran step by
+    step. They stand at the first step of a chunk, with zeros at the others.
+    """
+    with plan.choosing():
+        final, counts, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
+    return final, counts
+
+
 def run_and_save(
     plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
 ) -> tuple[list[Any], list[Any], Saved]:
@@ -74,7 +88,7 @@ def run_and_save(
 
 
 def _run(
-    plan: ScanPlan, parts: Split, constants: Any, carry: Any, xs: Any, starting: Sequence[int]
+    plan: ScanPlan, parts: Split, constants: Any, carry: Any, xs: Any, starting: Sequence[int], counting: bool = False
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """The final carry, the stacked outputs, and the carry leaves `starting` at the beginning of each whole chunk."""
     runner = Runner(parts, invariant_values([parts], constants), reverse=plan.reverse, unroll=plan.unroll)
@@ -82,6 +96,9 @@ def _run(
     def run_chunk(carry: list[Any], xs: list[Any], _: Any, steps: int) -> tuple[list[Any], list[Any], list[Any]]:
         known: dict[Value, Any] = dict(zip(plan.step.x, xs, strict=True))
         new_carry, _, chunk = runner(steps, known, carry)
+        if counting:
+            begins = jnp.arange(steps) == 0
+            return new_carry, [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts], []
         return new_carry, [chunk.stacked(atom) for atom in parts.program.stacked], [carry[i] for i in starting]
 
     if not starting and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None:

@@ -1,0 +1,166 @@
+"""newton_iterations(): how many iterations the chunks of a scan take, and which of them run step by step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from rnnscan._messages import in_words
+from rnnscan.engine.fission.run import run_counting
+from rnnscan.engine.plan import Plan
+from rnnscan.insight.report import Report, Table, titled
+from rnnscan.nets.base import Net
+from rnnscan.nets.calls import run, scan_names, takes_nets
+from rnnscan.newton import Newton
+from rnnscan.planning.arguments import Arguments
+from rnnscan.protocols import Cell
+
+
+@dataclass(frozen=True)
+class NewtonIterations(Report):
+    """The work of Newton's method in a scan. Print it, or show it in a notebook.
+
+    Attributes:
+        cell: the cell, in words.
+        iterations: for each loop, by the places of its carry leaves, the iterations of each chunk, in time order.
+        fell_back: the same for whether the chunk did not converge, and ran step by step.
+    """
+
+    cell: str
+    iterations: dict[str, np.ndarray]
+    fell_back: dict[str, np.ndarray]
+
+    @property
+    def most(self) -> int:
+        """The most iterations of a chunk."""
+        return max((int(counts.max(initial=0)) for counts in self.iterations.values()), default=0)
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks, over all loops."""
+        return sum(counts.size for counts in self.iterations.values())
+
+    @property
+    def chunks_step_by_step(self) -> int:
+        """The number of chunks that ran step by step, over all loops."""
+        return sum(int(counts.sum()) for counts in self.fell_back.values())
+
+    def _blocks(self) -> Iterator[str | Table]:
+        lines = [self.cell]
+        for place, counts in self.iterations.items():
+            least, most = (int(counts.min()), int(counts.max())) if counts.size else (0, 0)
+            span = f"{least} to {most}" if least < most else f"{most}"
+            steps = int(self.fell_back[place].sum())
+            lines.append(f"{place}: {span} iterations in {counts.size} chunks; {steps} of them ran step by step")
+        yield "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class NetNewtonIterations(Report):
+    """The work of Newton's method in each scan of a net. Print it, or show it in a notebook.
+
+    Attributes:
+        net: the net, in words.
+        scans: a `NewtonIterations` of each scan, by name: `"net_0"`, `"net_1.forward"`.
+    """
+
+    net: str
+    scans: dict[str, NewtonIterations]
+
+    @property
+    def most(self) -> int:
+        """The most iterations of a chunk."""
+        return max((scan.most for scan in self.scans.values()), default=0)
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks, over all scans."""
+        return sum(scan.chunks for scan in self.scans.values())
+
+    @property
+    def chunks_step_by_step(self) -> int:
+        """The number of chunks that ran step by step, over all scans."""
+        return sum(scan.chunks_step_by_step for scan in self.scans.values())
+
+    def _blocks(self) -> Iterator[str | Table]:
+        for name, scan in self.scans.items():
+            yield from titled(name, scan._blocks())
+
+
+@takes_nets
+def newton_iterations(
+    cell: Cell, params: Any, carry: Any, xs: Any, *, parallel: Newton | None = Newton(), **options: Any
+) -> NewtonIterations | NetNewtonIterations:
+    """Count the iterations of Newton's method, by running the forward pass.
+
+    For a net, call `newton_iterations(net, params, xs, carry=None)`. It runs outside of `jax.jit`.
+
+    Args:
+        cell: `cell(params, carry, x) -> (carry, y)`, or a net.
+        params: its parameters.
+        carry: the initial carry.
+        xs: the inputs, time-major: leaves `(T, N, ...)`.
+        parallel: how to solve the loops, as in `scan`.
+        options: other arguments of `scan`, or of the net.
+
+    Returns:
+        A `NewtonIterations`; for a net, a `NetNewtonIterations`.
+
+    Raises:
+        TypeError, ValueError: as `scan` does; and if `parallel` is None, or the cell has matrix states, whose other
+            loops run in windows of their own.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> cell, xs = rs.cells.ParaGRU(4), jnp.ones((64, 2, 3))
+        >>> params = cell.init(jax.random.key(0), input_size=3)
+        >>> counts = rs.newton_iterations(cell, params, cell.initial_carry(xs[0]), xs)
+        >>> counts.chunks, counts.chunks_step_by_step, counts.most <= 5
+        (1, 0, True)
+    """
+    if parallel is None:
+        raise ValueError("newton_iterations: `parallel` must be an rnnscan.Newton; got None. It says what to count.")
+    given = Arguments(run, cell, params, carry, xs, {**options, "parallel": parallel})
+    names: list[list[str]] = []
+
+    def count(*arrays: Any) -> list[Any]:
+        plans = [ran.plan for ran in given.plans(arrays)]
+        names.extend(_names(plan) for plan in plans)
+        return [run_counting(plan) for plan in plans]
+
+    counts = jax.jit(count)(*given.arrays)
+    found = []
+    for own_names, own_counts in zip(names, counts, strict=True):
+        iterations, fell_back = ([np.asarray(count) for count in own_counts[which::2]] for which in (0, 1))
+        begins = [count > 0 for count in iterations]
+        found.append(
+            NewtonIterations(
+                in_words(cell),
+                {name: count[own] for name, count, own in zip(own_names, iterations, begins, strict=True)},
+                {name: count[own] > 0 for name, count, own in zip(own_names, fell_back, begins, strict=True)},
+            )
+        )
+    if not isinstance(cell, Net):
+        return found[0]
+    return NetNewtonIterations(in_words(cell), dict(zip(scan_names(cell), found, strict=True)))
+
+
+def _names(plan: Plan) -> list[str]:
+    """The places of the leaves of each loop that Newton's method solves."""
+    if plan.state_chunk is not None:
+        raise ValueError(
+            "newton_iterations: cells with matrix states run their other loops in windows, which are not counted; got "
+            f"{in_words(plan.call.cell)}. Count the iterations of a cell without them."
+        )
+    paths = [path for path, _ in jax.tree.leaves_with_path(plan.call.carry)]
+    places = [f"carry{jax.tree_util.keystr(paths[index])}" for index in plan.step.changing]
+    loops = plan.scan(plan.call.length).forward(save=False).loops
+    return [
+        ", ".join(places[index] for index in loop.carry)
+        for loop in loops
+        if loop.solved is not None and loop.solved.newton_solves
+    ]

@@ -1,0 +1,110 @@
+"""Nets, recurrent_net and the Flax modules hand `parallel` on, and the iterations can be counted."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import rnnscan as rs
+from newton_cells import arguments_of, one_leaf
+from rnnscan import cells
+from rnnscan.newton import Newton
+from slow_reference import assert_close
+
+
+XS = jnp.asarray(np.random.default_rng(0).normal(size=(12, 2, 3)), jnp.float32)
+CELL = cells.ParaGRU(4)
+PARAMS = CELL.init(jax.random.key(0), input_size=3)
+NEWTON = Newton(chunk=4)
+
+
+def by_net(parallel):
+    net = rs.chain(rs.bidirectional(CELL, cells.ParaLSTM(4)), rs.layer(CELL))
+    return net(net.init(jax.random.key(0), 3), XS, seq_lengths=jnp.array([12, 5]), parallel=parallel)
+
+
+def by_recurrent_net(parallel):
+    def cell_net(params, x, hidden):
+        return {"new": CELL(params, (hidden,), x)[1]}
+
+    return rs.recurrent_net(
+        cell_net,
+        PARAMS,
+        inputs={"x": XS},
+        initial_cell_inputs={"hidden": jnp.zeros(4)},
+        links={"hidden": "new"},
+        parallel=parallel,
+    )
+
+
+def by_window(parallel):
+    carry = CELL.initial_carry(XS[0])
+    return rs.truncated.by_window(CELL, PARAMS, carry, XS, every=3, back=5, parallel=parallel)
+
+
+def by_linen(parallel):
+    model = rs.linen.RNN(CELL, time_major=True, parallel=parallel)
+    return model.init_with_output(jax.random.key(0), XS)[0]
+
+
+def by_nnx(parallel):
+    class Cell(nnx.RNNCellBase):
+        def __init__(self):
+            self.weight = nnx.Param(jnp.linspace(-1, 1, 3))
+
+        def __call__(self, carry, x):
+            hidden = jnp.tanh(self.weight.get_value() * carry + x)
+            return hidden, hidden
+
+        def initialize_carry(self, input_shape, rngs=None, carry_init=None):
+            return jnp.zeros(input_shape)
+
+        @property
+        def num_feature_axes(self):
+            return 1
+
+    return rs.nnx.RNN(Cell(), time_major=True, parallel=parallel)(XS)
+
+
+@pytest.mark.parametrize("run", [by_net, by_recurrent_net, by_window, by_linen, by_nnx])
+def test_every_caller_hands_it_on(run):
+    assert "while[" not in str(jax.make_jaxpr(run, static_argnums=0)(None))
+    assert "while[" in str(jax.make_jaxpr(run, static_argnums=0)(NEWTON))
+
+
+def test_a_net_gives_the_same_results():
+    found, expected = (jax.jit(by_net, static_argnums=0)(own) for own in (NEWTON, None))
+    assert_close(found, expected, tolerance=1e-5)
+
+
+def test_iterations_are_counted_by_chunk():
+    counts = rs.newton_iterations(CELL, PARAMS, CELL.initial_carry(XS[0]), XS, parallel=NEWTON, reverse=True)
+    assert list(counts.iterations) == ["carry[0]"]
+    assert counts.chunks == 3
+    assert 1 <= counts.most <= 5
+    assert counts.chunks_step_by_step == 0
+    assert "in 3 chunks; 0 of them ran step by step" in str(counts)
+
+
+def test_chunks_that_fall_back_are_counted():
+    # 20 steps in segments of 8 and chunks of 4. One iteration is not enough, but for the first steps of a chunk.
+    memory = rs.Memory(segment=8)
+    arguments = arguments_of("one leaf", steps=20)
+    counts = rs.newton_iterations(one_leaf, *arguments, memory=memory, parallel=Newton(chunk=4, max_iterations=1))
+    assert counts.chunks == counts.chunks_step_by_step == 5
+
+
+def test_the_counts_of_a_net_are_those_of_its_scans():
+    net = rs.chain(rs.layer(CELL), rs.layer(CELL))
+    params = net.init(jax.random.key(0), 3)
+    counts = rs.newton_iterations(net, params, XS, parallel=NEWTON)
+    assert list(counts.scans) == ["net_0", "net_1"]
+    assert counts.chunks == 6
+    assert counts.most == max(scan.most for scan in counts.scans.values())
+
+
+def test_counting_needs_something_to_count():
+    carry = CELL.initial_carry(XS[0])
+    with pytest.raises(ValueError, match=r"`parallel` must be an rnnscan\.Newton; got None"):
+        rs.newton_iterations(CELL, PARAMS, carry, XS, parallel=None)
