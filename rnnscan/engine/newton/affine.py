@@ -34,27 +34,29 @@ def affine_scan(
     Returns:
         d after each step, and the running maximum.
     """
+    # The entries are stacked, because an array for each entry makes k^3 operations in each round to compile.
+    matrix, term = jnp.stack([jnp.stack(row, 1) for row in matrices], 1), jnp.stack(terms, 1)
     first = -1 if reverse else 0
-    moved = times([[entry[first] for entry in row] for row in matrices], start)
-    terms = [term.at[first].add(own) for term, own in zip(terms, moved, strict=True)]
+    term = term.at[first].add(_times(matrix[first][None], jnp.stack(start)[None])[0])
 
-    def after_both(first: Any, second: Any) -> Any:
-        (matrix, term, size), (next_matrix, next_term, next_size) = first, second
-        joined = None if size is None else [*map(jnp.maximum, size, next_size)]
-        after = [total + own for total, own in zip(times(next_matrix, term), next_term, strict=True)]
-        columns = [times(next_matrix, column) for column in zip(*matrix, strict=True)]
-        return [list(row) for row in zip(*columns, strict=True)], after, joined
+    def after_both(one: Any, other: Any) -> Any:
+        (matrix, term, size), (next_matrix, next_term, next_size) = one, other
+        joined = None if size is None else jnp.maximum(size, next_size)
+        return _product(next_matrix, matrix), _times(next_matrix, term) + next_term, joined
 
-    _, after, largest = lax.associative_scan(after_both, (matrices, terms, sizes), reverse=reverse)
-    return after, largest
+    size = None if sizes is None else jnp.stack(sizes, 1)
+    _, after, largest = lax.associative_scan(after_both, (matrix, term, size), reverse=reverse)
+    return [after[:, row] for row in range(len(terms))], (
+        None if largest is None else [largest[:, row] for row in range(len(terms))]
+    )
 
 
-def times(matrix: Sequence[Sequence[Any]], vector: Sequence[Any]) -> Vector:
-    """The product of a matrix and a vector at each element."""
-    rows = []
-    for row in matrix:
-        total, *others = [factor * entry for factor, entry in zip(row, vector, strict=True)]
-        for other in others:
-            total = total + other
-        rows.append(total)
-    return rows
+def _times(matrix: Any, vector: Any) -> Any:
+    """The products of matrices `(steps, k, k, ...)` and vectors `(steps, k, ...)`."""
+    return sum(matrix[:, :, column] * vector[:, None, column] for column in range(vector.shape[1]))
+
+
+def _product(left: Any, right: Any) -> Any:
+    """The products of matrices `(steps, k, k, ...)`."""
+    size = right.shape[1]
+    return sum(left[:, :, inner, None] * right[:, None, inner] for inner in range(size))
