@@ -87,11 +87,9 @@ class Plan:
         memory = self.memory
         if memory is None or self.route.engine != "fission" or self.found.stages is None:
             return None
-        chosen = memory.chunk
-        chunk = heuristics().state_chunk if chosen is None else 1 << max(1, chosen.bit_length() - 1)
         scans = memory.sub_scans(self.call.length)
         longest = max(one.segment[-1] if one.segment else one.steps for one in scans)
-        return chunk if min(longest, self.call.length) >= 2 * chunk else None
+        return heuristics().state_chunk_of(min(longest, self.call.length), memory.chunk)
 
     def windows(self, length: int) -> Windows | None:
         """How a scan, or a segment of it, of this length runs matrix states; None if step by step."""
