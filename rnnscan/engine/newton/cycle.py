@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of, outputs_of, read, values_of
 from rnnscan.engine.newton.affine import Matrix
+from rnnscan.engine.newton.diagonal import Rule, diagonal_rules
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,31 +39,39 @@ class Cycle:
         """Whether the new leaves depend on the leaves."""
         return bool(self.equations) or not {*self.leaves}.isdisjoint(values_of(self.new_leaves))
 
-    def step(self, carry: Sequence[Any], others: Sequence[Any], *, through_stops: bool = False) -> list[Any]:
+    @cached_property
+    def diagonal(self) -> dict[Equation, Rule]:
+        """The equations that mix elements, and how they run for the diagonal of the Jacobian."""
+        return diagonal_rules(self.equations, self.leaves)
+
+    def step(self, carry: Sequence[Any], others: Sequence[Any], *, of_values: bool = False) -> list[Any]:
         """The new leaves of one step.
 
         Args:
             carry: the leaves.
             others: the values of `reads`.
-            through_stops: whether derivatives pass `stop_gradient`, as the Jacobian of the values does.
+            of_values: whether derivatives are those of an iteration: they pass `stop_gradient`, and elements do not
+                mix.
         """
         values = dict(zip([*self.leaves, *self.reads], [*carry, *others], strict=True))
         for equation in self.equations:
             operands = [read(atom, values) for atom in equation.inputs]
-            if through_stops and equation.primitive.name == "stop_gradient":
+            if of_values and equation.primitive.name == "stop_gradient":
                 results = operands
+            elif of_values and equation in self.diagonal:
+                results = self.diagonal[equation](equation, operands)
             else:
                 results = equation.evaluate(*operands)
             values.update(zip(equation.outputs, results, strict=True))
         return [jnp.asarray(read(atom, values)) for atom in self.new_leaves]
 
     def with_jacobian(
-        self, carry: Sequence[Any], others: Sequence[Any], *, through_stops: bool
+        self, carry: Sequence[Any], others: Sequence[Any], *, of_values: bool
     ) -> tuple[list[Any], Matrix]:
         """The new leaves of one step, and their derivatives by the leaves at the same element."""
 
         def new_leaves(*carry: Any) -> list[Any]:
-            return self.step(carry, others, through_stops=through_stops)
+            return self.step(carry, others, of_values=of_values)
 
         new, columns = new_leaves(*carry), []
         for position in range(len(carry)):

@@ -52,7 +52,7 @@ def check_elementwise(equations: Sequence[Equation], leaves: Sequence[Value], ne
     shape = leaves[0].shape
     if any(leaf.shape != shape for leaf in leaves):
         raise MixesError("its leaves have several shapes")
-    places = _Places(shape)
+    places = Places(shape)
     own = places.own
     found: dict[Atom, Place] = dict.fromkeys(leaves, own)
     places.follow(equations, found)
@@ -62,7 +62,7 @@ def check_elementwise(equations: Sequence[Equation], leaves: Sequence[Value], ne
 
 
 @dataclass(frozen=True)
-class _Places:
+class Places:
     """Follows the elements of a leaf through equations.
 
     Attributes:
@@ -219,17 +219,17 @@ class _Places:
 
 
 _RULES: dict[str, Callable[..., Place]] = {
-    "broadcast_in_dim": _Places.broadcast,
-    "transpose": _Places.transpose,
-    "slice": _Places.slice,
-    "split": _Places.split,
-    "concatenate": _Places.concatenate,
-    "squeeze": _Places.squeeze,
-    "stack": _Places.stack,
-    "tile": _Places.tile,
-    "unstack": _Places.unstack,
-    "reshape": _Places.reshape,
-    **dict.fromkeys(_REDUCTIONS, _Places.reduce),
+    "broadcast_in_dim": Places.broadcast,
+    "transpose": Places.transpose,
+    "slice": Places.slice,
+    "split": Places.split,
+    "concatenate": Places.concatenate,
+    "squeeze": Places.squeeze,
+    "stack": Places.stack,
+    "tile": Places.tile,
+    "unstack": Places.unstack,
+    "reshape": Places.reshape,
+    **dict.fromkeys(_REDUCTIONS, Places.reduce),
 }
 
 

@@ -10,6 +10,7 @@ from rnnscan._messages import listing
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import are_linear, is_linear
 from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.heuristics import unbatchable
 from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
@@ -26,19 +27,19 @@ class Solved:
 
     Attributes:
         kind: "delay": the new leaf does not depend on the leaf. "linear": one iteration is exact. "elementwise": by
-            Newton's method.
+            Newton's method. "dense": by quasi-Newton iterations, with the diagonal of the Jacobian.
         cycle: the loop.
         newton: the options.
     """
 
-    kind: Literal["delay", "linear", "elementwise"]
+    kind: Literal["delay", "linear", "elementwise", "dense"]
     cycle: Cycle
     newton: Newton
 
     @property
     def newton_solves(self) -> bool:
         """Whether it takes iterations."""
-        return self.kind == "elementwise"
+        return self.kind in ("elementwise", "dense")
 
 
 def solved(cycle: Cycle, newton: Newton) -> Solved | None:
@@ -46,7 +47,8 @@ def solved(cycle: Cycle, newton: Newton) -> Solved | None:
     if not cycle.depends:
         return Solved("delay", cycle, newton)
     if _why_not(cycle):
-        return None
+        dense = newton.jacobian == "diagonal" and not _why_not_dense(cycle)
+        return Solved("dense", cycle, newton) if dense else None
     if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves):
         return Solved("linear", cycle, newton)
     return Solved("elementwise", cycle, newton)
@@ -96,7 +98,7 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
         elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves):
             raise ValueError(
                 f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {its}, where "
-                f"{_why_not(cycle)}. Leave `parallel` out to run it step by step."
+                f"{_why_not(cycle)}. {_advice(cycle, newton)}"
             )
     if not solves:
         raise ValueError(
@@ -105,15 +107,41 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
         )
 
 
+def _advice(cycle: Cycle, newton: Newton) -> str:
+    if newton.jacobian == "diagonal":
+        return f"The diagonal is of no use here, because {_why_not_dense(cycle)}. Leave `parallel` out."
+    if _why_not_dense(cycle):
+        return "Leave `parallel` out to run it step by step."
+    return 'Set jacobian="diagonal" to try with a part of its Jacobian, or leave `parallel` out.'
+
+
+def _why_not_dense(cycle: Cycle) -> str:
+    """Why quasi-Newton iterations cannot solve a loop; empty if they can."""
+    if len({leaf.shape for leaf in cycle.leaves}) > 1:
+        return "its leaves have several shapes"
+    unbatched = [equation.primitive.name for equation in cycle.equations if unbatchable(equation)]
+    if unbatched:
+        return f"{unbatched[0]} runs step by step"
+    return _why_not_block(cycle)
+
+
 def _why_not(cycle: Cycle) -> str:
     """Why a loop is not elementwise; empty if it is."""
+    reason = _why_not_block(cycle)
+    if reason:
+        return reason
+    try:
+        check_elementwise(cycle.equations, cycle.leaves, cycle.new_leaves)
+    except MixesError as error:
+        return str(error)
+    return ""
+
+
+def _why_not_block(cycle: Cycle) -> str:
+    """Why the leaves have no small Jacobian at each element; empty if they have one."""
     dtypes = sorted({str(leaf.dtype) for leaf in cycle.leaves})
     if len(cycle.leaves) > LARGEST_BLOCK:
         return f"{len(cycle.leaves)} leaves depend on each other, more than {LARGEST_BLOCK}"
     if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in cycle.leaves):
         return f"its dtype is {listing(dtypes)}, not a real float"
-    try:
-        check_elementwise(cycle.equations, cycle.leaves, cycle.new_leaves)
-    except MixesError as error:
-        return str(error)
     return ""

@@ -15,7 +15,7 @@ Source: Lim et al. 2024, "Parallelizing non-linear sequential models over the se
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -88,14 +88,14 @@ class Solver:
         The product of many steps may overflow where no step does, and infinity times zero is NaN.
         """
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
-        terms, jacobian = self._at_all_steps(zeros, others, through_stops=True)
+        terms, jacobian = self._at_all_steps(zeros, others, of_values=True)
         after, _ = affine_scan(jacobian, terms, start, reverse=self.reverse)
         finite = reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in after))
         return [leaf.astype(own.dtype) for leaf, own in zip(after, start, strict=True)], jnp.int32(1), finite
 
     def _iterate(self, newton: Newton, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and the largest correction in units of the tolerance."""
-        tolerance = _tolerance(newton, start)
+        tolerance = _tolerance(newton, start, dense=bool(self.cycle.diagonal))
 
         def unfinished(state: Any) -> Any:
             _, count, worst = state
@@ -104,7 +104,7 @@ class Solver:
 
         def iterate(state: Any) -> Any:
             after, count, worst = state
-            moved, largest = self._correct(after, start, others, tolerance)
+            moved, largest = self._correct(after, start, others, tolerance, newton.damping)
             return moved, count + 1, largest.astype(worst.dtype)
 
         axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *others]))
@@ -115,25 +115,33 @@ class Solver:
     def _guess(self, start: Vector, others: list[Any], steps: int) -> Vector:
         """A step from zeros, at every step. It saves an iteration beside zeros, and two beside the start."""
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
-        after, _ = self._at_all_steps(zeros, others, through_stops=True)
+        after, _ = self._at_all_steps(zeros, others, of_values=True)
         pairs = zip(after, self._repeated(start, steps), strict=True)
         return [jnp.where(jnp.isfinite(leaf), leaf, own) for leaf, own in pairs]
 
-    def _correct(self, after: Vector, start: Vector, others: list[Any], tolerance: float) -> tuple[Vector, Any]:
+    def _correct(
+        self, after: Vector, start: Vector, others: list[Any], tolerance: float, damping: float
+    ) -> tuple[Vector, Any]:
         """One iteration: the new states, and the largest correction in units of the tolerance."""
-        new, jacobian = self._at_all_steps(self._before(after, start), others, through_stops=True)
+        new, jacobian = self._at_all_steps(self._before(after, start), others, of_values=True)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
         sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
         matrix = [[entry.astype(_wide(entry)) for entry in row] for row in jacobian]
+        if damping:
+            # The damping ends as the residual does, so the last iterations are those of Newton's method.
+            tiny = jnp.finfo(sizes[0].dtype).tiny
+            large = [jnp.minimum(jnp.abs(own) / (size + tiny), 1) for own, size in zip(residual, sizes, strict=True)]
+            matrix = [[(1 - damping * own) * entry for entry in row] for own, row in zip(large, matrix, strict=True)]
         zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
         corrections, running = affine_scan(matrix, residual, zeros, sizes, reverse=self.reverse)
         assert running is not None
         moved, ratios = [], []
-        for leaf, own, correction, size in zip(wide, new, corrections, running, strict=True):
-            # Where the product of many Jacobians overflows, the step itself is the next guess.
+        for own, alone, correction, size in zip(new, residual, corrections, running, strict=True):
+            # As a sum with the new states, it is exact beside a guess that is far too large. Where the product of many
+            # Jacobians overflows, the step itself is the next guess.
             finite = jnp.isfinite(correction)
-            moved.append(jnp.where(finite, leaf + correction, own.astype(leaf.dtype)).astype(own.dtype))
+            moved.append((own + jnp.where(finite, correction - alone, 0)).astype(own.dtype))
             ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
             ratio = jnp.where(finite, ratio, jnp.where(jnp.isfinite(own), jnp.inf, jnp.nan))
             ratios.append(jnp.max(ratio, initial=0))
@@ -146,9 +154,9 @@ class Solver:
         pairs = zip(after, start, strict=True)
         return [before_each(leaf, own, reverse=self.reverse) for leaf, own in pairs]
 
-    def _at_all_steps(self, before: Vector, others: list[Any], *, through_stops: bool) -> Any:
+    def _at_all_steps(self, before: Vector, others: list[Any], *, of_values: bool) -> Any:
         def at_step(carry: list[Any], *others: Any) -> Any:
-            return self.cycle.with_jacobian(carry, others, through_stops=through_stops)
+            return self.cycle.with_jacobian(carry, others, of_values=of_values)
 
         return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
 
@@ -166,20 +174,25 @@ class Solver:
     def _tangents(self, primals: Any, tangents: Any, after: Vector) -> Vector:
         """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""
         (start, others), (start_tangents, others_tangents) = primals, tangents
+        if self.cycle.diagonal:  # The whole Jacobian takes a step at a time.
+            run = partial(self._step_by_step, steps=len(after[0]))
+            return jax.jvp(run, (start, others), (start_tangents, others_tangents))[1]
         before = self._before(after, start)
 
         def new_leaves(*others: Any) -> list[Any]:
             return jax.vmap(lambda carry, *own: self.cycle.step(carry, own), in_axes=(0, *self.axes))(before, *others)
 
         _, terms = jax.jvp(new_leaves, others, others_tangents)
-        _, jacobian = self._at_all_steps(before, others, through_stops=False)
+        _, jacobian = self._at_all_steps(before, others, of_values=False)
         return affine_scan(jacobian, terms, start_tangents, reverse=self.reverse)[0]
 
 
-def _tolerance(newton: Newton, leaves: Vector) -> float:
+def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:
     if newton.tolerance is not None:
         return newton.tolerance
-    return max(float(jnp.finfo(leaf.dtype).eps) ** 0.75 for leaf in leaves)
+    epsilon = max(float(jnp.finfo(leaf.dtype).eps) for leaf in leaves)
+    # A correction by a part of the Jacobian does not tell what later steps make of it, and the next is not its square.
+    return 16 * epsilon if dense else epsilon**0.75
 
 
 def _wide(leaf: Any) -> Any:

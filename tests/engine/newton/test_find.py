@@ -97,6 +97,17 @@ def test_a_dense_loop_says_what_mixes_its_elements():
         scan(rs.stack(cells.GRU(4), cells.IndRNN(4)))
 
 
+def test_a_dense_loop_that_the_diagonal_does_not_help_says_why():
+    def cell(params, carry, x):
+        one, two = carry
+        one = jnp.tanh(one + two.sum(-1, keepdims=True))
+        return (one, jnp.tanh(two * one)), two
+
+    xs = jnp.ones((5, 2, 3))
+    with pytest.raises(ValueError, match="of no use here, because its leaves have several shapes"):
+        rs.scan(cell, None, (xs[0], xs[0, :, :1]), xs, parallel=Newton(jacobian="diagonal"))
+
+
 def test_without_a_nonlinear_loop_it_says_what_there_is():
     with pytest.raises(ValueError, match=r"there is none; got Newton\(\), and carry\[0\] is linear"):
         scan(cells.MinGRU(4))

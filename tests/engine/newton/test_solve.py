@@ -9,6 +9,7 @@ import pytest
 
 import rnnscan as rs
 from newton_cells import CELLS, arguments_of, one_leaf
+from rnnscan import cells
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants
@@ -151,3 +152,26 @@ def test_it_works_under_vmap_forward_mode_and_twice():
 
     found, expected = (compiled(partial(derivatives, own))() for own in (Newton(chunk=4), None))
     assert_close(found, expected, tolerance=1e-9)
+
+
+DENSE = {
+    "LSTM": cells.LSTM(4),
+    "GRU": cells.GRU(4),
+    "RNN": cells.RNN(4),
+    "LayerNormLSTM": cells.LayerNormLSTM(4),
+    "SLSTM": cells.SLSTM(4, heads=2),
+    "two layers": rs.stack(cells.GRU(4), cells.ParaGRU(4)),
+}
+
+
+@pytest.mark.parametrize("name", variants(list(DENSE), ["LSTM"]))
+def test_dense_loops_by_the_diagonal_of_their_jacobian_equal_the_loop(name):
+    arguments = Case(DENSE[name]).arguments(length=12)
+    newton = Newton(jacobian="diagonal", chunk=6, damping=0.1)
+    assert_equal(DENSE[name], arguments, newton, seq_lengths=jnp.array([12, 5, 0]))
+
+
+def test_the_diagonal_of_a_dense_loop_converges_in_few_iterations():
+    arguments = Case(cells.GRU(4)).arguments(length=64)
+    counts = rs.newton_iterations(cells.GRU(4), *arguments, parallel=Newton(jacobian="diagonal", max_iterations=40))
+    assert counts.chunks_step_by_step == 0
