@@ -101,7 +101,7 @@ def test_a_dense_loop_that_the_diagonal_does_not_help_says_why():
     def cell(params, carry, x):
         one, two = carry
         one = jnp.tanh(one + two.sum(-1, keepdims=True))
-        return (one, jnp.tanh(two * one)), two
+        return (one, jnp.tanh(two * one.sum(-1, keepdims=True))), two
 
     xs = jnp.ones((5, 2, 3))
     with pytest.raises(ValueError, match="of no use here, because its leaves have several shapes"):
