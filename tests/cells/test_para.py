@@ -43,7 +43,10 @@ def lstm_loop(params, carry, xs):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("parallel", [None, rs.Newton(chunk=4)], ids=["step by step", "Newton"])
+@pytest.mark.parametrize(
+    "parallel",
+    [pytest.param(None, id="step by step", marks=pytest.mark.slow), pytest.param(rs.Newton(chunk=4), id="Newton")],
+)
 @pytest.mark.parametrize(("cell", "loop"), [(cells.ParaGRU(4), gru_loop), (cells.ParaLSTM(4), lstm_loop)])
 def test_values_and_gradients_are_those_of_the_paper(cell, loop, parallel):
     case = Case(cell)

@@ -108,3 +108,11 @@ def test_counting_needs_something_to_count():
     carry = CELL.initial_carry(XS[0])
     with pytest.raises(ValueError, match=r"`parallel` must be an rnnscan\.Newton; got None"):
         rs.newton_iterations(CELL, PARAMS, carry, XS, parallel=None)
+
+
+def test_explain_shows_what_newtons_method_solves():
+    explanation = rs.explain(CELL, PARAMS, CELL.initial_carry(XS[0]), XS, parallel=NEWTON)
+    assert explanation.carry["[0]"].kind == "elementwise"
+    solved = {one.operation for one in explanation.equations if one.forward.endswith("by Newton")}
+    assert {"tanh", "logistic"} <= solved
+    assert "dot_general" not in solved

@@ -46,7 +46,7 @@ def double():
         yield
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [7])
 def test_random_elementwise_cells_equal_their_loops(seed):
     check(seed)
 
