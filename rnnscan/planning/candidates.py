@@ -54,9 +54,11 @@ def candidates(calls: Sequence[Call], *, can_offload: bool = False) -> list[Cand
 
     found = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
     found.append(candidate(Memory(recompute="all")))
-    if length >= 8 and calls[0].engine != "lax":  # The lax engine has no chunks.
+    solves = [call.parallel for call in calls if call.parallel is not None]
+    has_chunk = any(newton.chunk is not None for newton in solves)
+    if length >= 8 and calls[0].engine != "lax" and not has_chunk:  # The lax engine has no chunks.
         found += [candidate(Memory(chunk=4)), candidate(Memory(recompute="all", chunk=4))]
-    if can_offload:
+    if can_offload and not solves:  # Only the lax engine offloads.
         for chosen in _dropped(names):
             offload = tuple(name for name in names if name not in chosen)
             if offload:

@@ -116,3 +116,10 @@ def test_explain_shows_what_newtons_method_solves():
     solved = {one.operation for one in explanation.equations if one.forward.endswith("by Newton")}
     assert {"tanh", "logistic"} <= solved
     assert "dot_general" not in solved
+
+
+def test_it_keeps_what_the_loop_keeps_and_plans_have_no_second_chunk():
+    arguments = (CELL, PARAMS, CELL.initial_carry(XS[0]), XS)
+    plain, solved = (rs.memory_report(*arguments, parallel=own, compile=False).training for own in (None, NEWTON))
+    assert solved.kept_bytes == solved.counted_bytes == plain.kept_bytes
+    jax.eval_shape(lambda: rs.scan(*arguments, memory=rs.Memory.fit("1MiB"), parallel=NEWTON))
