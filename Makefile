@@ -46,7 +46,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond docs dist test test-here test-newest test-core test-pages test-pages-here test-all coverage lint clean
+.PHONY: demo bench bench-beyond docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -92,12 +92,18 @@ test:
 # With the jax that JAX says, in the environment that VENV says.
 test-here: $(VENV)/.installed-dev
 	rm -f $(SUMMARY)
+	$(MAKE) -j2 lint-part test-parts
+	@echo; echo "make test, in $(VENV):"; cat $(SUMMARY)
+	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), newer jax (make test-newest)"
+
+# Beside the first tests, because it leaves a core idle.
+lint-part:
 	SECONDS=0; $(MAKE) lint && echo "lint and types: passed in $$SECONDS s" >> $(SUMMARY)
+
+test-parts:
 	$(call part,tests) $(PYTEST) -m "not slow and (bad_input or not typed)" $(WITHOUT_PAGES) \
 	    $(addprefix --ignore=,$(ALL_TYPED))
 	$(call part,tests with type checks) $(PYTEST) $(TYPED) -m "typed and not slow and not bad_input" $(TYPED_TESTS)
-	@echo; echo "make test, in $(VENV):"; cat $(SUMMARY)
-	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), newer jax (make test-newest)"
 
 test-newest:
 	for pair in $(PYTHONS); do \
