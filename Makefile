@@ -1,6 +1,8 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make bench-beyond: uses of lax.scan that are no RNN, into docs/benchmarks_beyond.md.
+# make accelerators: what XLA makes of the benchmarks for a GPU and a TPU, which need not be there, into
+# docs/accelerators.md. Its compilers take 6 GB. Compiled programs are remembered in .accelerators/.
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
@@ -18,6 +20,8 @@ PYTHONS ?= python3.13,jax~=0.12.0 python3.12,jax~=0.11.0
 # What pip is told of jax beside what pyproject.toml says; empty for the newest that there is for the Python.
 JAX ?=
 OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
+# One version for both compilers, so that their tables belong together.
+COMPILERS_JAX := 0.10.2
 # What differs from one jax or Flax to the next shows here first.
 CORE := tests/engine/test_fission.py tests/engine/test_products.py tests/linen/test_rnn.py tests/nnx/test_rnn.py
 # The run-time type checks; tests that give wrong types on purpose run without them. Checking the engine's functions
@@ -46,7 +50,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all coverage lint clean
+.PHONY: demo bench bench-beyond accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -60,6 +64,16 @@ bench: $(VENV)/.installed-bench
 
 bench-beyond: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.beyond --write docs/benchmarks_beyond.md
+
+accelerators:
+	$(MAKE) accelerators-here DEVICE=gpu VENV=.venv-gpu JAX="jax[cuda12]==$(COMPILERS_JAX)"
+	$(MAKE) accelerators-here DEVICE=tpu VENV=.venv-tpu JAX="jax[tpu]==$(COMPILERS_JAX)"
+	.venv-tpu/bin/python -m benchmarks.accelerators page --write docs/accelerators.md
+
+# For the device that DEVICE says, with the jax that JAX says, in the environment that VENV says.
+accelerators-here: $(VENV)/.installed-train
+	$(BIN)/python -m benchmarks.accelerators compile $(DEVICE)
+	$(BIN)/python -m benchmarks.accelerators measure $(DEVICE)
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -48,6 +48,14 @@ def same_function_rows(workload: Workload, engine: Engine) -> dict[str, JaxRow]:
         workload: the workload.
         engine: the engine of rnnscan's rows, except "rnnscan-lax".
     """
+    arguments = workload.arguments()
+    return {
+        name: JaxRow(workload.loss(scan), arguments) for name, scan in same_function_scans(workload, engine).items()
+    }
+
+
+def same_function_scans(workload: Workload, engine: Engine) -> dict[str, Scan]:
+    """The scans of these rows."""
     memory = workload.memory
     recompute = replace(memory, recompute="all")
     scans: dict[str, Scan] = {"plain": plain_scan, "checkpoint": checkpoint_scan}
@@ -58,8 +66,7 @@ def same_function_rows(workload: Workload, engine: Engine) -> dict[str, JaxRow]:
     scans["rnnscan"] = rnnscan_scan(memory, engine)
     scans["rnnscan-all"] = rnnscan_scan(recompute, engine)
     scans["rnnscan-lax"] = rnnscan_scan(recompute, "lax")
-    arguments = workload.arguments()
-    return {name: JaxRow(workload.loss(scan), arguments) for name, scan in scans.items()}
+    return scans
 
 
 def rnnscan_scan(memory: rs.Memory, engine: Engine) -> Scan:

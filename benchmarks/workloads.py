@@ -16,7 +16,7 @@ from benchmarks.cells import Cell, no_label
 # Runs a workload's cell over time: (cell, params, carry, xs) -> (carry, ys).
 Scan = Callable[["CellPair", Any, Any, Any], tuple[Any, Any]]
 
-Family = Literal["lstm", "gru", "layer_norm_lstm", "min_gru", "attention", "long_lstm"]
+Family = Literal["lstm", "gru", "layer_norm_lstm", "min_gru", "attention", "long_lstm", "other"]
 
 ENCODER_LENGTH = 200
 
@@ -73,7 +73,7 @@ class Workload:
         return loss
 
 
-def _library_workload(kind: Literal["lstm", "gru"], shape: Shape, *, layers: int = 1) -> Workload:
+def library_workload(kind: Literal["lstm", "gru"], shape: Shape, *, layers: int = 1) -> Workload:
     """A cell of rnnscan, with the loss on the outputs of all steps."""
     make_cell = {"lstm": rs.cells.LSTM, "gru": rs.cells.GRU}[kind]
     one_layer: Cell = cells.lstm if kind == "lstm" else cells.gru
@@ -84,13 +84,13 @@ def _library_workload(kind: Literal["lstm", "gru"], shape: Shape, *, layers: int
 
     def make_arguments(key: Array) -> tuple[Any, ...]:
         params_key, xs_key = jax.random.split(key)
-        return cell.init(params_key, shape.features), _inputs(xs_key, shape)
+        return cell.init(params_key, shape.features), inputs_of(xs_key, shape)
 
     def outputs(scan: Scan, params: Any, xs: Array) -> Array:
         return scan(pair, params, cell.initial_carry(xs[0]), xs)[1]
 
     name = kind.upper() + (f", {layers} layers" if layers > 1 else "")
-    return Workload(_title(name, shape), shape, make_arguments, outputs, kind, layers=layers)
+    return Workload(title_of(name, shape), shape, make_arguments, outputs, kind, layers=layers)
 
 
 def _layer_norm(shape: Shape) -> Workload:
@@ -102,12 +102,12 @@ def _layer_norm(shape: Shape) -> Workload:
         scales = {"input_scale": jnp.ones(4 * units), "hidden_scale": jnp.ones(4 * units)}
         state_norm = {"state_scale": jnp.ones(units), "state_bias": jnp.zeros(units)}
         params = rs.cells.LSTM(units).init(params_key, shape.features) | scales | state_norm
-        return params, _inputs(xs_key, shape)
+        return params, inputs_of(xs_key, shape)
 
     def outputs(scan: Scan, params: Any, xs: Array) -> Array:
         return scan(pair, params, (_zeros(shape),) * 2, xs)[1]
 
-    return Workload(_title("LSTM with layer normalisation", shape), shape, make_arguments, outputs, "layer_norm_lstm")
+    return Workload(title_of("LSTM with layer normalisation", shape), shape, make_arguments, outputs, "layer_norm_lstm")
 
 
 def _min_gru(shape: Shape) -> Workload:
@@ -116,12 +116,12 @@ def _min_gru(shape: Shape) -> Workload:
     def make_arguments(key: Array) -> tuple[Any, ...]:
         kernel_key, xs_key = jax.random.split(key)
         kernel = _kernel(kernel_key, shape.features, 2 * shape.hidden)
-        return {"kernel": kernel, "bias": jnp.zeros(2 * shape.hidden)}, _inputs(xs_key, shape)
+        return {"kernel": kernel, "bias": jnp.zeros(2 * shape.hidden)}, inputs_of(xs_key, shape)
 
     def outputs(scan: Scan, params: Any, xs: Array) -> Array:
         return scan(pair, params, (_zeros(shape),), xs)[1]
 
-    return Workload(_title("minGRU", shape), shape, make_arguments, outputs, "min_gru")
+    return Workload(title_of("minGRU", shape), shape, make_arguments, outputs, "min_gru")
 
 
 def _attention(shape: Shape) -> Workload:
@@ -137,14 +137,14 @@ def _attention(shape: Shape) -> Workload:
             "score_kernel": _kernel(score_key, units, 1)[:, 0],
         }
         encoder = jax.random.normal(encoder_key, (shape.batch, ENCODER_LENGTH, units))
-        return params, _inputs(xs_key, shape), encoder
+        return params, inputs_of(xs_key, shape), encoder
 
     def outputs(scan: Scan, params: Any, xs: Array, encoder: Array) -> Array:
         weights = {name: leaf for name, leaf in params.items() if name != "key_kernel"}
         weights |= {"encoder": encoder, "keys": encoder @ params["key_kernel"]}
         return scan(pair, weights, (_zeros(shape),) * 2, xs)[1]
 
-    title = _title(f"LSTM decoder with additive attention over {ENCODER_LENGTH} positions", shape)
+    title = title_of(f"LSTM decoder with additive attention over {ENCODER_LENGTH} positions", shape)
     return Workload(title, shape, make_arguments, outputs, "attention")
 
 
@@ -155,20 +155,22 @@ def _long_lstm(shape: Shape) -> Workload:
 
     def make_arguments(key: Array) -> tuple[Any, ...]:
         params_key, xs_key = jax.random.split(key)
-        return cell.init(params_key, shape.features), _inputs(xs_key, shape)
+        return cell.init(params_key, shape.features), inputs_of(xs_key, shape)
 
     def outputs(scan: Scan, params: Any, xs: Array) -> Array:
         return scan(pair, params, cell.initial_carry(xs[0]), xs)[0][0]
 
-    title = _title('LSTM, loss on the last state, segment="sqrt"', shape)
+    title = title_of('LSTM, loss on the last state, segment="sqrt"', shape)
     return Workload(title, shape, make_arguments, outputs, "long_lstm", memory=rs.Memory(segment="sqrt"))
 
 
-def _title(name: str, shape: Shape) -> str:
+def title_of(name: str, shape: Shape) -> str:
+    """The title of a workload, with its sizes."""
     return f"{name}: T={shape.time}, N={shape.batch}, D={shape.features}, H={shape.hidden}"
 
 
-def _inputs(key: Array, shape: Shape) -> Array:
+def inputs_of(key: Array, shape: Shape) -> Array:
+    """Random inputs."""
     return jax.random.normal(key, (shape.time, shape.batch, shape.features))
 
 
@@ -183,13 +185,13 @@ def _zeros(shape: Shape) -> Array:
 SMALL, NARROW, LARGE = Shape(128, 32, 128, 256), Shape(512, 16, 64, 128), Shape(256, 64, 256, 512)
 
 WORKLOADS: dict[str, Workload] = {
-    "lstm-small": _library_workload("lstm", SMALL),
-    "lstm-narrow": _library_workload("lstm", NARROW),
-    "lstm-large": _library_workload("lstm", LARGE),
-    "gru-small": _library_workload("gru", SMALL),
-    "gru-narrow": _library_workload("gru", NARROW),
-    "gru-large": _library_workload("gru", LARGE),
-    "lstm-stack": _library_workload("lstm", SMALL, layers=2),
+    "lstm-small": library_workload("lstm", SMALL),
+    "lstm-narrow": library_workload("lstm", NARROW),
+    "lstm-large": library_workload("lstm", LARGE),
+    "gru-small": library_workload("gru", SMALL),
+    "gru-narrow": library_workload("gru", NARROW),
+    "gru-large": library_workload("gru", LARGE),
+    "lstm-stack": library_workload("lstm", SMALL, layers=2),
     "lstm-layer-norm": _layer_norm(SMALL),
     "min-gru": _min_gru(Shape(4096, 8, 64, 128)),
     "attention": _attention(Shape(48, 16, 128, 128)),

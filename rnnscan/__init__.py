@@ -44,6 +44,7 @@ from rnnscan.protocols import Cell as Cell
 from rnnscan.protocols import ComposableCell as ComposableCell
 from rnnscan.protocols import InitializableCell as InitializableCell
 from rnnscan.scan import scan as scan
+from rnnscan.tuned import tuned_for as tuned_for
 
 
 if TYPE_CHECKING:

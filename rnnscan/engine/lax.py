@@ -5,7 +5,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan._step_wrappers import Length
+from rnnscan._step_wrappers import Length, Step, type_of_step
+from rnnscan.engine.hoisted_step import hoist
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.segments import run_sub_scans
 from rnnscan.memory import checkpoint_policy
@@ -21,9 +22,14 @@ def run(plan: Plan) -> tuple[Any, Any]:
     call, memory = plan.call, plan.memory
     step = call.step
 
-    def emitting_step(carry: Any, x: Any) -> tuple[Any, Any]:
+    def emitting_names(carry: Any, x: Any) -> tuple[Any, Any]:
         with emitting(plan.kept_names, call.names):
             return step(carry, x)
+
+    emitting_step: Step = emitting_names
+
+    if plan.route.hoists:
+        emitting_step = hoist(emitting_step, call.carry, jax.tree.map(type_of_step, call.xs))
 
     def run_steps(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         # With inputs, `lax.scan` reads the length from them, which may be a symbolic dimension of `jax.export`.

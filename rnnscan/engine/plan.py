@@ -1,18 +1,21 @@
 """The plan of a call: all decisions, before it runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 
+from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.fission.heuristics import Heuristics, heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.matrix_state.stages import Found, find_stages, matrix_candidates
 from rnnscan.engine.newton.find import check_loops
 from rnnscan.engine.prepare import Call
 from rnnscan.engine.route import Route, route
+from rnnscan.engine.whole_step import runs_whole
 from rnnscan.memory import Memory, kept_names
 
 
@@ -38,19 +41,33 @@ class Plan:
     Attributes:
         call: the call.
         route: its engine.
+        choices: the heuristics of the platform that it is for.
     """
 
     call: Call
     route: Route
+    choices: Heuristics
 
     @staticmethod
     def of(call: Call) -> "Plan":
         """Plan a call."""
-        plan = Plan(call, route(call))
+        plan = Plan(call, route(call), heuristics((call.params, call.carry, call.xs)))
+        if plan._runs_whole:
+            return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
         if call.parallel is not None:
             places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
             check_loops(plan.step, [places[index] for index in plan.step.changing], call.parallel)
         return plan
+
+    @property
+    def _runs_whole(self) -> bool:
+        """Whether the step runs whole though the fission engine could split it."""
+        call = self.call
+        free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
+        if not free or not self.choices.whole or self.state_chunk is not None:
+            return False
+        types = [*jax.tree.leaves(call.carry), *map(type_of_step, jax.tree.leaves(call.xs))]
+        return runs_whole(self.step) and sharded_rows(types, self.constants) is None
 
     @property
     def memory(self) -> Memory | None:
@@ -76,7 +93,7 @@ class Plan:
     @cached_property
     def found(self) -> Found:
         """The matrix states of the step, and how they run in chunkwise form."""
-        step, least = self.step, heuristics().least_state
+        step, least = self.step, self.choices.least_state
         if least is None:
             return Found(None, {})
         return find_stages(step, matrix_candidates(step, least), least=least)
@@ -89,7 +106,7 @@ class Plan:
             return None
         scans = memory.sub_scans(self.call.length)
         longest = max(one.segment[-1] if one.segment else one.steps for one in scans)
-        return heuristics().state_chunk_of(min(longest, self.call.length), memory.chunk)
+        return self.choices.state_chunk_of(min(longest, self.call.length), memory.chunk)
 
     def windows(self, length: int) -> Windows | None:
         """How a scan, or a segment of it, of this length runs matrix states; None if step by step."""
@@ -97,7 +114,7 @@ class Plan:
         if chunk is None:
             return None
         chunk = min(chunk, 1 << max(1, (length - 1).bit_length()))
-        steps = heuristics().window(length, chunk)
+        steps = self.choices.window(length, chunk)
         # A segment that is one window runs again as it is.
         return Windows(length, chunk, steps if self.keeps_names_of_windows or steps < length else None)
 
@@ -110,4 +127,13 @@ class Plan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
         chosen = None if self.memory is None else self.memory.chunk
         step = self.step if keep_all_carries else self.step.keeping_parts()
-        return ScanPlan(step, length, self.call.reverse, self.call.unroll, chosen, keep_all_carries, self.call.parallel)
+        return ScanPlan(
+            step,
+            length,
+            self.call.reverse,
+            self.call.unroll,
+            chosen,
+            keep_all_carries,
+            self.call.parallel,
+            self.choices,
+        )

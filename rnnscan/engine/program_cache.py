@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from rnnscan.engine.fission.heuristics import following
+
 
 # (cell, **arrays, **options) -> results
 Run = Callable[..., Any]
@@ -55,7 +57,8 @@ def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str,
     if program is _NOT_KEPT:
         return run_directly()
     try:
-        return program(**arrays)
+        with following(arrays):
+            return program(**arrays)
     except ClosesOverArraysError:
         programs[key] = _NOT_KEPT
     except (

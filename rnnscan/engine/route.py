@@ -15,10 +15,12 @@ class Route:
     Attributes:
         engine: the engine.
         reason: why it is not the fission engine; empty if it is.
+        hoists: whether the lax engine does the invariant work of a step before the loop.
     """
 
     engine: Literal["fission", "lax"]
     reason: str = ""
+    hoists: bool = False
 
 
 def route(call: Call) -> Route:

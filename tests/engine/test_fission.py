@@ -342,7 +342,7 @@ def test_two_stacked_layers_are_two_loops(backend):
     cell = rs.stack(cells.LSTM(64), cells.LSTM(64))
     params = cell.init(jax.random.key(0), 64)
     xs = jnp.ones((32, 16, 64))
-    run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]  # noqa: E731
+    run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1]  # noqa: E731
     with heuristics.using(heuristics.BACKENDS[backend]):
         forward = jax.make_jaxpr(run)(params, xs)
         both = jax.make_jaxpr(lambda params, xs: jax.vjp(run, params, xs)[1](xs))(params, xs)

@@ -101,7 +101,7 @@ def test_each_platform_has_the_engine_s_choice_for_it(tmp_path):
     lowered = modules(tmp_path / "a")
     loops = {platform: module.count("stablehlo.while") for platform, module in lowered.items()}
     symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("9, N, 3"), jnp.float32)
-    for platform, backend in {"cpu": "cpu", "cuda": "gpu", "tpu": "gpu"}.items():
+    for platform, backend in {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}.items():
         with heuristics.using(heuristics.BACKENDS[backend]):
             alone = jax.export.export(jax.jit(lambda p, xs: net(p, xs)), platforms=[platform])(params, symbolic)
         assert loops[platform] == alone.mlir_module().count("stablehlo.while"), platform

@@ -1,8 +1,8 @@
 """Which work to batch over steps, and over how many, by backend. Each number has its measurement."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cut import Cut
 from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, total_bytes, values_of
+from rnnscan.engine.platform import default_platform, platform_of
 
 
 # Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at
@@ -40,7 +41,8 @@ class Heuristics:
 
     Attributes:
         batch: "costly": batch products that read an operand repeatedly, and transcendental functions. Cheap work stays
-            in the loops, fused with its readers. "everything": batch all work that waits for no loop.
+            in the loops, fused with its readers. "everything": batch all work that waits for no loop. "bounded": the
+            same, without work that makes much larger values than it reads.
         linear: "loop": run linear recurrences step by step, fused with their inputs. "associative": in a logarithmic
             number of rounds.
         shortest_chunk: the least number of steps of a chunk.
@@ -56,9 +58,11 @@ class Heuristics:
         state_chunk: C, a power of two, for sequences of two such chunks and more.
         longest_window: the most steps of a window of the chunkwise form. The carry is kept before each.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
+        unroll: the most steps of a loop's trip.
+        whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
     """
 
-    batch: Literal["costly", "everything"]
+    batch: Literal["costly", "bounded", "everything"]
     linear: Literal["loop", "associative"]
     shortest_chunk: int
     quick_chunk: int
@@ -70,6 +74,19 @@ class Heuristics:
     least_state: int | None = 16
     state_chunk: int = 64
     longest_window: int = 128
+    whole: bool = False
+    unroll: int = 1
+
+    def unroll_of(self, body: int, steps: int) -> int:
+        """The steps of a loop's trip.
+
+        Args:
+            body: the number of equations of a step.
+            steps: the steps of the loop.
+        """
+        most = max(1, min(self.unroll, steps, _UNROLLED_EQUATIONS // max(1, body)))
+        # A remainder is compiled once more.
+        return max(trip for trip in range(1, most + 1) if steps % trip == 0)
 
     def should_batch(
         self,
@@ -89,8 +106,8 @@ class Heuristics:
             fixed: values that are the same at every step.
             shared: equations that two loops would run: the one that recomputes carries, and the pull-back.
         """
-        if self.batch == "everything":
-            return True
+        if self.batch != "costly":
+            return self.batch == "everything" or _is_bounded(equation, cut)
         if equation.primitive.name in TRANSCENDENTAL:
             return _should_batch_function(equation, cut)
         return equation.primitive.name in PRODUCTS and _should_batch_product(equation, cut, fixed, shared)
@@ -177,6 +194,10 @@ _KEPT_BYTES_PER_START = 24
 # layer normalisation gets 4 steps at T = 128, a GRU of the same size would get 13.
 _CHUNK_BYTES_PER_GIVEN = 3.5
 
+# The most equations of a trip of several steps: 16 steps of an LSTM, 4 to 8 of one with layer normalisation. Compiling
+# the training step takes 3 times as long for the first (docs/accelerators.md).
+_UNROLLED_EQUATIONS = 400
+
 # The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {
     "cpu": Heuristics(
@@ -191,7 +212,7 @@ BACKENDS = {
         transpose_rows=True,
     ),
     "gpu": Heuristics(
-        batch="everything",
+        batch="bounded",
         linear="associative",
         # One chunk for a whole short sequence would save nothing.
         shortest_chunk=16,
@@ -201,28 +222,43 @@ BACKENDS = {
         chunk_with_starts=16,
         chunk_bytes_with_starts=1 << 30,
         transpose_rows=False,
+        unroll=16,
     ),
 }
+
+# By the estimate of the TPU's compiler (docs/accelerators.md), a training step of a minGRU takes 0.22 of plain
+# autodiff's cycles with chunks of 128, 0.16 with 256, and 0.12 with 512, which take four times as long to compile.
+BACKENDS["tpu"] = replace(BACKENDS["gpu"], batch="everything", longest_chunk=256, unroll=1, whole=True)
 
 _chosen = jax.make_user_context(None)
 
 
 @contextmanager
 def using(heuristics: Heuristics) -> Iterator[None]:
-    """A context that traces with these heuristics instead of the backend's."""
+    """A context that traces with these heuristics instead of the platform's."""
     with _chosen(heuristics):
         yield
 
 
-def heuristics() -> Heuristics:
-    """The heuristics in force: those of `using`, else the backend's."""
+def heuristics(arguments: Any = None) -> Heuristics:
+    """The heuristics in force: those of `using`, else those of the platform.
+
+    Args:
+        arguments: a pytree of arrays. Their devices decide the platform, where they are known.
+    """
     chosen: Heuristics | None = _chosen.value
-    return chosen or for_platform(jax.default_backend())
+    return chosen or for_platform(platform_of(arguments) or default_platform())
+
+
+def following(arguments: Any) -> AbstractContextManager[None]:
+    """A context with the heuristics for the devices of concrete arguments, which `jax.jit` hides."""
+    chosen = heuristics(arguments)
+    return nullcontext() if chosen is heuristics() else using(chosen)
 
 
 def for_platform(platform: str) -> Heuristics:
-    """The heuristics of a platform of JAX: "cpu", "cuda", "tpu" and others."""
-    return BACKENDS["cpu" if platform == "cpu" else "gpu"]
+    """The heuristics of a platform of JAX: "cpu", "gpu" or "cuda", "tpu" and others."""
+    return BACKENDS.get(platform, BACKENDS["gpu"])
 
 
 def unbatchable(equation: Equation) -> bool:
@@ -271,9 +307,25 @@ def _should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
     return follows and made <= _GROWTH * reads and not _too_large(needs.work, made)
 
 
+def _is_bounded(equation: Equation, cut: Callable[[], Cut]) -> bool:
+    """Whether an equation at once makes no values that are much larger than what it reads, but by a product.
+
+    The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
+    """
+    needs, made = cut(), total_bytes(equation.outputs)
+    reads = needs.moved + total_bytes(needs.at_hand)
+    is_product = equation.primitive.name in PRODUCTS
+    return (is_product or made <= _FEEDING_BYTES * reads) and not _too_large(needs.work, max(made, reads))
+
+
 def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
     """Whether batching a value would make values that are much larger."""
     return heuristics().batch == "costly" and _too_large(feeding, value.nbytes)
+
+
+def too_large_to_stack(values: Iterable[Value], carry: Iterable[Value]) -> bool:
+    """Whether values are much larger than a step's carry."""
+    return total_bytes(values) > _FEEDING_BYTES * total_bytes(carry)
 
 
 def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
+    Heuristics,
     ShouldBatch,
     StepBytes,
     heuristics,
@@ -46,6 +47,7 @@ class ScanPlan:
         chosen_chunk: steps of a chunk; None: by the heuristics.
         keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
+        choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
     """
 
     step: FlatStep
@@ -55,15 +57,14 @@ class ScanPlan:
     chosen_chunk: int | None
     keep_all_carries: bool = False
     parallel: Newton | None = None
+    choices: Heuristics = field(default_factory=heuristics)
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
         """A context with the heuristics of this scan. Where loops are solved at once, so is all other work."""
-        if self.parallel is None:
+        at_once: dict[str, Any] = {} if self.parallel is None else {"batch": "everything", "linear": "associative"}
+        with using(replace(self.choices, **at_once)):
             yield
-        else:
-            with using(replace(heuristics(), batch="everything", linear="associative")):
-                yield
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -108,7 +109,7 @@ class ScanPlan:
             return max(1, min(self.length, self.chosen_chunk))
         if self.parallel is not None:
             return _near_divisor(self.length, self.parallel.chunk or STEPS_AT_ONCE)
-        return heuristics().chunk(self.length, self._step_bytes())
+        return self.choices.chunk(self.length, self._step_bytes())
 
     @cached_property
     def written(self) -> Split:
@@ -128,7 +129,8 @@ class ScanPlan:
         Args:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
-        return self.split(passes.apply(passes.FORWARD, self.returning(save=save)), should_batch=_forward)
+        with self.choosing():
+            return self.split(passes.apply(passes.FORWARD, self.returning(save=save)), should_batch=_forward)
 
     def split(self, program: Program, **options: Any) -> Split:
         """A split of a program of this scan; `options` are those of `split`."""

@@ -50,7 +50,9 @@ def run_windows(
         labels = {value: call.names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
 
     def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
-        own = ScanPlan(step, length, call.reverse, call.unroll, memory.chunk, parallel=call.parallel)
+        own = ScanPlan(
+            step, length, call.reverse, call.unroll, memory.chunk, parallel=call.parallel, choices=plan.choices
+        )
         return differentiable(own, {})(constants, [], carry, xs)
 
     def run(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:

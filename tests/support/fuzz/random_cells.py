@@ -58,7 +58,7 @@ LOSS_FEATURES = (
     "loss of some leaves",
     "gradient in some arguments",
 )
-BACKEND_FEATURES = ("choices of a cpu", "choices of a gpu")
+BACKEND_FEATURES = ("choices of a cpu", "choices of a gpu", "choices of a tpu")
 FEATURES = (*CELL_FEATURES, *BACKEND_FEATURES, *scan_options.OPTION_FEATURES, *LOSS_FEATURES)
 
 
@@ -156,7 +156,7 @@ class Case:
     @cached_property
     def backend(self) -> str:
         """Whose choices the engine makes, what to batch among them."""
-        return str(np.random.default_rng([self.seed, 9]).choice(["cpu", "gpu"], p=[0.7, 0.3]))
+        return str(np.random.default_rng([self.seed, 9]).choice(["cpu", "gpu", "tpu"], p=[0.6, 0.2, 0.2]))
 
     @cached_property
     def features(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
+from rnnscan.engine.fission.heuristics import heuristics, too_large_to_stack
 from rnnscan.engine.fission.program import Equation, Program, Value, depending, total_bytes, values_of
 
 
@@ -37,6 +38,9 @@ def place_sums(program: Program) -> tuple[list[int], list[Value]]:
             for end in ends_of_sum(program.summed[position], maker, varying.__contains__, at_hand=stacked)
         )
     ]
+    if heuristics().batch != "costly":
+        # What a sum adds up is made at once, unless it is much larger than what the loops carry.
+        accumulated = [p for p in accumulated if too_large_to_stack(_operands(ends[p]), program.carry)]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
     return accumulated, [value for value in dict.fromkeys(deferred) if value in varying]
 

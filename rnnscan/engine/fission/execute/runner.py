@@ -12,6 +12,7 @@ from rnnscan.engine.fission.analysis.split import Loop, Split
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 from rnnscan.engine.newton.find import Solved
 from rnnscan.engine.newton.run import run_solved
@@ -127,7 +128,7 @@ class Runner:
             ),
             length=chunk.steps,
             reverse=self.reverse,
-            unroll=self.unroll,
+            unroll=heuristics().unroll_of(len(loop.body), chunk.steps) if self.unroll == 1 else self.unroll,
         )
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf

@@ -1,0 +1,6 @@
+"""`python -m benchmarks.accelerators`."""
+
+from benchmarks.accelerators.app import app
+
+
+app()

@@ -1,0 +1,85 @@
+"""The targets, and the figures reached."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from benchmarks.accelerators.figures import Figures
+from benchmarks.accelerators.target import Platform
+from benchmarks.bars import Bar
+
+
+# workload -> row -> figures of the training step
+Trained = Mapping[str, Mapping[str, Figures]]
+
+OWN = ("rnnscan", "rnnscan-all")
+_MIB = 2**20
+
+LAUNCHES: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("lstm-small", "lstm-large", "gru-small", "gru-large"), 0.25),
+    (("lstm-stack", "lstm-layer-norm", "slstm"), 0.30),
+    (("attention",), 0.42),
+    (("min-gru",), 0.012),
+    (("lru", "rg-lru"), 0.02),
+    (("mlstm",), 0.02),
+)
+
+
+def bars(platform: Platform, trained: Trained) -> list[Bar]:
+    """The bars of a platform."""
+    own = _launch_bars(trained) if platform == "gpu" else _cycle_bars(trained)
+    memory = _temporary_on_gpu if platform == "gpu" else _temporary_on_tpu
+    text = (
+        "temporary bytes of rnnscan-all / the larger of 1.3 checkpoint and 0.35 plain"
+        if platform == "gpu"
+        else "temporary bytes of rnnscan-all / the larger of 1.3 checkpoint and checkpoint + 16 MiB"
+    )
+    compile_text = "compile time / plain, the longer of rnnscan and rnnscan-all"
+    found = [*own, _worst(text, trained, trained, memory, 1.0), _worst(compile_text, trained, trained, _compile, 3.5)]
+    return [bar for bar in found if bar is not None]
+
+
+def over_plain(rows: Mapping[str, Figures]) -> float:
+    """The cost of the worse of rnnscan's rows, over that of plain."""
+    return max(rows[row].cost for row in OWN) / rows["plain"].cost
+
+
+def over_the_cheaper(rows: Mapping[str, Figures]) -> float:
+    """The same, over the cheaper of plain and checkpoint."""
+    return max(rows[row].cost for row in OWN) / min(rows["plain"].cost, rows["checkpoint"].cost)
+
+
+def _launch_bars(trained: Trained) -> Iterable[Bar | None]:
+    for names, limit in LAUNCHES:
+        yield _worst(f"launches / plain: {', '.join(names)}", trained, names, over_plain, limit)
+
+
+def _cycle_bars(trained: Trained) -> Iterable[Bar | None]:
+    text = "estimated cycles / the cheaper of plain and checkpoint"
+    yield _worst(text, trained, trained, over_the_cheaper, 1.0)
+    yield _worst("estimated cycles / plain: min-gru", trained, ("min-gru",), over_plain, 0.20)
+
+
+def _temporary_on_gpu(rows: Mapping[str, Figures]) -> float:
+    allowed = max(1.3 * rows["checkpoint"].temporary, 0.35 * rows["plain"].temporary)
+    return rows["rnnscan-all"].temporary / allowed
+
+
+def _temporary_on_tpu(rows: Mapping[str, Figures]) -> float:
+    checkpoint = rows["checkpoint"].temporary
+    return rows["rnnscan-all"].temporary / max(1.3 * checkpoint, checkpoint + 16 * _MIB)
+
+
+def _compile(rows: Mapping[str, Figures]) -> float:
+    return max(rows[row].compile_seconds for row in OWN) / rows["plain"].compile_seconds
+
+
+def _worst(
+    text: str, trained: Trained, names: Iterable[str], figure: Callable[[Mapping[str, Figures]], float], limit: float
+) -> Bar | None:
+    """The bar of the worst workload."""
+    found = {
+        name: figure(trained[name]) for name in names if {"plain", "checkpoint", *OWN} <= trained.get(name, {}).keys()
+    }
+    if not found:
+        return None
+    name = max(found, key=lambda name: found[name])
+    return Bar(text, found[name], limit, name)

@@ -1,0 +1,80 @@
+"""Compile the rows of the workloads for a described device, and read off their figures."""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from importlib.metadata import version
+from typing import Any
+
+import jax
+
+from benchmarks.accelerators import workloads
+from benchmarks.accelerators.figures import Cache, Figures, figures_of
+from benchmarks.accelerators.tables import NOT_COMPILED, Row, Tables
+from benchmarks.accelerators.target import LOWERED_FOR, Platform, described_device, lower
+from rnnscan.engine.fission import heuristics
+
+
+def compile_all(
+    platform: Platform, names: Iterable[str], cache: Cache, report: Callable[[str], None], *, only_cached: bool = False
+) -> Tables:
+    """Compile what the cache does not have, or leave it out."""
+    device = described_device(platform)
+    tables = Tables(versions_of(platform))
+    for name in names:
+        rows = tables.rows.setdefault(name, {})
+        for row, scan in workloads.scans(name).items():
+            report(f"{name}: {row}")
+            found = []
+            for make in (workloads.forward, workloads.trained):
+                function, types = make(name, scan), workloads.types(name)
+                with tuned(row, platform):
+                    found.append(_figures(function, types, device, platform, cache, only_cached))
+            rows[row] = Row(*found)
+    return tables
+
+
+def tuned(row: str, platform: Platform) -> Any:
+    """The context in which a row is traced: JAX's backend is the CPU, and the engine must not choose for it."""
+    if not row.startswith("rnnscan"):
+        return nullcontext()
+    return heuristics.using(heuristics.for_platform(LOWERED_FOR[platform]))
+
+
+def versions_of(platform: Platform) -> str:
+    """The versions that decide what is compiled."""
+    compiler = "jax-cuda12-plugin" if platform == "gpu" else "libtpu"
+    return ", ".join(f"{package} {version(package)}" for package in ("jax", "jaxlib", compiler))
+
+
+def _compiled(lowered: Any, platform: Platform) -> Any:
+    """The compiled program. Untuned, XLA finds no tiles for some products; cuBLAS takes those."""
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError:
+        if platform != "gpu":
+            raise
+        return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+
+
+def _figures(
+    function: Any, types: Any, device: Any, platform: Platform, cache: Cache, only_cached: bool
+) -> Figures | str:
+    begin = time.perf_counter()
+    lowered = lower(function, types, device, platform)
+    digest = cache.digest(lowered.as_text(), versions_of(platform), os.environ.get("XLA_FLAGS", ""))
+    found = cache.get(digest)
+    if found is None and only_cached:
+        return NOT_COMPILED
+    if found is None:
+        try:
+            compiled = _compiled(lowered, platform)
+        except jax.errors.JaxRuntimeError as error:
+            found = str(error).splitlines()[0]
+        else:
+            seconds = time.perf_counter() - begin
+            temporary = compiled.memory_analysis().temp_size_in_bytes
+            found = figures_of(compiled.as_text(), temporary, seconds, platform)
+        cache.put(digest, found)
+    return found

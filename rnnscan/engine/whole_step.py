@@ -1,0 +1,48 @@
+"""Whether a step runs whole, in one loop, on a platform where splitting gains little."""
+
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.analysis.linear import is_linear
+from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.program import Equation, Value, determined, needed, nominal_size, total_bytes, values_of
+
+
+def runs_whole(step: FlatStep) -> bool:
+    """Whether a step is mostly recurrent, and no sum over its steps is much cheaper for many steps at once."""
+    return _is_recurrent(step) and not _sums_outer_products(step)
+
+
+def _is_recurrent(step: FlatStep) -> bool:
+    """Whether most of the carry is in loops that are not linear."""
+    equations = needed(step.program.equations, step.new_carry)
+    components = Components(equations, step.carry, step.new_carry)
+    recurrent = 0
+    for members in components.members:
+        cycle = [equation for equation in equations if components.has(members, equation)]
+        first = members[0]
+        if len(members) > 1 or not is_linear(cycle, step.carry[first], step.new_carry[first], updates=True):
+            recurrent += total_bytes(step.carry[index] for index in members)
+    return 2 * recurrent > total_bytes(step.carry)
+
+
+def _sums_outer_products(step: FlatStep) -> bool:
+    """Whether the gradient of a large array that all steps read is a sum of products of columns and rows.
+
+    The outputs of an encoder are one, where an attention reads them. For many steps at once the sum is a product.
+    """
+    equations = step.program.equations
+    fixed = determined(equations, step.constants)
+    small = total_bytes([*step.carry, *step.x])
+    return any(
+        value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1
+        for equation in equations
+        if equation.primitive.name == "dot_general" and not fixed.issuperset(values_of(equation.inputs))
+        for value in values_of(equation.inputs)
+    )
+
+
+def _rows_beside(product: Equation, operand: Value) -> int:
+    """The rows of the other operand: what the operand's gradient contracts over."""
+    contracted, batched = product.params["dimension_numbers"]
+    side = 1 - product.inputs.index(operand)
+    used = {*contracted[side], *batched[side]}
+    return nominal_size(size for axis, size in enumerate(product.inputs[side].shape) if axis not in used)

@@ -1,0 +1,173 @@
+"""The platform that the engine plans for, and a TPU's choice to run a step whole."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import rnnscan as rs
+from rnnscan.engine.fission import heuristics
+from rnnscan.engine.platform import platform_of
+from tiers import variants
+
+
+CELLS = {
+    "lstm": rs.cells.LSTM(4),
+    "gru": rs.cells.GRU(4),
+    "layer-norm": rs.cells.LayerNormLSTM(4),
+    "stack": rs.stack(rs.cells.LSTM(4), rs.cells.GRU(5)),
+    "slstm": rs.cells.SLSTM(4),
+}
+MEMORIES = {"kept": rs.Memory(), "all": rs.Memory(recompute="all"), "segments": rs.Memory(segment=4)}
+ROWS = 9  # More than a tile of a TPU.
+
+
+def arguments_of(cell, rows=ROWS, dtype=jnp.float32):
+    random = np.random.default_rng(0)
+    params = cell.init(jax.random.key(0), 3)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.3 * random.normal(size=leaf.shape), dtype), params)
+    return params, jnp.asarray(random.normal(size=(7, rows, 3)), dtype)
+
+
+def loss_of(cell, **options):
+    def loss(params, xs):
+        (*_, last), ys = rs.scan(cell, params, cell.initial_carry(xs[0]), xs, **options)
+        return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves((last, ys)))
+
+    return loss
+
+
+def engine_of(cell, rows=ROWS, **options):
+    params, xs = arguments_of(cell, rows)
+    return rs.explain(cell, params, cell.initial_carry(xs[0]), xs, **options)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("name", variants(list(CELLS), ["gru"]))
+def test_a_whole_step_has_the_gradients_of_plain_autodiff(name, memory):
+    cell = CELLS[name]
+    given = arguments_of(cell, dtype=jnp.float64)
+    loss = loss_of(cell, memory=MEMORIES[memory])
+    expected = jax.jit(jax.value_and_grad(loss_of(cell, memory=None), (0, 1)))(*given)
+    with rs.tuned_for("tpu"):
+        assert engine_of(cell, memory=MEMORIES[memory]).reason == "on a TPU this step runs whole in one loop"
+        actual = jax.jit(jax.value_and_grad(loss, (0, 1)))(*given)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), actual, expected)
+
+
+def test_forward_mode_of_a_whole_step():
+    cell = CELLS["gru"]
+    given = arguments_of(cell)
+    expected = jax.jit(lambda *given: jax.jvp(loss_of(cell, memory=None), given, given))(*given)
+    with rs.tuned_for("tpu"):
+        actual = jax.jit(lambda *given: jax.jvp(loss_of(cell), given, given))(*given)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def test_no_step_of_a_whole_loop_adds_up_rows():
+    cell = CELLS["lstm"]
+
+    def reductions(**options):
+        program = jax.make_jaxpr(jax.grad(loss_of(cell, **options)))(*arguments_of(cell))
+        loops = [str(equation) for equation in program.jaxpr.eqns if equation.primitive.name == "scan"]
+        return sum(loop.count("reduce_sum") for loop in loops)
+
+    assert reductions(engine="lax") > 0
+    with rs.tuned_for("tpu"):
+        assert reductions() == 0
+
+
+def test_a_step_that_is_linear_or_has_one_row_is_split():
+    with rs.tuned_for("tpu"):
+        assert engine_of(rs.cells.MinGRU(4)).engine == "fission"
+        assert engine_of(rs.cells.LSTM(8), rows=1).engine == "fission"
+        assert engine_of(rs.cells.LSTM(8), engine="fission").engine == "fission"
+        assert engine_of(rs.cells.LSTM(8)).engine == "lax"
+    assert engine_of(rs.cells.LSTM(8)).engine == "fission"
+
+
+def test_attention_is_split():
+    decoder = rs.attention.decoder(rs.cells.LSTM(4), rs.attention.Additive(encoder_size=4, attention_size=4))
+    encoded, xs = jnp.ones((20, ROWS, 4)), jnp.ones((5, ROWS, 3))
+    cell = decoder.over(decoder.init(jax.random.key(0), 3), encoded)
+    params = decoder.init(jax.random.key(0), 3)
+    with rs.tuned_for("tpu"):
+        assert rs.explain(cell, params, cell.initial_carry(xs[0]), xs).engine == "fission"
+
+
+def test_the_backward_pass_has_the_choices_of_the_forward_pass():
+    cell = rs.cells.MinGRU(4)
+    params, xs = arguments_of(cell)
+
+    def program(context):
+        with context:
+            total, pull = jax.vjp(loss_of(cell), params, xs)
+        return str(jax.make_jaxpr(pull)(total)).count("scan[")
+
+    with rs.tuned_for("gpu"):
+        inside = str(jax.make_jaxpr(jax.vjp(loss_of(cell), params, xs)[1])(1.0)).count("scan[")
+    assert program(rs.tuned_for("gpu")) == inside != program(rs.tuned_for("cpu"))
+
+
+def test_an_unknown_platform():
+    with pytest.raises(ValueError, match="must be one of cpu, gpu, tpu; got 'abacus'"):
+        rs.tuned_for("abacus")
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """A process whose default backend is a GPU, and which has a CPU too."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+
+def test_the_platform_of_devices(on_gpu):
+    cpu = jax.devices("cpu")[0]
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=[cpu])
+    committed = jax.device_put(jnp.ones(3), cpu)
+    found = []
+    jax.jit(lambda x: found.append(platform_of(x)))(jax.device_put(jnp.ones(3), NamedSharding(mesh, PartitionSpec())))
+    assert found == [platform_of(committed)] == ["cpu"]
+    assert platform_of(jnp.ones(3)) is None
+    choices = heuristics.BACKENDS
+    assert heuristics.heuristics(jnp.ones(3)) is choices["gpu"]
+    assert heuristics.heuristics(committed) is choices["cpu"]
+    with jax.default_device(cpu):
+        assert heuristics.heuristics() is choices["cpu"]
+    with jax.set_mesh(mesh):
+        assert heuristics.heuristics() is choices["cpu"]
+    with rs.tuned_for("tpu"):
+        assert heuristics.heuristics(committed) is choices["tpu"]
+
+
+def test_a_call_outside_jit_follows_its_arguments(on_gpu):
+    seen = []
+
+    def cell(params, carry, x):
+        seen.append(heuristics.heuristics())
+        return carry + params * x, carry
+
+    arrays = jax.device_put((jnp.ones(3), jnp.ones(3), jnp.ones((4, 3))), jax.devices("cpu")[0])
+    rs.scan(cell, *arrays)
+    assert set(map(id, seen)) == {id(heuristics.BACKENDS["cpu"])}
+
+
+def test_an_export_for_another_platform():
+    cell = CELLS["lstm"]
+    params, xs = arguments_of(cell)
+
+    def module(platform, target):
+        def run(params, xs):
+            return rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]
+
+        with rs.tuned_for(platform):
+            return jax.export.export(jax.jit(run), platforms=[target])(params, xs).mlir_module()
+
+    def multiplies_all_inputs_at_once(text):
+        return any("dot_general" in line and "tensor<7x9x3xf32>" in line for line in text.splitlines())
+
+    assert multiplies_all_inputs_at_once(module("gpu", "cuda"))
+    assert not multiplies_all_inputs_at_once(module("tpu", "tpu"))
