@@ -31,6 +31,23 @@ def lecun_normal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -
     return jax.nn.initializers.lecun_normal()(key, shape, dtype)
 
 
+def xavier_uniform(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Float[Array, "..."]:
+    """A uniform distribution with variance `2 / (rows + columns)`: `jax.nn.initializers.xavier_uniform()`.
+
+    Args:
+        key: a PRNG key.
+        shape: `(rows, columns)`.
+        dtype: the dtype of the result.
+
+    Returns:
+        The matrix.
+
+    Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks",
+    equation 16.
+    """
+    return jax.nn.initializers.xavier_uniform()(key, shape, dtype)
+
+
 def orthogonal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Float[Array, "..."]:
     """A random orthogonal matrix, in any floating dtype.
 

@@ -9,11 +9,8 @@ from jaxtyping import Array, Float, Num
 
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project, with_bias
-from rnnscan.cells.initializers import Initializer
+from rnnscan.cells.initializers import Initializer, xavier_uniform
 from rnnscan.naming import name
-
-
-_xavier_uniform: Initializer = jax.nn.initializers.xavier_uniform()
 
 
 def _recurrent_normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -30,7 +27,7 @@ class _ParaCell(InputKernelCell):
     peepholes: ClassVar[int] = 0
 
     _: KW_ONLY
-    kernel_init: Initializer = _xavier_uniform
+    kernel_init: Initializer = xavier_uniform
     recurrent_init: Initializer = _recurrent_normal
 
     def _make(self, key: Array, input_size: int) -> Params:

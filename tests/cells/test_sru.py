@@ -58,7 +58,7 @@ def test_the_state_is_linear_unless_the_gates_see_it():
         return rs.explain(cell, params, carry, xs).carry["[0]"].kind
 
     assert kind(SRU(4)) == kind(SRU(3, activation="tanh")) == "linear"
-    assert kind(SRU(4, recurrent_vectors=True)) == "recurrent"
+    assert kind(SRU(4, recurrent_vectors=True)) == "elementwise"
 
 
 def test_parameters_depend_on_the_width_of_the_input():

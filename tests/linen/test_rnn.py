@@ -44,7 +44,7 @@ def test_every_cell_of_flax_is_tested():
 
 def test_arguments_are_those_of_flax_and_more():
     flax, own = (inspect.signature(model).parameters for model in (nn.RNN, linen.RNN))
-    assert set(own) - set(flax) == {"memory", "engine", "truncate"}
+    assert set(own) - set(flax) == {"memory", "engine", "truncate", "parallel"}
     assert list(flax)[:-2] == list(own)[: len(flax) - 2]  # `parent` and `name` are last, and by keyword only
     assert all(own[name].default == parameter.default for name, parameter in flax.items())
     flax, own = (inspect.signature(model.__call__).parameters for model in (nn.RNN, linen.RNN))
