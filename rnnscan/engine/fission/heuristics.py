@@ -139,8 +139,7 @@ class Heuristics:
         # A longer chunk would be most of a short sequence, or take more memory than it saves.
         worthwhile = min(-(-length // 8), int(_CHUNK_BYTES_PER_GIVEN * length * step.given / made))
         most = max(self.shortest_chunk, min(fitting, worthwhile))
-        # A remainder means a second copy of the loops to compile, and of ys.
-        return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
+        return near_divisor(length, most)
 
     def state_chunk_of(self, length: int, chosen: int | None) -> int | None:
         """The number of steps of a chunk of matrix states; None if the sequence is too short for two chunks.
@@ -157,10 +156,7 @@ class Heuristics:
 
     def window(self, length: int, chunk: int) -> int:
         """The number of steps of a window of matrix states, for a sequence of this length and chunks of this one."""
-        most = min(length, max(chunk, self.longest_window // chunk * chunk))
-        # A remainder is compiled once more, and its inputs are copied.
-        whole = range(most, most // 2, -1)
-        return max((steps for steps in whole if length % steps == 0), default=most)
+        return near_divisor(length, min(length, max(chunk, self.longest_window // chunk * chunk)))
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
@@ -173,8 +169,8 @@ _GROWTH = 4
 # The moments of Adam, 64 KiB, would need a pass through a model that changes at each step, 4 million operations: 1.4
 # times the time of keeping them.
 _RECOMPUTE_OPERATIONS_PER_BYTE = 8
-# The links of a differentiable neural computer, 32 KiB, follow from write weights that take 60 equations: 1.5 times the
-# time of keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
+# The links of a differentiable neural computer, 32 KiB, follow from write weights by a loop of 67 equations. It takes
+# longer than keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
 _RECOMPUTE_EQUATIONS = 48
 _BYTES_PER_EQUATION = 4 << 10
 # At T = 16, N = 4, 4 heads, K = V = 64 two chunks of 8 steps take 0.4 to 0.75 of the loop's training time, for four
@@ -194,8 +190,8 @@ _KEPT_BYTES_PER_START = 24
 # layer normalisation gets 4 steps at T = 128, a GRU of the same size would get 13.
 _CHUNK_BYTES_PER_GIVEN = 3.5
 
-# The most equations of a trip of several steps: 16 steps of an LSTM, 4 to 8 of one with layer normalisation. Compiling
-# the training step takes 3 times as long for the first (docs/accelerators.md).
+# The most equations of a trip of several steps: 16 steps of an LSTM, 4 to 8 of one with layer normalisation. The time
+# to compile grows with them (docs/accelerators.md).
 _UNROLLED_EQUATIONS = 400
 
 # The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
@@ -259,6 +255,14 @@ def following(arguments: Any) -> AbstractContextManager[None]:
 def for_platform(platform: str) -> Heuristics:
     """The heuristics of a platform of JAX: "cpu", "gpu" or "cuda", "tpu" and others."""
     return BACKENDS.get(platform, BACKENDS["gpu"])
+
+
+def near_divisor(length: int, most: int) -> int:
+    """The steps of a chunk, at most so many and more than half as many, that leaves no remainder; else so many.
+
+    A remainder means a second copy of the loops to compile, and of what goes in and out.
+    """
+    return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
 
 
 def unbatchable(equation: Equation) -> bool:

@@ -15,6 +15,7 @@ from rnnscan.engine.fission.heuristics import (
     ShouldBatch,
     StepBytes,
     heuristics,
+    near_divisor,
     too_dear_to_recompute,
     too_large_to_feed,
     using,
@@ -108,7 +109,7 @@ class ScanPlan:
         if self.chosen_chunk is not None:
             return max(1, min(self.length, self.chosen_chunk))
         if self.parallel is not None:
-            return _near_divisor(self.length, self.parallel.chunk or STEPS_AT_ONCE)
+            return near_divisor(self.length, max(1, min(self.length, self.parallel.chunk or STEPS_AT_ONCE)))
         return self.choices.chunk(self.length, self._step_bytes())
 
     @cached_property
@@ -164,12 +165,6 @@ class ScanPlan:
             kept=given - total_bytes(starts) + total_bytes(values_of(step.kept)),
             starts=total_bytes(starts),
         )
-
-
-def _near_divisor(length: int, most: int) -> int:
-    """The steps of a chunk, at most so many; a remainder would compile a second copy of the iterations."""
-    most = max(1, min(length, most))
-    return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
 
 
 def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:

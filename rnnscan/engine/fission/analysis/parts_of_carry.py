@@ -12,8 +12,8 @@ from rnnscan.engine.fission.program import Atom, Equation, Value, nominal_size, 
 
 
 _READS = frozenset({"gather", "dynamic_slice"})
-# Keeping a table before each step is a copy of it. What is read costs as much for its bytes, and its recurrence some
-# operations for each element written: a quarter is far from either.
+# Keeping a table is a copy of it at each step, and keeping what is read is a copy of that. A quarter is a choice; 16
+# rows of 256 were measured (docs/decisions.md).
 _LARGEST_PART = 1 / 4
 
 
@@ -39,8 +39,9 @@ def parts_to_keep(
         if not reads or nominal_size(leaf.shape) == 1 or total_bytes(read) > _LARGEST_PART * leaf.nbytes:
             continue
         others = [equation for equation in unknown if equation not in reads]
-        if index in linearly_recomputable(others, carry, new_carry, candidates=[index]) and not (
-            linearly_recomputable(unknown, carry, new_carry, candidates=[index])
-        ):
+        with_parts, without = (
+            linearly_recomputable(some, carry, new_carry, candidates=[index]) for some in (others, unknown)
+        )
+        if with_parts and not without:
             parts |= dict.fromkeys(read, index)
     return parts
