@@ -1,7 +1,10 @@
 """The rule of memory, counted: bytes of the residuals of jax.vjp, and XLA's memory analysis."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -9,6 +12,7 @@ import rnnscan as rs
 from rnnscan import _checks as checks
 from rnnscan import cells
 from rnnscan.checkpointing import SubScan
+from rnnscan.engine.prepare import prepare
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 
@@ -161,6 +165,30 @@ def test_one_value_with_two_names_is_kept_once_and_if_either_name_is_kept():
     for recompute in ((), ("one",), ("other",)):
         assert bytes_kept(rs.Memory(recompute=recompute), sum_of_two, params, carry, xs) == nothing + product
     assert bytes_kept(rs.Memory(recompute=("one", "other")), sum_of_two, params, carry, xs) == nothing
+
+
+def test_a_name_within_a_gradient_of_the_step_keeps_the_value_and_not_its_cotangent():
+    draw = np.random.default_rng(0).normal
+    params, carry, xs = (jnp.asarray(draw(size=shape), jnp.float32) for shape in ((4, 16), (3, 4), (5, 3, 4)))
+
+    def cell(params, position, x):
+        energy = lambda position: jnp.sum(jnp.tanh(rs.name(position @ params, "margins")) ** 2)  # noqa: E731
+        position = jnp.sin(position - 0.1 * jax.grad(energy)(position) * x)
+        return position, position[:, :2]
+
+    def gradients(memory):
+        return jax.grad(lambda *arguments: jnp.sum(rs.scan(cell, *arguments, memory=memory)[1] ** 2), (0, 1, 2))(
+            params, carry, xs
+        )
+
+    margins = 5 * 3 * 16 * FLOAT
+    kept, recomputed = (bytes_kept(memory, cell, params, carry, xs) for memory in (rs.Memory(), rs.Memory("all")))
+    assert kept - recomputed == margins
+    for memory in (rs.Memory(), rs.Memory("all")):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), gradients(memory), gradients(None))
+    step = prepare(cell, params, carry, xs).flat
+    (named,) = step.named.values()
+    assert named in next(equation.inputs for equation in step.program.equations if equation.primitive.name == "tanh")
 
 
 def test_a_carry_that_has_a_name_is_not_kept_twice():

@@ -6,6 +6,8 @@ Only `main` is public.
 import os
 import sys
 
+from rnnscan.cli.interrupts import remember_interrupts
+
 
 # A shell's exit code for a command stopped by Ctrl-C.
 INTERRUPTED = 130
@@ -13,6 +15,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line, and exit with 130 after Ctrl-C."""
+    remember_interrupts()
     try:
         _run()
     except (KeyboardInterrupt, SystemExit) as end:

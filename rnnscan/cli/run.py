@@ -15,6 +15,7 @@ import typer
 import rnnscan as rs
 from rnnscan._messages import listing
 from rnnscan.cli.arrays import Record, read_records, to_line, to_npz
+from rnnscan.cli.interrupts import raise_if_interrupted
 from rnnscan.cli.options import readable_errors
 from rnnscan.cli.outputs import written_whole
 from rnnscan.cli.report import printable
@@ -147,6 +148,7 @@ def _streamed(loaded: Any, file: Any) -> Iterator[Any]:
 def _records(file: Any, specs: Mapping[str, Any]) -> Iterator[Record]:
     records = read_records(file, specs)
     while True:
+        raise_if_interrupted()
         with readable_errors():
             record = next(records, None)
         if record is None:

@@ -154,8 +154,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def started(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from rnnscan.cli import main; main()", *map(str, arguments)]
+def started(*arguments: str | Path, script: str = "from rnnscan.cli import main; main()") -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1)
 
@@ -183,6 +183,31 @@ def test_a_stream_into_a_file_that_is_interrupted_leaves_the_old_file(exported: 
         assert process.stderr.read() == ""
     assert out.read_text() == "old"
     assert not unfinished.exists()
+
+
+def test_a_ctrl_c_that_python_drops_ends_a_stream(exported: Path) -> None:
+    script = """
+import os, signal
+import rnnscan.cli.run as run
+from rnnscan.cli import main
+
+to_line = run.to_line
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def to_line_and_interrupt(output):
+    Dropped()
+    return to_line(output)
+
+run.to_line = to_line_and_interrupt
+main()
+"""
+    with started("run", exported, "--stream", script=script) as process:
+        process.stdin.write('{"xs": [1]}\n')
+        assert process.wait(timeout=60) == 130
+        assert (process.stdout.read(), process.stderr.read()) == ("[1.0]\n", "")
 
 
 def test_a_reader_that_goes_ends_a_stream_without_a_traceback(exported: Path) -> None:

@@ -73,8 +73,8 @@ class Inliner:
     def _equation(self, eqn: Any, inputs: list[Atom]) -> Sequence[Atom]:
         name = str(eqn.params.get("name", ""))
         if name.startswith(MARK):
-            self.marked[int(name.removeprefix(MARK))] = inputs[0]
-            return inputs
+            # A gradient within the step marks the value, and after it the cotangent.
+            self.marked.setdefault(int(name.removeprefix(MARK)), inputs[0])
         if eqn.primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
         scope = "/".join(filter(None, (self._scope, str(eqn.source_info.name_stack))))
