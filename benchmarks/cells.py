@@ -1,7 +1,7 @@
 """Textbook cells, `cell(params, carry, x) -> (carry, y)`, as a user of `lax.scan` writes them.
 
-LSTM and GRU take the parameters of `rnnscan.cells`. The others take a `label`: `rnnscan.name` for rnnscan, and the
-identity for `lax.scan`, because a label that no policy reads costs memory in plain autodiff.
+LSTM, GRU, ParaGRU and ParaLSTM take the parameters of `rnnscan.cells`. The others take a `label`: `rnnscan.name` for
+rnnscan, and the identity for `lax.scan`, because a label that no policy reads costs memory in plain autodiff.
 """
 
 from collections.abc import Callable
@@ -65,6 +65,29 @@ def layer_norm_lstm(label: Label) -> Cell:
         return (hidden, state), hidden
 
     return cell
+
+
+def para_gru(params: Params, carry: tuple[Array], x: Array) -> tuple[tuple[Array], Array]:
+    """The ParaGRU of Danieli et al. 2025: its recurrent weights are vectors."""
+    (hidden,) = carry
+    update, reset, candidate = jnp.split(x @ params["kernel"] + params["bias"], 3, axis=-1)
+    of_update, of_reset, of_candidate = jnp.split(params["recurrent_kernel"], 3)
+    update = jax.nn.sigmoid(update + of_update * hidden)
+    reset = jax.nn.sigmoid(reset + of_reset * hidden)
+    hidden = (1 - update) * hidden + update * jnp.tanh(candidate + of_candidate * reset * hidden)
+    return (hidden,), hidden
+
+
+def para_lstm(params: Params, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
+    """The ParaLSTM of the same paper."""
+    hidden, state = carry
+    forget, output, candidate = jnp.split(x @ params["kernel"] + params["bias"], 3, axis=-1)
+    of_forget, of_output, of_candidate = jnp.split(params["recurrent_kernel"], 3)
+    peep_forget, peep_output = jnp.split(params["peephole_kernel"], 2)
+    forget = jax.nn.sigmoid(forget + of_forget * hidden + peep_forget * state)
+    state = forget * state + (1 - forget) * jnp.tanh(candidate + of_candidate * hidden)
+    hidden = jax.nn.sigmoid(output + of_output * hidden + peep_output * state) * jnp.tanh(state)
+    return (hidden, state), hidden
 
 
 def min_gru(label: Label) -> Cell:

@@ -22,8 +22,13 @@ DESCRIPTIONS = {
     "associative-scan": "`lax.associative_scan`, parallel in time, as in the cell's paper",
     "rnnscan": "`rs.scan`, whose default is `Memory()`: every name is kept",
     "rnnscan-all": '`Memory(recompute="all")`: no name is kept',
+    "rnnscan-newton": "`parallel=Newton(max_iterations=5)`, for a GPU or TPU; slower on a CPU",
     "rnnscan-lax": '`Memory(recompute="all")` with `engine="lax"`',
 }
+
+
+# With new parameters ParaGRU and ParaLSTM take 3 or 4 iterations. A count of launches takes the limit for the trips.
+NEWTON = rs.Newton(max_iterations=5)
 
 
 @dataclass(frozen=True)
@@ -65,15 +70,17 @@ def same_function_scans(workload: Workload, engine: Engine) -> dict[str, Scan]:
         scans["associative-scan"] = associative_min_gru
     scans["rnnscan"] = rnnscan_scan(memory, engine)
     scans["rnnscan-all"] = rnnscan_scan(recompute, engine)
+    if workload.family == "para" and engine != "lax":
+        scans["rnnscan-newton"] = rnnscan_scan(memory, engine, NEWTON)
     scans["rnnscan-lax"] = rnnscan_scan(recompute, "lax")
     return scans
 
 
-def rnnscan_scan(memory: rs.Memory, engine: Engine) -> Scan:
+def rnnscan_scan(memory: rs.Memory, engine: Engine, parallel: rs.Newton | None = None) -> Scan:
     """`rnnscan.scan` under a memory choice."""
 
     def scan(cell: CellPair, params: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
-        return rs.scan(cell.library, params, carry, xs, memory=memory, engine=engine)
+        return rs.scan(cell.library, params, carry, xs, memory=memory, engine=engine, parallel=parallel)
 
     return scan
 

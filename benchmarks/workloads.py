@@ -16,7 +16,7 @@ from benchmarks.cells import Cell, no_label
 # Runs a workload's cell over time: (cell, params, carry, xs) -> (carry, ys).
 Scan = Callable[["CellPair", Any, Any, Any], tuple[Any, Any]]
 
-Family = Literal["lstm", "gru", "layer_norm_lstm", "min_gru", "attention", "long_lstm", "other"]
+Family = Literal["lstm", "gru", "layer_norm_lstm", "min_gru", "attention", "long_lstm", "para", "other"]
 
 ENCODER_LENGTH = 200
 
@@ -46,7 +46,7 @@ class Workload:
         shape: its sizes.
         make_arguments: `make_arguments(key) -> (params, *inputs)`; all get gradients.
         outputs: `outputs(scan, *arguments)`: the values whose squares are summed.
-        family: the cell; other libraries run "lstm" and "gru".
+        family: the cell; other libraries run "lstm" and "gru". Newton's method solves "para".
         layers: the number of layers.
         memory: the base of rnnscan's memory choices.
     """
@@ -91,6 +91,20 @@ def library_workload(kind: Literal["lstm", "gru"], shape: Shape, *, layers: int 
 
     name = kind.upper() + (f", {layers} layers" if layers > 1 else "")
     return Workload(title_of(name, shape), shape, make_arguments, outputs, kind, layers=layers)
+
+
+def _para(kind: Literal["ParaGRU", "ParaLSTM"], shape: Shape) -> Workload:
+    cell: Any = getattr(rs.cells, kind)(shape.hidden)
+    pair = CellPair(cell, cells.para_gru if kind == "ParaGRU" else cells.para_lstm)
+
+    def make_arguments(key: Array) -> tuple[Any, ...]:
+        params_key, xs_key = jax.random.split(key)
+        return cell.init(params_key, shape.features), inputs_of(xs_key, shape)
+
+    def outputs(scan: Scan, params: Any, xs: Array) -> Array:
+        return scan(pair, params, cell.initial_carry(xs[0]), xs)[1]
+
+    return Workload(title_of(kind, shape), shape, make_arguments, outputs, "para")
 
 
 def _layer_norm(shape: Shape) -> Workload:
@@ -194,6 +208,8 @@ WORKLOADS: dict[str, Workload] = {
     "lstm-stack": library_workload("lstm", SMALL, layers=2),
     "lstm-layer-norm": _layer_norm(SMALL),
     "min-gru": _min_gru(Shape(4096, 8, 64, 128)),
+    "para-gru": _para("ParaGRU", Shape(4096, 8, 64, 128)),
+    "para-lstm": _para("ParaLSTM", Shape(4096, 8, 64, 128)),
     "attention": _attention(Shape(48, 16, 128, 128)),
     "lstm-16k": _long_lstm(Shape(16_384, 4, 16, 64)),
 }

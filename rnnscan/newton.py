@@ -79,7 +79,11 @@ class Newton:
         """The fields that differ from the default."""
         chosen = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
         shown = ", ".join(f"{name}={value!r}" for name, value, default in chosen if value != default)
-        return f"{type(self).__name__}({shown})"
+        return f"Newton({shown})"
+
+
+class NewtonInNet(Newton):
+    """The `Newton` of a net's parts. A part that has linear loops only needs no iterations, and is no error."""
 
 
 def _check_number(name: str, value: object) -> None:

@@ -20,12 +20,13 @@ QUICK = {
         "parameters on no mesh": ["all names"],
         "recurrent_net": ["segments"],
     },
-    "auto": {"lengths": ["all names"]},
+    "auto": {"lengths": ["all names"], "ParaLSTM by Newton": ["all names"]},
     "shard_map": {"MinGRU as on a GPU": ["recompute all"]},
 }
 CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold", "recurrent_net"]
 NETS = ["layer", "chain", "bidirectional"]
 CHUNKS = "GLA in chunks"
+NEWTON = "ParaLSTM by Newton"
 GPU = ["LSTM as on a GPU", "MinGRU as on a GPU"]
 SLOW = {
     mode: {
@@ -35,6 +36,7 @@ SLOW = {
             *((net, MEMORIES[1:2]) for net in NETS),
             *((case, MEMORIES[:3]) for case in GPU),
             (CHUNKS, MEMORIES[:2]),
+            (NEWTON, MEMORIES[:3]),
         ]
     }
     for mode in MODES
@@ -79,6 +81,9 @@ def test_there_is_one_reduction_for_each_parameter_and_nothing_else(mode, varian
     if variant.startswith(CHUNKS) and mode != "shard_map":
         pytest.skip("windows of matrix states add up the gradients of parameters over devices at each window")
     collectives = found(quick)[mode][variant]["collectives"]
+    if variant.startswith(NEWTON):
+        # All devices iterate until all rows have converged.
+        assert all(elements(kind) == 1 for kind in collectives.pop("all-reduce in a loop", []))
     assert [*collectives] == ["all-reduce"]
     reduced = [kind for kind in collectives["all-reduce"] if kind != "f32[]"]
     sizes = [sorted(map(elements, kinds)) for kinds in (reduced, found(quick)[mode][variant]["parameters"])]
@@ -87,7 +92,8 @@ def test_there_is_one_reduction_for_each_parameter_and_nothing_else(mode, varian
 
 def elements(kind):
     """How many elements an array has, of a type such as `f32[2,3]`. XLA may transpose what it reduces."""
-    return prod(map(int, kind.removeprefix("f32[").removesuffix("]").split(",")))
+    sizes = kind.partition("[")[2].removesuffix("]")
+    return prod(map(int, sizes.split(","))) if sizes else 1
 
 
 @pytest.mark.parametrize("mode", ["explicit", "auto"])

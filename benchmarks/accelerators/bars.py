@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from benchmarks.accelerators.figures import Figures
-from benchmarks.accelerators.target import Platform
+from benchmarks.accelerators.target import UNITS, Platform
 from benchmarks.bars import Bar
 
 
@@ -21,6 +21,11 @@ LAUNCHES: tuple[tuple[tuple[str, ...], float], ...] = (
     (("lru", "rg-lru"), 0.02),
     (("mlstm",), 0.02),
 )
+# Of rnnscan-newton beside plain: launches on a GPU, cycles on a TPU.
+NEWTON: dict[Platform, tuple[tuple[str, float], ...]] = {
+    "gpu": (("para-gru", 0.01), ("para-lstm", 0.02)),
+    "tpu": (("para-gru", 0.30), ("para-lstm", 0.60)),
+}
 
 
 def bars(platform: Platform, trained: Trained) -> list[Bar]:
@@ -33,7 +38,12 @@ def bars(platform: Platform, trained: Trained) -> list[Bar]:
         else "temporary bytes of rnnscan-all / the larger of 1.3 checkpoint and checkpoint + 16 MiB"
     )
     compile_text = "compile time / plain, the longer of rnnscan and rnnscan-all"
-    found = [*own, _worst(text, trained, trained, memory, 1.0), _worst(compile_text, trained, trained, _compile, 3.5)]
+    found = [
+        *own,
+        *_newton_bars(platform, trained),
+        _worst(text, trained, trained, memory, 1.0),
+        _worst(compile_text, trained, trained, _compile, 3.5),
+    ]
     return [bar for bar in found if bar is not None]
 
 
@@ -56,6 +66,21 @@ def _cycle_bars(trained: Trained) -> Iterable[Bar | None]:
     text = "estimated cycles / the cheaper of plain and checkpoint"
     yield _worst(text, trained, trained, over_the_cheaper, 1.0)
     yield _worst("estimated cycles / plain: min-gru", trained, ("min-gru",), over_plain, 0.20)
+
+
+def _newton_bars(platform: Platform, trained: Trained) -> Iterable[Bar | None]:
+    for name, limit in NEWTON[platform]:
+        yield _worst(f"{UNITS[platform]} of rnnscan-newton / plain: {name}", trained, (name,), _newton_cost, limit)
+    names = [name for name, _ in NEWTON[platform]]
+    yield _worst("temporary bytes of rnnscan-newton / plain", trained, names, _newton_temporary, 1.0)
+
+
+def _newton_cost(rows: Mapping[str, Figures]) -> float:
+    return rows["rnnscan-newton"].cost / rows["plain"].cost
+
+
+def _newton_temporary(rows: Mapping[str, Figures]) -> float:
+    return rows["rnnscan-newton"].temporary / rows["plain"].temporary
 
 
 def _temporary_on_gpu(rows: Mapping[str, Figures]) -> float:

@@ -178,13 +178,22 @@ class Program:
         return _CALLEES.findall(instruction.rest) if instruction.kind in _CALLS else []
 
     def trips(self, loop: Instruction) -> int:
-        """How often a loop runs: what XLA says, else the largest constant of its condition."""
+        """How often a loop runs: what XLA says, else the largest constant of its condition.
+
+        A condition without one asks a flag: it is a fallback, and does not run.
+        """
         known = re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest)
         if known:
             return int(known[1])
-        condition = self.computations.get(str(loop.attribute("condition")), ())
-        constants = [one for one in condition if one.kind == "constant" and one.type.startswith("s32[]")]
-        return max((int(one.operands[0]) for one in constants), default=1)
+        return max((int(one.operands[0]) for one in self._numbers(str(loop.attribute("condition")))), default=0)
+
+    def _numbers(self, computation: str) -> Iterator[Instruction]:
+        """The integer constants of a computation, and of those that it calls."""
+        for one in self.computations.get(computation, ()):
+            if one.kind == "constant" and one.type.startswith("s32[]"):
+                yield one
+            for callee in _CALLEES.findall(one.rest):
+                yield from self._numbers(callee)
 
 
 _BYTES = {"pred": 1, "c64": 8, "c128": 16, "token": 0} | {

@@ -12,7 +12,7 @@ from benchmarks.table import BAR_HEADINGS, bar_rows, markdown_table
 from rnnscan._byte_sizes import readable_bytes
 
 
-ROWS = ("plain", "checkpoint", "segments", "associative-scan", *OWN)
+ROWS = ("plain", "checkpoint", "segments", "associative-scan", *OWN, "rnnscan-newton")
 DESCRIPTIONS = {
     "plain": "`lax.scan` over the cell, differentiated by JAX",
     "checkpoint": "the same with `jax.checkpoint` on the body of the scan",
@@ -20,6 +20,7 @@ DESCRIPTIONS = {
     "associative-scan": "linear cells by hand: `lax.associative_scan` over all steps",
     "rnnscan": "`rs.scan` with `Memory()`: every name is kept",
     "rnnscan-all": '`rs.scan` with `Memory(recompute="all")`: no name is kept',
+    "rnnscan-newton": "`rs.scan` with `parallel=Newton(max_iterations=5)`, of which each chunk takes all 5",
 }
 
 INTRODUCTION = """\
@@ -43,7 +44,8 @@ READING = {
 - XLA compiled without a device, so it tuned no kernel. On a device it may choose other kernels for products, such as
   those of cuBLAS, and other splits of their sums.
 - Command buffers are off, because each launch shall be an instruction. With them (CUDA graphs) a launch costs less.
-- The test of each loop's condition and what the host does are not counted.""",
+- The test of each loop's condition and what the host does are not counted.
+- Where Newton's method solves a chunk, nothing of it runs step by step, and that branch is not counted.""",
     "tpu": """\
 - The cycles are the sum of the estimates that the compiler writes beside instructions, times the trips of their loops.
   An instruction without an estimate counts nothing. Most of those are asynchronous copies.

@@ -1,5 +1,6 @@
 """The plan of a call: all decisions, before it runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import Heuristics, heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.matrix_state.stages import Found, find_stages, matrix_candidates
-from rnnscan.engine.newton.find import check_loops
+from rnnscan.engine.newton.find import Solved, check_loops
 from rnnscan.engine.prepare import Call
 from rnnscan.engine.route import Route, route
 from rnnscan.engine.whole_step import runs_whole
@@ -125,8 +126,12 @@ class Plan:
 
     def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
-        chosen = None if self.memory is None else self.memory.chunk
         step = self.step if keep_all_carries else self.step.keeping_parts()
+        return self.scan_of(step, length, keep_all_carries=keep_all_carries)
+
+    def scan_of(self, step: FlatStep, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
+        """The same for a step that is a part of the call's."""
+        chosen = None if self.memory is None else self.memory.chunk
         return ScanPlan(
             step,
             length,
@@ -137,3 +142,23 @@ class Plan:
             self.call.parallel,
             self.choices,
         )
+
+    @property
+    def newton_loops(self) -> list[tuple[tuple[int, ...], Solved]]:
+        """The loops that Newton's method solves, in running order, each after the positions of its carry leaves."""
+        if self.call.parallel is None:
+            return []
+        length, changing, stages = self.call.length, self.step.changing, self.found.stages
+        scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
+        if self.state_chunk is not None and stages is not None:
+            scans = [
+                (self.scan_of(stage.loop, length), [changing[index] for index in stage.leaves])
+                for stage in stages.stages
+                if stage.loop is not None
+            ]
+        return [
+            (tuple(places[index] for index in loop.carry), loop.solved)
+            for scan, places in scans
+            for loop in scan.forward(save=False).loops
+            if loop.solved is not None and loop.solved.newton_solves
+        ]

@@ -109,8 +109,7 @@ def newton_iterations(
         A `NewtonIterations`; for a net, a `NetNewtonIterations`.
 
     Raises:
-        TypeError, ValueError: as `scan` does; and if `parallel` is None, or the cell has matrix states, whose other
-            loops run in windows of their own.
+        TypeError, ValueError: as `scan` does; and if `parallel` is None.
 
     Example:
         >>> import jax
@@ -151,16 +150,5 @@ def newton_iterations(
 
 def _names(plan: Plan) -> list[str]:
     """The places of the leaves of each loop that Newton's method solves."""
-    if plan.state_chunk is not None:
-        raise ValueError(
-            "newton_iterations: cells with matrix states run their other loops in windows, which are not counted; got "
-            f"{in_words(plan.call.cell)}. Count the iterations of a cell without them."
-        )
-    paths = [path for path, _ in jax.tree.leaves_with_path(plan.call.carry)]
-    places = [f"carry{jax.tree_util.keystr(paths[index])}" for index in plan.step.changing]
-    loops = plan.scan(plan.call.length).forward(save=False).loops
-    return [
-        ", ".join(places[index] for index in loop.carry)
-        for loop in loops
-        if loop.solved is not None and loop.solved.newton_solves
-    ]
+    places = [f"carry{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(plan.call.carry)]
+    return [", ".join(places[index] for index in loop) for loop, _ in plan.newton_loops]

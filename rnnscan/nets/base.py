@@ -13,7 +13,7 @@ from rnnscan._step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.nets.axes import check_sequence, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
-from rnnscan.newton import Newton
+from rnnscan.newton import Newton, NewtonInNet
 from rnnscan.planning.choose import fit
 
 
@@ -109,13 +109,15 @@ class Options:
     def of_part(self, number: int, names: tuple[str, ...]) -> "Options":
         """The options for one sub-net: its own `reset_to`, and of the memory choice the names that it defines."""
         memory, reset_to = self.memory, part_of(self.reset_to, number)
+        parallel = NewtonInNet(**vars(self.parallel)) if isinstance(self.parallel, Newton) else self.parallel
         if not isinstance(memory, Memory):
-            return replace(self, reset_to=reset_to)
+            return replace(self, reset_to=reset_to, parallel=parallel)
         recompute: Any = memory.recompute
         if recompute != "all":
             recompute = tuple(name for name in recompute if name in names)
         offload = tuple(name for name in memory.offload if name in names)
-        return replace(self, reset_to=reset_to, memory=replace(memory, recompute=recompute, offload=offload))
+        memory = replace(memory, recompute=recompute, offload=offload)
+        return replace(self, reset_to=reset_to, memory=memory, parallel=parallel)
 
     def planned(self, net: Net, params: Any, xs: Any, carry: Any, key: Any) -> "Options":
         """The options with a planned memory choice in place of a budget for the whole net."""

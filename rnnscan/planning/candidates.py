@@ -10,9 +10,9 @@ import jax
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.checkpointing import NestedScan, nested
-from rnnscan.engine.prepare import Call
+from rnnscan.engine.plan import Plan
 from rnnscan.memory import Memory
-from rnnscan.planning.cost import forward_cost, offload_cost, training_cost
+from rnnscan.planning.cost import forward_cost, offload_cost, solving_cost, training_cost
 
 
 # With more names than this, they are dropped one by one, in order.
@@ -29,24 +29,26 @@ class Candidate:
     cost: int | float
 
 
-def candidates(calls: Sequence[Call], *, can_offload: bool = False) -> list[Candidate]:
+def candidates(plans: Sequence[Plan], *, can_offload: bool = False) -> list[Candidate]:
     """List memory choices by cost. Among equal costs, choices that keep more come first.
 
     Args:
-        calls: the calls that share the choice, all with sequences of one length. A net has several.
+        plans: the plans of the calls that share the choice, all with sequences of one length. A net has several.
         can_offload: whether the device's memory is separate from the host's.
 
     Returns:
         Choices of recomputed names, offloaded names, chunks, and segments: of one length, nested, and scheduled.
     """
+    calls = [plan.call for plan in plans]
     steps = [(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)) for call in calls]
     names = tuple(dict.fromkeys(name for call in calls for name in call.names.known))
     length = int(calls[0].length)
-    forward = sum(forward_cost(*step) for step in steps)
+    solving = sum(solving_cost(solved) for plan in plans for _, solved in plan.newton_loops)
+    forward = solving + sum(forward_cost(*step) for step in steps)
 
     @cache  # Most candidates keep the same names, and each cost takes a trace of the gradient.
     def cost_of(kept: tuple[str, ...]) -> int | float:
-        return sum(training_cost(cell, kept, *given) for cell, *given in steps)
+        return solving + sum(training_cost(cell, kept, *given) for cell, *given in steps)
 
     def candidate(memory: Memory, *, again: float = 0.0, offloaded: int | float = 0) -> Candidate:
         kept = () if memory.recompute == "all" else tuple(name for name in names if name not in memory.recompute)

@@ -121,8 +121,8 @@ def choices_of(given: Arguments, *, can_offload: bool | None = None) -> list[Can
     found: list[Candidate] = []
 
     def look(*arrays: Any) -> None:
-        calls = [ran.plan.call for ran in given.plans(arrays)]
-        found.extend(candidates(calls, can_offload=can_offload))
+        plans = [ran.plan for ran in given.plans(arrays)]
+        found.extend(candidates(plans, can_offload=can_offload))
 
     given.eval_shape(look)
     return found

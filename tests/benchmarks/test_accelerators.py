@@ -66,6 +66,18 @@ def test_the_condition_says_the_trips_if_nothing_else_does():
     assert loop.trips == 11
 
 
+def test_a_loop_with_a_limit_runs_as_often_and_a_fallback_does_not():
+    def solve(x):
+        def goes_on(state):
+            return (state[0] < 5) & (state[1].max() > 0.1)
+
+        _, x = lax.while_loop(goes_on, lambda state: (state[0] + 1, jnp.sin(state[1])), (0, x))
+        return lax.while_loop(lambda state: ~state[1], lambda _: (jnp.cos(x), True), (x, jnp.all(x < 1)))[0]
+
+    loops = Program.parse(text_of(solve, jnp.ones(3))).cost(launches)[1]
+    assert [loop.trips for loop in loops] == [5, 0]
+
+
 def test_text_that_is_no_program():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         Program.parse("nothing")
@@ -152,6 +164,14 @@ def test_bars_are_of_the_worse_row():
     assert estimated.figure == pytest.approx(3 / 8)
 
 
+def test_bars_of_newtons_method():
+    rows = {"plain": 100, "checkpoint": 80, "rnnscan": 20, "rnnscan-all": 30, "rnnscan-newton": 1}
+    made = Tables("jax 1", {"para-gru": {row: Row(figures(), figures(scale)) for row, scale in rows.items()}})
+    (launched,) = [bar for bar in bars("gpu", made.trained) if "rnnscan-newton / plain: para-gru" in bar.text]
+    assert launched.figure == pytest.approx(0.01)
+    assert launched.met
+
+
 def test_tables_and_their_page(tmp_path):
     made = tables()
     made.rows["lstm-small"]["rnnscan"].measured = 0.25
@@ -188,6 +208,7 @@ def test_every_workload_has_rows_and_types():
     for name in ALL:
         assert {"plain", "checkpoint", "rnnscan", "rnnscan-all"} <= scans(name).keys()
     assert {leaf.dtype.name for leaf in jax.tree.leaves(types("lstm-bf16"))} == {"bfloat16"}
+    assert all("rnnscan-newton" in scans(name) for name in ("para-gru", "para-lstm"))
 
 
 def test_steps_take_turns():

@@ -38,11 +38,13 @@ MEMORIES = {
 }
 
 
-def of_cell(cell, padding=None):
+def of_cell(cell, padding=None, parallel=None):
     """Parameters, and a run of `(params, xs, lengths, memory)`."""
 
     def run(params, xs, lengths, memory):
         options = {"seq_lengths": lengths, "padding": padding} if padding else {}
+        if memory is not None:  # Plain autodiff is the reference.
+            options["parallel"] = parallel
         return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, **options)
 
     return cell.init(jax.random.key(0), FEATURES), run
@@ -102,6 +104,7 @@ CASES = {
     "LSTM as on a GPU": lambda: of_cell(cells.LSTM(UNITS)),
     "MinGRU as on a GPU": lambda: of_cell(cells.MinGRU(UNITS)),
     "GLA in chunks": lambda: of_cell(cells.GLA(UNITS), padding="zero"),
+    "ParaLSTM by Newton": lambda: of_cell(cells.ParaLSTM(UNITS), padding="zero", parallel=rs.Newton()),
     "parameters on no mesh": lambda: of_cell(cells.GRU(UNITS)),
     "bidirectional": lambda: of_net(rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS))),
 }

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._step_wrappers import type_of_step
-from rnnscan.engine.fission.execute.forward import count_iterations, run_and_save, run_forward
+from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
 from rnnscan.engine.fission.execute.linear_tangents import is_zero
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import tangents_of_scan
@@ -46,7 +46,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
         windows = plan.windows(length)
         if windows is not None:
-            return run_windows(plan, windows, _differentiable, constants, carry, xs)
+            return run_windows(plan, windows, _run_loop, constants, carry, xs)
         return _differentiable(plan.scan(length), spread)(constants, copies, carry, xs)
 
     changing = [leaves[index] for index in plan.step.changing]
@@ -57,19 +57,28 @@ def run(plan: Plan) -> tuple[Any, Any]:
 
 
 def run_counting(plan: Plan) -> list[Any]:
-    """Run a plan, and return what `count_iterations` does, in stacks of all steps."""
+    """Run a plan, and return the work of Newton's method as `run_and_count` does, in stacks of all steps."""
     call, memory, constants = plan.call, plan.memory, plan.constants
     assert memory is not None
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
-        return count_iterations(plan.scan(length), constants, carry, xs)
+        windows = plan.windows(length)
+        if windows is not None:
+            return run_windows(plan, windows, run_and_count, constants, carry, xs)
+        final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
+        return final, [*ys, *counts]
 
     changing = [leaves[index] for index in plan.step.changing]
-    counts: list[Any] = run_sub_scans(
-        run_steps, changing, xs, sub_scans=memory.sub_scans(call.length), reverse=call.reverse
-    )[1]
+    sub_scans = memory.sub_scans(call.length)
+    _, made = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
+    counts: list[Any] = made[plan.step.y_size :]
     return counts
+
+
+def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    final, ys = _differentiable(plan, {})(constants, [], carry, xs)
+    return final, ys, []
 
 
 def _is_summed(constant: Any, rows: ShardedRows) -> bool:

@@ -14,14 +14,14 @@ from rnnscan.engine.segments import run_segments
 from rnnscan.memory import checkpoint_policy
 
 
-# (plan, spread constants) -> a scan `(constants, copies, carry, xs) -> (carry, ys)`, with derivatives.
-Differentiable = Callable[[ScanPlan, dict[int, Any]], Any]
+# (plan, constants, carry, xs) -> (carry, ys, other stacks to return): runs a scan over other parts of the carry.
+RunLoop = Callable[[ScanPlan, list[Any], list[Any], list[Any]], tuple[list[Any], list[Any], list[Any]]]
 
 
 def run_windows(
     plan: Plan,
     windows: Windows,
-    differentiable: Differentiable,
+    run_loop: RunLoop,
     constants: Sequence[Any],
     carry: list[Any],
     xs: list[Any],
@@ -31,13 +31,13 @@ def run_windows(
     Args:
         plan: its plan.
         windows: the lengths.
-        differentiable: makes the scans over the other parts of the carry.
+        run_loop: runs the scans over the other parts of the carry.
         constants: those of the step.
         carry: its carry.
         xs: its inputs.
 
     Returns:
-        The final carry and the stacked y.
+        The final carry and the stacked y, with the other stacks of the scans after them.
     """
     call, memory, stages = plan.call, plan.memory, plan.found.stages
     assert memory is not None
@@ -49,14 +49,16 @@ def run_windows(
         pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
         labels = {value: call.names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
 
-    def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
-        own = ScanPlan(
-            step, length, call.reverse, call.unroll, memory.chunk, parallel=call.parallel, choices=plan.choices
-        )
-        return differentiable(own, {})(constants, [], carry, xs)
-
     def run(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
-        return Window(stages, length, call.reverse, windows.chunk, scan, labels).run(constants, carry, xs)
+        others: list[Any] = []
+
+        def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
+            final, ys, more = run_loop(plan.scan_of(step, length), constants, carry, xs)
+            others.extend(more)
+            return final, ys
+
+        final, ys = Window(stages, length, call.reverse, windows.chunk, scan, labels).run(constants, carry, xs)
+        return final, [*ys, *others]
 
     segments = () if windows.steps is None else (windows.steps,)
     return run_segments(run, carry, xs, length=windows.length, segments=segments, reverse=call.reverse, policy=policy)

@@ -14,7 +14,7 @@ from rnnscan.engine.fission.heuristics import unbatchable
 from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
-from rnnscan.newton import Newton
+from rnnscan.newton import Newton, NewtonInNet
 
 
 # The most leaves that depend on each other; their Jacobian has this many rows and columns at each element.
@@ -100,7 +100,7 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
                 f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {its}, where "
                 f"{_why_not(cycle)}. {_advice(cycle, newton)}"
             )
-    if not solves:
+    if not solves and not isinstance(newton, NewtonInNet):
         raise ValueError(
             f"scan: `parallel` solves nonlinear loops, and there is none; got {newton!r}, and "
             f"{', '.join(found) or 'no carry of floats'}. Leave `parallel` out: linear loops need no iterations."

@@ -16,7 +16,7 @@ def run_solved(
 
     Args:
         solved: the loop.
-        chunk: the values that it reads.
+        chunk: the values that it reads. If it has the leaves before each step, only derivatives are solved for.
         start: its leaves before the first step to run.
         reverse: whether the steps run from the last to the first.
         unroll: of the loop that runs step by step where Newton's method does not converge.
@@ -31,7 +31,9 @@ def run_solved(
         newton = solved.newton if solved.newton_solves else None
         axes = tuple(0 if chunk.varies(value) else None for value in cycle.reads)
         solver = Solver(cycle, axes, newton, reverse, unroll)
-        after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps)
+        is_known = all(leaf in chunk.varying for leaf in cycle.leaves)
+        known = [*map(chunk.read, cycle.leaves)] if is_known else None
+        after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps, known)
         if newton is not None:
             chunk.counts.append(tuple(counts))
     last = 0 if reverse else -1

@@ -24,7 +24,7 @@ from jax import lax
 
 from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.execute.chunked_scan import before_each
-from rnnscan.engine.newton.affine import Vector, affine_scan
+from rnnscan.engine.newton.affine import Matrix, Vector, affine_scan
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.newton import Newton
 
@@ -47,31 +47,36 @@ class Solver:
     reverse: bool
     unroll: int | bool
 
-    def solve(self, start: Sequence[Any], others: Sequence[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def solve(
+        self, start: Sequence[Any], others: Sequence[Any], steps: int, before: Vector | None = None
+    ) -> tuple[Vector, Any, Any]:
         """The leaves after each step, with derivatives.
 
         Args:
             start: the leaves before the first step to run.
             others: the values of `cycle.reads`.
             steps: the number of steps.
+            before: the leaves before each step, where they are known. Then only derivatives are left to solve for.
 
         Returns:
             The leaves after each step, the number of iterations, and whether the steps ran one by one.
         """
 
         @jax.custom_jvp
-        def solved(start: Vector, others: list[Any]) -> tuple[Vector, Any, Any]:
+        def solved(start: Vector, others: list[Any], before: Vector | None) -> tuple[Vector, Any, Any]:
+            if before is not None:
+                return self._after(before, others), jnp.int32(0), jnp.zeros((), bool)
             return self._solve(start, others, steps)
 
         @solved.defjvp
         def differentiate(primals: Any, tangents: Any) -> Any:
             # The derivative reads the solution of the same function, so that it has derivatives itself.
             after, iterations, fell_back = solved(*primals)
-            moved = self._tangents(primals, tangents, after)
+            moved = self._tangents(primals[:2], tangents[:2], after)
             counts = [jnp.zeros(jnp.shape(count), jax.dtypes.float0) for count in (iterations, fell_back)]
             return (after, iterations, fell_back), (moved, *counts)
 
-        return solved(list(start), list(others))
+        return solved(list(start), list(others), before)
 
     def _solve(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         if self.newton is None:
@@ -79,8 +84,19 @@ class Solver:
         else:
             after, iterations, worst = self._iterate(self.newton, start, others, steps)
             converged = worst <= 1
-        after = lax.cond(converged, lambda: after, lambda: self._step_by_step(start, others, steps))
+        after = self._unless(converged, after, start, others, steps)
         return after, iterations, ~converged
+
+    def _unless(self, converged: Any, after: Vector, start: Vector, others: list[Any], steps: int) -> Vector:
+        """`after` if it has converged, else the leaves step by step.
+
+        By a loop of one trip or none: under `vmap`, `lax.cond` would always run both branches.
+        """
+
+        def run(_: Any) -> tuple[Vector, Any]:
+            return self._step_by_step(start, others, steps), jnp.ones_like(converged)
+
+        return lax.while_loop(lambda state: ~state[1], run, (after, converged))[0]
 
     def _solve_linear(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.
@@ -115,7 +131,7 @@ class Solver:
     def _guess(self, start: Vector, others: list[Any], steps: int) -> Vector:
         """A step from zeros, at every step. It saves an iteration beside zeros, and two beside the start."""
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
-        after, _ = self._at_all_steps(zeros, others, of_values=True)
+        after = self._after(zeros, others)
         pairs = zip(after, self._repeated(start, steps), strict=True)
         return [jnp.where(jnp.isfinite(leaf), leaf, own) for leaf, own in pairs]
 
@@ -154,9 +170,19 @@ class Solver:
         pairs = zip(after, start, strict=True)
         return [before_each(leaf, own, reverse=self.reverse) for leaf, own in pairs]
 
-    def _at_all_steps(self, before: Vector, others: list[Any], *, of_values: bool) -> Any:
-        def at_step(carry: list[Any], *others: Any) -> Any:
+    def _at_all_steps(self, before: Vector, others: Sequence[Any], *, of_values: bool) -> tuple[Vector, Matrix]:
+        """The leaves after each step, from those before it, and their derivatives by these."""
+
+        def at_step(carry: list[Any], *others: Any) -> tuple[Vector, Matrix]:
             return self.cycle.with_jacobian(carry, others, of_values=of_values)
+
+        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
+
+    def _after(self, before: Vector, others: Sequence[Any]) -> Vector:
+        """The leaves after each step alone."""
+
+        def at_step(carry: list[Any], *others: Any) -> Vector:
+            return self.cycle.step(carry, others)
 
         return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
 
@@ -178,11 +204,7 @@ class Solver:
             run = partial(self._step_by_step, steps=len(after[0]))
             return jax.jvp(run, (start, others), (start_tangents, others_tangents))[1]
         before = self._before(after, start)
-
-        def new_leaves(*others: Any) -> list[Any]:
-            return jax.vmap(lambda carry, *own: self.cycle.step(carry, own), in_axes=(0, *self.axes))(before, *others)
-
-        _, terms = jax.jvp(new_leaves, others, others_tangents)
+        _, terms = jax.jvp(partial(self._after, before), (others,), (others_tangents,))
         _, jacobian = self._at_all_steps(before, others, of_values=False)
         return affine_scan(jacobian, terms, start_tangents, reverse=self.reverse)[0]
 

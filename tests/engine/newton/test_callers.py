@@ -1,5 +1,7 @@
 """Nets, recurrent_net and the Flax modules hand `parallel` on, and the iterations can be counted."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,11 @@ from flax import nnx
 import rnnscan as rs
 from newton_cells import arguments_of, one_leaf
 from rnnscan import cells
+from rnnscan.engine.fission.heuristics import heuristics, using
+from rnnscan.nets.calls import run
 from rnnscan.newton import Newton
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.choose import choices_of
 from slow_reference import assert_close
 
 
@@ -67,10 +73,10 @@ def by_nnx(parallel):
     return rs.nnx.RNN(Cell(), time_major=True, parallel=parallel)(XS)
 
 
-@pytest.mark.parametrize("run", [by_net, by_recurrent_net, by_window, by_linen, by_nnx])
-def test_every_caller_hands_it_on(run):
-    assert "while[" not in str(jax.make_jaxpr(run, static_argnums=0)(None))
-    assert "while[" in str(jax.make_jaxpr(run, static_argnums=0)(NEWTON))
+@pytest.mark.parametrize("caller", [by_net, by_recurrent_net, by_window, by_linen, by_nnx])
+def test_every_caller_hands_it_on(caller):
+    assert "while[" not in str(jax.make_jaxpr(caller, static_argnums=0)(None))
+    assert "while[" in str(jax.make_jaxpr(caller, static_argnums=0)(NEWTON))
 
 
 def test_a_net_gives_the_same_results():
@@ -123,3 +129,32 @@ def test_it_keeps_what_the_loop_keeps_and_plans_have_no_second_chunk():
     plain, solved = (rs.memory_report(*arguments, parallel=own, compile=False).training for own in (None, NEWTON))
     assert solved.kept_bytes == solved.counted_bytes == plain.kept_bytes
     jax.eval_shape(lambda: rs.scan(*arguments, memory=rs.Memory.fit("1MiB"), parallel=NEWTON))
+
+
+def test_the_stabilizer_of_matrix_states_is_counted():
+    cell = cells.MLSTM(8, heads=2)
+    xs = jax.random.normal(jax.random.key(1), (21, 2, 3))
+    params = cell.init(jax.random.key(0), input_size=3)
+    carry = cell.initial_carry(xs[0])
+    with using(replace(heuristics(), least_state=2, state_chunk=4, longest_window=8)):
+        counts = rs.newton_iterations(cell, params, carry, xs, parallel=Newton())
+    # Windows of 7 steps, each of them a chunk.
+    (place,) = counts.iterations
+    assert place == f"carry[{cell.carry_names.index('stabilizer')}]"
+    assert (counts.chunks, counts.chunks_step_by_step) == (3, 0)
+
+
+def test_plan_counts_the_work_of_iterations():
+    carry = CELL.initial_carry(XS[0])
+
+    def costs(newton):
+        given = Arguments(run, CELL, PARAMS, carry, XS, {"parallel": newton})
+        return {repr(one.memory): one.cost for one in choices_of(given)}
+
+    plain, one, four = (costs(own) for own in (None, Newton(max_iterations=1), Newton(max_iterations=4)))
+    (kept, *_), segment = plain, repr(rs.Memory(recompute="all", segment=4))
+    assert plain[kept] < one[kept] < four[kept]
+    # A segment runs again, with its iterations.
+    assert four[segment] - plain[segment] > 1.9 * (four[kept] - plain[kept])
+    memory = rs.plan(CELL, PARAMS, carry, XS, budget="1MiB", parallel=Newton())
+    assert 0 < memory.temporary_bytes < 2**20

@@ -1,6 +1,6 @@
 """The forward pass: chunk by chunk, batched work at once and each loop with the smallest body."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.split import Split
-from rnnscan.engine.fission.execute.chunked_scan import Chunks
+from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Value
 
 
 @jax.tree_util.register_dataclass
@@ -54,17 +53,32 @@ def run_forward(
     return final, ys
 
 
-def count_iterations(
-    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+def run_along(
+    plan: ScanPlan, saved: Saved, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The final carry, and the work of Newton's method.
+    """The final carry and ys, where a run has saved the carry before each step, for derivatives.
+
+    Loops that `plan.parallel` solves take their leaves from there. Their derivatives are solved for.
+    """
+    known = dict(saved.carries)
+    for index, y in plan.repeats.items():
+        known[index] = before_each(saved.repeated[y], saved.initial[index], reverse=plan.reverse)
+    with plan.choosing():
+        final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], known=known)
+    return final, ys
+
+
+def run_and_count(
+    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """The final carry, ys, and the work of Newton's method.
 
     For each loop that it solves there are two stacks: the iterations of a chunk, and whether the chunk ran step by
     step. They stand at the first step of a chunk, with zeros at the others.
     """
     with plan.choosing():
-        final, counts, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
-    return final, counts
+        final, made, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
+    return final, made[: plan.step.y_size], made[plan.step.y_size :]
 
 
 def run_and_save(
@@ -88,20 +102,46 @@ def run_and_save(
 
 
 def _run(
-    plan: ScanPlan, parts: Split, constants: Any, carry: Any, xs: Any, starting: Sequence[int], counting: bool = False
+    plan: ScanPlan,
+    parts: Split,
+    constants: Any,
+    carry: Any,
+    xs: Any,
+    starting: Sequence[int],
+    *,
+    counting: bool = False,
+    known: Mapping[int, Any] | None = None,
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """The final carry, the stacked outputs, and the carry leaves `starting` at the beginning of each whole chunk."""
+    """Run all chunks.
+
+    Args:
+        plan: how the scan runs.
+        parts: the split of its step.
+        constants: what the step closes over.
+        carry: the initial carry.
+        xs: the inputs.
+        starting: the carry leaves to return at the beginning of each whole chunk.
+        counting: return the work of Newton's method too, after the stacked outputs.
+        known: carry leaf -> the carry before each step, for `run_along`.
+
+    Returns:
+        The final carry, the stacked outputs, and the leaves `starting`.
+    """
     runner = Runner(parts, invariant_values([parts], constants), reverse=plan.reverse, unroll=plan.unroll)
+    stacks = [*xs, *(known or {}).values()]
+    given = [*plan.step.x, *(parts.program.carry[index] for index in known or ())]
 
     def run_chunk(carry: list[Any], xs: list[Any], _: Any, steps: int) -> tuple[list[Any], list[Any], list[Any]]:
-        known: dict[Value, Any] = dict(zip(plan.step.x, xs, strict=True))
-        new_carry, _, chunk = runner(steps, known, carry)
+        new_carry, _, chunk = runner(steps, dict(zip(given, xs, strict=True)), carry)
+        made = [chunk.stacked(atom) for atom in parts.program.stacked]
         if counting:
             begins = jnp.arange(steps) == 0
-            return new_carry, [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts], []
-        return new_carry, [chunk.stacked(atom) for atom in parts.program.stacked], [carry[i] for i in starting]
+            made += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
+        return new_carry, made, [carry[i] for i in starting]
 
     if not starting and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None:
-        return run_chunk(list(carry), list(xs), [], plan.length)
+        return run_chunk(list(carry), stacks, [], plan.length)
     chunks = Chunks(plan.length, plan.chunk, from_end=plan.reverse)
-    return chunks.run(run_chunk, list(carry), list(xs), [], [], back=False)
+    # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
+    run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
+    return chunks.run(run, list(carry), stacks, [], [], back=False)

@@ -9,7 +9,7 @@ from jax import lax
 
 from rnnscan._messages import is_float
 from rnnscan.engine.fission.execute.backward import Backward
-from rnnscan.engine.fission.execute.forward import Saved
+from rnnscan.engine.fission.execute.forward import Saved, run_along
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.execute.linear_tangents import linear_tangents
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows
@@ -43,8 +43,10 @@ def tangents_of_scan(
         moving = [index for index, own in enumerate(wanted) if own]
         pairs = zip(moving, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
+        if plan.parallel is not None:
+            return push_forward(partial(run_along, plan, saved), saved.arguments, wanted, tangents)
         scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
-        return push_forward(plan.step, scan, saved.arguments, wanted, tangents)
+        return push_forward(step_by_step(plan.step, scan), saved.arguments, wanted, tangents)
 
     def pull(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         size = len(plan.step.carry)
@@ -55,23 +57,39 @@ def tangents_of_scan(
 
 
 def push_forward(
-    flat: FlatStep, scan: Callable[..., Any], arguments: Sequence[list[Any]], wanted: Sequence[bool], tangents: Any
+    run: Callable[..., tuple[list[Any], list[Any]]],
+    arguments: Sequence[list[Any]],
+    wanted: Sequence[bool],
+    tangents: Sequence[Any],
 ) -> list[Any]:
-    """The tangents of the float results of a scan, by a plain scan over the step and its derivative.
+    """The tangents of the float results of a scan.
 
     Args:
-        flat: the step.
-        scan: `(step, carry, xs) -> (carry, ys)`, a scan with derivatives.
+        run: the scan, `(constants, carry, xs) -> (carry, ys)`, with derivatives.
         arguments: constants, carry and xs.
         wanted: for each leaf of them whether it has a tangent.
         tangents: these tangents.
     """
     primals = [leaf for group in arguments for leaf in group]
     moving = [index for index, own in enumerate(wanted) if own]
+    sizes = [len(group) for group in arguments[:2]]
 
-    def run(*some: Any) -> list[Any]:
-        constants, carry, xs = cut(replaced(primals, moving, some), [len(flat.constants), len(flat.carry)])
+    def results(*some: Any) -> list[Any]:
+        final, ys = run(*cut(replaced(primals, moving, some), sizes))
+        return [leaf for leaf in [*final, *ys] if is_float(leaf)]
 
+    return jax.jvp(results, [primals[index] for index in moving], list(tangents))[1]
+
+
+def step_by_step(flat: FlatStep, scan: Callable[..., Any]) -> Callable[..., tuple[list[Any], list[Any]]]:
+    """A step under a plain scan, as a function of constants, carry and xs.
+
+    Args:
+        flat: the step.
+        scan: `(step, carry, xs) -> (carry, ys)`, a scan with derivatives.
+    """
+
+    def run(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
             values = dict(zip([*flat.constants, *flat.carry, *flat.x], [*constants, *carry, *x], strict=True))
             evaluate(flat.program.equations, values)
@@ -79,6 +97,6 @@ def push_forward(
 
         # Checkpointed, so that a gradient of these tangents keeps no more than the carries.
         final, ys = scan(jax.checkpoint(step, prevent_cse=False), carry, xs)
-        return [leaf for leaf in [*final, *ys] if is_float(leaf)]
+        return final, ys
 
-    return jax.jvp(run, [primals[index] for index in moving], list(tangents))[1]
+    return run

@@ -23,7 +23,7 @@ from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
 from rnnscan.engine.fission.execute.runner import invariant_values
-from rnnscan.engine.fission.execute.tangents import push_forward
+from rnnscan.engine.fission.execute.tangents import push_forward, step_by_step
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Atom, Value, evaluate, read
 
@@ -259,7 +259,7 @@ def differentiable(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop
     # JAX caches both, so they must not hold an array of this trace.
     def push(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
         counted = partial(scan_counted, count=saved.count, limit=scan.length)
-        return push_forward(scan.plan.step, counted, saved.arguments, wanted, tangents)
+        return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents)
 
     def pull(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         _, carry, ys = cut(cotangents, [1, len(scan.plan.step.carry)])
