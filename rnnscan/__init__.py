@@ -9,6 +9,7 @@ from rnnscan import checkpointing as checkpointing
 from rnnscan import export as export
 from rnnscan import graph as graph
 from rnnscan import interop as interop
+from rnnscan import sharding as sharding
 from rnnscan import truncated as truncated
 from rnnscan.compose import adaptive_computation as adaptive_computation
 from rnnscan.compose import drop_weights as drop_weights

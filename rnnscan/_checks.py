@@ -17,6 +17,20 @@ from rnnscan.newton import Newton
 ENGINES = ("auto", "fission", "lax")
 
 
+def check_time_is_whole(xs: Any) -> None:
+    """Reject inputs whose axis of steps is sharded, as far as that shows."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(xs):
+        is_traced = isinstance(leaf, jax.core.Tracer)
+        sharding = jax.typeof(leaf).sharding if is_traced else getattr(leaf, "sharding", None)
+        spec: Any = getattr(sharding, "spec", ())
+        if len(spec) and spec[0] is not None:
+            raise ValueError(
+                f"scan: the first axis of `xs` is time, which runs in order, so it must not be sharded; got {spec} for "
+                f"`xs{jax.tree_util.keystr(path)}`. Shard the batch, PartitionSpec(None, 'data'), or the hidden units, "
+                "with rs.sharding.rules."
+            )
+
+
 def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
     """Convert every leaf of a pytree to an array."""
 

@@ -122,6 +122,7 @@ def scan(
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    checks.check_time_is_whole(xs)
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
     results = run_compiled(_run, cell, arrays, options | {"memory": memory})
     if memory is not None:

@@ -27,6 +27,7 @@ from rnnscan._step_wrappers import (
 from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.flat_step import FlatStep, flatten
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
+from rnnscan.engine.units import lay_out
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton
@@ -191,6 +192,7 @@ def prepare(
         checks.check_raw_keys(xs)
 
     params = _varying_as(carry, params)
+    cell, params, xs = lay_out(cell, params, carry, xs)
     rows = Rows.of(xs, valid, reset)
     carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
     carry, info = _resolve_carry(cell_step(cell, params), carry, xs, rows)

@@ -27,6 +27,7 @@ PACKAGES = [
     "rnnscan.linen",
     "rnnscan.nets",
     "rnnscan.nnx",
+    "rnnscan.sharding",
     "rnnscan.checkpointing",
     "rnnscan.train",
 ]

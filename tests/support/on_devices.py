@@ -117,8 +117,25 @@ HEURISTICS = {
 }
 
 
+# The cells and nets of cases with sharded units.
+RULES = {
+    "LSTM": lambda: cells.LSTM(UNITS),
+    "GRU": lambda: cells.GRU(UNITS),
+    "LayerNormLSTM": lambda: cells.LayerNormLSTM(UNITS),
+    "MinGRU": lambda: cells.MinGRU(UNITS),
+    "stack": lambda: rs.stack(cells.GRU(UNITS), cells.LSTM(UNITS)),
+    "decoder": lambda: attention.decoder(cells.LSTM(UNITS), attention.Additive(FEATURES, 5)),
+    "lengths": lambda: cells.LSTM(UNITS),
+    "chain": lambda: rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS))),
+    "LSTM as on a GPU": lambda: cells.LSTM(UNITS),
+    "GLA in chunks": lambda: cells.GLA(UNITS),
+    "ParaLSTM by Newton": lambda: cells.ParaLSTM(UNITS),
+    "bidirectional": lambda: rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS)),
+}
+
+
 def collectives(compiled):
-    """The types of what each kind of collective makes, apart for those in loops."""
+    """The types of what each kind of collective makes, apart for those in loops, and those in loops around loops."""
     computations, lines = {}, []
     for line in compiled.splitlines():
         if line.endswith("{") and not line.startswith(" "):
@@ -136,13 +153,29 @@ def collectives(compiled):
     found = {}
     for name, lines in computations.items():
         for made, kind in re.findall(rf"= (.*?) ({kinds})(?:-start)?\(", "\n".join(lines)):
-            place = f"{kind} in a loop" if name in in_loops else kind
+            around = " around a loop" if any(" while(" in line for line in lines) else ""
+            place = f"{kind} in a loop{around}" if name in in_loops else kind
             found.setdefault(place, []).extend(re.findall(r"\w+\[[\d,]*\]", made))
     return found
 
 
-def sharded(mode, mesh, run):
+def mesh_of(mode):
+    """The mesh of a mode. That of "units 2x4" has 4 devices for the units."""
+    if not mode.startswith("units"):
+        return jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit if mode == "explicit" else AxisType.Auto,))
+    sizes = tuple(map(int, mode.removeprefix("units ").split("x")))
+    return jax.make_mesh(sizes, ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
+
+
+def sharded(mode, mesh, run, params_specs=None):
     """A run with the batch on the devices of a mesh, and how to place its arguments."""
+    if params_specs is not None:
+        inputs, rows = PartitionSpec(None, "data"), PartitionSpec("data")
+        return run, lambda params, xs, lengths: [
+            rs.sharding.place(params, mesh, params_specs),
+            rs.sharding.place_inputs(xs, mesh, inputs),
+            rs.sharding.place(lengths, mesh, rows),
+        ]
     specs = (PartitionSpec(), PartitionSpec(None, "data"), PartitionSpec("data"))
     if mode == "shard_map":
         return jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(specs[2], specs[1])), lambda *given: given
@@ -159,18 +192,22 @@ def check(mode, case, memories):
     draw = lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), jnp.float32)  # noqa: E731
     given = jax.tree.map(draw, params), draw(np.zeros((STEPS, ROWS, FEATURES))), jnp.arange(ROWS) % (STEPS + 2)
 
+    # The gradient of the inputs is a sum over units, with a collective of its own.
+    wanted = 0 if mode.startswith("units") else (0, 1)
+
     def gradient(run):
         def loss(params, xs, lengths):
             results = run(params, xs, lengths)
             return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in jax.tree.leaves(results)), results
 
-        return jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+        return jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))
 
     expected = gradient(partial(run, memory=None))(*given)
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit if mode == "explicit" else AxisType.Auto,))
+    mesh = mesh_of(mode)
+    specs = rs.sharding.rules(RULES[case](), mesh) if mode.startswith("units") else None
     found = {}
     for memory in memories:
-        this_run, placed = sharded(mode, mesh, partial(run, memory=MEMORIES[memory]))
+        this_run, placed = sharded(mode, mesh, partial(run, memory=MEMORIES[memory]), specs)
         place = placed
         if case == "parameters on no mesh":
             place = lambda *given, placed=placed: (given[0], *placed(*given)[1:])  # noqa: E731
@@ -201,7 +238,9 @@ def initial_carries(mode):
 
 
 def of_mode(mode, asked):
-    found = {} if mode == "shard_map" else {"initial carries": initial_carries(mode)}
+    global UNITS
+    UNITS = 16 if mode.startswith("units") else 4  # Units for 8 devices.
+    found = {"initial carries": initial_carries(mode)} if mode in ("explicit", "auto") else {}
     for case, memories in asked.items():
         found |= check(mode, case, memories)
     return found

@@ -110,6 +110,8 @@ class Heuristics:
             return self.batch == "everything" or _is_bounded(equation, cut)
         if equation.primitive.name in TRANSCENDENTAL:
             return _should_batch_function(equation, cut)
+        if equation.primitive.name == "sharding_constraint":
+            return True  # It may be a gather, which is then one for a chunk of steps.
         return equation.primitive.name in PRODUCTS and _should_batch_product(equation, cut, fixed, shared)
 
     def should_batch_forward(self, loops: Iterable[Equation]) -> ShouldBatch:

@@ -14,12 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan._messages import is_count
 from rnnscan.engine.fission.analysis.linear_sums import passes_sums, sums_its_operands
 from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps
 from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.engine.units.mesh import batch_devices
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,7 @@ def sharded_rows(leaves: Sequence[Any], others: Iterable[Any] = ()) -> ShardedRo
             return ShardedRows(leaf.shape[0], parts, sharding.mesh, axes) if parts > 1 else None
     sharding = next((found for found in map(_sharding_of, [*leaves, *others]) if found is not None), None)
     mesh = jax.sharding.get_abstract_mesh() if sharding is None else sharding.mesh
-    kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
-    devices = prod(size for size, kind in kinds if kind == AxisType.Auto)
+    devices = batch_devices(mesh)
     parts = gcd(leaves[0].shape[0], devices) if leaves else 1
     return ShardedRows(leaves[0].shape[0], parts) if parts > 1 else None
 

@@ -1,0 +1,258 @@
+"""Steps that compute fused gates as `(N, gates, H)` in place of `(N, gates H)`.
+
+A fused kernel `(D, 4H)` has one block of columns for each gate. If several devices share its columns, each device has
+whole gates, and every step has to move them. With the blocks on an axis of their own, `(D, 4, H)`, the devices share
+the units of each gate: the work on gates stays on a device.
+
+The step of any cell is brought into this form. Slices along the last axis of a value say how long its blocks are, and
+sums, products and elementwise functions pass that on to their operands, up to the parameters.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import gcd
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.fission.program import TRANSCENDENTAL, Atom, Equation, Value, depending, read, values_of
+
+
+# Functions of each element that cells apply to gates before they take them apart.
+_ELEMENTWISE = TRANSCENDENTAL | {
+    *("add", "add_any", "sub", "mul", "div", "max", "min", "neg", "abs", "square", "integer_pow", "select_n", "clamp"),
+    *("convert_element_type", "reduce_precision", "copy", "stop_gradient", "lt", "le", "gt", "ge", "eq", "ne", "sign"),
+}
+_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """A value `(..., blocks * size)` as an array `(..., blocks, size)`."""
+
+    array: Any
+
+    @property
+    def size(self) -> int:
+        return int(self.array.shape[-1])
+
+    @property
+    def flat(self) -> Any:
+        *leading, blocks, size = self.array.shape
+        return lax.reshape(self.array, (*leading, blocks * size))
+
+
+def in_blocks(leaf: Any, size: int) -> Any:
+    """Give the blocks of the last axis an axis of their own: `(..., blocks, size)`."""
+    return jnp.reshape(leaf, (*leaf.shape[:-1], leaf.shape[-1] // size, size))
+
+
+def block_sizes(equations: Sequence[Equation], outputs: Sequence[Atom]) -> dict[Value, int]:
+    """The length of the blocks of the last axis of each value, where it has any: the length of its units.
+
+    Args:
+        equations: those of a step.
+        outputs: its results, which are wanted whole.
+    """
+    sizes: dict[Value, int] = {}
+
+    def cut(atom: Atom, *places: int) -> None:
+        if isinstance(atom, Value) and atom.shape and isinstance(atom.shape[-1], int):
+            sizes[atom] = gcd(sizes.get(atom, atom.shape[-1]), *places)
+
+    for atom in outputs:
+        cut(atom)
+    for equation in reversed(equations):
+        for output in equation.outputs:
+            cut(output)
+        places = [sizes[output] for output in equation.outputs if output in sizes]
+        pieces = _pieces(equation)
+        if pieces is not None:
+            cut(equation.inputs[0], *places, *(end for piece in pieces for end in piece))
+        for position in _passing(equation):
+            cut(equation.inputs[position], *places)
+    return sizes
+
+
+def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value]:
+    """The parameters whose last axis is one of units: the columns of kernels, and vectors beside them."""
+    made: dict[Value, set[Value]] = {value: {value} for value in params}
+    found: set[Value] = {value for value in params if len(value.shape) == 1}
+    for equation in equations:
+        passing = _passing(equation)
+        from_params = [made.get(atom, set()) for atom in values_of(equation.inputs)]
+        if equation.primitive.name == "dot_general" and passing:
+            found |= made.get(equation.inputs[1], set())  # type: ignore[arg-type]
+        elif all(atom in made for atom in values_of(equation.inputs)) and (passing or _pieces(equation)):
+            made.update((output, set().union(*from_params)) for output in equation.outputs)
+    return found
+
+
+@dataclass
+class BlockedRun:
+    """Evaluates the equations of a step, with values in blocks.
+
+    Attributes:
+        sizes: the length of each value's blocks.
+        gather: replicates the operand of a product over the devices that share its units; takes it and the axis.
+        named: replaces a value that is labelled.
+        values: the values so far, in blocks or not.
+    """
+
+    sizes: dict[Value, int]
+    gather: Callable[[Any, int], Any]
+    named: Callable[[Value, Any], Any]
+    values: dict[Value, Any]
+    _gathered: dict[tuple[Atom, int], Any] = field(default_factory=dict)
+
+    def run(self, equations: Sequence[Equation], params: Sequence[Value]) -> None:
+        """Evaluate equations in order."""
+        fixed = depending(equations, params)
+        for equation in equations:
+            for output, result in zip(equation.outputs, self._evaluate(equation, fixed), strict=True):
+                whole = result.array if isinstance(result, _Blocked) else result
+                named = self.named(output, whole)
+                self.values[output] = _Blocked(named) if isinstance(result, _Blocked) else named
+
+    def read(self, atom: Atom) -> Any:
+        """A value without blocks."""
+        value = read(atom, self.values)
+        return value.flat if isinstance(value, _Blocked) else value
+
+    def set_blocks(self, value: Value, array: Any) -> None:
+        """Set a value that is in blocks: `(..., blocks, size)`."""
+        self.values[value] = _Blocked(array)
+
+    def _blocks(self, atom: Atom, size: int) -> Any:
+        value = read(atom, self.values)
+        if isinstance(value, _Blocked) and value.size == size:
+            return value.array
+        return in_blocks(value.flat if isinstance(value, _Blocked) else value, size)
+
+    def _evaluate(self, equation: Equation, fixed: set[Value]) -> Sequence[Any]:
+        result, name = equation.outputs[0] if equation.outputs else None, equation.primitive.name
+        pieces = _pieces(equation)
+        if pieces is not None and self._size(equation.inputs[0]) is not None:
+            return [self._piece(equation.inputs[0], *piece) for piece in pieces]
+        operands = list(equation.inputs)
+        size = None if result is None else self._size(result)
+        if size is None:
+            size = next(filter(None, (self._present(operands[position]) for position in _passing(equation))), None)
+        if name == "dot_general" and _passing(equation) and operands[1] in fixed:
+            return [self._product(equation, size)]
+        if name == "concatenate" and equation.params["dimension"] == len(operands[0].shape) - 1:
+            # Else XLA shards the whole, whose parts then do not lie where they are read.
+            return equation.evaluate(*(self._whole(atom, len(atom.shape) - 1) for atom in operands))
+        if name in _REDUCTIONS and len(operands[0].shape) - 1 in equation.params["axes"]:
+            return [self._reduced(equation)]
+        if size is None or not (_passing(equation) or name == "broadcast_in_dim"):
+            return equation.evaluate(*map(self.read, operands))
+        assert result is not None
+        params, shape = dict(equation.params), (*result.shape[:-1], result.shape[-1] // size, size)
+        if name == "broadcast_in_dim":
+            dimensions, operand = params["broadcast_dimensions"], self.read(operands[0])
+            if len(result.shape) - 1 in dimensions:
+                operand = self._beside(operands[0], result, size)
+                dimensions = (*dimensions, len(result.shape))
+            return [_Blocked(lax.broadcast_in_dim(operand, shape, dimensions))]
+        if name == "reshape":
+            return [_Blocked(lax.reshape(self._blocks(operands[0], size), shape))]
+        given = [self._beside(atom, result, size) for atom in operands]
+        return [_Blocked(made) for made in equation.evaluate(*given)]
+
+    def _size(self, atom: Atom) -> int | None:
+        """The length of the blocks of a value; None if it has one block only."""
+        size = self.sizes.get(atom)  # type: ignore[arg-type]
+        return None if size is None or size == atom.shape[-1] else size
+
+    def _present(self, atom: Atom) -> int | None:
+        """The length of the blocks that a value is in now."""
+        value = self.values.get(atom)  # type: ignore[arg-type]
+        return value.size if isinstance(value, _Blocked) else None
+
+    def _piece(self, atom: Atom, start: int, end: int) -> Any:
+        size = self._size(atom)
+        assert size is not None
+        array = self._blocks(atom, size)
+        piece = lax.slice_in_dim(array, start // size, end // size, axis=-2)
+        return jnp.squeeze(piece, -2) if end - start == size else _Blocked(piece)
+
+    def _product(self, equation: Equation, size: int | None) -> Any:
+        left, right = equation.inputs
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        operand = self._whole(left, *contracted)
+        kernel = self.read(right) if size is None else self._blocks(right, size)
+        (product,) = equation.evaluate(operand, kernel)
+        return product if size is None else _Blocked(product)
+
+    def _reduced(self, equation: Equation) -> Any:
+        """A reduction over the last axis, also of a value in blocks."""
+        (atom,), axes = equation.inputs, equation.params["axes"]
+        size = self._present(atom)
+        if size is None:
+            return equation.evaluate(self.read(atom))[0]
+        params = {**equation.params, "axes": (*axes, len(atom.shape))}
+        return replace(equation, params=params).evaluate(self._blocks(atom, size))[0]
+
+    def _whole(self, atom: Atom, *axes: int) -> Any:
+        """A value without blocks, which is not sharded along some axes."""
+        operand = self.read(atom)
+        for axis in axes:
+            if (atom, axis) not in self._gathered:
+                self._gathered[atom, axis] = self.gather(operand, axis)
+            operand = self._gathered[atom, axis]
+        return operand
+
+    def _beside(self, atom: Atom, result: Value, size: int) -> Any:
+        """An operand of an elementwise function, with axes like those of the result."""
+        if not atom.shape:
+            return self.read(atom)
+        return self._blocks(atom, size if atom.shape[-1] == result.shape[-1] else 1)
+
+
+def _pieces(equation: Equation) -> list[tuple[int, int]] | None:
+    """The start and end of the pieces that an equation cuts out of the last axis of its operand; None for others."""
+    params = equation.params
+    if equation.primitive.name == "split" and params["axis"] == len(equation.inputs[0].shape) - 1:
+        ends = [*accumulate(params["sizes"])]
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+    if equation.primitive.name != "slice" or (params["strides"] is not None and set(params["strides"]) != {1}):
+        return None
+    whole = all(
+        end - start == size
+        for start, end, size in list(
+            zip(params["start_indices"], params["limit_indices"], equation.inputs[0].shape, strict=True)
+        )[:-1]
+    )
+    return [(params["start_indices"][-1], params["limit_indices"][-1])] if whole else None
+
+
+def _passing(equation: Equation) -> tuple[int, ...]:
+    """The positions of operands whose last axis is that of the result."""
+    return tuple(_find_passing(equation))
+
+
+def _find_passing(equation: Equation) -> Iterator[int]:
+    if len(equation.outputs) != 1 or not equation.outputs[0].shape:
+        return
+    shape, params = equation.outputs[0].shape, equation.params
+    own = equation.inputs[0].shape if equation.inputs else ()
+    match equation.primitive.name:
+        case "dot_general":
+            (_, contracted), (_, batch) = params["dimension_numbers"]
+            right = len(equation.inputs[1].shape) - 1
+            if right >= 0 and right not in (*contracted, *batch):
+                yield 1
+        case "broadcast_in_dim":
+            dimensions = params["broadcast_dimensions"]
+            if own and dimensions[-1] == len(shape) - 1 and own[-1] == shape[-1]:
+                yield 0
+        case "reshape":
+            if own and own[-1] == shape[-1] and params["dimensions"] is None:
+                yield 0
+        case operation if operation in _ELEMENTWISE:
+            for position, atom in enumerate(equation.inputs):
+                if atom.shape and atom.shape[-1] == shape[-1]:
+                    yield position
