@@ -33,6 +33,10 @@ class SLSTM(KernelCell):
     i = exp(a_i) and without m. The initial state is zero. If n = 0, nothing has been written yet, so m is ignored and
     m' = log i. So n' is at least 1 after any write, and h' is never 0 / 0.
 
+    R mixes the units of a head. Where each head is one unit (`heads=hidden_size`) the loop is elementwise, and
+    `scan(parallel=rs.Newton(damping=0.01))` solves it; without damping the iterations overflow. Larger heads need
+    `jacobian="diagonal"`, and so many iterations that the loop is faster.
+
     Parameters: `"kernel"` W `(D, 4H)`, `"recurrent_kernel"` R `(heads, H / heads, 4 H / heads)`, block-diagonal: one
     block `(H / heads, H / heads)` for each head and gate; `"bias"` b `(4H,)`; order i, f, z, o.
     Carry: the tuple `(h, c, n, m)`, each `(N, H)`.

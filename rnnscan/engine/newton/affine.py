@@ -14,19 +14,18 @@ import jax.numpy as jnp
 from jax import lax
 
 
-# One array for each entry, all of the shape of a leaf, with an axis of steps in front.
+# An array for each of the k leaves, of its shape, with an axis of steps in front.
 Vector: TypeAlias = list[Any]
-Matrix: TypeAlias = list[list[Any]]
 
 
 def affine_scan(
-    matrices: Matrix, terms: Vector, start: Sequence[Any], sizes: Vector | None = None, *, reverse: bool
+    matrix: Any, terms: Vector, start: Sequence[Any], sizes: Vector | None = None, *, reverse: bool
 ) -> tuple[Vector, Vector | None]:
     """Run a recurrence.
 
     Args:
-        matrices: J at each step.
-        terms: b at each step.
+        matrix: J at each step, `(steps, k, k, ...)`.
+        terms: b at each step, for each row.
         start: d before the first step to run.
         sizes: values at each step whose running maximum is wanted, which costs no more rounds.
         reverse: whether the steps run from the last to the first.
@@ -34,15 +33,14 @@ def affine_scan(
     Returns:
         d after each step, and the running maximum.
     """
-    # The entries are stacked, because an array for each entry makes k^3 operations in each round to compile.
-    matrix, term = jnp.stack([jnp.stack(row, 1) for row in matrices], 1), jnp.stack(terms, 1)
+    term = jnp.stack(terms, 1)
     first = -1 if reverse else 0
-    term = term.at[first].add(_times(matrix[first][None], jnp.stack(start)[None])[0])
+    term = term.at[first].add(times(matrix[first][None], jnp.stack(start)[None])[0])
 
     def after_both(one: Any, other: Any) -> Any:
         (matrix, term, size), (next_matrix, next_term, next_size) = one, other
         joined = None if size is None else jnp.maximum(size, next_size)
-        return _product(next_matrix, matrix), _times(next_matrix, term) + next_term, joined
+        return product(next_matrix, matrix), times(next_matrix, term) + next_term, joined
 
     size = None if sizes is None else jnp.stack(sizes, 1)
     _, after, largest = lax.associative_scan(after_both, (matrix, term, size), reverse=reverse)
@@ -51,12 +49,18 @@ def affine_scan(
     )
 
 
-def _times(matrix: Any, vector: Any) -> Any:
+# Matrices are one array, because an array for each entry makes k^3 operations in each round to compile.
+
+
+def times(matrix: Any, vector: Any) -> Any:
     """The products of matrices `(steps, k, k, ...)` and vectors `(steps, k, ...)`."""
-    return sum(matrix[:, :, column] * vector[:, None, column] for column in range(vector.shape[1]))
+    return _sum(matrix * vector[:, None], 2)
 
 
-def _product(left: Any, right: Any) -> Any:
+def product(left: Any, right: Any) -> Any:
     """The products of matrices `(steps, k, k, ...)`."""
-    size = right.shape[1]
-    return sum(left[:, :, inner, None] * right[:, None, inner] for inner in range(size))
+    return _sum(left[:, :, :, None] * right[:, None], 2)
+
+
+def _sum(terms: Any, axis: int) -> Any:
+    return lax.squeeze(terms, (axis,)) if terms.shape[axis] == 1 else jnp.sum(terms, axis)

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of, outputs_of, read, values_of
-from rnnscan.engine.newton.affine import Matrix
 from rnnscan.engine.newton.diagonal import Rule, diagonal_rules
 
 
@@ -65,10 +64,8 @@ class Cycle:
             values.update(zip(equation.outputs, results, strict=True))
         return [jnp.asarray(read(atom, values)) for atom in self.new_leaves]
 
-    def with_jacobian(
-        self, carry: Sequence[Any], others: Sequence[Any], *, of_values: bool
-    ) -> tuple[list[Any], Matrix]:
-        """The new leaves of one step, and their derivatives by the leaves at the same element."""
+    def with_jacobian(self, carry: Sequence[Any], others: Sequence[Any], *, of_values: bool) -> tuple[list[Any], Any]:
+        """The new leaves of one step, and their derivatives by the leaves at the same element, `(k, k, ...)`."""
 
         def new_leaves(*carry: Any) -> list[Any]:
             return self.step(carry, others, of_values=of_values)
@@ -77,4 +74,4 @@ class Cycle:
         for position in range(len(carry)):
             direction = [jnp.full_like(leaf, index == position) for index, leaf in enumerate(carry)]
             columns.append(jax.jvp(new_leaves, carry, direction)[1])
-        return new, [list(row) for row in zip(*columns, strict=True)]
+        return new, jnp.stack([jnp.stack(row) for row in zip(*columns, strict=True)])

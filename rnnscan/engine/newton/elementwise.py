@@ -192,6 +192,22 @@ class Places:
             raise MixesError(f"{equation.primitive.name} sums its elements")
         return tuple(axis - sum(other < axis for other in axes) for axis in place)
 
+    def product(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """A product that contracts axes that the leaf does not have."""
+        contracted, batch = equation.params["dimension_numbers"]
+        sides = [side for side in (0, 1) if equation.inputs[side] in found]
+        (side,) = sides if len(sides) == 1 else (None,)
+        if side is None or not set(contracted[side]).isdisjoint(found[equation.inputs[side]]):
+            raise MixesError("dot_general mixes its elements")
+        free = [
+            [axis for axis in range(len(atom.shape)) if axis not in (*contracted[own], *batch[own])]
+            for own, atom in enumerate(equation.inputs)
+        ]
+        before = 0 if side == 0 else len(free[0])
+        target = dict(zip(batch[side], range(len(batch[side])), strict=True))
+        target |= {axis: len(target) + before + place for place, axis in enumerate(free[side])}
+        return tuple(target[axis] for axis in found[equation.inputs[side]])
+
     def squeeze(self, equation: Equation, found: dict[Atom, Place]) -> Place:
         """Axes of one element are dropped."""
         place, axes = found[equation.inputs[0]], equation.params["dimensions"]
@@ -220,6 +236,7 @@ class Places:
 
 _RULES: dict[str, Callable[..., Place]] = {
     "broadcast_in_dim": Places.broadcast,
+    "dot_general": Places.product,
     "transpose": Places.transpose,
     "slice": Places.slice,
     "split": Places.split,

@@ -24,8 +24,9 @@ from jax import lax
 
 from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.execute.chunked_scan import before_each
-from rnnscan.engine.newton.affine import Matrix, Vector, affine_scan
+from rnnscan.engine.newton.affine import Vector, affine_scan, product, times
 from rnnscan.engine.newton.cycle import Cycle
+from rnnscan.engine.newton.trust_region import gains
 from rnnscan.newton import Newton
 
 
@@ -72,7 +73,9 @@ class Solver:
         def differentiate(primals: Any, tangents: Any) -> Any:
             # The derivative reads the solution of the same function, so that it has derivatives itself.
             after, iterations, fell_back = solved(*primals)
-            moved = self._tangents(primals[:2], tangents[:2], after)
+            start, others, before = primals
+            known = self._before(after, start) if before is None else before
+            moved = self._tangents(start, others, known, tangents)
             counts = [jnp.zeros(jnp.shape(count), jax.dtypes.float0) for count in (iterations, fell_back)]
             return (after, iterations, fell_back), (moved, *counts)
 
@@ -105,9 +108,8 @@ class Solver:
         """
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
         terms, jacobian = self._at_all_steps(zeros, others, of_values=True)
-        after, _ = affine_scan(jacobian, terms, start, reverse=self.reverse)
-        finite = reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in after))
-        return [leaf.astype(own.dtype) for leaf, own in zip(after, start, strict=True)], jnp.int32(1), finite
+        after = self._recurrence(jacobian, terms, start)
+        return after, jnp.int32(1), reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in after))
 
     def _iterate(self, newton: Newton, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and the largest correction in units of the tolerance."""
@@ -143,14 +145,14 @@ class Solver:
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
         sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
-        matrix = [[entry.astype(_wide(entry)) for entry in row] for row in jacobian]
+        matrix, terms, free = jacobian.astype(_wide(jacobian)), residual, jnp.bool_(True)
         if damping:
-            # The damping ends as the residual does, so the last iterations are those of Newton's method.
-            tiny = jnp.finfo(sizes[0].dtype).tiny
-            large = [jnp.minimum(jnp.abs(own) / (size + tiny), 1) for own, size in zip(residual, sizes, strict=True)]
-            matrix = [[(1 - damping * own) * entry for entry in row] for own, row in zip(large, matrix, strict=True)]
+            strength = _strength(damping, tolerance, residual, sizes)
+            gain, free = gains(matrix, strength, reverse=self.reverse), strength == 0
+            matrix = product(gain, matrix)
+            terms = [*jnp.unstack(times(gain, jnp.stack(residual, 1)), axis=1)]
         zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
-        corrections, running = affine_scan(matrix, residual, zeros, sizes, reverse=self.reverse)
+        corrections, running = affine_scan(matrix, terms, zeros, sizes, reverse=self.reverse)
         assert running is not None
         moved, ratios = [], []
         for own, alone, correction, size in zip(new, residual, corrections, running, strict=True):
@@ -159,7 +161,8 @@ class Solver:
             finite = jnp.isfinite(correction)
             moved.append((own + jnp.where(finite, correction - alone, 0)).astype(own.dtype))
             ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
-            ratio = jnp.where(finite, ratio, jnp.where(jnp.isfinite(own), jnp.inf, jnp.nan))
+            # A correction that was held back does not tell how far the solution is.
+            ratio = jnp.where(finite & free, ratio, jnp.where(jnp.isfinite(own), jnp.inf, jnp.nan))
             ratios.append(jnp.max(ratio, initial=0))
         return moved, reduce(jnp.maximum, ratios)
 
@@ -170,10 +173,10 @@ class Solver:
         pairs = zip(after, start, strict=True)
         return [before_each(leaf, own, reverse=self.reverse) for leaf, own in pairs]
 
-    def _at_all_steps(self, before: Vector, others: Sequence[Any], *, of_values: bool) -> tuple[Vector, Matrix]:
+    def _at_all_steps(self, before: Vector, others: Sequence[Any], *, of_values: bool) -> tuple[Vector, Any]:
         """The leaves after each step, from those before it, and their derivatives by these."""
 
-        def at_step(carry: list[Any], *others: Any) -> tuple[Vector, Matrix]:
+        def at_step(carry: list[Any], *others: Any) -> tuple[Vector, Any]:
             return self.cycle.with_jacobian(carry, others, of_values=of_values)
 
         return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
@@ -197,16 +200,34 @@ class Solver:
 
         return lax.scan(step, start, stacked, length=steps, reverse=self.reverse, unroll=self.unroll)[1]
 
-    def _tangents(self, primals: Any, tangents: Any, after: Vector) -> Vector:
+    def _tangents(self, start: Vector, others: list[Any], before: Vector, tangents: Any) -> Vector:
         """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""
-        (start, others), (start_tangents, others_tangents) = primals, tangents
+        start_tangents, others_tangents, _ = tangents
         if self.cycle.diagonal:  # The whole Jacobian takes a step at a time.
-            run = partial(self._step_by_step, steps=len(after[0]))
+            run = partial(self._step_by_step, steps=len(before[0]))
             return jax.jvp(run, (start, others), (start_tangents, others_tangents))[1]
-        before = self._before(after, start)
         _, terms = jax.jvp(partial(self._after, before), (others,), (others_tangents,))
         _, jacobian = self._at_all_steps(before, others, of_values=False)
-        return affine_scan(jacobian, terms, start_tangents, reverse=self.reverse)[0]
+        return self._recurrence(jacobian, terms, start_tangents)
+
+    def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
+        """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
+        wide = ([leaf.astype(_wide(leaf)) for leaf in own] for own in (terms, start))
+        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.reverse)
+        return [leaf.astype(own.dtype) for leaf, own in zip(after, start, strict=True)]
+
+
+def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:
+    """The strength of the trust region at each element: proportional to the largest residual, and 0 near the solution.
+
+    There the iterations are those of Newton's method, and their corrections tell whether they have converged.
+    """
+    largest = [
+        jnp.max(jnp.abs(own), axis=0, initial=0) / (jnp.max(size, axis=0, initial=0) + jnp.finfo(size.dtype).tiny)
+        for own, size in zip(residual, sizes, strict=True)
+    ]
+    part = jnp.minimum(reduce(jnp.maximum, largest), 1)
+    return jnp.where(part > tolerance**0.5, damping * part, 0)
 
 
 def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:

@@ -40,10 +40,14 @@ ELEMENTWISE = {
     "stacked": lambda h: jnp.stack([h, 2 * h], axis=1).max(1),
     "two transposes": lambda h: (h.T * WEIGHTS.T[:, :1]).T,
     "flattened": lambda h: jnp.tanh(h[:, :, None]).reshape(2, 4, 1)[..., 0],
+    "a weight for each unit and gate": lambda h: jnp.tanh(jnp.einsum("nh,hg->gnh", h, WEIGHTS.T)).sum(0),
+    "heads of one unit": lambda h: jnp.einsum("nhd,hdg->ngh", h[..., None], WEIGHTS.T[:, None])[:, 1],
+    "a product along gates": lambda h: jnp.tanh(h[..., None] * WEIGHTS.T) @ np.ones(3),
     "a constant": lambda h: jnp.ones_like(h),
 }
 MIXING = {
     "dot_general": lambda h: h @ np.ones((4, 4), np.float32),
+    "dot_general mixes its elements": lambda h: jnp.einsum("nh,nh->nh", h, h @ np.ones((4, 4), np.float32)),
     "rev": lambda h: h[:, ::-1],
     "concatenate shifts": lambda h: jnp.concatenate([jnp.ones((2, 1)), h], axis=1)[:, :4],
     "slice cuts it": lambda h: jnp.concatenate([h[:, 1:], h[:, :1]], axis=1),

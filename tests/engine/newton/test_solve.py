@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
-from newton_cells import CELLS, arguments_of, one_leaf
+from newton_cells import CELLS, UNITS, arguments_of, one_leaf
 from rnnscan import cells
+from rnnscan.engine.newton.trust_region import gains
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants
@@ -175,3 +176,65 @@ def test_the_diagonal_of_a_dense_loop_converges_in_few_iterations():
     arguments = Case(cells.GRU(4)).arguments(length=64)
     counts = rs.newton_iterations(cells.GRU(4), *arguments, parallel=Newton(jacobian="diagonal", max_iterations=40))
     assert counts.chunks_step_by_step == 0
+
+
+def oscillators(params, carry, x):
+    """Duffing oscillators, whose cubic force throws a wrong guess far away. With params their places are coupled."""
+    place, speed = carry
+    coupled = 0.0 if params is None else place @ params
+    speed = speed + 0.1 * (place - place**3 - 0.3 * speed + x + coupled)
+    place = place + 0.1 * speed
+    return (place, speed), place
+
+
+@pytest.mark.parametrize("jacobian", variants(["auto", "diagonal"], ["auto"]))
+def test_damping_solves_what_newtons_method_throws_away(jacobian):
+    random = np.random.default_rng(0)
+    params = None if jacobian == "auto" else jnp.asarray(0.1 * random.normal(size=(UNITS, UNITS)))
+    carry = jnp.full((2, UNITS), 0.5), jnp.zeros((2, UNITS))
+    arguments = params, carry, jnp.asarray(0.3 * random.normal(size=(64, 2, UNITS)))
+    most = 30 if jacobian == "auto" else 60
+
+    def counts(damping):
+        newton = Newton(jacobian=jacobian, max_iterations=most, damping=damping)
+        return rs.newton_iterations(oscillators, *arguments, parallel=newton)
+
+    assert counts(0.0).chunks_step_by_step == 1
+    assert counts(0.01).chunks_step_by_step == 0
+    newton = Newton(jacobian=jacobian, max_iterations=most, damping=0.01)
+    found, expected = (
+        compiled(partial(rs.scan, oscillators, parallel=own, **how))(*arguments)
+        for own, how in ((newton, {}), (None, {"memory": None}))
+    )
+    assert_close(found, expected, tolerance=1e-9)
+
+
+def test_a_trust_region_holds_back_what_expands_only():
+    random = np.random.default_rng(0)
+    matrix = jnp.asarray(random.normal(size=(5, 3, 3, 2)))
+    strength = jnp.array([0.0, 0.5])
+    padded = jnp.zeros_like(matrix).at[:, :2, :2].set(matrix[:, :2, :2])
+
+    @compiled
+    def all_gains():
+        small, wanted = (gains(own, strength, reverse=True)[:, :2, :2] for own in (matrix[:, :2, :2], padded))
+        return gains(matrix, strength, reverse=False), small, wanted
+
+    found, small, wanted = all_gains()
+    np.testing.assert_allclose(small, wanted, atol=1e-12)
+    variance = np.zeros((3, 3))
+    for step in range(5):
+        predicted = matrix[step, ..., 1] @ variance @ matrix[step, ..., 1].T + np.eye(3)
+        gain = np.linalg.inv(np.eye(3) + 0.5 * predicted)
+        np.testing.assert_allclose(found[step, ..., 1], gain, atol=1e-12)
+        np.testing.assert_array_equal(found[step, ..., 0], np.eye(3))
+        variance = gain @ predicted
+
+
+@pytest.mark.slow
+def test_an_slstm_with_heads_of_one_unit_is_elementwise():
+    cell = cells.SLSTM(4, heads=4)
+    arguments = Case(cell).arguments(length=24)
+    newton = Newton(damping=0.01, chunk=12)
+    assert_equal(cell, arguments, newton)
+    assert rs.newton_iterations(cell, *arguments, parallel=newton).most <= 16
