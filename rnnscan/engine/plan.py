@@ -36,6 +36,21 @@ class Windows:
 
 
 @dataclass(frozen=True)
+class NewtonLoop:
+    """A loop that Newton's method solves.
+
+    Attributes:
+        carry: the positions of its leaves in the carry.
+        solved: how it is solved.
+        chunk: the steps that are solved at once.
+    """
+
+    carry: tuple[int, ...]
+    solved: Solved
+    chunk: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a call runs. `rnnscan.engine.execute` runs it; the reports of `rnnscan.insight` describe it.
 
@@ -144,20 +159,21 @@ class Plan:
         )
 
     @property
-    def newton_loops(self) -> list[tuple[tuple[int, ...], Solved]]:
-        """The loops that Newton's method solves, in running order, each after the positions of its carry leaves."""
+    def newton_loops(self) -> list[NewtonLoop]:
+        """The loops that Newton's method solves, in running order."""
         if self.call.parallel is None:
             return []
         length, changing, stages = self.call.length, self.step.changing, self.found.stages
         scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
-        if self.state_chunk is not None and stages is not None:
+        windows = self.windows(length)
+        if windows is not None and stages is not None:
             scans = [
-                (self.scan_of(stage.loop, length), [changing[index] for index in stage.leaves])
+                (self.scan_of(stage.loop, windows.steps or length), [changing[index] for index in stage.leaves])
                 for stage in stages.stages
                 if stage.loop is not None
             ]
         return [
-            (tuple(places[index] for index in loop.carry), loop.solved)
+            NewtonLoop(tuple(places[index] for index in loop.carry), loop.solved, scan.chunk)
             for scan, places in scans
             for loop in scan.forward(save=False).loops
             if loop.solved is not None and loop.solved.newton_solves

@@ -8,7 +8,7 @@ from typing import Any, overload
 import jax
 
 from rnnscan._messages import in_words, listing
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.plan import NewtonLoop, Plan
 from rnnscan.graph.draw.colours import KINDS
 from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
@@ -21,6 +21,7 @@ from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
+from rnnscan.planning.cost import iteration_cost, loop_cost
 from rnnscan.protocols import Cell
 
 
@@ -40,6 +41,7 @@ class Explanation(Report):
         carry_names: a name for each leaf of the carry, if the cell has them.
         diagram: the step, as `draw` draws it.
         states: by the path of a carry leaf, whether it runs as a matrix state in chunkwise form, or why not.
+        solved: by the paths of the carry leaves of a loop that Newton's method solves, the work of that.
     """
 
     cell: str
@@ -53,6 +55,7 @@ class Explanation(Report):
     carry_names: tuple[str, ...] = ()
     diagram: Diagram = field(default=Diagram((), ()), repr=False, compare=False)
     states: dict[str, str] = field(default_factory=dict)
+    solved: dict[str, str] = field(default_factory=dict)
 
     def draw(
         self,
@@ -119,6 +122,7 @@ class Explanation(Report):
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
         lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
+        lines += [f"Newton's method for {place}: {text}" for place, text in self.solved.items()]
         yield "\n".join(lines)
         rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.backward) for one in self.equations]
         yield Table(("operation", "result", "name", "kind", "forward", "backward"), [rows], 6, _STYLES)
@@ -247,7 +251,15 @@ def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
         carry_names=tuple(names) if len(names) == len(places) else (),
         diagram=step_diagram(plan, found, arguments),
         states={places[index]: text for index, text in found.states.items()},
+        solved={
+            ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop) for loop in plan.newton_loops
+        },
     )
+
+
+def _work_of(loop: NewtonLoop) -> str:
+    times, most = iteration_cost(loop.solved) / max(1, loop_cost(loop.solved)), loop.solved.newton.max_iterations
+    return f"{loop.chunk} steps at once, at most {most} iterations, each with {times:.1f} times the loop's operations"
 
 
 _STYLES = {kind: colour.terminal for kind, colour in KINDS.items()}

@@ -151,4 +151,4 @@ def newton_iterations(
 def _names(plan: Plan) -> list[str]:
     """The places of the leaves of each loop that Newton's method solves."""
     places = [f"carry{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(plan.call.carry)]
-    return [", ".join(places[index] for index in loop) for loop, _ in plan.newton_loops]
+    return [", ".join(places[index] for index in loop.carry) for loop in plan.newton_loops]

@@ -32,7 +32,7 @@ def forward_cost(step: Callable[[Any, Any, Any], Any], *arguments: Any) -> int |
     Returns:
         Operations, in units of a multiplication in a matrix product.
     """
-    return _jaxpr_cost(jax.make_jaxpr(step)(*arguments).jaxpr)
+    return _cost(step, *arguments)
 
 
 def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *arguments: Any) -> int | float:
@@ -53,22 +53,36 @@ def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *ar
         return sum(leaf.sum() for leaf in leaves if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating))
 
     gradient = jax.grad(loss, argnums=tuple(range(len(arguments))), allow_int=True)
-    return _jaxpr_cost(jax.make_jaxpr(gradient)(*arguments).jaxpr)
+    return _cost(gradient, *arguments)
 
 
 def solving_cost(solved: Solved) -> int | float:
-    """Count the weighted operations of one step of the iterations that solve a loop.
+    """Count the weighted operations of one step of the iterations that solve a loop, as many as are usual."""
+    return min(_ITERATIONS[solved.kind], solved.newton.max_iterations) * iteration_cost(solved)
 
-    Each iteration evaluates the loop with its Jacobian, and runs a linear recurrence as an associative scan, which
-    composes two steps about twice as often as there are steps.
+
+def iteration_cost(solved: Solved) -> int | float:
+    """Count the weighted operations of one step of an iteration.
+
+    It evaluates the loop with its Jacobian, and runs a linear recurrence as an associative scan, which composes two
+    steps about twice as often as there are steps.
     """
-    cycle = solved.cycle
-    leaves, reads = ([jax.ShapeDtypeStruct(v.shape, v.dtype) for v in own] for own in (cycle.leaves, cycle.reads))
-    linearize = partial(cycle.with_jacobian, of_values=True)
-    size = len(leaves)
-    compose = _ELEMENTWISE * 2 * (size**3 + size**2) * prod(leaves[0].shape)
-    each = _jaxpr_cost(jax.make_jaxpr(linearize)(leaves, reads).jaxpr) + 2 * compose
-    return min(_ITERATIONS[solved.kind], solved.newton.max_iterations) * each
+    size = len(solved.cycle.leaves)
+    compose = _ELEMENTWISE * 2 * (size**3 + size**2) * prod(solved.cycle.leaves[0].shape)
+    return _cost(partial(solved.cycle.with_jacobian, of_values=True), *_types(solved)) + 2 * compose
+
+
+def loop_cost(solved: Solved) -> int | float:
+    """Count the weighted operations of one step of a loop that is solved, where it runs step by step."""
+    return _cost(solved.cycle.step, *_types(solved))
+
+
+def _types(solved: Solved) -> tuple[list[Any], list[Any]]:
+    leaves, reads = (
+        [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in own]
+        for own in (solved.cycle.leaves, solved.cycle.reads)
+    )
+    return leaves, reads
 
 
 def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str], *arguments: Any) -> int:
@@ -94,6 +108,10 @@ def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str],
 
     note(jax.make_jaxpr(step)(*arguments).jaxpr)
     return 2 * _MOVED_BYTE * sum(sizes.values())
+
+
+def _cost(function: Callable[..., Any], *arguments: Any) -> int | float:
+    return _jaxpr_cost(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def _jaxpr_cost(jaxpr: Any) -> int | float:

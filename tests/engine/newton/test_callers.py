@@ -122,6 +122,8 @@ def test_explain_shows_what_newtons_method_solves():
     solved = {one.operation for one in explanation.equations if one.forward.endswith("by Newton")}
     assert {"tanh", "logistic"} <= solved
     assert "dot_general" not in solved
+    assert explanation.solved["carry[0]"].startswith("4 steps at once, at most 16 iterations, each with ")
+    assert "Newton's method for carry[0]" in str(explanation)
 
 
 def test_it_keeps_what_the_loop_keeps_and_plans_have_no_second_chunk():
