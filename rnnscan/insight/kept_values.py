@@ -109,6 +109,7 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
     yield from _constants(constants)
     yield from _stacks("initial carry", step.carry, range(len(step.carry)), 1)
     yield from _stacks("carry", step.carry, plan.kept_carries, length)
+    yield from _stacks("carry", step.carry, [index for index in plan.restored_carries if index not in plan.repeats], 1)
     yield from _stacks("carry", step.carry, plan.recomputed_carries, length // plan.chunk)
     yield from _stacks("y", step.y, plan.repeated_ys, length)
     yield from _stacks("x", step.x, range(len(step.x)), length)
@@ -189,8 +190,8 @@ def _read_by_pull_back(step: FlatStep) -> set[Value]:
 
         def differentiable(*some: Any) -> list[Any]:
             values = list((dict(enumerate(leaves)) | dict(zip(floats, some, strict=True))).values())
-            groups = [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-            new_carry, y = step.restored(*groups)
+            constants, carry, x, kept = (values[start:end] for start, end in zip([0, *ends], ends, strict=False))
+            new_carry, y = step.restored(constants, carry, x, kept)
             return [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
 
         return jax.tree.leaves(jax.vjp(differentiable, *(leaves[index] for index in floats))[1])

@@ -18,7 +18,7 @@ from rnnscan.insight import temporary_bytes
 
 
 # Its plan takes a second.
-NET = rs.layer(rs.cells.RNN(6))
+NET = rs.layer(rs.cells.GRU(6))
 XS = jax.random.normal(jax.random.key(0), (16, 8, 5))
 PARAMS = NET.init(jax.random.key(1), 5)
 ROWS, REPLICATED = PartitionSpec(None, "d"), PartitionSpec()

@@ -104,6 +104,13 @@ class ScanPlan:
         return [i for i in range(len(self.step.carry)) if i not in {*self.repeats, *self.recomputed_carries}]
 
     @cached_property
+    def restored_carries(self) -> list[int]:
+        """Carry leaves whose new values the backward pass reads from the stacks: those before the next steps."""
+        if self.keep_all_carries:  # The last step is not known.
+            return []
+        return [index for index in self.step.restorable if index not in self.recomputed_carries]
+
+    @cached_property
     def chunk(self) -> int:
         """Steps of a chunk."""
         if self.chosen_chunk is not None:

@@ -4,9 +4,10 @@ For each chunk there are two runs over one program, a step's pull-back. The firs
 leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
 """
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
-from rnnscan.engine.fission.execute.batched_values import StackPart
+from rnnscan.engine.fission.execute.batched_values import NextPart, StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
@@ -85,7 +86,8 @@ class _BackwardChunks:
         plan: ScanPlan, pull_back: PullBack, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
     ) -> "_BackwardChunks":
         x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
-        program = pull_back.program(saved.constants, saved.initial, x, kept, ct_y, ct_carry)
+        new_carry = [saved.initial[index] for index in plan.restored_carries]
+        program = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
         program = passes.apply(passes.BACKWARD, program)
         views = _views(program, len(plan.recomputed_carries))
         shared = frozenset(needed(program.equations, views[0].new_carry))
@@ -116,7 +118,11 @@ class _BackwardChunks:
         def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
             *once, first_step = once
             parts = [StackPart(stack, first_step, steps) for stack in carries]
-            return self._pull_chunk(state, [*parts, *stacks], once, steps)
+            new = {
+                index: NextPart(saved.carries[index], first_step, steps, last, self.plan.reverse)
+                for index, last in saved.final.items()
+            }
+            return self._pull_chunk(state, [*parts, *stacks], once, steps, new)
 
         once = [*before, *starts.values()]
         if not carries or not self.plan.length:  # An empty stack has no steps to read.
@@ -140,18 +146,33 @@ class _BackwardChunks:
         return not read.isdisjoint(recomputed)
 
     def _pull_chunk(
-        self, state: Any, stacks: list[Any], starts: list[Any], steps: int
+        self,
+        state: Any,
+        stacks: list[Any],
+        starts: list[Any],
+        steps: int,
+        new: Mapping[int, Any] = MappingProxyType({}),
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them."""
-        repeats, reverse = self.plan.repeats, self.plan.reverse
-        sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys)]
-        kept, repeated, others = cut(stacks, sizes)
+        """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them.
+
+        Args:
+            state: the cotangent of the carry, and the sums.
+            stacks: what is kept of each step, and the cotangents of y.
+            starts: what is kept at the start of the chunk.
+            steps: the number of its steps.
+            new: the new values of kept carry leaves.
+        """
+        step, repeats, reverse = self.plan.step, self.plan.repeats, self.plan.reverse
+        sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys), len(step.x) + len(step.kept)]
+        kept, repeated, given, ct_ys = cut(stacks, sizes)
         befores, starts = cut(starts, [len(repeats)])
         after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
         carry = dict(zip(self.plan.kept_carries, kept, strict=True))
         for (index, y), before in zip(repeats.items(), befores, strict=True):
             carry[index] = before_each(after[y], before, reverse=reverse)
-        known = [*(carry[index] for index in sorted(carry)), *others]
+        new = {**carry, **new, **{index: after[y] for index, y in repeats.items()}}
+        new_carry = [new[index] for index in self.plan.restored_carries]
+        known = [*(carry[index] for index in sorted(carry)), *given, *new_carry, *ct_ys]
         values = dict(zip(self.recompute.split.program.known, known, strict=True))
         if self._recomputes:
             values = self.recompute(steps, values, starts)[2].varying

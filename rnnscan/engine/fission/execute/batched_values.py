@@ -49,6 +49,32 @@ class StackPart:
         return lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
 
 
+@dataclass(frozen=True)
+class NextPart(StackPart):
+    """The values of the steps that run after those of a chunk, within the stack of all steps.
+
+    Attributes:
+        last: the value after the last step to run.
+        reverse: whether the steps run from the last to the first.
+    """
+
+    last: Any
+    reverse: bool
+
+    def at(self, step: Any) -> Any:
+        """The value at the step that runs after one of the chunk."""
+        index = self.first + step + (-1 if self.reverse else 1)
+        end = -1 if self.reverse else self.stack.shape[0]
+        return jnp.where(index == end, self.last, lax.dynamic_index_in_dim(self.stack, index, keepdims=False))
+
+    def copied(self) -> Any:
+        """The values after the chunk's steps."""
+        own = super().copied()
+        if self.reverse:
+            return jnp.concatenate([self.at(0)[None], own[:-1]])
+        return jnp.concatenate([own[1:], self.at(self.steps - 1)[None]])
+
+
 class Chunk:
     """Values of a number of steps. Those that vary from step to step have a leading axis of steps.
 

@@ -22,6 +22,7 @@ class Saved:
         constants: what the step closes over.
         initial: the carry before the first step.
         carries: carry leaf -> the carry before each step, `(T, ...)`.
+        final: carry leaf -> the carry after the last step, of those whose new values the backward pass reads.
         repeated: y leaf -> its stack, of those that are carry leaves too.
         starts: carry leaf -> the carry before each whole chunk, of those that follow from the others in between.
         xs: the inputs.
@@ -32,6 +33,7 @@ class Saved:
     constants: list[Any]
     initial: list[Any]
     carries: dict[int, Any]
+    final: dict[int, Any]
     repeated: dict[int, Any]
     starts: dict[int, Any]
     xs: list[Any]
@@ -93,6 +95,7 @@ def run_and_save(
         constants=list(constants),
         initial=list(carry),
         carries=dict(zip(plan.kept_carries, made[step.y_size + len(step.kept) :], strict=True)),
+        final={index: final[index] for index in plan.restored_carries if index not in plan.repeats},
         repeated={index: ys[index] for index in plan.repeated_ys},
         starts=dict(zip(plan.recomputed_carries, starts, strict=True)),
         xs=list(xs),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import jax
@@ -40,36 +41,44 @@ class PullBack:
         self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
         self._plan, self._nonzero = plan, nonzero_ys
         self._recomputed = plan.recomputed_carries
-        self._sizes = [constants, carry, len(step.x), len(step.kept), len(nonzero_ys)]
+        self._sizes = [constants, carry, len(step.x), len(step.kept), len(plan.restored_carries), len(nonzero_ys)]
 
     def program(
-        self, constants: Any, carry: Any, x: Sequence[Any], kept: Sequence[Any], ct_ys: Sequence[Any], ct_carry: Any
+        self,
+        constants: Any,
+        carry: Any,
+        x: Sequence[Any],
+        kept: Sequence[Any],
+        new_carry: Sequence[Any],
+        ct_ys: Sequence[Any],
+        ct_carry: Any,
     ) -> Program:
         """The pull-back, on arguments of these types.
 
-        Its known inputs are the carry leaves that are not recomputed, x, the kept values and the cotangents of y; its
-        carry is the recomputed leaves and the cotangents of the carry. It sums the cotangents of the constants, and
-        stacks those of x.
+        Its known inputs are the carry leaves that are not recomputed, x, the kept values, the new values of the
+        restored carry leaves and the cotangents of y; its carry is the recomputed leaves and the cotangents of the
+        carry. It sums the cotangents of the constants, and stacks those of x.
         """
-        program = trace(self._pull_back, *constants, *carry, *x, *kept, *ct_ys, *ct_carry)
+        program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
         inputs = cut(program.known, self._sizes)
         new_recomputed, summed, new_ct, ct_x = cut(
             program.stacked, [len(self._recomputed), len(self.constants), len(self.float_carry)]
         )
+        *given, ct_carry = inputs[2:]
         recomputed = [inputs[1][index] for index in self._recomputed]
         others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
         return replace(
             program,
             invariant=tuple(inputs[0]),
-            known=(*others, *inputs[2], *inputs[3], *inputs[4]),
-            carry=(*recomputed, *inputs[5]),
+            known=(*others, *chain(*given)),
+            carry=(*recomputed, *ct_carry),
             new_carry=(*new_recomputed, *new_ct),
             summed=tuple(summed),
             stacked=tuple(ct_x),
         )
 
     def _pull_back(self, *leaves: Any) -> list[Any]:
-        constants, carry, x, kept, ct_y, ct_carry = cut(leaves, self._sizes)
+        constants, carry, x, kept, known_new_carry, ct_y, ct_carry = cut(leaves, self._sizes)
 
         def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], list[Any]]:
             new_carry, y = self._plan.step.restored(
@@ -77,6 +86,7 @@ class PullBack:
                 replaced(carry, self.float_carry, some_carry),
                 replaced(x, self.x, some_x),
                 kept,
+                dict(zip(self._plan.restored_carries, known_new_carry, strict=True)),
             )
             differentiated = [*(new_carry[i] for i in self.float_carry), *(y[i] for i in self._nonzero)]
             return differentiated, [new_carry[i] for i in self._recomputed]

@@ -114,6 +114,7 @@ class Steps:
             constants=arguments.constants,
             initial=arguments.carry,
             carries=dict(enumerate(carries)),
+            final={},
             repeated={},
             starts={},
             xs=arguments.xs,
