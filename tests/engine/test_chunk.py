@@ -22,7 +22,9 @@ WITH_LAYER_NORMALISATION = LSTM_THAT_KEEPS_NO_GATE._replace(made=4825 * KIB)
         pytest.param(15, GRU, 8, id="a short one is two"),
         pytest.param(16, GRU, 4, id="another is four at least"),
         pytest.param(16, GRU._replace(made=8 * GRU.made), 1, id="unless they make too much"),
-        pytest.param(50, StepBytes(made=988 * KIB, given=2 * KIB, kept=2 * KIB, starts=0), 2, id="beside what is given"),
+        pytest.param(
+            50, StepBytes(made=988 * KIB, given=2 * KIB, kept=2 * KIB, starts=0), 2, id="beside what is given"
+        ),
         pytest.param(128, GRU, 8, id="large steps are few"),
         pytest.param(4096, GRU._replace(made=GRU.made // 4), 32, id="as many as make so many bytes"),
         pytest.param(4096, GRU._replace(made=GRU.made // 64), 128, id="small steps are many"),
