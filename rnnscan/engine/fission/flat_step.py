@@ -1,15 +1,13 @@
 """A step as a program over flat lists of leaves, and as the function that the backward pass differentiates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, inputs_of, needed, read
+from rnnscan.engine.fission.program import Atom, Program, Value, needed, read
+from rnnscan.engine.fission.restore import derives_from_result, restored, restored_function
 from rnnscan.engine.fission.trace import Inliner
 from rnnscan.naming import Names
 
@@ -107,22 +105,6 @@ class FlatStep:
         ys = (*self.program.stacked, *self.carry)
         return replace(self, program=replace(self.program, stacked=ys), y_size=len(ys), kept_labels=(), parts=())
 
-    @cached_property
-    def restorable(self) -> list[int]:
-        """Carry leaves whose new values spare the backward pass work if it is given them.
-
-        Another equation reads them, or their derivative follows from them: that of `h' = tanh(z)` needs no z.
-        """
-        maker = {output: equation for equation in self.program.equations for output in equation.outputs}
-        read_again = {*inputs_of(self.program.equations)}
-        return [
-            index
-            for index, atom in enumerate(self.new_carry)
-            if atom in maker
-            and jnp.issubdtype(atom.dtype, jnp.inexact)
-            and (atom in read_again or _derives_from_result(maker[atom]))
-        ]
-
     def restored(
         self,
         constants: Sequence[Any],
@@ -140,19 +122,19 @@ class FlatStep:
             carry: the carry.
             x: the input.
             kept: the kept values.
-            new_carry: the new values of carry leaves that are `restorable`.
+            new_carry: new values of carry leaves that are known.
         """
         values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
         restore = {self.new_carry[index]: leaf for index, leaf in (new_carry or {}).items()}
         restore |= dict(zip(self.kept, kept, strict=True))
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
             operands = [read(atom, values) for atom in equation.inputs]
-            if _derives_from_result(equation) and equation.outputs[0] in restore:
-                result = restore[equation.outputs[0]]
-                values[equation.outputs[0]] = _restored_function(equation.primitive.name, operands[0], result)
+            if derives_from_result(equation) and equation.outputs[0] in restore:
+                (output,) = equation.outputs
+                values[output] = restored_function(equation.primitive.name, operands[0], restore[output])
                 continue
             for output, result in zip(equation.outputs, equation.evaluate(*operands), strict=True):
-                values[output] = _restored(result, restore[output]) if output in restore else result
+                values[output] = restored(result, restore[output]) if output in restore else result
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
 
@@ -184,38 +166,3 @@ def flatten(traced: Any, carry_size: int, names: Names) -> FlatStep:
     # A value within a vmap has fewer axes than the marked one.
     named = {position: atom for position, atom in inliner.marked.items() if atom.shape == names.shapes[position]}
     return FlatStep(program, len(program.stacked), tuple(changing), tuple(unchanged), named)
-
-
-# Their derivatives, from their results.
-_DERIVATIVES: Mapping[str, Callable[[Any], Any]] = {
-    "exp": lambda result: result,
-    "logistic": lambda result: result * (1 - result),
-    "sqrt": lambda result: 0.5 / result,
-    "tanh": lambda result: 1 - result * result,
-}
-
-
-def _derives_from_result(equation: Equation) -> bool:
-    """Whether the derivative of an equation follows from its result."""
-    return equation.primitive.name in _DERIVATIVES
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _restored_function(name: str, operand: Any, kept: Any) -> Any:
-    """The kept result of a function, which depends on the operand."""
-    return kept
-
-
-@_restored_function.defjvp
-def _restored_function_jvp(name: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return primals[1], tangents[0] * _DERIVATIVES[name](primals[1])
-
-
-@jax.custom_jvp
-def _restored(computed: Any, kept: Any) -> Any:
-    return kept
-
-
-@_restored.defjvp
-def _restored_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return primals[1], tangents[0]

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import jax.numpy as jnp
+
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
+    PRODUCTS,
     Heuristics,
     ShouldBatch,
     StepBytes,
@@ -21,6 +24,7 @@ from rnnscan.engine.fission.heuristics import (
     using,
 )
 from rnnscan.engine.fission.program import (
+    Atom,
     Equation,
     Program,
     determined,
@@ -29,6 +33,7 @@ from rnnscan.engine.fission.program import (
     total_bytes,
     values_of,
 )
+from rnnscan.engine.fission.restore import derives_from_result, spared
 from rnnscan.newton import Newton
 
 
@@ -105,10 +110,15 @@ class ScanPlan:
 
     @cached_property
     def restored_carries(self) -> list[int]:
-        """Carry leaves whose new values the backward pass reads from the stacks: those before the next steps."""
+        """Carry leaves whose new values the backward pass reads from the stacks: those before the next steps.
+
+        That spares it a product, or a function: with `h' = tanh(z)` it needs no z. To read them for less takes longer
+        than to compute them.
+        """
         if self.keep_all_carries:  # The last step is not known.
             return []
-        return [index for index in self.step.restorable if index not in self.recomputed_carries]
+        candidates = [index for index in range(len(self.step.carry)) if index not in self.recomputed_carries]
+        return [index for index in candidates if self._is_worth_restoring(self.step.new_carry[index])]
 
     @cached_property
     def chunk(self) -> int:
@@ -161,6 +171,14 @@ class ScanPlan:
         loops = split(alone, should_batch=lambda _: should_batch).loops
         body = [equation for loop in loops for equation in loop.body]
         return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body, fixed)
+
+    def _is_worth_restoring(self, leaf: Atom) -> bool:
+        equations = self.step.program.equations
+        maker = next((equation for equation in equations if leaf in equation.outputs), None)
+        if maker is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return False
+        products = any(equation.primitive.name in PRODUCTS for equation in spared(equations, leaf))
+        return products or derives_from_result(maker)
 
     def _step_bytes(self) -> StepBytes:
         step = self.step

@@ -15,6 +15,8 @@ _MOVES = frozenset(
     | {"stack", "tile", "unstack"}
 )
 _SAME = frozenset({"neg", "copy", "convert_element_type", "stop_gradient"})
+# Linear in all operands together.
+LINEAR = _SUMS | _MOVES | _SAME
 
 
 def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom, *, updates: bool = False) -> bool:
