@@ -2,7 +2,9 @@
 
 import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +21,11 @@ from xla_flags import flags
 
 # Before jax makes its backend. Two devices, for shard_map.
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), flags(devices=2)])
+# Tests compile the same programs again and again: alone, in both parts of `make test`, in each of its processes. Not for
+# the programs that tests start: one that is killed would leave half a file.
+jax.config.update("jax_compilation_cache_dir", str(Path(sys.prefix) / ".compiled"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 # No test reads from which line of the source an operation comes; writing it down is a part of lowering.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
