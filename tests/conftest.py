@@ -1,13 +1,22 @@
 """What all tests share."""
 
-import gc
 import os
+
+
+# XLA logs kilobytes for each program that it reads from the cache below. Only the import of jax reads this, so the
+# programs that tests start still show what XLA has to say.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import jax
+
+
+del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+
+import gc
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from summary import (  # noqa: F401  Hooks of pytest.
@@ -21,8 +30,8 @@ from xla_flags import flags
 
 # Before jax makes its backend. Two devices, for shard_map.
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), flags(devices=2)])
-# Tests compile the same programs again and again: alone, in both parts of `make test`, in each of its processes. Not for
-# the programs that tests start: one that is killed would leave half a file.
+# Tests compile the same programs again and again: in one process, in the other, in each part of `make test`. This is
+# not for the programs that tests start: one that is killed would leave half a file.
 jax.config.update("jax_compilation_cache_dir", str(Path(sys.prefix) / ".compiled"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

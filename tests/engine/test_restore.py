@@ -1,0 +1,138 @@
+"""New carries that the backward pass reads where they are kept, and does not compute again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import rnnscan as rs
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.restore import _DERIVATIVES
+
+
+FUNCTIONS = {
+    "exp": lambda z: jnp.exp(-z),
+    "logistic": jax.nn.sigmoid,
+    "sqrt": lambda z: jnp.sqrt(2 + z),
+    "tanh": jnp.tanh,
+}
+
+
+def reads_out(params, carry, x, function=jnp.tanh):
+    """The new hidden state is kept as a carry, and read."""
+    hidden = function(x @ params["kernel"] + carry @ params["recurrent"])
+    return hidden, hidden @ params["out"]
+
+
+def repeats(params, carry, x):
+    """The new hidden state is kept as an output, and read."""
+    hidden = jnp.tanh(x @ params["kernel"] + carry @ params["recurrent"])
+    return hidden, (hidden, jnp.sin(hidden @ params["out"]))
+
+
+def leapfrog(params, carry, x):
+    """Two carries, one of which is linear in the other; the new velocity is read twice."""
+    position, velocity = carry
+    velocity = 0.9 * velocity - jnp.sin(position @ params["recurrent"]) + x @ params["kernel"]
+    position = position + 0.1 * velocity
+    return (position, velocity), velocity**2 @ params["out"]
+
+
+def one_carry(draw):
+    return draw(2, 4)
+
+
+def two_carries(draw):
+    return draw(2, 4), draw(2, 4)
+
+
+def given(make_carry, length=7):
+    random = np.random.default_rng(0)
+
+    def draw(*shape):
+        return jnp.asarray(random.normal(size=shape) / 2)
+
+    params = {"kernel": draw(3, 4), "recurrent": draw(4, 4), "out": draw(4, 3)}
+    return params, make_carry(draw), draw(length, 2, 3)
+
+
+def loss_of(scan, cell, **options):
+    def loss(*arguments):
+        leaves = jax.tree.leaves(scan(cell, *arguments, **options))
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in leaves)
+
+    return loss
+
+
+def plain(cell, params, carry, xs, *, reverse=False):
+    return lax.scan(lambda carry, x: cell(params, carry, x), carry, xs, reverse=reverse)
+
+
+def assert_equal(found, wanted):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), found, wanted)
+
+
+CELLS = {"a carry": (reads_out, one_carry), "an output": (repeats, one_carry), "one of two": (leapfrog, two_carries)}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("cell", "length", "options"),
+    [
+        ("a carry", 7, {"memory": rs.Memory("all", chunk=3)}),
+        ("a carry", 7, {"memory": rs.Memory(chunk=3), "reverse": True}),
+        ("a carry", 6, {"memory": rs.Memory(segment=4, chunk=2)}),
+        ("a carry", 1, {"reverse": True}),
+        ("a carry", 0, {}),
+        ("an output", 7, {"memory": rs.Memory(chunk=3), "reverse": True}),
+        ("one of two", 7, {"memory": rs.Memory("all", chunk=3)}),
+    ],
+    ids=["a remainder", "reversed", "segments", "one step", "no step", "an output", "two carries"],
+)
+def test_gradients_are_those_of_the_plain_scan(cell, length, options):
+    step, make_carry = CELLS[cell]
+    arguments = given(make_carry, length)
+    found, wanted = (
+        jax.jit(jax.value_and_grad(loss_of(scan, step, reverse=options.get("reverse", False), **own), (0, 1, 2)))
+        for scan, own in ((rs.scan, {key: options[key] for key in options if key != "reverse"}), (plain, {}))
+    )
+    assert_equal(found(*arguments), wanted(*arguments))
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradients_of_gradients_are_those_of_the_plain_scan():
+    params, carry, xs = given(one_carry, 3)
+
+    def curvature(scan):
+        gradient = jax.grad(loss_of(scan, reads_out))
+        return jax.jit(jax.grad(lambda params: sum(jnp.sum(g**2) for g in gradient(params, carry, xs).values())))
+
+    assert_equal(curvature(rs.scan)(params), curvature(plain)(params))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", _DERIVATIVES)
+def test_the_derivative_of_each_function_follows_from_its_result(name):
+    def cell(params, carry, x):
+        return reads_out(params, carry, x, FUNCTIONS[name])
+
+    arguments = given(one_carry)
+    assert name in str(jax.make_jaxpr(cell)(arguments[0], arguments[1], arguments[2][0]))
+    found, wanted = (jax.jit(jax.grad(loss_of(scan, cell), (0, 1, 2))) for scan in (rs.scan, plain))
+    assert_equal(found(*arguments), wanted(*arguments))
+
+
+@pytest.mark.parametrize(("cell", "products"), [("a carry", 1), ("an output", 1), ("one of two", 0)])
+def test_products_that_only_the_new_carry_needs_do_not_run_again(cell, products, monkeypatch):
+    step, make_carry = CELLS[cell]  # Both products of the first are one program's product over all steps.
+    arguments = given(make_carry, 24)
+
+    def count():
+        gradient = jax.jit(jax.grad(loss_of(rs.scan, step, memory=rs.Memory("all")), (0, 1, 2)))
+        return gradient.lower(*arguments).compile().as_text().count(" dot(")
+
+    spared = count()
+    monkeypatch.setattr(ScanPlan, "restored_carries", [])
+    jax.clear_caches()
+    assert count() - spared == products
