@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -165,8 +165,8 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
     Raises:
         ValueError: if it does not fit either.
     """
-    promising = sorted(chain.from_iterable(_promising(step, choices)), key=lambda one: step.predicted_bytes(one.memory))
-    needs = [(needed, one) for one in promising[:_SMALLEST] if (needed := _needed(step, one.memory)) is not None]
+    smallest = sorted(choices, key=lambda one: step.predicted_bytes(one.memory))[:_SMALLEST]
+    needs = [(needed, one) for one in smallest if (needed := _needed(step, one.memory)) is not None]
     if not needs:
         raise ValueError(
             "plan: planning needs XLA's memory analysis; this backend has none. Choose a `Memory` yourself."
