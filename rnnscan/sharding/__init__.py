@@ -1,5 +1,6 @@
-"""Sharding: which axes of a mesh share the parameters and the inputs of cells and nets."""
+"""Sharding: which axes of a mesh share the parameters, inputs and steps of cells and nets."""
 
+from rnnscan.sharding.over_time import scan_over_time as scan_over_time
 from rnnscan.sharding.place import place as place
 from rnnscan.sharding.place import place_inputs as place_inputs
 from rnnscan.sharding.rules import rules as rules
