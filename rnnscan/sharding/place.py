@@ -66,8 +66,8 @@ def place_inputs(xs: Any, mesh: Any, spec: PartitionSpec = PartitionSpec(None, "
         >>> from jax.sharding import AxisType
         >>> import rnnscan as rs
         >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
-        >>> rs.sharding.place_inputs(jnp.ones((5, 2, 3)), mesh).sharding.spec
-        PartitionSpec(None, 'data')
+        >>> tuple(rs.sharding.place_inputs(jnp.ones((5, 2, 3)), mesh).sharding.spec)
+        (None, 'data')
     """
     if len(spec) and spec[0] is not None:
         raise ValueError(

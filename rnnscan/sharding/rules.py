@@ -48,8 +48,8 @@ def rules(
         >>> from jax.sharding import AbstractMesh, AxisType
         >>> import rnnscan as rs
         >>> mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto, AxisType.Auto))
-        >>> rs.sharding.rules(rs.cells.LSTM(8), mesh)["recurrent_kernel"]
-        PartitionSpec('model', None)
+        >>> tuple(rs.sharding.rules(rs.cells.LSTM(8), mesh)["recurrent_kernel"])
+        ('model', None)
     """
     if not hasattr(net, "init"):
         raise TypeError(
