@@ -10,12 +10,13 @@ from rnnscan.engine.fission.analysis.linear import LINEAR
 from rnnscan.engine.fission.program import Atom, Equation, needed, values_of
 
 
-# The functions whose derivatives follow from their results.
+# The functions whose derivatives follow from their results, in the forms that JAX has: 1 - result^2 would lose the
+# derivative of a saturated tanh to rounding.
 _DERIVATIVES: Mapping[str, Callable[[Any], Any]] = {
     "exp": lambda result: result,
     "logistic": lambda result: result * (1 - result),
     "sqrt": lambda result: 0.5 / result,
-    "tanh": lambda result: 1 - result * result,
+    "tanh": lambda result: (1 - result) * (1 + result),
 }
 
 
