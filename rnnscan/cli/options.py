@@ -14,7 +14,7 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan.insight import kept_bytes
-from rnnscan.train import TrainConfig, window_loss
+from rnnscan.train import TrainConfig, make_mesh, window_loss
 
 
 class CellKind(StrEnum):
@@ -53,6 +53,30 @@ Segment: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="N|sqrt|A,B", help="Keep the carry only before every N-th time step; A,B nests."),
 ]
+Mesh: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="data=N,model=M",
+        help="Devices that share the text streams, and devices that share the hidden units.",
+        show_default="one device",
+    ),
+]
+
+
+def parse_mesh(text: str) -> jax.sharding.Mesh:
+    """The mesh of `--mesh`.
+
+    Raises:
+        ValueError: if the text is no list of axes and sizes, or the mesh cannot be made.
+
+    Example:
+        >>> dict(parse_mesh("data=1,model=1").shape)
+        {'data': 1, 'model': 1}
+    """
+    pairs = [part.partition("=") for part in text.split(",")]
+    if not all(size.isdecimal() for _, _, size in pairs) or len({axis for axis, _, _ in pairs}) < len(pairs):
+        raise ValueError(f"train: --mesh must be such as data=4,model=2, each axis once; got {text!r}.")
+    return make_mesh({axis: int(size) for axis, _, size in pairs})
 
 
 def config_of(options: Mapping[str, Any]) -> TrainConfig:

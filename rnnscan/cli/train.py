@@ -17,6 +17,7 @@ from rnnscan.cli.options import (
     Embedding,
     Hidden,
     Layers,
+    Mesh,
     Recompute,
     Seed,
     Segment,
@@ -24,6 +25,7 @@ from rnnscan.cli.options import (
     config_of,
     count_kept_bytes,
     option,
+    parse_mesh,
     parse_recompute,
     parse_segment,
     print_error,
@@ -38,6 +40,7 @@ from rnnscan.train import (
     TrainConfig,
     TrainState,
     begin_language_model,
+    begin_on_mesh,
     bits_per_byte,
     read_text,
     train_language_model,
@@ -69,6 +72,7 @@ def train(
     checkpoint_every: Annotated[
         int | None, option("checkpoint_every", "Updates between two checkpoints.", min=1)
     ] = None,
+    mesh: Mesh = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The run's directory.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -100,8 +104,11 @@ def train(
             "checkpoint_every": checkpoint_every,
         }
         run = RunDirectory(out, tensorboard=tensorboard)
+        devices = None if mesh is None else parse_mesh(mesh)
         config, text, state = (
-            _resume(run, options, files or []) if resume else _prepare(run, options, files or [], overwrite=overwrite)
+            _resume(run, options, files or [], devices)
+            if resume
+            else _prepare(run, options, files or [], devices, overwrite=overwrite)
         )
         # It traces the model, and so rejects unknown names.
         kept, kept_by_autodiff = (count_kept_bytes(config, memory) for memory in (config.memory, None))
@@ -115,7 +122,7 @@ def train(
         else:
             if state is not None:
                 console.print(f"Resuming from step {int(state.step)} of {config.steps}.")
-            state = train_language_model(config, text, state=state, run=run)
+            state = train_language_model(config, text, state=state, run=run, mesh=devices)
         bits = bits_per_byte(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
         print_held_out(console, config, text, bits)
         if sample:
@@ -149,10 +156,17 @@ def _check_choices(*, resume: bool, overwrite: bool, temperature: float, learnin
 
 
 def _prepare(
-    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path], *, overwrite: bool
+    run: RunDirectory,
+    options: Mapping[str, Any],
+    files: Sequence[Path],
+    mesh: jax.sharding.Mesh | None,
+    *,
+    overwrite: bool,
 ) -> tuple[TrainConfig, Text, None]:
     """The options and text of a new run, after their checks."""
     config = config_of(options)
+    if mesh is not None:
+        begin_on_mesh(config, mesh)
     check_free(run, overwrite=overwrite)
     text = read_text(files)
     check_enough(text, batch=config.batch, window=config.window)
@@ -160,9 +174,12 @@ def _prepare(
 
 
 def _resume(
-    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path]
+    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path], mesh: jax.sharding.Mesh | None
 ) -> tuple[TrainConfig, Text, TrainState]:
-    """The options, text and state of the run to resume, which the command line must not contradict."""
+    """The options, text and state of the run to resume, which the command line must not contradict.
+
+    The mesh may be another one.
+    """
     config, saved_files, sha256 = read_run(run)
     for field, value in options.items():
         if value is not None:
@@ -177,7 +194,7 @@ def _resume(
             "version of Python has another standard library), or start another run with --out."
         )
     with warnings.catch_warnings(record=True, action="always") as caught:
-        state = run.restore(begin_language_model(config))
+        state = run.restore(begin_language_model(config) if mesh is None else begin_on_mesh(config, mesh))
     for warning in caught:
         print_warning(warning.message)
     return config, text, state

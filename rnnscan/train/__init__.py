@@ -29,11 +29,15 @@ try:
     from rnnscan.train.language_export import export_language_model as export_language_model
     from rnnscan.train.language_model import LanguageModel as LanguageModel
     from rnnscan.train.language_training import begin_language_model as begin_language_model
+    from rnnscan.train.language_training import begin_on_mesh as begin_on_mesh
     from rnnscan.train.language_training import bits_per_byte as bits_per_byte
     from rnnscan.train.language_training import train_language_model as train_language_model
     from rnnscan.train.language_training import window_loss as window_loss
     from rnnscan.train.loop import Stopped as Stopped
     from rnnscan.train.loop import fit as fit
+    from rnnscan.train.placement import make_mesh as make_mesh
+    from rnnscan.train.placement import place_rows as place_rows
+    from rnnscan.train.placement import place_state as place_state
     from rnnscan.train.run_directory import RunDirectory as RunDirectory
     from rnnscan.train.state import TrainState as TrainState
     from rnnscan.train.state import begin as begin

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 import rnnscan as rs
@@ -77,6 +78,18 @@ class LanguageModel:
                 "kernel": jax.nn.initializers.lecun_normal()(head_key, (self.hidden, BYTES)),
                 "bias": jnp.zeros(BYTES),
             },
+        }
+
+    def sharding_rules(self, mesh: Any) -> dict[str, Any]:
+        """How the parameters are sharded over the axis `"model"` of a mesh: a pytree of `PartitionSpec`.
+
+        Raises:
+            ValueError: if the devices do not divide the units; see `rnnscan.sharding.rules`.
+        """
+        return {
+            "embedding": PartitionSpec(),
+            "cells": rs.sharding.rules(self.cells, mesh, input_size=self.embedding),
+            "head": {"kernel": PartitionSpec("model", None), "bias": PartitionSpec()},
         }
 
     def initial_carry(self, rows: int) -> Any:

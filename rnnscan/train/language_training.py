@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, UInt8
 from tqdm import tqdm
 
@@ -17,6 +18,7 @@ from rnnscan.train.config import TrainConfig
 from rnnscan.train.language_model import LanguageModel
 from rnnscan.train.loop import fit
 from rnnscan.train.metrics import Metrics
+from rnnscan.train.placement import place_rows, place_state
 from rnnscan.train.run_directory import RunDirectory
 from rnnscan.train.state import TrainState, begin
 from rnnscan.train.step import Step, make_step
@@ -31,6 +33,21 @@ def begin_language_model(config: TrainConfig) -> TrainState:
     """The state before the first step: parameters from the run's seed, and a carry of zeros."""
     params = config.model.init(jax.random.key(config.seed))
     return begin(params, optimizer(config), carry=config.model.initial_carry(config.batch), seed=config.seed)
+
+
+def begin_on_mesh(config: TrainConfig, mesh: Mesh) -> TrainState:
+    """The state before the first step, on a mesh of `make_mesh`.
+
+    Raises:
+        ValueError: if the devices do not divide the streams or the units.
+    """
+    if config.batch % mesh.shape["data"]:
+        raise ValueError(
+            f"train: the {mesh.shape['data']} devices of the axis 'data' must divide the streams; got "
+            f"batch={config.batch}. Change the batch or the mesh."
+        )
+    specs, units = config.model.sharding_rules(mesh), PartitionSpec("data", "model")
+    return place_state(begin_language_model(config), optimizer(config), mesh, specs, carry=units)
 
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
@@ -73,7 +90,12 @@ def window_loss(
 
 
 def train_language_model(
-    config: TrainConfig, text: Text, *, state: TrainState | None = None, run: RunDirectory | None = None
+    config: TrainConfig,
+    text: Text,
+    *,
+    state: TrainState | None = None,
+    run: RunDirectory | None = None,
+    mesh: Mesh | None = None,
 ) -> TrainState:
     """Train to the end of the run. The carry passes from window to window and restarts with each epoch.
 
@@ -82,6 +104,7 @@ def train_language_model(
         text: the text to train on.
         state: the state to resume from; None: start.
         run: the directory for metrics and checkpoints; None: write nothing.
+        mesh: a mesh of `make_mesh`, on which `state` lies; None: one device.
 
     Returns:
         The state after the last step.
@@ -89,7 +112,7 @@ def train_language_model(
     Raises:
         FloatingPointError: if the losses of several steps in a row are not finite; see `fit`.
         Stopped: after SIGTERM, if `run` is given.
-        ValueError: if the text is too short for one window.
+        ValueError: if the text is too short for one window, or the devices do not divide the streams or the units.
 
     Example:
         >>> import numpy as np
@@ -102,18 +125,19 @@ def train_language_model(
     check_enough(text, batch=config.batch, window=config.window)
     streams = contiguous_streams(text.train, config.batch)
     windows = (len(streams) - 1) // config.window
-    initial_carry = config.model.initial_carry(config.batch)
+    initial = begin_language_model(config) if mesh is None else begin_on_mesh(config, mesh)
 
-    def batch_at(step: int) -> Int[np.ndarray, "window_plus_1 batch"]:
+    def batch_at(step: int) -> Int[np.ndarray | Array, "window_plus_1 batch"]:
         start = step % windows * config.window
-        return streams[start : start + config.window + 1]
+        batch = streams[start : start + config.window + 1]
+        return batch if mesh is None else place_rows(batch, mesh, PartitionSpec(None, "data"))
 
     return fit(
         language_model_step(config),
-        begin_language_model(config) if state is None else state,
+        initial if state is None else state,
         batch_at,
         steps=config.steps,
-        carry_at=lambda step, carry: initial_carry if step % windows == 0 else carry,
+        carry_at=lambda step, carry: initial.carry if step % windows == 0 else carry,
         run=run,
         checkpoint_every=None if run is None else config.checkpoint_every,
         describe=partial(_describe, tokens=config.batch * config.window),

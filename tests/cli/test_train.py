@@ -275,3 +275,34 @@ def test_an_option_of_a_wrong_kind_is_refused(rnnscan: Command) -> None:
         result = rnnscan("train", *options)
         assert result.exit_code == 2
         assert options[0] in result.stderr
+
+
+def test_a_run_on_two_devices_is_that_of_one_and_is_resumed_on_another_mesh(
+    rnnscan: Command, text_file: Path, tmp_path: Path
+) -> None:
+    for out, mesh in (("one", []), ("two", ["--mesh", "data=2"])):
+        result = rnnscan("train", text_file, *SMALL, *mesh, "--out", tmp_path / out)
+        assert result.exit_code == 0, result.output
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5)
+    resumed = rnnscan("train", "--resume", "--out", tmp_path / "two", "--mesh", "model=2")
+    assert resumed.exit_code == 0, resumed.output
+    assert "Already finished at step 12; evaluating." in resumed.stdout
+
+
+@pytest.mark.parametrize(
+    ("mesh", "expected"),
+    [
+        ("data:2", "--mesh must be such as data=4,model=2, each axis once; got 'data:2'"),
+        ("data=1,data=2", "--mesh must be such as data=4,model=2, each axis once; got 'data=1,data=2'"),
+        ("rows=2", "an axis must be one of 'data', 'model'; got 'rows'"),
+        ("data=64", "at most"),
+        ("model=2", "must divide the hidden units; got 7"),
+    ],
+)
+def test_a_wrong_mesh_is_an_error_before_anything_is_written(
+    mesh: str, expected: str, rnnscan: Command, text_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    result = rnnscan("train", text_file, *SMALL, "--hidden", "7", "--mesh", mesh, "--out", out)
+    assert expected in refused(result)
+    assert not out.exists()
