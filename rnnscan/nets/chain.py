@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._messages import is_count
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.base import Net, Options, check_parts, part_of
+from rnnscan.nets.pipeline import check_layers, find_pipeline, run_pipelined
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class Chain(Net):
 
     nets: tuple[Any, ...]
     dropout: float = 0.0
+    pipeline: str | None = None
+    chunks: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,6 +86,9 @@ class Chain(Net):
         given.check_names("chain", self.names)
         given.check_sequence("chain", self, xs, carry)
         given = given.planned(self, params, xs, carry, key)
+        mesh = None if self.pipeline is None else find_pipeline(self.pipeline, len(self.nets), (params, xs, carry))
+        if mesh is not None:
+            return self._run_pipelined(mesh, params, xs, carry, key, given)
         carries = []
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
@@ -93,6 +100,18 @@ class Chain(Net):
                 if key is not None and self.dropout:
                     xs = self._drop(jax.random.fold_in(key, 2 * number + 1), given.first_step, xs)
         return tuple(carries), xs
+
+    def _run_pipelined(
+        self, mesh: Any, params: Any, xs: Any, carry: Any, key: Any, given: Options
+    ) -> tuple[tuple[Any, ...], Any]:
+        if key is not None:
+            raise ValueError(
+                "chain: a pipeline makes no random choices; got a key. Leave out `key`, or leave out `pipeline`."
+            )
+        first, axis = self.nets[0], str(self.pipeline)
+        layers = [params[part] for part in self._parts]
+        carry = self.initial_carry(xs) if carry is None else carry
+        return run_pipelined(first, mesh, axis, self.chunks, layers, xs, carry, given)
 
     def _drop(self, key: Array, first_step: Any, ys: Array) -> Array:
         def drop_step(index: Array, y: Array) -> Array:
@@ -121,7 +140,7 @@ class Chain(Net):
 pytrees.register(Chain, "nets")
 
 
-def chain(*nets: Any, dropout: float = 0.0) -> Chain:
+def chain(*nets: Any, dropout: float = 0.0, pipeline: str | None = None, chunks: int | None = None) -> Chain:
     """Chain nets: the outputs of each are the inputs of the next.
 
     Unlike the layers of a `stack`, each net runs over the whole sequence before the next begins. So a bidirectional net
@@ -130,12 +149,17 @@ def chain(*nets: Any, dropout: float = 0.0) -> Chain:
     Args:
         nets: the nets in order, each made by `layer`, `bidirectional` or `chain`.
         dropout: the dropout rate in training of the outputs of every net but the last.
+        pipeline: an axis of the mesh with one device for each net: each device runs one net, on chunks of steps, while
+            the next device runs the chunk before (docs/sharding.md). The nets must be equal, of one direction, with as
+            many features as outputs. Results are equal to rounding. None: every device runs all nets.
+        chunks: the number of chunks of a pipeline, which divides the number of steps; None: up to 4 for each net.
 
     Returns:
         A net. Its carry is the tuple of the nets' carries, its parameters are `{"net_0": ..., "net_1": ...}`.
 
     Raises:
-        ValueError: if there is no net, or `dropout` is not a probability below 1.
+        ValueError: if there is no net, `dropout` is not a probability below 1, or the nets do not make a pipeline; in
+            a call, if there is no mesh with the axis `pipeline`, or an option is not for pipelines.
         TypeError: if an argument is not a net, such as a cell.
 
     Example:
@@ -154,4 +178,11 @@ def chain(*nets: Any, dropout: float = 0.0) -> Chain:
     for net in nets:
         if not isinstance(net, Net):
             raise TypeError(f"chain: every argument must be a net; got {net!r}. Make a net of a cell with layer(cell).")
-    return Chain(nets, dropout)
+    if pipeline is not None:
+        check_layers(nets, dropout)
+    if chunks is not None and (pipeline is None or not is_count(chunks, least=1)):
+        raise ValueError(
+            f"chain: `chunks` must be the number of chunks of a pipeline, at least 1; got {chunks!r} with "
+            f"pipeline={pipeline!r}. Set both, or leave it out."
+        )
+    return Chain(nets, dropout, pipeline, chunks)

@@ -49,9 +49,14 @@ class UnitMesh:
         return self.gather(xs, xs.ndim - 1) if xs.ndim > 2 and is_real else xs
 
 
+def known_mesh(leaves: Iterable[Any]) -> Any:
+    """The mesh of arrays, or of `jax.set_mesh`, as far as the trace knows it; None without one."""
+    return next(_meshes(leaves), None)
+
+
 def unit_mesh(leaves: Iterable[Any]) -> UnitMesh | None:
     """The mesh of arrays, or of `jax.set_mesh`, if it has an automatic axis for units with several devices."""
-    mesh = next(_meshes(leaves), None)
+    mesh = known_mesh(leaves)
     axis = _axis.value
     if mesh is None or axis not in mesh.axis_names or mesh.shape[axis] == 1:
         return None

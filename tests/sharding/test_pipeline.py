@@ -1,0 +1,82 @@
+"""Chains whose layers lie on different devices, in a wavefront over chunks."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+import rnnscan as rs
+from rnnscan import cells
+
+
+# Lengths and resets go with their chunk, and an axis for the batch beside the layers'.
+QUICK = ["GRU, recompute all, rows, data"]
+SLOW = [
+    *("LSTM, all names", "LSTM, segments, rows", "LSTM, recompute all, data", "GRU, all names", "GRU, segments, data"),
+    *("MinGRU, all names", "MinGRU, recompute all, rows", "MinGRU, segments"),
+]
+
+
+@cache
+def found(quick):
+    root = Path(__file__).parents[2]
+    asked = json.dumps(QUICK if quick else SLOW)
+    command = [sys.executable, str(root / "tests" / "support" / "pipelined.py"), asked]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("case", "quick"),
+    [*((case, True) for case in QUICK), *(pytest.param(case, False, marks=pytest.mark.slow) for case in SLOW)],
+)
+def test_it_equals_the_plain_chain_in_chunks_and_3_rounds_forward_and_backward(case, quick):
+    result = found(quick)[case]
+    assert result["difference"] < 1e-5
+    assert result["rounds"] == [5 + 3, 5 + 3]
+
+
+def mesh_of(**sizes):
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def call(mesh, *, layers=2, features=4, chunks=None, **options):
+    net = rs.chain(*[rs.layer(cells.GRU(4))] * layers, pipeline="layers", chunks=chunks)
+    xs = jnp.ones((6, 2, features))
+    params = net.init(jax.random.key(0), features)
+    with jax.sharding.use_abstract_mesh(mesh):
+        return jax.eval_shape(lambda params, xs: net(params, xs, **options), params, xs)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: call(mesh_of(data=2)), r"pipeline='layers' needs a mesh with this axis; got axes 'data'"),
+        (lambda: call(mesh_of(layers=4)), r"one device for each of the 2 layers; got 4"),
+        (lambda: call(mesh_of(layers=2), features=3), "inputs of 4 features, as many as outputs; got 3"),
+        (lambda: call(mesh_of(layers=2), chunks=4), "got 4 chunks for 6 steps"),
+        (lambda: call(mesh_of(layers=2), padding="hold"), "takes no 'padding'; got padding='hold'"),
+        (lambda: call(mesh_of(layers=2), key=jax.random.key(0)), "makes no random choices"),
+        (lambda: rs.chain(rs.layer(cells.GRU(4)), rs.layer(cells.RNN(4)), pipeline="layers"), "layers must be equal"),
+        (lambda: rs.chain(*[rs.bidirectional(cells.GRU(4), cells.GRU(4))] * 2, pipeline="layers"), "chunk by chunk"),
+        (lambda: rs.chain(*[rs.layer(cells.GRU(4))] * 2, pipeline="layers", dropout=0.5), "a pipeline has no dropout"),
+        (lambda: rs.chain(rs.layer(cells.GRU(4)), chunks=2), "number of chunks of a pipeline"),
+    ],
+)
+def test_errors_come_before_compute(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_an_axis_of_one_device_runs_the_plain_chain():
+    _, ys = call(mesh_of(layers=1, data=2))
+    assert ys.shape == (6, 2, 4)
