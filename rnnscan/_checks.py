@@ -60,11 +60,6 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
             f"scan: engine={engine!r} runs all work step by step, without chunks; got chunk={memory.chunk}. "
             "Leave chunk=None."
         )
-    if memory is not None and memory.offload and engine == "fission":
-        raise ValueError(
-            f"scan: engine='fission' keeps all named values on the device; got offload={memory.offload!r}. "
-            "Use engine='lax' to offload, or `recompute`."
-        )
     if memory is not None and (memory.segment is not None or memory.offload) and _has_early_remat3():
         raise NotImplementedError(
             f"scan: with JAX_REMAT3=1, `segment` and `offload` need jax 0.11 or newer; got {memory!r} and jax "

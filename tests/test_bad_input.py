@@ -122,11 +122,6 @@ CASES = {
         ValueError,
         ["`offload`", "'x'", "'preactivation'"],
     ),
-    "offload by fission": (
-        scan(memory=rs.Memory(offload=("gate",)), engine="fission"),
-        ValueError,
-        ["keeps all named values on the device", "offload=('gate',)", "engine='lax'"],
-    ),
     "engine": (scan(engine="fision"), ValueError, ["`engine` must be one of", "'fision'"]),
     "padding": (scan(padding="same"), ValueError, ["`padding` must be one of ('zero', 'hold', 'drop')", "'same'"]),
     "unroll": (scan(unroll=0), ValueError, ["`unroll`", "at least 1", "got 0"]),

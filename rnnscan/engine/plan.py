@@ -155,6 +155,7 @@ class Plan:
             chosen,
             keep_all_carries,
             self.call.parallel,
+            () if self.memory is None else self.memory.offload,
             self.choices,
         )
 

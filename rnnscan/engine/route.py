@@ -54,8 +54,6 @@ def _fallback_reason(call: Call) -> str:
         return "memory=None is plain autodiff of lax.scan"
     if not is_count(call.length, least=0):
         return "the number of steps is a symbolic dimension"
-    if call.memory.offload:
-        return "named values are kept in host memory"
     if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):
         return "a name is inside a vmap, a branch or a loop of the cell"
     return ""

@@ -60,7 +60,7 @@ def candidates(plans: Sequence[Plan], *, can_offload: bool = False) -> list[Cand
     has_chunk = any(newton.chunk is not None for newton in solves)
     if length >= 8 and calls[0].engine != "lax" and not has_chunk:  # The lax engine has no chunks.
         found += [candidate(Memory(chunk=4)), candidate(Memory(recompute="all", chunk=4))]
-    if can_offload and not solves:  # Only the lax engine offloads.
+    if can_offload:
         for chosen in _dropped(names):
             offload = tuple(name for name in names if name not in chosen)
             if offload:

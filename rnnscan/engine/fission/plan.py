@@ -53,6 +53,7 @@ class ScanPlan:
         chosen_chunk: steps of a chunk; None: by the heuristics.
         keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
+        offload: the names of the kept values that lie in host memory between the passes.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
     """
 
@@ -63,6 +64,7 @@ class ScanPlan:
     chosen_chunk: int | None
     keep_all_carries: bool = False
     parallel: Newton | None = None
+    offload: tuple[str, ...] = ()
     choices: Heuristics = field(default_factory=heuristics)
 
     @contextmanager
@@ -76,6 +78,11 @@ class ScanPlan:
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
         return {} if self.keep_all_carries else self.step.repeats
+
+    @property
+    def offloaded(self) -> frozenset[int]:
+        """The positions in `step.kept` of the values that lie in host memory between the passes."""
+        return frozenset(index for index, label in enumerate(self.step.kept_labels) if label in self.offload)
 
     @property
     def repeated_ys(self) -> list[int]:

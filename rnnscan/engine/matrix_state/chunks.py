@@ -35,7 +35,7 @@ _LONGEST_PER_KEY = 16
 
 
 def run_chunks(
-    queries: Sequence[Any], decay: Any, terms: Sequence[tuple[Any, Any]], start: Any, chunk: int
+    queries: Sequence[Any], decay: Any, terms: Sequence[tuple[Any, Any]], start: Any, chunk: int, *, rounds: bool
 ) -> tuple[list[Any], Any]:
     """The reads of the state before each step, and the last state.
 
@@ -45,6 +45,7 @@ def run_chunks(
         terms: u `(T, ..., K)` and w `(T, ..., V)` of each outer product.
         start: the state before the first step, `(..., K, V)`.
         chunk: C, a power of two. With a decay for each key, chunks have 16 steps at most.
+        rounds: whether to run recurrences in a logarithmic number of rounds, and not in loops.
 
     Returns:
         y of each read, `(T, ..., V)`, and the state after the last step. Axes `...` may have size 1 in the arguments.
@@ -55,20 +56,33 @@ def run_chunks(
     cut = partial(_cut, chunk=chunk)
     queries, terms = [*map(cut, queries)], [(cut(u), cut(w)) for u, w in terms]
     keys = [u for u, _ in terms]
-    own = (_per_key if per_key else _of_all_keys)(queries, keys, cut(decay, filling=1))
+    products_of = partial(_of_all_keys, rounds=rounds)
+    own = (_per_key if per_key else products_of)(queries, keys, cut(decay, filling=1))
     written = sum(_matmul(_transposed(u * own.to_end), w) for u, w in terms)
-
-    def add(state: Any, given: Any) -> tuple[Any, Any]:
-        decay, written = given
-        return decay * state + written, state
-
-    last, states = lax.scan(add, start, (_transposed(own.whole), written))
+    states, last = recurrence(_transposed(own.whole), written, start, rounds=rounds)
     reads = []
     for query, scores in zip(queries, own.scores, strict=True):
         read = _matmul(query * own.from_start, states)
         read += sum(_matmul(its, w) for its, (_, w) in zip(scores, terms, strict=True))
         reads.append(_joined(read)[:steps])
     return reads, last
+
+
+def recurrence(decay: Any, added: Any, start: Any, *, rounds: bool) -> tuple[Any, Any]:
+    """`r' = decay * r + added` over the first axis: r before each step, and the last one."""
+
+    def add(total: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
+        return step[0] * total + step[1], total
+
+    def after_both(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
+        return second[0] * first[0], second[0] * first[1] + second[1]
+
+    if not rounds:
+        last, before = lax.scan(add, start, (decay, added))
+        return before, last
+    factors, terms = lax.associative_scan(after_both, (decay, added))
+    after = factors * start + terms
+    return jnp.concatenate([start[None], after[:-1]]), after[-1]
 
 
 @dataclass(frozen=True)
@@ -88,20 +102,9 @@ class _Chunks:
     scores: list[list[Any]]
 
 
-def _of_all_keys(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks:
+def _of_all_keys(queries: Sequence[Any], keys: Sequence[Any], decay: Any, *, rounds: bool) -> _Chunks:
     """Chunks with one decay `(..., C, 1)` for all keys."""
-    decay = jnp.moveaxis(decay, -2, 0)
-    steps = len(decay)
-
-    # The products from the chunk's start and from each step so far, to the step before this one.
-    def extend(products: Any, given: Any) -> tuple[Any, Any]:
-        decay, is_own = given
-        return jnp.where(is_own, jnp.ones_like(products), products * decay), products
-
-    # Masks are made here, because a backward pass keeps constants.
-    slots = lax.broadcasted_iota(int, (steps + 1, steps + 1), 0) == lax.broadcasted_iota(int, (steps + 1,) * 2, 1)
-    before = jnp.where(slots[0], lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
-    after, rows = lax.scan(extend, before, (decay, slots[1:]))
+    rows, after = (_products_in_rounds if rounds else _products_row_by_row)(jnp.moveaxis(decay, -2, 0))
     rows = jnp.moveaxis(rows, 0, -2)
     between = rows[..., 1:]
     return _Chunks(
@@ -110,6 +113,36 @@ def _of_all_keys(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Ch
         whole=after[..., None, :1],
         scores=[[_matmul(query, _transposed(key)) * between for key in keys] for query in queries],
     )
+
+
+def _products_row_by_row(decay: Any) -> tuple[Any, Any]:
+    """From decays `(C, ..., 1)` the products from the chunk's start, and from after each step, to before each step.
+
+    Returns:
+        `(C, ..., 1 + C)`, with zeros for later steps, and the products to the end `(..., 1 + C)`.
+    """
+    steps = len(decay)
+
+    def extend(products: Any, given: Any) -> tuple[Any, Any]:
+        decay, is_own = given
+        return jnp.where(is_own, jnp.ones_like(products), products * decay), products
+
+    # Masks are made here, because a backward pass keeps constants.
+    slots = lax.broadcasted_iota(int, (steps + 1, steps + 1), 0) == lax.broadcasted_iota(int, (steps + 1,) * 2, 1)
+    before = jnp.where(slots[0], lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
+    after, rows = lax.scan(extend, before, (decay, slots[1:]))
+    return rows, after
+
+
+def _products_in_rounds(decay: Any) -> tuple[Any, Any]:
+    """The same in a logarithmic number of rounds."""
+    steps = len(decay)
+    shape = (steps, *(1,) * (decay.ndim - 2), steps + 1)
+    step, slot = (lax.broadcasted_iota(int, shape, axis) for axis in (0, len(shape) - 1))
+    after = lax.associative_scan(jnp.multiply, jnp.where(step >= slot, decay, lax.full_like(decay, 1)))
+    after = jnp.where(step + 1 >= slot, after, lax.full_like(decay, 0))
+    first = jnp.where(slot[0] == 0, lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
+    return jnp.concatenate([first[None], after[:-1]]), after[-1]
 
 
 def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks:

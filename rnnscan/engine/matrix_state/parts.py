@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.program import Value
-from rnnscan.engine.matrix_state.chunks import run_chunks
+from rnnscan.engine.matrix_state.chunks import recurrence, run_chunks
 from rnnscan.engine.matrix_state.find import MatrixState
 from rnnscan.engine.matrix_state.form import ZERO, Factor, Form
 
@@ -84,7 +84,9 @@ class Parts:
         pairs = [(make(u, axes.keys), make(w, axes.values)) for u, w in form.terms]
         return sum((u.sum(axes.keys, keepdims=True) * w for u, w in pairs), make(None))
 
-    def run(self, stacks: Stacks, matrices: Sequence[Any], start: Any, chunk: int) -> tuple[list[Any], Any]:
+    def run(
+        self, stacks: Stacks, matrices: Sequence[Any], start: Any, chunk: int, *, rounds: bool
+    ) -> tuple[list[Any], Any]:
         """Run over the steps.
 
         Args:
@@ -92,6 +94,7 @@ class Parts:
             matrices: the values of `matrices`.
             start: the state before the first step.
             chunk: the steps of a chunk.
+            rounds: whether to run recurrences in a logarithmic number of rounds.
 
         Returns:
             The sum over the keys of each read, `(T, ...)`, which keeps the axis of the keys with size 1; and the state
@@ -110,10 +113,10 @@ class Parts:
         start = lax.transpose(start, order)
         queries, decay = [*map(by_key, stacks.queries)], by_key(stacks.decay)
         terms = [(by_key(u), by_value(w)) for u, w in stacks.terms]
-        reads, last = run_chunks(queries, decay, terms, start.astype(dtype), chunk)
+        reads, last = run_chunks(queries, decay, terms, start.astype(dtype), chunk, rounds=rounds)
         for number, matrix in enumerate(matrices):
             matrix = lax.transpose(jnp.broadcast_to(matrix, self.state.leaf.shape), order).astype(dtype)
-            before, final = _sums(decay, by_key(stacks.of_update[number]))
+            before, final = _sums(decay, by_key(stacks.of_update[number]), rounds=rounds)
             for place, (query, own) in enumerate(zip(queries, stacks.of_reads, strict=True)):
                 weights = jnp.moveaxis(query * before + by_key(own[number]), 0, -2)
                 read = jnp.matmul(weights, matrix, precision=lax.Precision.HIGHEST)
@@ -132,12 +135,7 @@ def _moved(leaf: Any, order: Sequence[int]) -> Any:
     return lax.transpose(leaf, [0, *(axis + 1 for axis in order)])
 
 
-def _sums(decay: Any, added: Any) -> tuple[Any, Any]:
+def _sums(decay: Any, added: Any, *, rounds: bool) -> tuple[Any, Any]:
     """`r' = decay * r + added` from zero: r before each step, and the last one."""
     decay, added = (jnp.broadcast_to(leaf, jnp.broadcast_shapes(decay.shape, added.shape)) for leaf in (decay, added))
-
-    def add(total: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
-        return step[0] * total + step[1], total
-
-    final, before = lax.scan(add, lax.full_like(added[0], 0), (decay, added))
-    return before, final
+    return recurrence(decay, added, lax.full_like(added[0], 0), rounds=rounds)

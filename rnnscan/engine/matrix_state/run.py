@@ -28,6 +28,7 @@ class Window:
         length: the number of steps.
         reverse: from the last step to the first.
         chunk: the steps of a chunk, a power of two.
+        rounds: whether to run recurrences in a logarithmic number of rounds.
         scan: runs the other parts of the carry.
         labels: the names to emit, by value.
     """
@@ -36,6 +37,7 @@ class Window:
     length: int
     reverse: bool
     chunk: int
+    rounds: bool
     scan: Scan
     labels: Mapping[Value, str]
     _fixed: dict[Value, Any] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Window:
         matrices = [matrix.make(self._fixed) for matrix in parts.matrices]
         if self.reverse:
             stacks = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), stacks)
-        reads, last = parts.run(stacks, matrices, start, self.chunk)
+        reads, last = parts.run(stacks, matrices, start, self.chunk, rounds=self.rounds)
         for one, total in zip(state.reads, reads, strict=True):
             total = jnp.flip(total, 0) if self.reverse else total
             self._stacks[one.result] = self._labelled(one.result, one.finish(total))

@@ -57,7 +57,9 @@ def run_windows(
             others.extend(more)
             return final, ys
 
-        final, ys = Window(stages, length, call.reverse, windows.chunk, scan, labels).run(constants, carry, xs)
+        rounds = plan.choices.linear == "associative"
+        window = Window(stages, length, call.reverse, windows.chunk, rounds, scan, labels)
+        final, ys = window.run(constants, carry, xs)
         return final, [*ys, *others]
 
     segments = () if windows.steps is None else (windows.steps,)

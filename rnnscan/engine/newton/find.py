@@ -7,6 +7,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from rnnscan._messages import listing
+from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import are_linear, is_linear
 from rnnscan.engine.fission.flat_step import FlatStep
@@ -64,7 +65,7 @@ def kind_of_loop(
         leaves: the leaves of the carry, which depend on each other.
         new_leaves: their new values.
     """
-    if len(leaves) == 1 and is_linear(equations, leaves[0], new_leaves[0]):
+    if len(leaves) == 1 and any(has(equations, leaves[0], new_leaves[0]) for has in (is_linear, is_clipped_shift)):
         return "linear"
     cycle = Cycle(tuple(equations), tuple(leaves), tuple(new_leaves))
     return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"

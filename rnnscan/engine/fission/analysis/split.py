@@ -20,11 +20,19 @@ Flow".
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import Literal
 
+from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.linear import is_linear
-from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, too_large_to_feed, unbatchable
+from rnnscan.engine.fission.heuristics import (
+    ShouldBatch,
+    heuristics,
+    too_large_to_feed,
+    too_large_to_stack,
+    unbatchable,
+)
 from rnnscan.engine.fission.program import (
     Atom,
     Equation,
@@ -52,8 +60,9 @@ class Loop:
         to_body: values that the loop reads step by step.
         from_body: values of the loop that later work reads, stacked over the chunk.
         accumulated: positions in `Program.summed` of the sums that it accumulates.
+        repeated: values that it computes again, though they are made at once too.
         cycle: the equations of its cycle; None if it has several cycles.
-        associative: whether it runs as an associative scan.
+        associative: the form in which it runs as an associative scan; None if it does not.
         solved: how it runs over all steps of a chunk at once, by `rnnscan.engine.newton`; None if it does not.
     """
 
@@ -62,14 +71,15 @@ class Loop:
     to_body: tuple[Value, ...]
     from_body: tuple[Value, ...]
     accumulated: tuple[int, ...]
+    repeated: tuple[Value, ...]
     cycle: tuple[Equation, ...] | None
-    associative: bool
+    associative: Literal["linear", "clipped"] | None
     solved: Solved | None = None
 
     @property
     def at_once(self) -> bool:
         """Whether its body runs for all steps of a chunk at once, from its leaves before each step."""
-        return self.associative or self.solved is not None
+        return self.associative is not None or self.solved is not None
 
 
 @dataclass(frozen=True)
@@ -220,6 +230,7 @@ class _OpenLoop:
     sums: list[int]
     body: set[Equation]
     cycle: tuple[Equation, ...] | None
+    repeated: dict[Value, None] = field(default_factory=dict)
     to_body: dict[Value, None] = field(default_factory=dict)
     from_body: dict[Value, None] = field(default_factory=dict)
 
@@ -256,16 +267,28 @@ class _Schedule:
                 continue
             equation = self.maker.get(value)
             at_hand = equation is None or value in self.made_by
-            if at_hand or (equation in self.batched and self.level_of(value) < level):
+            is_batched = equation in self.batched and self.level_of(value) < level
+            if at_hand or (is_batched and not self._should_repeat(value, carry.values())):
                 loop.to_body[value] = None
             elif equation is not None:
                 loop.body.add(equation)
                 inside.update(equation.outputs)
                 to_see.extend(values_of(equation.inputs))
+                if is_batched:
+                    loop.repeated.update(dict.fromkeys(equation.outputs))
         self.ask(loop.to_body)
         for value in [*carry.values(), *outputs_of(loop.body)]:
-            self.made_by.setdefault(value, loop)
+            if value not in loop.repeated:
+                self.made_by.setdefault(value, loop)
         self.open_loops.append(loop)
+
+    def _should_repeat(self, value: Value, carry: Collection[Value]) -> bool:
+        """Whether a loop computes a value again that runs at once too, instead of reading it from a stack."""
+        equation = self.maker.get(value)
+        if equation is None or not heuristics().should_repeat(equation, carry):
+            return False
+        varying = [own for own in values_of(equation.inputs) if own in self.known or own not in self.available]
+        return all(not too_large_to_stack([own], carry) or self._should_repeat(own, carry) for own in varying)
 
     def add_alone(self, level: int, group: _Group, program: Program) -> None:
         """Add a loop with one cycle."""
@@ -293,20 +316,25 @@ class _Schedule:
                 to_body=tuple(loop.to_body),
                 from_body=tuple(loop.from_body),
                 accumulated=tuple(loop.sums),
+                repeated=tuple(loop.repeated),
                 cycle=loop.cycle,
-                associative=_is_associative(loop, program),
+                associative=_associative(loop, program),
                 solved=None if solve is None else _solved(loop, program, solve),
             )
             for loop in self.open_loops
         )
 
 
-def _is_associative(loop: _OpenLoop, program: Program) -> bool:
+def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clipped"] | None:
+    """The form in which a loop runs as an associative scan; None if it does not."""
     if heuristics().linear == "loop" or loop.cycle is None or len(loop.carry) != 1 or loop.sums:
-        return False
+        return None
     ((position, leaf),) = loop.carry.items()
+    new_leaf = program.new_carry[position]
     same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(loop.cycle))
-    return same_dtype and is_linear(loop.cycle, leaf, program.new_carry[position])
+    if same_dtype and is_linear(loop.cycle, leaf, new_leaf):
+        return "linear"
+    return "clipped" if is_clipped_shift(loop.cycle, leaf, new_leaf) else None
 
 
 def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:

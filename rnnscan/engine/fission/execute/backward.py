@@ -22,6 +22,7 @@ from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.leaves import cut
+from rnnscan.engine.fission.execute.offload import to_device
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
@@ -135,7 +136,7 @@ class _BackwardChunks:
     def _is_one_loop(self) -> bool:
         """Whether nothing runs at once, so that chunks would only copy the stacks."""
         split = self.pull.split
-        looped = len(split.loops) == 1 and not split.loops[0].at_once and not split.at_once
+        looped = not self.plan.offloaded and len(split.loops) == 1 and not split.loops[0].at_once and not split.at_once
         return looped and not self._recomputes and not self.plan.repeats
 
     @cached_property
@@ -166,6 +167,8 @@ class _BackwardChunks:
         sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys), len(step.x) + len(step.kept)]
         kept, repeated, given, ct_ys = cut(stacks, sizes)
         befores, starts = cut(starts, [len(repeats)])
+        # `others` begins with x, and the kept values follow.
+        others = to_device(others, [len(self.plan.step.x) + index for index in self.plan.offloaded])
         after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
         carry = dict(zip(self.plan.kept_carries, kept, strict=True))
         for (index, y), before in zip(repeats.items(), befores, strict=True):

@@ -1,6 +1,6 @@
 """The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from rnnscan.engine.fission.program import (
     needed,
     nominal_size,
     outputs_of,
+    values_of,
 )
 
 
@@ -113,6 +114,26 @@ class Chunk:
         """Bring values of each step, stacked."""
         self.varying.update(varying)
 
+    def make_again(self, values: Collection[Value], after: Any) -> None:
+        """Make stacks again where they are read from now on, so that they do not lie in memory until then.
+
+        Args:
+            values: the values.
+            after: a result that comes before. Without it, XLA would merge both.
+        """
+        known = {
+            value
+            for equation in self._equations
+            if equation.outputs[0] in values
+            for value in values_of(equation.inputs)
+        }
+        held = [value for value in self.varying if value in known and value not in values]
+        if held:
+            stacks = lax.optimization_barrier(([self.read(value) for value in held], after))[0]
+            self.varying.update(zip(held, stacks, strict=True))
+        for value in values:
+            self.varying.pop(value, None)
+
     def varies(self, atom: Atom) -> bool:
         """Whether a value differs from step to step."""
         return isinstance(atom, Value) and atom in self._varies
@@ -138,7 +159,10 @@ class Chunk:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
         if equation is not None and equation.primitive.name == "reduce_sum" and not self.sums_products(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
-            return jnp.sum(self.read(equation.inputs[0]), axis=(0, *(axis + 1 for axis in equation.params["axes"])))
+            operand = self.read(equation.inputs[0])
+            if heuristics().holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
+                operand = lax.optimization_barrier(operand)
+            return jnp.sum(operand, axis=(0, *(axis + 1 for axis in equation.params["axes"])))
         if equation is not None and passes_sums(equation, self.varies):
             is_sum = sums_its_operands(equation)
             operands = (self.sum(own) if is_sum or self.varies(own) else self.read(own) for own in equation.inputs)
@@ -178,6 +202,9 @@ class Chunk:
         in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, made))
         operands = [self.read(value) for value in known]
         results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
+        if heuristics().holds_stacks:  # Else XLA concatenates once for each product that reads the result.
+            joined = {o for e in equations if e.primitive.name == "concatenate" for o in e.outputs}
+            results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(made, results, strict=True)]
         self.varying.update(zip(made, results, strict=True))
 
 

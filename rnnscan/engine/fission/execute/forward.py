@@ -1,6 +1,6 @@
 """The forward pass: chunk by chunk, batched work at once and each loop with the smallest body."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
+from rnnscan.engine.fission.execute.offload import to_host
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.plan import ScanPlan
 
@@ -89,7 +90,10 @@ def run_and_save(
     """The final carry, ys, and the values that the backward pass needs."""
     step = plan.step
     with plan.choosing():
-        final, made, starts = _run(plan, plan.forward(save=True), constants, carry, xs, plan.recomputed_carries)
+        offloaded = frozenset(step.y_size + index for index in plan.offloaded)
+        final, made, starts = _run(
+            plan, plan.forward(save=True), constants, carry, xs, plan.recomputed_carries, offloaded=offloaded
+        )
     ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
     saved = Saved(
         constants=list(constants),
@@ -114,6 +118,7 @@ def _run(
     *,
     counting: bool = False,
     known: Mapping[int, Any] | None = None,
+    offloaded: Collection[int] = (),
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Run all chunks.
 
@@ -126,6 +131,7 @@ def _run(
         starting: the carry leaves to return at the beginning of each whole chunk.
         counting: return the work of Newton's method too, after the stacked outputs.
         known: carry leaf -> the carry before each step, for `run_along`.
+        offloaded: the stacked outputs that go to host memory, chunk by chunk.
 
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
@@ -140,9 +146,9 @@ def _run(
         if counting:
             begins = jnp.arange(steps) == 0
             made += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
-        return new_carry, made, [carry[i] for i in starting]
+        return new_carry, to_host(made, offloaded), [carry[i] for i in starting]
 
-    if not starting and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None:
+    if not starting and not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None:
         return run_chunk(list(carry), stacks, [], plan.length)
     chunks = Chunks(plan.length, plan.chunk, from_end=plan.reverse)
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.

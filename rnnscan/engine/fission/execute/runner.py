@@ -11,7 +11,9 @@ from jax import lax
 from rnnscan.engine.fission.analysis.split import Loop, Split
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
+from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
+from rnnscan.engine.fission.execute.stacks import operands_of_products, parts_of_stacks
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 from rnnscan.engine.newton.find import Solved
@@ -60,7 +62,7 @@ class Runner:
         for loop in split.loops:
             if loop.solved is not None:
                 self._solve(loop, loop.solved, chunk, new_carry)
-            elif loop.associative:
+            elif loop.associative is not None:
                 self._run_associatively(loop, chunk, new_carry)
             else:
                 self._run_loop(loop, chunk, new_carry, new_sums)
@@ -119,8 +121,10 @@ class Runner:
     def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
         given = {value: chunk.varying.get(value) for value in loop.to_body}
         parts = {value: part for value, part in given.items() if isinstance(part, StackPart)}
+        parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
+        made = [value for value in loop.from_body if value not in parts_of]
         (its_carry, its_sums), from_body = lax.scan(
-            partial(self._step, loop, parts),
+            partial(self._step, loop, parts, made),
             ([carry[position] for position in loop.carry], [sums[position] for position in self._accumulated(loop)]),
             (
                 jnp.arange(chunk.steps) if parts else None,
@@ -134,15 +138,23 @@ class Runner:
             carry[position] = leaf
         for position, total in zip(self._accumulated(loop), its_sums, strict=True):
             sums[position] = total
-        chunk.add(dict(zip(loop.from_body, from_body, strict=True)))
+        stacks = dict(zip(made, from_body, strict=True))
+
+        def stack(value: Value) -> Any:
+            if value not in stacks:
+                whole, part_of = parts_of[value]
+                stacks[value] = part_of(stack(whole))
+            return stacks[value]
+
+        chunk.add({value: stack(value) for value in loop.from_body})
+        chunk.make_again(loop.repeated, after=its_carry)
 
     def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         (position,) = loop.carry
         leaf, new_leaf = self.split.program.carry[position], self.split.program.new_carry[position]
         assert loop.cycle is not None
-        before, carry[position] = associative_scan(
-            loop.cycle, leaf, new_leaf, chunk, carry[position], reverse=self.reverse
-        )
+        scan = associative_scan if loop.associative == "linear" else clipped_scan
+        before, carry[position] = scan(loop.cycle, leaf, new_leaf, chunk, carry[position], reverse=self.reverse)
         chunk.add({leaf: before})
 
     def _solve(self, loop: Loop, solved: Solved, chunk: Chunk, carry: list[Any]) -> None:
@@ -160,6 +172,7 @@ class Runner:
         self,
         loop: Loop,
         parts: Mapping[Value, StackPart],
+        made: Sequence[Value],
         state: tuple[list[Any], list[Any]],
         given: tuple[Any, Sequence[Any]],
     ) -> Any:
@@ -171,9 +184,15 @@ class Runner:
             **{value: part.at(step) for value, part in parts.items()},
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
-        evaluate(loop.body, values)
+        held = operands_of_products(loop).intersection(made) if heuristics().holds_stacks else ()
+        for equation in loop.body:
+            evaluate([equation], values)
+            # XLA would make it once more for the stack of all unrolled steps, in one large kernel.
+            values.update(
+                (value, lax.optimization_barrier(values[value])) for value in equation.outputs if value in held
+            )
         new_carry = [read(program.new_carry[position], values) for position in loop.carry]
-        return (new_carry, self._added_in_loop(loop, sums, values)), [values[value] for value in loop.from_body]
+        return (new_carry, self._added_in_loop(loop, sums, values)), [values[value] for value in made]
 
     def _added_in_loop(self, loop: Loop, sums: Sequence[Any], values: Mapping[Value, Any]) -> list[Any]:
         varying, made, accumulated = {}, dict[Atom, Any](), self._accumulated(loop)

@@ -5,11 +5,14 @@ from dataclasses import replace
 import jax
 from jax import lax
 
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import Atom, Equation, Program, Value, determined
 
 
 def store_transposed(program: Program) -> Program:
     """Compute `x @ w.T`, the cotangent of `x @ w`, from an invariant transposed copy of `w`."""
+    if not heuristics().transpose_weights:
+        return program
     fixed = determined(program.equations, program.invariant)
     copies: dict[Atom, Value] = {}
     equations: list[Equation] = []
