@@ -103,6 +103,14 @@ def test_the_loop_and_the_chunks_give_the_same_values_and_gradients(name, option
     assert_equal(*both(case.cell, arguments, **options))
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("name", variants(["RetNet", "MLSTM", "GLA"], ["MLSTM"]))
+def test_rounds_give_the_values_and_gradients_of_loops(name):
+    with using(replace(SMALL, linear="associative")):
+        case, arguments = arguments_of(name)
+        assert_equal(*both(case.cell, arguments, seq_lengths=LENGTHS, reset=RESET, reverse=True))
+
+
 def linear_attention(params, state, x):
     """Decays between 0.5 and 0.9999, a reset to zero among them."""
     query, key, value, decay = x

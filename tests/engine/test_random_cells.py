@@ -11,7 +11,7 @@ from fuzz.random_cells import FEATURES
 
 
 # The fewest seeds in which every feature occurs.
-FEW = (138, 153, 224, 32, 285, 30, 233, 123, 68, 170, 239, 45, 44, 251, 257, 25)
+FEW = (237, 138, 52, 76, 32, 156, 166, 233, 23, 30, 27, 51, 214, 22, 100, 251, 63)
 CELLS_OF_A_TEST = 10
 
 

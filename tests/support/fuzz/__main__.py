@@ -21,6 +21,9 @@ CELLS_BETWEEN_CLEARING = 200
 def main(
     start: Annotated[int, typer.Option(help="The first seed.")] = 0,
     count: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 1_000,
+    platform: Annotated[
+        list[str] | None, typer.Option(help="Whose choices the engine makes; may be repeated. None: as drawn.")
+    ] = None,
     show: Annotated[bool, typer.Option(help="Show each cell, and where each failure comes from.")] = False,
 ) -> None:
     """Run random cells by the fission engine and plainly; show which seeds differ, and what the cells had."""
@@ -31,7 +34,7 @@ def main(
         if show:
             _show(seed)
         try:
-            counts.update(check(seed))
+            counts.update(check(seed, platform or ()))
         except UnequalError as error:
             failed.append(seed)
             tqdm.write(str(error))

@@ -96,6 +96,21 @@ class _Linear(Carry, name="linear, or not"):
         return _linear(draw, carry, free=False)
 
 
+class _Clipped(Carry, name="shifted and clipped"):
+    def next(self, draw, carry):
+        width = carry.shape[1]
+        free = draw.chance(0.5)
+        shifted = carry + jnp.tanh(draw.value(width, free=free))
+        low, high = (jnp.tanh(draw.value(width, free=free)) for _ in range(2))
+        ways = [
+            lambda: jnp.maximum(shifted, low),
+            lambda: jnp.minimum(high, shifted),
+            lambda: jnp.minimum(jnp.maximum(shifted, low), high),
+            lambda: jnp.maximum(jnp.where(low > high, shifted, high), low),
+        ]
+        return draw.pick(ways)()
+
+
 class _LinearProduct(Carry, name="linear, by a matrix"):
     def next(self, draw, carry):
         width = carry.shape[1]

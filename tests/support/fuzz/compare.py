@@ -1,6 +1,6 @@
 """A random cell run by the fission engine and plainly: values, final carries and all gradients must be the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ TOLERANCE, TOLERANCE_WITH_FLOAT32 = 1e-9, 1e-4
 LARGEST = 1e6
 PLAIN = {"engine": "lax", "memory": None}
 # What is compiled runs once, so it should compile quickly: this needs a quarter less time, on few cores.
-COMPILER_OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1}
+COMPILER_OPTIONS = {"xla_cpu_parallel_codegen_split_count": 1, "xla_backend_optimization_level": 0}
 # One cell in so many is also run by a loop in Python.
 LOOP_EVERY = 10
 
@@ -32,8 +32,12 @@ class UnequalError(AssertionError):
     """The fission engine gives another result."""
 
 
-def check(seed: int) -> frozenset[str]:
+def check(seed: int, platforms: Collection[str] = ()) -> frozenset[str]:
     """Compare for one seed.
+
+    Args:
+        seed: the seed.
+        platforms: whose choices the engine makes, one after the other; none: those that the seed draws.
 
     Returns:
         The features of its cell.
@@ -45,7 +49,7 @@ def check(seed: int) -> frozenset[str]:
     with jax.enable_x64(True):
         try:
             comparison = Comparison(Case.of(seed))
-            comparison.check()
+            comparison.check(platforms)
             return comparison.features
         except NotImplementedError:
             raise
@@ -53,6 +57,7 @@ def check(seed: int) -> frozenset[str]:
             raise UnequalError(
                 f"seed {seed}: {type(error).__name__}: {error}\n"
                 f"Replay it: PYTHONPATH=tests:tests/support python -m fuzz --start {seed} --count 1 --show"
+                + "".join(f" --platform {platform}" for platform in platforms)
             ) from error
 
 
@@ -77,17 +82,18 @@ class Comparison:
         some = {"gradient in some arguments"} if len(self._wanted) < len(self.case.arguments) else set()
         return self.case.features | {f"loss of {self._kind_of_loss}"} | some
 
-    def check(self) -> None:
+    def check(self, platforms: Collection[str] = ()) -> None:
         case = self.case
         expected = self.results_and_gradients(self.by_scan(PLAIN, inner=PLAIN))
         for leaf in jax.tree.leaves(expected):
             if _is_inexact(leaf):
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
         fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
-        with using(BACKENDS[case.backend]):
-            results = self.results_and_gradients(self.by_scan(fission, inner=None))
-        self._assert_close(results, expected, "fission")
-        if case.seed % LOOP_EVERY == 0:
+        for platform in platforms or (case.backend,):
+            with using(BACKENDS[platform]):
+                results = self.results_and_gradients(self.by_scan(fission, inner=None))
+            self._assert_close(results, expected, f"fission, with the choices of a {platform}")
+        if not platforms and case.seed % LOOP_EVERY == 0:
             self._assert_close(self.results_and_gradients(self.by_loop(), jit=False), expected, "the loop")
 
     def by_scan(self, options: dict[str, Any], *, inner: dict[str, Any] | None) -> Run:
