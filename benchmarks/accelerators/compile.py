@@ -74,7 +74,8 @@ def _figures(
             found = str(error).splitlines()[0]
         else:
             seconds = time.perf_counter() - begin
-            temporary = compiled.memory_analysis().temp_size_in_bytes
-            found = figures_of(compiled.as_text(), temporary, seconds, platform)
+            memory = compiled.memory_analysis()
+            temporary, host = memory.temp_size_in_bytes, memory.host_temp_size_in_bytes
+            found = figures_of(compiled.as_text(), temporary, seconds, platform, host=host)
         cache.put(digest, found)
     return found

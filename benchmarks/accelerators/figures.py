@@ -32,6 +32,7 @@ class Figures:
         compile_seconds: the time to trace, lower and compile.
         modelled: the modelled seconds, the least and the most; None on a TPU.
         operations: the operations that cost most.
+        host: peak temporary bytes in the host's memory.
     """
 
     cost: int
@@ -40,15 +41,16 @@ class Figures:
     compile_seconds: float
     modelled: tuple[float, float] | None
     operations: tuple[Operation, ...]
+    host: int = 0
 
 
-def figures_of(text: str, temporary: int, compile_seconds: float, platform: Platform) -> Figures:
+def figures_of(text: str, temporary: int, compile_seconds: float, platform: Platform, *, host: int = 0) -> Figures:
     """Read figures off the text of a compiled program."""
     program = Program.parse(text)
     cost, loops = program.cost(launches if platform == "gpu" else cycles)
     modelled = modelled_seconds(program, H200) if platform == "gpu" else None
     operations = tuple(islice(_dearest(program, platform), 12))
-    return Figures(cost, loops_in_words(loops), temporary, compile_seconds, modelled, operations)
+    return Figures(cost, loops_in_words(loops), temporary, compile_seconds, modelled, operations, host)
 
 
 def _dearest(program: Program, platform: Platform) -> Iterator[Operation]:

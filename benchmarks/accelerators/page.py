@@ -6,7 +6,7 @@ from benchmarks.accelerators.bars import OWN, bars, over_plain, over_the_cheaper
 from benchmarks.accelerators.figures import Figures
 from benchmarks.accelerators.tables import NOT_COMPILED, Tables
 from benchmarks.accelerators.target import TITLES, UNITS, Platform
-from benchmarks.accelerators.workloads import ALL
+from benchmarks.accelerators.workloads import ALL, offloaded_bytes
 from benchmarks.bars import Bar
 from benchmarks.table import BAR_HEADINGS, bar_rows, markdown_table
 from rnnscan._byte_sizes import readable_bytes
@@ -20,6 +20,7 @@ DESCRIPTIONS = {
     "associative-scan": "linear cells by hand: `lax.associative_scan` over all steps",
     "rnnscan": "`rs.scan` with `Memory()`: every name is kept",
     "rnnscan-all": '`rs.scan` with `Memory(recompute="all")`: no name is kept',
+    "rnnscan-offload": "`rs.scan` with `Memory(offload=...)`: every name is kept in host memory",
     "rnnscan-newton": "`rs.scan` with `parallel=Newton(max_iterations=5)`, of which each chunk takes all 5",
 }
 
@@ -53,6 +54,10 @@ READING = {
 - Products of float32 run in bfloat16 by JAX's default precision on a TPU.
 - Temporary bytes are those in HBM. Small workloads fit into VMEM, and then need none.""",
 }
+
+OFFLOADING = """\
+`Memory(offload=...)` with all names, in temporary bytes of a training step. "Reported" is what `rs.memory_report` says
+before anything is compiled. The values of a chunk of steps move at once."""
 
 MODEL = """\
 ### Modelled time
@@ -106,6 +111,7 @@ def _platform_parts(platform: Platform, tables: Tables) -> Iterator[str]:
     yield _cost_table(forward, platform, best=False)
     yield "### Temporary bytes of a training step"
     yield _table(trained, _bytes)
+    yield from _offloading_parts(trained)
     if platform == "gpu":
         yield MODEL
         yield _table(trained, _milliseconds)
@@ -173,6 +179,20 @@ def _milliseconds(one: Figures, plain: Figures) -> str:
     assert one.modelled is not None
     low, high = (1000 * seconds for seconds in one.modelled)
     return f"{low:.3g} to {high:.3g}"
+
+
+def _offloading_parts(trained: Mapping[str, Mapping[str, Figures]]) -> Iterator[str]:
+    found = {name: rows for name, rows in trained.items() if {"rnnscan", "rnnscan-offload"} <= rows.keys()}
+    if not found:
+        return
+    yield "### Offloading"
+    yield OFFLOADING
+    lines = []
+    for name, rows in found.items():
+        kept, moved = rows["rnnscan"], rows["rnnscan-offload"]
+        sizes = (offloaded_bytes(name), moved.host, kept.temporary, moved.temporary)
+        lines.append((f"`{name}`", *map(readable_bytes, sizes)))
+    yield markdown_table(("workload", "host, reported", "host", "device, `rnnscan`", "device, offloaded"), lines)
 
 
 def _measured_parts(tables: Tables) -> Iterator[str]:

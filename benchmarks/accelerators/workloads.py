@@ -10,7 +10,7 @@ from jax import Array
 
 import rnnscan as rs
 from benchmarks.accelerators.associative import associative_lru, associative_rg_lru
-from benchmarks.rows import same_function_scans
+from benchmarks.rows import rnnscan_scan, same_function_scans
 from benchmarks.workloads import (
     LARGE,
     SMALL,
@@ -50,6 +50,10 @@ def _narrowed(workload: Workload) -> Workload:
     return replace(workload, title=f"{workload.title}, bfloat16", make_arguments=make_arguments)
 
 
+# Parameters, inputs and carry are float32.
+_MIXED: dict[str, Any] = {"dtype": jnp.bfloat16, "carry_dtype": jnp.float32}
+
+
 def _sized(shape: Shape, **sizes: int) -> Shape:
     return shape._replace(**sizes)
 
@@ -69,7 +73,12 @@ ALL: dict[str, Workload] = {
     "lstm-bf16": _narrowed(library_workload("lstm", LARGE)),
     "gru-bf16": _narrowed(library_workload("gru", LARGE)),
     "min-gru-bf16": _narrowed(WORKLOADS["min-gru"]),
+    "lstm-mixed": _of_cell("LSTM, bfloat16 products, float32 carry", rs.cells.LSTM(512, **_MIXED), LARGE),
+    "gru-mixed": _of_cell("GRU, bfloat16 products, float32 carry", rs.cells.GRU(512, **_MIXED), LARGE),
 }
+
+# The cells of the workloads that have a row with all names in host memory.
+OFFLOADED: dict[str, Any] = {"lstm-large": rs.cells.LSTM(LARGE.hidden), "gru-large": rs.cells.GRU(LARGE.hidden)}
 
 _ASSOCIATIVE: dict[str, Scan] = {"lru": associative_lru, "rg-lru": associative_rg_lru}
 
@@ -86,8 +95,10 @@ def scans(name: str) -> dict[str, Scan]:
     """The scans of a workload, by row. Plain is first."""
     workload = ALL[name]
     if workload.family != "other":
-        found = same_function_scans(workload, "auto")
-        return {row: found[row] for row in found if row != "rnnscan-lax"}
+        found = {row: scan for row, scan in same_function_scans(workload, "auto").items() if row != "rnnscan-lax"}
+        if name in OFFLOADED:
+            found["rnnscan-offload"] = rnnscan_scan(rs.Memory(offload=OFFLOADED[name].names), "auto")
+        return found
     found = {row: _scan_of(make()) for row, make in _OF_CELL.items()}
     if name in _ASSOCIATIVE:
         found["associative-scan"] = _ASSOCIATIVE[name]
@@ -97,6 +108,16 @@ def scans(name: str) -> dict[str, Scan]:
 def types(name: str) -> tuple[Any, ...]:
     """The types of a workload's arguments."""
     return jax.eval_shape(ALL[name].make_arguments, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def offloaded_bytes(name: str) -> int:
+    """The bytes that `rnnscan.memory_report` says are kept in host memory, of the row with all names there."""
+    cell, shape = OFFLOADED[name], ALL[name].shape
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), shape.features))
+    xs = jax.ShapeDtypeStruct((shape.time, shape.batch, shape.features), jnp.float32)
+    carry = jax.eval_shape(lambda: cell.initial_carry(jnp.zeros(xs.shape[1:])))
+    report = rs.memory_report(cell, params, carry, xs, memory=rs.Memory(offload=cell.names))
+    return report.training.offloaded_bytes
 
 
 def forward(name: str, scan: Scan) -> Callable[..., Array]:

@@ -88,19 +88,21 @@ class _Hoisted:
     def of(equations: Sequence[Equation], outputs: Sequence[Atom], constants: dict[Value, Any]) -> "_Hoisted":
         equations = needed(equations, outputs)
         # What follows from no array is a constant, which each step makes faster than it reads it.
-        fixed = determined(equations, constants) & depending(equations, constants)
+        # A cast to 16 bits stays in the loop, which adds up the gradient of what it casts. XLA moves it out.
+        kept = [equation for equation in equations if not _narrows(equation)]
+        fixed = determined(kept, constants) & depending(equations, constants)
         invariant, varying = partition(equations, fixed)
         values = dict(constants)
         evaluate(invariant, values)
         hoisted = _Hoisted([], outputs, values)
         hoisted._repeat(varying, fixed)
         wanted = {*inputs_of(hoisted.equations), *values_of(outputs)}
-        hoisted.values = {value: leaf for value, leaf in values.items() if value in wanted}
+        hoisted.values = {value: _widened(leaf) for value, leaf in values.items() if value in wanted}
         return hoisted
 
     def run(self, inputs: dict[Value, Any]) -> list[Any]:
         """The outputs of a step."""
-        values = {**self.values, **inputs}
+        values = {value: _narrowed(leaf, value.dtype) for value, leaf in self.values.items()} | inputs
         for value, rows in self.rows.items():
             values[value] = _with_gradient_of(*rows, values[value])
         evaluate(self.equations, values)
@@ -128,6 +130,24 @@ class _Hoisted:
         summing = lax.broadcasted_iota(jnp.int32, (_TILE, prod(shape) // wide.shape[1]), 0) == 0
         self.rows[value] = jnp.broadcast_to(wide, (_TILE, wide.shape[1])), summing.astype(wide.dtype)
         return value
+
+
+def _narrows(equation: Equation) -> bool:
+    """Whether an equation casts floats to 16 bits."""
+    dtypes = [equation.inputs[0].dtype, equation.outputs[0].dtype] if equation.inputs else []
+    floats = all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes)
+    is_cast = equation.primitive.name == "convert_element_type"
+    return is_cast and floats and jnp.promote_types(*dtypes) != dtypes[1]
+
+
+def _widened(leaf: Any) -> Any:
+    """An array that a loop reads, so that the gradients of all steps are added up in at least float32."""
+    dtype = jnp.result_type(leaf)
+    return leaf.astype(jnp.promote_types(dtype, jnp.float32)) if jnp.issubdtype(dtype, jnp.floating) else leaf
+
+
+def _narrowed(leaf: Any, dtype: Any) -> Any:
+    return leaf if jnp.result_type(leaf) == dtype else leaf.astype(dtype)
 
 
 def _is_repeated(equation: Equation, operand: Value) -> bool:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 from jax.sharding import NamedSharding, PartitionSpec
 
 import rnnscan as rs
@@ -66,6 +67,42 @@ def test_forward_mode_of_a_whole_step():
     with rs.tuned_for("tpu"):
         actual = jax.jit(lambda *given: jax.jvp(loss_of(cell), given, given))(*given)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+def equations_of(jaxpr):
+    """The equations of a program, those of its loops too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            if isinstance(value, core.Jaxpr | core.ClosedJaxpr):
+                yield from equations_of(getattr(value, "jaxpr", value))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("cell", variants([rs.cells.LSTM, rs.cells.GRU, rs.cells.MinGRU], [rs.cells.GRU]))
+def test_bfloat16_products_have_float32_carries_and_sums(cell, platform):
+    """Their gradients are those of plain autodiff on a CPU, to the rounding of bfloat16."""
+    cell = cell(4, dtype=jnp.bfloat16, carry_dtype=jnp.float32)
+    given = arguments_of(cell)
+
+    def gradient(**options):
+        def loss(params, xs):
+            return jnp.sum(rs.scan(cell, params, cell.initial_carry(xs[0]), xs, **options)[1].astype(jnp.float32) ** 2)
+
+        return jax.value_and_grad(loss, (0, 1))
+
+    expected = jax.jit(gradient(memory=None))(*given)
+    with rs.tuned_for(platform):
+        program = jax.make_jaxpr(gradient())(*given)
+        actual = jax.jit(gradient())(*given)
+    for found, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=0.02 * float(jnp.abs(wanted).max()))
+    products = [one for one in equations_of(program.jaxpr) if one.primitive.name == "dot_general"]
+    assert {one.outvars[0].aval.dtype for one in products} == {jnp.dtype(jnp.float32)}
+    assert any(var.aval.dtype == jnp.bfloat16 for one in products for var in one.invars)
+    loops = [one for one in equations_of(program.jaxpr) if one.primitive.name == "scan"]
+    carries = [var.aval.dtype for one in loops for var in one.outvars[: one.params["num_carry"]]]
+    assert jnp.dtype(jnp.bfloat16) not in carries
 
 
 def test_no_step_of_a_whole_loop_adds_up_rows():
