@@ -167,8 +167,7 @@ class _BackwardChunks:
         sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys), len(step.x) + len(step.kept)]
         kept, repeated, given, ct_ys = cut(stacks, sizes)
         befores, starts = cut(starts, [len(repeats)])
-        # `others` begins with x, and the kept values follow.
-        others = to_device(others, [len(self.plan.step.x) + index for index in self.plan.offloaded])
+        given = to_device(given, [len(step.x) + index for index in self.plan.offloaded])
         after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
         carry = dict(zip(self.plan.kept_carries, kept, strict=True))
         for (index, y), before in zip(repeats.items(), befores, strict=True):
