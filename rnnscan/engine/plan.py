@@ -16,6 +16,7 @@ from rnnscan.engine.matrix_state.stages import Found, find_stages, matrix_candid
 from rnnscan.engine.newton.find import Solved, check_loops
 from rnnscan.engine.prepare import Call
 from rnnscan.engine.route import Route, route
+from rnnscan.engine.units.lay_out import UnitCell
 from rnnscan.engine.whole_step import runs_whole
 from rnnscan.memory import Memory, kept_names
 
@@ -80,8 +81,8 @@ class Plan:
         """Whether the step runs whole though the fission engine could split it."""
         call = self.call
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
-        if not free or not self.choices.whole or self.state_chunk is not None:
-            return False
+        if not free or not self.choices.whole or self.state_chunk is not None or isinstance(call.cell, UnitCell):
+            return False  # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
         types = [*jax.tree.leaves(call.carry), *map(type_of_step, jax.tree.leaves(call.xs))]
         return runs_whole(self.step) and sharded_rows(types, self.constants) is None
 

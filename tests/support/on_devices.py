@@ -103,6 +103,7 @@ CASES = {
     "chain": lambda: of_net(rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS)))),
     "LSTM as on a GPU": lambda: of_cell(cells.LSTM(UNITS)),
     "MinGRU as on a GPU": lambda: of_cell(cells.MinGRU(UNITS)),
+    "LSTM as on a TPU": lambda: of_cell(cells.LSTM(UNITS)),
     "GLA in chunks": lambda: of_cell(cells.GLA(UNITS), padding="zero"),
     "ParaLSTM by Newton": lambda: of_cell(cells.ParaLSTM(UNITS), padding="zero", parallel=rs.Newton()),
     "parameters on no mesh": lambda: of_cell(cells.GRU(UNITS)),
@@ -113,6 +114,7 @@ CASES = {
 HEURISTICS = {
     "LSTM as on a GPU": heuristics.BACKENDS["gpu"],
     "MinGRU as on a GPU": heuristics.BACKENDS["gpu"],
+    "LSTM as on a TPU": heuristics.BACKENDS["tpu"],
     "GLA in chunks": replace(heuristics.BACKENDS["cpu"], least_state=2, state_chunk=2, longest_window=2),
 }
 
@@ -128,6 +130,7 @@ RULES = {
     "lengths": lambda: cells.LSTM(UNITS),
     "chain": lambda: rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS))),
     "LSTM as on a GPU": lambda: cells.LSTM(UNITS),
+    "LSTM as on a TPU": lambda: cells.LSTM(UNITS),
     "GLA in chunks": lambda: cells.GLA(UNITS),
     "ParaLSTM by Newton": lambda: cells.ParaLSTM(UNITS),
     "bidirectional": lambda: rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS)),
