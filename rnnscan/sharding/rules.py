@@ -1,16 +1,14 @@
 """rules(): the sharding of a cell's or net's parameters over a mesh."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
 from rnnscan._messages import describe, listing
 from rnnscan.engine.units.mesh import sharding_units
-from rnnscan.nets.base import Net
 
 
 def rules(
@@ -67,7 +65,7 @@ def rules(
     devices = 1 if model is None else mesh.shape[model]
     if devices > 1:
         _check_kinds(mesh)
-        _check_units(net, size, model, devices)
+        _check_units(net, model, devices)
     fixed = params if input_size is not None else _with_other_features(net, size, params)
 
     def spec(leaf: Any, other: Any) -> PartitionSpec:
@@ -117,28 +115,30 @@ def _check_kinds(mesh: Any) -> None:
         )
 
 
-def _check_units(net: Any, size: int, model: str | None, devices: int) -> None:
-    if not hasattr(net, "initial_carry"):
-        return
-    shape = (1, 1, size) if isinstance(net, Net) else (1, size)
-    carry = jax.eval_shape(net.initial_carry, jax.ShapeDtypeStruct(shape, jnp.float32))
-    for path, leaf in jax.tree.leaves_with_path(carry):
-        if len(leaf.shape) == 2 and leaf.shape[1] % devices:
-            raise ValueError(
-                f"sharding.rules: the {devices} devices of the axis {model!r} must divide the hidden units; got "
-                f"{leaf.shape[1]} units in carry{jax.tree_util.keystr(path)}. Change the units or the mesh."
-            )
+def _check_units(net: Any, model: str | None, devices: int) -> None:
+    for cell in _cells(net):
+        for units in (getattr(cell, "hidden_size", 0), getattr(cell, "output_size", 0)):
+            if units % devices:
+                raise ValueError(
+                    f"sharding.rules: the {devices} devices of the axis {model!r} must divide the hidden units; got "
+                    f"{units} units in {cell!r}. Change the units or the mesh."
+                )
+
+
+def _cells(net: Any) -> Iterator[Any]:
+    """The cells of a net that have no cells inside."""
+    inner = [*getattr(net, "nets", ()), *getattr(net, "cells", ())]
+    fields = [getattr(net, name, None) for name in ("cell", "forward", "backward")]
+    inner += [field for field in fields if hasattr(field, "init")]
+    for part in inner:
+        yield from _cells(part)
+    if not inner:
+        yield net
 
 
 def _features(net: Any) -> int:
     """A number of features that a net takes: that of the units of its first cell."""
-    for field in ("nets", "cells"):
-        if getattr(net, field, ()):
-            return _features(getattr(net, field)[0])
-    for field in ("cell", "forward"):
-        if hasattr(getattr(net, field, None), "init"):
-            return _features(getattr(net, field))
-    return int(getattr(net, "output_size", 1))
+    return int(getattr(next(_cells(net)), "output_size", 1))
 
 
 def _with_other_features(net: Any, size: int, params: Any) -> Any:
