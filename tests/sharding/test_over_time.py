@@ -16,10 +16,10 @@ import rnnscan as rs
 from rnnscan import cells
 
 
-# A complex state, in both kinds of rows and the other direction.
-QUICK = ["LRU, reverse, rows"]
+# Both kinds of rows, in the other direction. A complex state takes twice as long to compile.
+QUICK = ["MinGRU, reverse, rows"]
 SLOW = [
-    *("MinGRU", "MinGRU, reverse", "MinGRU, rows", "MinLSTM, rows", "LRU", "RGLRU", "SRU, rows", "S6", "GLA"),
+    *("MinGRU", "MinGRU, reverse", "LRU, reverse, rows", "MinLSTM, rows", "LRU", "RGLRU", "SRU, rows", "S6", "GLA"),
     "RetNet, rows",
 ]
 
