@@ -29,6 +29,7 @@ from rnnscan.engine.fission.program import (
     evaluate,
     inputs_of,
     needed,
+    outputs_of,
     partition,
     read,
     values_of,
@@ -87,13 +88,15 @@ class _Hoisted:
     @staticmethod
     def of(equations: Sequence[Equation], outputs: Sequence[Atom], constants: dict[Value, Any]) -> "_Hoisted":
         equations = needed(equations, outputs)
-        # What follows from no array is a constant, which each step makes faster than it reads it.
         # A cast to 16 bits stays in the loop, which adds up the gradient of what it casts. XLA moves it out.
         kept = [equation for equation in equations if not _narrows(equation)]
-        fixed = determined(kept, constants) & depending(equations, constants)
+        made = determined(kept, constants)
+        # What follows from no array is a constant, which each step makes faster than it reads it.
+        fixed = made & depending(equations, constants)
         invariant, varying = partition(equations, fixed)
         values = dict(constants)
-        evaluate(invariant, values)
+        evaluate(needed([e for e in equations if made.issuperset(e.outputs)], outputs_of(invariant)), values)
+        values = {value: leaf for value, leaf in values.items() if value in fixed or value in constants}
         hoisted = _Hoisted([], outputs, values)
         hoisted._repeat(varying, fixed)
         wanted = {*inputs_of(hoisted.equations), *values_of(outputs)}

@@ -60,6 +60,27 @@ def test_a_whole_step_has_the_gradients_of_plain_autodiff(name, memory):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), actual, expected)
 
 
+@pytest.mark.usefixtures("x64")
+def test_invariant_work_that_reads_a_constant_of_the_step_runs_before_the_loop():
+    random = np.random.default_rng(0)
+    params = {"scores": random.normal(size=(9, 4)), "table": random.normal(size=(9, 4, 4)), "u": np.eye(4) / 2}
+    params, xs = jax.tree.map(jnp.asarray, (params, random.normal(size=(5, 9, 4))))
+
+    def cell(params, carry, x):
+        chosen = params["table"][jnp.arange(9), jnp.argmax(params["scores"], 1)]
+        hidden = jnp.tanh(carry @ params["u"] + chosen + x)
+        return hidden, hidden
+
+    def gradient(memory):
+        loss = lambda params: jnp.sum(rs.scan(cell, params, jnp.zeros((9, 4)), xs, memory=memory)[1] ** 2)  # noqa: E731
+        return jax.jit(jax.grad(loss))(params)
+
+    expected = gradient(None)
+    with rs.tuned_for("tpu"):
+        assert rs.explain(cell, params, jnp.zeros((9, 4)), xs).reason == "on a TPU this step runs whole in one loop"
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), gradient(rs.Memory()), expected)
+
+
 def test_forward_mode_of_a_whole_step():
     cell = CELLS["gru"]
     given = arguments_of(cell)
