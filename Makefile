@@ -6,7 +6,8 @@
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
-# make test-pages: the code of pages and docstrings, the notebooks, the site, the example, runs that are killed.
+# make test-pages: the code of pages and docstrings, the notebooks, the site, the example, runs that are killed,
+# scans on several devices.
 # .ci/run runs these three.
 # make test-all: all of them and the slow tests too, with every Python. make coverage: the lines that make test runs.
 
@@ -36,7 +37,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist wor
 # What starts processes or runs as long as a program does; docstrings, whose code is that of the reference; what needs
 # onnx, which `make test` does not install.
 PAGES := rnnscan tests/docs tests/notebooks tests/examples tests/train/test_kills.py tests/cli/test_processes.py \
-    tests/export/test_processes.py tests/export/onnx tests/insight/test_plan_on_meshes.py
+    tests/export/test_processes.py tests/export/onnx tests/insight/test_plan_on_meshes.py tests/test_mesh.py \
+    $(addprefix tests/sharding/test_,units.py every_cell.py over_time.py pipeline.py)
 WITHOUT_PAGES := tests $(addprefix --ignore=,$(PAGES))
 # The tests that call each public function with the run-time type checks. The checks take a fifth of the tests' time.
 TYPED_TESTS := $(shell grep -rl 'pytest.mark.typed' tests --include='test_*.py')

@@ -86,6 +86,7 @@ def test_forward_mode_equals_reverse_mode_and_runs_no_steps_one_by_one(monkeypat
     assert not ran_step_by_step
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 def test_windows_of_truncated_backpropagation_are_those_of_the_loop():
     arguments = arguments_of("one leaf", steps=12)
