@@ -1,19 +1,15 @@
 """Scans and nets with the batch spread over devices: results, gradients, and what the devices send to each other."""
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
 from math import prod
-from pathlib import Path
 
 import pytest
+
+from programs import quick_or_slow, report_of
 
 
 MODES = ["explicit", "auto", "shard_map"]
 MEMORIES = ["all names", "recompute all", "segments", "plain autodiff"]
-# What `make test` runs of each mode; the rest is slow. Each is compiled for one device and for eight.
+# What `make test-pages` runs of each mode; the rest is slow. Each is compiled for one device and for eight.
 QUICK = {
     "explicit": {
         "bidirectional": ["all names"],
@@ -47,25 +43,12 @@ def variants(asked):
     return [(mode, f"{case}, {memory}") for mode in asked for case, chosen in asked[mode].items() for memory in chosen]
 
 
-@cache
 def found(quick):
     """What one process finds for all variants that are asked for."""
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    asked = json.dumps(QUICK if quick else SLOW)
-    command = [sys.executable, str(root / "tests" / "support" / "on_devices.py"), asked]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return report_of("on_devices.py", QUICK if quick else SLOW)
 
 
-each = pytest.mark.parametrize(
-    ("mode", "variant", "quick"),
-    [
-        *((mode, variant, True) for mode, variant in variants(QUICK)),
-        *(pytest.param(mode, variant, False, marks=pytest.mark.slow) for mode, variant in variants(SLOW)),
-    ],
-)
+each = pytest.mark.parametrize(("mode", "variant", "quick"), quick_or_slow(variants(QUICK), variants(SLOW)))
 
 
 @each

@@ -1,18 +1,12 @@
 """Chains whose layers lie on different devices, in a wavefront over chunks."""
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 import rnnscan as rs
+from programs import quick_or_slow, report_of
 from rnnscan import cells
 
 
@@ -24,21 +18,11 @@ SLOW = [
 ]
 
 
-@cache
 def found(quick):
-    root = Path(__file__).parents[2]
-    asked = json.dumps(QUICK if quick else SLOW)
-    command = [sys.executable, str(root / "tests" / "support" / "pipelined.py"), asked]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return report_of("pipelined.py", QUICK if quick else SLOW)
 
 
-@pytest.mark.parametrize(
-    ("case", "quick"),
-    [*((case, True) for case in QUICK), *(pytest.param(case, False, marks=pytest.mark.slow) for case in SLOW)],
-)
+@pytest.mark.parametrize(("case", "quick"), quick_or_slow(QUICK, SLOW))
 def test_it_equals_the_plain_chain_in_chunks_and_3_rounds_forward_and_backward(case, quick):
     result = found(quick)[case]
     assert result["difference"] < 1e-5

@@ -1,17 +1,12 @@
 """Hidden units that devices share: results, gradients, and what the loops send between devices."""
 
-import json
-import os
-import subprocess
-import sys
-from functools import cache
-from pathlib import Path
-
 import pytest
+
+from programs import quick_or_slow, report_of
 
 
 MEMORIES = ["all names", "recompute all", "segments"]
-# What `make test` runs: gates that the devices do not divide, no recurrent product, and a step that would run whole.
+# What `make test-pages` runs: gates that the devices do not divide, no recurrent product, and a step that would run whole.
 QUICK = {
     "units 2x4": {"GRU": ["recompute all"], "MinGRU": ["all names"]},
     "units 1x8": {"LSTM as on a TPU": ["all names"]},
@@ -29,30 +24,16 @@ SLOW = {
 PRODUCTS = {"stack": 3, "bidirectional": 2, "chain": 2, "MinGRU": 0}
 
 
-@cache
 def found(mesh, quick):
     """What one process finds for all variants on a mesh."""
-    root = Path(__file__).parents[2]
-    asked = QUICK if quick else {mesh: SLOW[mesh]}
-    command = [sys.executable, str(root / "tests" / "support" / "on_devices.py"), json.dumps(asked)]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False
-    )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return report_of("on_devices.py", QUICK if quick else {mesh: SLOW[mesh]})
 
 
 def variants(asked):
     return [(mesh, case, memory) for mesh in asked for case, chosen in asked[mesh].items() for memory in chosen]
 
 
-each = pytest.mark.parametrize(
-    ("mesh", "case", "memory", "quick"),
-    [
-        *((*variant, True) for variant in variants(QUICK)),
-        *(pytest.param(*variant, False, marks=pytest.mark.slow) for variant in variants(SLOW)),
-    ],
-)
+each = pytest.mark.parametrize(("mesh", "case", "memory", "quick"), quick_or_slow(variants(QUICK), variants(SLOW)))
 
 
 def of_variant(mesh, case, memory, quick):
