@@ -6,7 +6,8 @@ from programs import quick_or_slow, report_of
 
 
 MEMORIES = ["all names", "recompute all", "segments"]
-# What `make test-pages` runs: gates that the devices do not divide, no recurrent product, and a step that would run whole.
+# What `make test-pages` runs: gates that the devices do not divide, no recurrent product,
+# and a step that would run whole.
 QUICK = {
     "units 2x4": {"GRU": ["recompute all"], "MinGRU": ["all names"]},
     "units 1x8": {"LSTM as on a TPU": ["all names"]},
