@@ -126,8 +126,9 @@ def test_bfloat16_products_have_float32_carries_and_sums(cell, platform):
     assert all(aval.dtype != jnp.bfloat16 or aval.shape[:1] == (length,) for aval, length in results)
 
 
-def test_no_step_of_a_whole_loop_adds_up_rows():
-    cell = CELLS["lstm"]
+@pytest.mark.parametrize("dtypes", [{}, {"dtype": jnp.bfloat16, "carry_dtype": jnp.float32}], ids=["float32", "mixed"])
+def test_no_step_of_a_whole_loop_adds_up_rows(dtypes):
+    cell = rs.cells.GRU(4, **dtypes)
 
     def reductions(**options):
         program = jax.make_jaxpr(jax.grad(loss_of(cell, **options)))(*arguments_of(cell))
@@ -137,6 +138,19 @@ def test_no_step_of_a_whole_loop_adds_up_rows():
     assert reductions(engine="lax") > 0
     with rs.tuned_for("tpu"):
         assert reductions() == 0
+
+
+def test_products_of_inputs_run_once_for_each_segment_of_a_whole_step():
+    cell = CELLS["lstm"]
+
+    def products(memory):
+        program = jax.make_jaxpr(loss_of(cell, memory=memory))(*arguments_of(cell))
+        loops = [one for one in equations_of(program.jaxpr) if one.primitive.name == "scan"]
+        return str(loops[-1]).count("dot_general")  # The inner loop, where there are two.
+
+    with rs.tuned_for("tpu"):
+        assert products(rs.Memory()) == 2
+        assert products(rs.Memory(segment=7)) == 1
 
 
 def test_a_step_that_is_linear_or_has_one_row_is_split():
