@@ -123,8 +123,8 @@ RUNS = {
 }
 
 
-# Nothing is told of the others that these do not tell: a net of cells, an image, an own function, a net's windows.
-@pytest.mark.parametrize("name", variants(RUNS.keys(), ["a convolution", "a function that needs rows", "a net"]))
+# An image and an own function.
+@pytest.mark.parametrize("name", variants(RUNS.keys(), ["a convolution", "a function that needs rows"]))
 def test_a_carry_without_the_batch_axis_is_shared_by_the_rows(name):
     run, sizes = RUNS[name]
     random = np.random.default_rng(5)

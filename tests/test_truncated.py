@@ -139,26 +139,27 @@ def test_a_carry_of_another_batch_is_refused():
 NET = rs.chain(rs.layer(rs.cells.RNN(3)), rs.layer(rs.cells.RNN(4)))
 
 
+FORMS = {"chunks": (rs.truncated.by_chunk, {"size": 3}), "windows": (rs.truncated.by_window, {"every": 3, "back": 4})}
+
+
+@pytest.mark.parametrize(("form", "options"), variants(FORMS, ["windows"]))
 @pytest.mark.parametrize("carry", variants([None, "given"], ["given"]))
-def test_nets_are_truncated_as_the_stack_of_their_cells(carry):
+def test_nets_are_truncated_as_the_stack_of_their_cells(carry, form, options):
     cell = rs.stack(*[net.cell for net in NET.nets])
     params, initial, xs = Case(cell).arguments(length=7, batch=2)
     mask = jnp.arange(7)[:, None] < jnp.array([7, 4])
     reset = jnp.zeros((7, 2), bool).at[3, 0].set(True).at[2, 1].set(True)
-    for form, options in ((rs.truncated.by_chunk, {"size": 3}), (rs.truncated.by_window, {"every": 3, "back": 4})):
 
-        def of_net(params, given, xs, form=form, options=options):
-            params = {"net_0": params["layer_0"], "net_1": params["layer_1"]}
-            return form(NET, params, xs, given if carry else None, mask=mask, reset=reset, **options)
+    def of_net(params, given, xs):
+        params = {"net_0": params["layer_0"], "net_1": params["layer_1"]}
+        return form(NET, params, xs, given if carry else None, mask=mask, reset=reset, **options)
 
-        def of_cell(params, given, xs, form=form, options=options):
-            given = given if carry else jax.tree.map(jnp.zeros_like, given)
-            return form(cell, params, given, xs, mask=mask, reset=reset, **options)
+    def of_cell(params, given, xs):
+        given = given if carry else jax.tree.map(jnp.zeros_like, given)
+        return form(cell, params, given, xs, mask=mask, reset=reset, **options)
 
-        fast, slow = (
-            jax.jit(lambda *a, run=run: CASE.gradients(run, *a))(params, initial, xs) for run in (of_net, of_cell)
-        )
-        assert_trees_close(fast, slow)
+    gradients = lambda run: jax.jit(lambda *a: CASE.gradients(run, *a))(params, initial, xs)  # noqa: E731
+    assert_trees_close(gradients(of_net), gradients(of_cell))
 
 
 def test_by_window_stops_the_gradient_to_arrays_that_a_cell_holds():

@@ -336,7 +336,7 @@ def test_a_mechanism_shows_what_differs_from_the_default():
     assert set(shown.removeprefix("MultiHead(").removesuffix(")").split(", ")) == fields
 
 
-@pytest.mark.parametrize("name", variants(DECODERS.keys(), ["coverage", "multi-head"]))
+@pytest.mark.parametrize("name", variants(DECODERS.keys(), ["coverage"]))
 def test_parameters_start_from_the_key_and_the_carry_from_zeros(name):
     decoder = DECODERS[name]
     mechanism = replace(decoder.attention, param_dtype=jnp.float16)

@@ -14,8 +14,8 @@ from benchmarks.beyond.uses import USES
 from tiers import variants
 
 
-# A solver of linear systems, a matrix state with its chunkwise form, and a carry that changes in place.
-QUICK = ("kalman-filter", "gla", "kv-cache")
+# A matrix state with its chunkwise form, and a carry that changes in place.
+QUICK = ("gla", "kv-cache")
 
 
 @pytest.mark.usefixtures("x64")

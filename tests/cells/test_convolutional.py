@@ -30,9 +30,9 @@ LSTMS = {
 }
 
 
-# Each number of axes, and each option.
+# The most axes; each number of axes and each option is run by `make test-all`.
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("cell", "features"), variants(LSTMS, ["three axes", "strided valid"]))
+@pytest.mark.parametrize(("cell", "features"), variants(LSTMS, ["three axes"]))
 def test_values_and_gradients_are_those_of_keras(cell, features):
     assert keras.backend.backend() == "jax"
     case = Case(cell, features=features, rows_alone=False)

@@ -178,7 +178,7 @@ FORMS = {form: (case, PAPERS[form.split()[0]]) for form, case in EVERY.items()}
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("case", "paper"), variants(FORMS, ["GLA heads", "Mamba2 groups"]))
+@pytest.mark.parametrize(("case", "paper"), variants(FORMS, ["Mamba2 groups"]))
 def test_values_and_gradients_are_those_of_the_papers(case, paper):
     arguments = case.arguments(length=4)
     expected = jax.jit(lambda *a: case.gradients(lambda *a: paper(case.cell, *a), *a))(*arguments)

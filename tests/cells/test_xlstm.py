@@ -99,7 +99,7 @@ CASES = {
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("start", variants(["zero", "given"], ["given"]))
-@pytest.mark.parametrize(("case", "paper"), variants(CASES, ["sLSTM heads", "mLSTM exp"]))
+@pytest.mark.parametrize(("case", "paper"), variants(CASES, ["mLSTM exp"]))
 def test_values_and_gradients_are_those_of_the_equations_without_a_stabilizer(case, paper, start):
     params, carry, xs = case.arguments(length=4)
     # Some |n . q| are above the bound of 1 and some below it.

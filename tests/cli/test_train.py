@@ -277,6 +277,7 @@ def test_an_option_of_a_wrong_kind_is_refused(rnnscan: Command) -> None:
         assert options[0] in result.stderr
 
 
+@pytest.mark.slow  # test_placement.py trains on two devices too.
 def test_a_run_on_two_devices_is_that_of_one_and_is_resumed_on_another_mesh(
     rnnscan: Command, text_file: Path, tmp_path: Path
 ) -> None:

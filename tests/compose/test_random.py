@@ -63,7 +63,7 @@ def plain_gradients(cell):
     return gradients(cell, memory=None, engine="lax")
 
 
-@pytest.mark.parametrize("options", variants(AGAIN, ["recompute", "segments"]))
+@pytest.mark.parametrize("options", variants(AGAIN, ["segments"]))
 @pytest.mark.parametrize("cell", variants(RANDOM, ["stack"]))
 def test_what_is_computed_again_makes_the_same_choices(cell, options):
     assert_trees_close(gradients(cell, **options), plain_gradients(cell))

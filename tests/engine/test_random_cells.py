@@ -8,10 +8,11 @@ import pytest
 import rnnscan as rs
 from fuzz.compare import UnequalError, check, features
 from fuzz.random_cells import FEATURES
+from tiers import variants
 
 
-# The fewest seeds in which every feature occurs.
-FEW = (237, 138, 52, 76, 32, 156, 166, 233, 23, 30, 27, 51, 214, 22, 100, 251, 63)
+# The fewest seeds in which every feature occurs. The first ten have 118 of the 139.
+FEW = (156, 214, 233, 138, 52, 251, 27, 76, 32, 23, 166, 51, 237, 30, 63, 22, 100)
 CELLS_OF_A_TEST = 10
 
 
@@ -30,7 +31,7 @@ def assert_equal(seeds):
         raise refused
 
 
-@pytest.mark.parametrize("seed", FEW)
+@pytest.mark.parametrize("seed", variants(FEW, FEW[:10]))
 def test_random_cells_with_every_feature_equal_plain_autodiff(seed):
     assert_equal([seed])
 

@@ -53,7 +53,7 @@ REPORTED = {
 }
 
 
-@pytest.mark.parametrize(("name", "rows", "memory"), variants(REPORTED, ["nested, mask", "reversed, reset, segments"]))
+@pytest.mark.parametrize(("name", "rows", "memory"), variants(REPORTED, ["nested, mask"]))
 def test_a_net_is_reported_scan_by_scan(name, rows, memory):
     net = NETS[name]
     params, xs = shapes_of(net)

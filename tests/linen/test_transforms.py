@@ -157,7 +157,7 @@ MODELS = [
     # A transformation with parameters of their own and one with shared ones, a scope that is shared, and all at once.
     *variants(
         [VmapOverModels, ScanOverLayers, SharedCell, SharedInSetup, ShareScope, Nested, Larger],
-        [ScanOverLayers, ShareScope, Larger],
+        [ShareScope, Larger],
     ),
 ]
 

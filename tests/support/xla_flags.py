@@ -11,6 +11,7 @@ def flags(devices: int) -> str:
     chosen = [
         f"--xla_force_host_platform_device_count={devices}",
         "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
         "--xla_cpu_parallel_codegen_split_count=1",
     ]
     if version("jaxlib").startswith("0.10."):  # jax 0.11 knows it no more.

@@ -225,7 +225,7 @@ BACKENDS = {
         batch="costly",
         linear="loop",
         shortest_chunk=4,
-        # Two steps of Hamiltonian Monte Carlo make 2 MB: 1.03 of plain's time, and 1.13 by four steps.
+        # Two steps of Hamiltonian Monte Carlo make 2 MB: 0.61 MiB of temporary memory, 1.08 by four, in equal time.
         shortest_chunk_bytes=2 << 20,
         quick_chunk=8,
         longest_chunk=128,
