@@ -14,7 +14,7 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan.insight import kept_bytes
-from rnnscan.train import TrainConfig, make_mesh, window_loss
+from rnnscan.train import TrainConfig, join_processes, make_mesh, window_loss
 
 
 class CellKind(StrEnum):
@@ -61,6 +61,32 @@ Mesh: TypeAlias = Annotated[
         show_default="one device",
     ),
 ]
+
+Coordinator: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|auto",
+        help="Where the processes of a run meet: a free port of process 0. auto: where the cluster's environment says "
+        "(Slurm, Open MPI, Kubernetes).",
+        show_default="one process",
+    ),
+]
+Processes: TypeAlias = Annotated[int | None, typer.Option(help="Number of processes.", min=1)]
+ProcessId: TypeAlias = Annotated[int | None, typer.Option(help="Number of this process, from 0.", min=0)]
+
+
+def join(coordinator: str | None, processes: int | None, process_id: int | None) -> None:
+    """Join the processes of `--coordinator`, if it is given.
+
+    Raises:
+        ValueError: if an option is missing or out of range.
+    """
+    if coordinator is not None:
+        join_processes(None if coordinator == "auto" else coordinator, processes, process_id)
+    elif processes is not None or process_id is not None:
+        raise ValueError(
+            "train: --processes and --process-id need --coordinator; got none. Pass HOST:PORT of process 0, or auto."
+        )
 
 
 def parse_mesh(text: str) -> jax.sharding.Mesh:

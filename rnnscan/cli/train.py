@@ -1,8 +1,11 @@
 """`rnnscan train`: train a byte-level language model on text, and evaluate it."""
 
+import os
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,16 +17,20 @@ from rnnscan.cli import INTERRUPTED
 from rnnscan.cli.options import (
     Batch,
     Cell,
+    Coordinator,
     Embedding,
     Hidden,
     Layers,
     Mesh,
+    Processes,
+    ProcessId,
     Recompute,
     Seed,
     Segment,
     Window,
     config_of,
     count_kept_bytes,
+    join,
     option,
     parse_mesh,
     parse_recompute,
@@ -42,9 +49,11 @@ from rnnscan.train import (
     begin_language_model,
     begin_on_mesh,
     bits_per_byte,
+    make_mesh,
     read_text,
     train_language_model,
 )
+from rnnscan.train.processes import check_agreement, in_all, in_first, waiting_for_the_verdict
 from rnnscan.train.text import check_enough
 from rnnscan.train.text_run import begin_run, check_free, config_file, read_run
 
@@ -73,6 +82,9 @@ def train(
         int | None, option("checkpoint_every", "Updates between two checkpoints.", min=1)
     ] = None,
     mesh: Mesh = None,
+    coordinator: Coordinator = None,
+    processes: Processes = None,
+    process_id: ProcessId = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The run's directory.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -86,8 +98,13 @@ def train(
 
     --recompute and --segment choose what is kept in memory for the backward pass.
     The kept bytes are shown with those of plain autodiff.
+
+    Several processes train together with --coordinator, --processes and --process-id. All get the same other options.
     """
     with readable_errors():
+        join(coordinator, processes, process_id)
+
+    def checked() -> tuple[RunDirectory, TrainConfig, Text, jax.sharding.Mesh | None]:
         _check_choices(resume=resume, overwrite=overwrite, temperature=temperature, learning_rate=learning_rate)
         options = {
             "cell": None if cell is None else cell.value,
@@ -104,19 +121,22 @@ def train(
             "checkpoint_every": checkpoint_every,
         }
         run = RunDirectory(out, tensorboard=tensorboard)
-        devices = None if mesh is None else parse_mesh(mesh)
-        config, text, state = (
-            _resume(run, options, files or [], devices)
-            if resume
-            else _prepare(run, options, files or [], devices, overwrite=overwrite)
-        )
+        devices = _mesh_of_run(mesh)
+        if resume:
+            return run, *_read_resumed(run, options, files or []), devices
+        return run, *_prepare(run, options, files or [], devices, overwrite=overwrite), devices
+
+    with _ending_together(), readable_errors():
+        run, config, text, devices = in_all(checked)
+        _check_processes(config, text, devices, resume=resume, sample=sample, temperature=temperature)
+        state = _restore(run, config, devices) if resume else None
         # It traces the model, and so rejects unknown names.
         kept, kept_by_autodiff = (count_kept_bytes(config, memory) for memory in (config.memory, None))
         if not resume:
-            begin_run(run, config, files=_resolved(files or []), sha256=text.sha256)
-    console = Console(highlight=False)
+            in_first(lambda: begin_run(run, config, files=_resolved(files or []), sha256=text.sha256))
+    console = Console(highlight=False, quiet=jax.process_index() > 0)
     print_beginning(console, config, text, kept=kept, kept_by_autodiff=kept_by_autodiff)
-    with _stopping_early(run):
+    with _ending_together(), _stopping_early(run):
         if state is not None and int(state.step) == config.steps:
             console.print(f"Already finished at step {config.steps}; evaluating.")
         else:
@@ -132,6 +152,19 @@ def train(
 
 
 @contextmanager
+def _ending_together() -> Iterator[None]:
+    """End one of several processes at once after an error, because at exit it would wait for the others."""
+    try:
+        with waiting_for_the_verdict():
+            yield
+    except Exception as error:
+        if isinstance(error, typer.Exit) or jax.process_count() == 1:
+            raise
+        traceback.print_exc()
+        os._exit(1)
+
+
+@contextmanager
 def _stopping_early(run: RunDirectory) -> Iterator[None]:
     """After Ctrl-C or SIGTERM, show how to resume; for losses that are not finite, show only the error."""
     try:
@@ -140,7 +173,8 @@ def _stopping_early(run: RunDirectory) -> Iterator[None]:
         print_stopped(run)
         raise typer.Exit(INTERRUPTED) from None
     except Stopped:
-        print_stopped(run)
+        if not jax.process_index():
+            print_stopped(run)
         raise
     except FloatingPointError as error:
         print_error(error)
@@ -155,6 +189,21 @@ def _check_choices(*, resume: bool, overwrite: bool, temperature: float, learnin
             raise ValueError(f"train: --{name} must be above 0; got {value}.")
 
 
+def _mesh_of_run(mesh: str | None) -> jax.sharding.Mesh | None:
+    """The mesh of `--mesh`. Without it several processes share the text streams."""
+    if mesh is not None:
+        return parse_mesh(mesh)
+    return make_mesh({"data": jax.device_count()}) if jax.process_count() > 1 else None
+
+
+def _check_processes(config: TrainConfig, text: Text, mesh: jax.sharding.Mesh | None, **choices: Any) -> None:
+    """Reject processes that would train differently."""
+    options = {f"--{field.replace('_', '-')}": value for field, value in asdict(config).items()}
+    sizes = None if mesh is None else dict(mesh.shape)
+    choices = {f"--{name}": value for name, value in choices.items()}
+    check_agreement(**options, **choices, text=f"of SHA-256 {text.sha256}", mesh=sizes)
+
+
 def _prepare(
     run: RunDirectory,
     options: Mapping[str, Any],
@@ -162,7 +211,7 @@ def _prepare(
     mesh: jax.sharding.Mesh | None,
     *,
     overwrite: bool,
-) -> tuple[TrainConfig, Text, None]:
+) -> tuple[TrainConfig, Text]:
     """The options and text of a new run, after their checks."""
     config = config_of(options)
     if mesh is not None:
@@ -170,16 +219,11 @@ def _prepare(
     check_free(run, overwrite=overwrite)
     text = read_text(files)
     check_enough(text, batch=config.batch, window=config.window)
-    return config, text, None
+    return config, text
 
 
-def _resume(
-    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path], mesh: jax.sharding.Mesh | None
-) -> tuple[TrainConfig, Text, TrainState]:
-    """The options, text and state of the run to resume, which the command line must not contradict.
-
-    The mesh may be another one.
-    """
+def _read_resumed(run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path]) -> tuple[TrainConfig, Text]:
+    """The options and text of the run to resume, which the command line must not contradict."""
     config, saved_files, sha256 = read_run(run)
     for field, value in options.items():
         if value is not None:
@@ -193,11 +237,16 @@ def _resume(
             f"train: with --resume, the text must not change; got another content of {source}. Restore it (each "
             "version of Python has another standard library), or start another run with --out."
         )
+    return config, text
+
+
+def _restore(run: RunDirectory, config: TrainConfig, mesh: jax.sharding.Mesh | None) -> TrainState:
+    """The state of the last checkpoint, which may be that of another mesh or another number of processes."""
     with warnings.catch_warnings(record=True, action="always") as caught:
         state = run.restore(begin_language_model(config) if mesh is None else begin_on_mesh(config, mesh))
     for warning in caught:
         print_warning(warning.message)
-    return config, text, state
+    return state
 
 
 def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:

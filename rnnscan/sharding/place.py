@@ -4,13 +4,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rnnscan._messages import describe, listing
+from rnnscan._messages import describe, is_key, listing
 
 
 def place(tree: Any, mesh: Any, specs: Any) -> Any:
     """Put arrays on the devices of a mesh.
+
+    If the mesh has devices of several processes, each passes the same arrays, and puts its part of them on its devices.
 
     Args:
         tree: a pytree of arrays: parameters, or the optimizer's state.
@@ -42,11 +45,14 @@ def place(tree: Any, mesh: Any, specs: Any) -> Any:
         _check("place", f"the array at {jax.tree_util.keystr(path) or 'the root'}", leaf, mesh, spec)
         return NamedSharding(mesh, spec)
 
-    return jax.device_put(tree, jax.tree_util.tree_map_with_path(check, tree, specs))
+    return _put(tree, jax.tree_util.tree_map_with_path(check, tree, specs))
 
 
 def place_inputs(xs: Any, mesh: Any, spec: PartitionSpec = PartitionSpec(None, "data")) -> Any:
     """Put the inputs of a scan or net on the devices of a mesh.
+
+    If the mesh has devices of several processes, each passes the inputs of all rows. To pass its own rows only, use
+    `jax.make_array_from_process_local_data`.
 
     Args:
         xs: a pytree of arrays `(T, N, ...)`.
@@ -76,7 +82,23 @@ def place_inputs(xs: Any, mesh: Any, spec: PartitionSpec = PartitionSpec(None, "
         )
     for path, leaf in jax.tree.leaves_with_path(xs):
         _check("place_inputs", f"xs{jax.tree_util.keystr(path)}", leaf, mesh, spec)
-    return jax.device_put(xs, NamedSharding(mesh, spec))
+    return _put(xs, jax.tree.map(lambda _: NamedSharding(mesh, spec), xs))
+
+
+def _put(tree: Any, shardings: Any) -> Any:
+    """`jax.device_put`, which for several processes would compare each array with those of all others."""
+    if all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
+        return jax.device_put(tree, shardings)
+    return jax.tree.map(_put_part, tree, shardings)
+
+
+def _put_part(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    if isinstance(leaf, jax.Array) and is_key(leaf):
+        return jax.random.wrap_key_data(_put_part(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+    whole = np.asarray(leaf)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
 
 def _check(function: str, place: str, leaf: Any, mesh: Any, spec: PartitionSpec) -> None:

@@ -38,6 +38,7 @@ try:
     from rnnscan.train.placement import make_mesh as make_mesh
     from rnnscan.train.placement import place_rows as place_rows
     from rnnscan.train.placement import place_state as place_state
+    from rnnscan.train.processes import join_processes as join_processes
     from rnnscan.train.run_directory import RunDirectory as RunDirectory
     from rnnscan.train.state import TrainState as TrainState
     from rnnscan.train.state import begin as begin

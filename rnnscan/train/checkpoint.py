@@ -14,6 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Array
 
+from rnnscan.train.processes import in_first
 from rnnscan.train.signals import interrupt_deferred
 
 
@@ -26,7 +27,8 @@ class Checkpoints:
     """Checkpoints in a directory: `<step>/state`, by orbax, and `<step>/manifest.json`.
 
     The manifest holds the SHA-256 of every file and the shape and dtype of every array. A checkpoint is written under
-    another name and renamed at the end, so a kill leaves no partial checkpoint. Only one process may write.
+    another name and renamed at the end, so a kill leaves no partial checkpoint. Of several processes that have joined,
+    each writes its part of the arrays, and process 0 all else.
 
     Args:
         folder: the directory; it is created when needed.
@@ -47,12 +49,13 @@ class Checkpoints:
 
         A checkpoint of the same step is replaced.
         """
-        with interrupt_deferred():
-            unfinished = self.folder / f"{step}{UNFINISHED}"
+        unfinished = self.folder / f"{step}{UNFINISHED}"
+
+        def begin() -> None:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
-            with _checkpointer() as checkpointer:
-                checkpointer.save((unfinished / "state").resolve(), args=ocp.args.StandardSave(state))
+
+        def finish() -> None:
             manifest = _dump(step, _describe_arrays(state), _describe_files(unfinished))
             (unfinished / "manifest.json").write_text(manifest)
             self._remove(step)
@@ -62,6 +65,12 @@ class Checkpoints:
             for pattern in (UNFINISHED, REMOVED):  # left by a kill
                 for path in self.folder.glob(f"*{pattern}"):
                     shutil.rmtree(path, ignore_errors=True)
+
+        with interrupt_deferred():
+            in_first(begin)
+            with _checkpointer() as checkpointer:
+                checkpointer.save((unfinished / "state").resolve(), args=ocp.args.StandardSave(state))
+            in_first(finish)
 
     def restore(self, like: Any) -> tuple[int, Any]:
         """Read the latest intact checkpoint.
@@ -77,6 +86,16 @@ class Checkpoints:
         Raises:
             ValueError: if all checkpoints are damaged, or if the latest intact one has other arrays than `like`.
         """
+        step = in_first(lambda: self._latest_intact(like))
+        if step is None:
+            return 0, like
+        with _checkpointer() as checkpointer:
+            path = (self.folder / str(step) / "state").resolve()
+            state = checkpointer.restore(path, args=ocp.args.StandardRestore(like))
+        return step, jax.tree.map(_commit_as, state, like)
+
+    def _latest_intact(self, like: Any) -> int | None:
+        """The step of the latest intact checkpoint, whose arrays are like the given ones; None: there is none."""
         damaged: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
@@ -90,19 +109,16 @@ class Checkpoints:
                 warnings.warn(
                     f"the checkpoint {self.folder / str(bad)} is damaged: {reason}. Resuming from the one before it, "
                     f"{self.folder / str(step)}.",
-                    stacklevel=3,
+                    stacklevel=5,
                 )
-            with _checkpointer() as checkpointer:
-                path = (self.folder / str(step) / "state").resolve()
-                state = checkpointer.restore(path, args=ocp.args.StandardRestore(like))
-            return step, jax.tree.map(_commit_as, state, like)
+            return step
         if damaged:
             reasons = "; ".join(f"{self.folder / str(step)} is damaged: {why}" for step, why in damaged.items())
             raise ValueError(
                 f"restore: a checkpoint must be intact; got none that is: {reasons}. Restore their files, or restart "
                 "the run."
             )
-        return 0, like
+        return None
 
     def _verify(self, step: int) -> dict[str, Any]:
         """The manifest of an intact checkpoint."""

@@ -3,16 +3,19 @@
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from tqdm import tqdm
 
+from rnnscan._messages import describe as describe_array
 from rnnscan.train.batches import Batches, batches_from
 from rnnscan.train.metrics import Metrics
+from rnnscan.train.processes import check_agreement, check_global, in_first, waiting_for_the_verdict
 from rnnscan.train.run_directory import RunDirectory
 from rnnscan.train.signals import recorded
 from rnnscan.train.state import TrainState
@@ -55,6 +58,8 @@ def fit(
     To resume after a kill, pass `run.restore(state)` as the state. The parameters at the end are the same, bit for bit:
     a step's batch and key depend only on its number, and the checkpoint holds everything else.
 
+    Several processes (`join_processes`) call it alike, with the state and the batches on a mesh of all their devices.
+
     Args:
         step: a step from `make_step`, or another function `step(state, batch) -> (state, metrics)`, where metrics are
             named scalars with a `"loss"`.
@@ -69,7 +74,7 @@ def fit(
             donates the state, so copy anything to keep.
         evaluate_every: steps between two evaluations; the last step is always evaluated.
         run: the directory for metrics and checkpoints; None: write nothing. With it, SIGTERM lets the current step
-            finish, saves, and raises `Stopped` (in the main thread only).
+            finish, saves, and raises `Stopped` (in the main thread only). Several processes stop after the same step.
         checkpoint_every: steps between two checkpoints; the last step is always saved.
         most_skipped: the most steps in a row that may be skipped because a value is not finite.
         progress: whether to show a progress bar.
@@ -82,7 +87,8 @@ def fit(
         FloatingPointError: if more than `most_skipped` steps in a row were skipped.
         Stopped: after SIGTERM.
         TypeError: if `batches` has a wrong type.
-        ValueError: if a number of steps is below 1, the run's directory is ahead of the state, or there is no batch.
+        ValueError: if a number of steps is below 1, the run's directory is ahead of the state, there is no batch, or
+            processes disagree on the steps, the state, or the version of rnnscan or JAX.
 
     Example:
         >>> import jax.numpy as jnp
@@ -100,12 +106,15 @@ def fit(
     _check_run(run)
     _check_counts(steps, evaluate_every, checkpoint_every, run, most_skipped)
     first = int(state.step)
+    _check_processes(state, run, steps=steps, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
     if run is not None:
-        run.check_not_ahead(first)
+        in_first(lambda: run.check_not_ahead(first))
     if first >= steps:
         return state
     state = jax.tree.map(jnp.copy, state)  # A step donates its state.
+    progress = progress and not jax.process_index()
     with (
+        waiting_for_the_verdict(),
         tqdm(
             total=steps,
             initial=first,
@@ -115,10 +124,11 @@ def fit(
             disable=not progress,
             mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; in a file each update is a line
         ) as bar,
-        nullcontext(_log_nothing) if run is None else run.logging() as log,
-        nullcontext(_never) if run is None else recorded(signal.SIGTERM) as stopped,
+        nullcontext(_log_nothing) if run is None or jax.process_index() else run.logging() as log,
+        _stopped(run) as stopped,
     ):
         for number, batch in zip(range(first, steps), batches_from(batches, first), strict=False):
+            check_global(batch, "the batch")
             if carry_at is not None:
                 state = state._replace(carry=carry_at(number, state.carry))
             state, arrays = step(state, batch)
@@ -132,7 +142,7 @@ def fit(
                 words = (describe or _loss)(metrics, _speed(bar.format_dict))
                 bar.set_postfix_str(words + _skipped(state), refresh=False)
             bar.update()
-            stop = stopped()
+            stop = stopped(done)
             if run is not None and (stop or _is_due(done, checkpoint_every, steps)):
                 run.save(state)
             if stop:
@@ -205,9 +215,32 @@ def _speed(now: Mapping[str, Any]) -> float:
     return speed
 
 
+def _stopped(run: RunDirectory | None) -> AbstractContextManager[Callable[[int], bool]]:
+    """A function of the steps done that says whether a SIGTERM has arrived; of several processes, in any of them.
+
+    Several processes stop after the same step. JAX handles the signal then, also without a run.
+    """
+    if jax.process_count() > 1:
+        return nullcontext(multihost_utils.reached_preemption_sync_point)
+    return nullcontext(_never) if run is None else recorded(signal.SIGTERM)
+
+
+def _check_processes(state: TrainState, run: RunDirectory | None, **counts: int | None) -> None:
+    """Reject processes that would not do the same."""
+    if jax.process_count() == 1:
+        return
+    arrays = {
+        jax.tree_util.keystr(path): describe_array(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }
+    check_agreement(state=arrays, number_of_steps_done=int(state.step), run=run is not None, **counts)
+    check_global(state, "state")
+    if run is not None:
+        run.check_shared()
+
+
 def _log_nothing(step: int, metrics: Metrics) -> None:
     """The log without a run."""
 
 
-def _never() -> bool:
+def _never(step: int) -> bool:
     return False

@@ -18,7 +18,7 @@ AXES = ("data", "model")
 
 
 def make_mesh(sizes: dict[str, int]) -> Mesh:
-    """Make a mesh for training, over the first devices.
+    """Make a mesh for training, over the first devices of all processes.
 
     Args:
         sizes: the number of devices along the axes `"data"`, which shares the rows of a batch, and `"model"`, which
@@ -28,7 +28,8 @@ def make_mesh(sizes: dict[str, int]) -> Mesh:
         A mesh with both axes, which are automatic.
 
     Raises:
-        ValueError: if an axis is unknown, a size is below 1, or there are fewer devices.
+        ValueError: if an axis is unknown, a size is below 1, there are fewer devices, or one of several processes has
+            none of them.
 
     Example:
         >>> dict(make_mesh({"data": 1}).shape)
@@ -45,6 +46,13 @@ def make_mesh(sizes: dict[str, int]) -> Mesh:
         raise ValueError(
             f"mesh: the devices of all axes together must be at most {len(devices)}, which are there; got "
             f"{' x '.join(map(str, shape))} = {prod(shape)}. Make an axis smaller."
+        )
+    without = set(range(jax.process_count())) - {device.process_index for device in devices[: prod(shape)]}
+    if without:
+        raise ValueError(
+            f"mesh: each of the {jax.process_count()} processes must have a device in the mesh; got "
+            f"{' x '.join(map(str, shape))} of {len(devices)} devices, and none of process {min(without)}. Make an "
+            "axis larger, or start fewer processes."
         )
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[: prod(shape)])
 

@@ -6,9 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+import jax
 
 from rnnscan.train.checkpoint import Checkpoints
 from rnnscan.train.metrics import Metrics, append_line, check_tensorboard, cut_back, read_lines, tensorboard_writer
+from rnnscan.train.processes import in_all, in_first
 from rnnscan.train.state import TrainState
 
 
@@ -18,7 +22,7 @@ class RunDirectory:
 
     A run that is killed at any moment can be resumed from its last checkpoint and ends with exactly the same
     parameters: checkpoints are atomic and hold the whole state. A damaged checkpoint is rejected, and the one before it
-    is used.
+    is used. Several processes share the directory; see `join_processes`.
 
     Args:
         path: the directory. It is created at the first write.
@@ -104,8 +108,9 @@ class RunDirectory:
         Raises:
             ValueError: if all checkpoints are damaged, or the model, optimizer or carry does not fit.
         """
+        self.check_shared()
         step, state = self._checkpoints.restore(initial)
-        cut_back(self.metrics_file, step)
+        in_first(lambda: cut_back(self.metrics_file, step))
         return state
 
     def latest_step(self) -> int:
@@ -115,6 +120,25 @@ class RunDirectory:
     def logged_step(self) -> int:
         """The latest step with metrics, or 0."""
         return max((line["step"] for line in self.read_metrics()), default=0)
+
+    def check_shared(self) -> None:
+        """Raise an OSError if one of several processes does not see the files that process 0 writes here."""
+        if jax.process_count() == 1:
+            return
+        mark = Path(self.path) / ".shared"
+        name = in_first(lambda: _write_mark(mark))
+
+        def check() -> None:
+            if not mark.is_file() or mark.read_text() != name:
+                raise OSError(
+                    f"train: the run's directory must be the same for all processes; got {Path(self.path).resolve()}, "
+                    "where process 0 does not write. Use a directory on a disk that all machines share."
+                )
+
+        try:
+            in_all(check)
+        finally:
+            in_first(lambda: mark.unlink(missing_ok=True))
 
     @contextmanager
     def logging(self) -> Iterator[Callable[[int, Metrics], None]]:
@@ -143,3 +167,10 @@ class RunDirectory:
     @property
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.checkpoints, self.keep)
+
+
+def _write_mark(mark: Path) -> str:
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    name = uuid4().hex
+    mark.write_text(name)
+    return name

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def recorded(number: signal.Signals) -> Iterator[Callable[[], bool]]:
+def recorded(number: signal.Signals) -> Iterator[Callable[..., bool]]:
     """Record a signal instead of handling it.
 
     Args:
@@ -25,11 +25,11 @@ def recorded(number: signal.Signals) -> Iterator[Callable[[], bool]]:
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda *_: False
         return
     handler = signal.signal(number, lambda number, _: arrived.append(number))
     try:
-        yield lambda: bool(arrived)
+        yield lambda *_: bool(arrived)
     finally:
         # None: Python did not install the handler, so it cannot restore it.
         signal.signal(number, signal.SIG_DFL if handler is None else handler)

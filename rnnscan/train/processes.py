@@ -1,0 +1,224 @@
+"""Training in several processes: how they join, agree, and stop together."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+
+# Seconds without a sign of life after which JAX's service declares a process dead and ends all others. It also bounds
+# the wait for the others at the end.
+HEARTBEAT = 30
+
+# The errors that are raised in all processes as what they are.
+KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (ImportError, OSError, TypeError, ValueError)}
+
+Result = TypeVar("Result")
+
+
+def join_processes(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
+    """Join the processes of a run, by `jax.distributed.initialize`. Call it before any other function of JAX.
+
+    If a process dies, JAX ends all others within a minute. Its error has the numbers of dead tasks, which are those of
+    processes; the leader is process 0.
+
+    Args:
+        coordinator: "HOST:PORT" of process 0, where all processes meet. None: the cluster's environment (Slurm, Open
+            MPI, Kubernetes with the package `kubernetes`, Cloud TPU) says where, and everything else that is None.
+        processes: the number of processes.
+        process_id: the number of this process, from 0.
+
+    Raises:
+        ValueError: if a value is out of range, or None and there is no such cluster.
+        RuntimeError: from JAX, if it has computed already, or the processes have joined already.
+
+    Example:
+        >>> join_processes("localhost:1234", processes=2, process_id=2)
+        Traceback (most recent call last):
+        ValueError: join_processes: `process_id` must be from 0 to 1; got 2. Number the processes from 0.
+    """
+    if coordinator is not None and not coordinator.rpartition(":")[2].isdecimal():
+        raise ValueError(
+            f"join_processes: `coordinator` must be HOST:PORT of process 0; got {coordinator!r}. Name a free port."
+        )
+    if processes is not None and processes < 1:
+        raise ValueError(f"join_processes: `processes` must be at least 1; got {processes}.")
+    if process_id is not None and not 0 <= process_id < (processes or process_id + 1):
+        raise ValueError(
+            f"join_processes: `process_id` must be from 0 to {(processes or 1) - 1}; got {process_id}. Number the "
+            "processes from 0."
+        )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process_id,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=HEARTBEAT,
+        )
+    except ValueError as error:
+        raise ValueError(
+            "join_processes: `coordinator`, `processes` and `process_id` must be given where no cluster's environment "
+            f"has them; got {coordinator!r}, {processes} and {process_id} ({error}). Give all three."
+        ) from error
+
+
+def exchange(own: Any) -> list[Any]:
+    """The values of all processes, in order.
+
+    Args:
+        own: the value of this process, which JSON can hold.
+    """
+    if jax.process_count() == 1:
+        return [own]
+    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array(text.size)).ravel()
+    padded = np.zeros(max(sizes), np.uint8)
+    padded[: text.size] = text
+    rows = multihost_utils.process_allgather(padded).reshape(jax.process_count(), -1)
+    return [json.loads(bytes(row[:size])) for row, size in zip(rows, sizes, strict=True)]
+
+
+def in_all(work: Callable[[], Result]) -> Result:
+    """Run a function in every process. If it fails in one, all raise.
+
+    Returns:
+        This process's result.
+
+    Example:
+        >>> in_all(lambda: 1)
+        1
+    """
+    if jax.process_count() == 1:
+        return work()
+    result, failure = _attempt(work)
+    for number, error in enumerate(exchange(None if failure is None else _describe(failure))):
+        if error is not None:
+            raise failure or _like(error, number)
+    assert failure is None
+    return result  # type: ignore[return-value]
+
+
+def in_first(work: Callable[[], Result]) -> Result:
+    """Run a function in process 0. If it fails, all raise. All others wait for it.
+
+    Args:
+        work: a function whose result JSON can hold.
+
+    Returns:
+        The result of process 0.
+
+    Example:
+        >>> in_first(lambda: 1)
+        1
+    """
+    if jax.process_count() == 1:
+        return work()
+    result, failure = (None, None) if jax.process_index() else _attempt(work)
+    first_result, error = exchange((result, None if failure is None else _describe(failure)))[0]
+    if error is not None:
+        raise failure or _like(error, 0)
+    return first_result
+
+
+def check_agreement(**own: Any) -> None:
+    """Check that all processes have the same values, the same rnnscan and the same JAX.
+
+    Args:
+        own: the values of this process by their names, which JSON can hold.
+
+    Raises:
+        ValueError: in all processes, if a value of one differs.
+    """
+    named = {name.replace("_", " "): value for name, value in own.items()} | code_versions()
+    first, *others = exchange(json.loads(json.dumps(named)))
+    differing = {
+        name: f"{name} {value} in process 0 and {other.get(name)} in process {number}"
+        for number, other in reversed([*enumerate(others, 1)])
+        for name, value in first.items()
+        if other.get(name) != value
+    }
+    if differing:
+        raise ValueError(
+            f"train: all processes must have the same options and the same code; got {'; '.join(differing.values())}. "
+            "Start all with the same command in the same environment."
+        )
+
+
+def check_global(tree: Any, name: str) -> None:
+    """Check that the arrays of a pytree are on devices of all processes. Without several processes, all are.
+
+    Raises:
+        ValueError: if an array, scalars aside, is on devices of this process only.
+    """
+    if jax.process_count() == 1:
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if np.ndim(leaf) and (not isinstance(leaf, jax.Array) or leaf.is_fully_addressable):
+            raise ValueError(
+                f"fit: with several processes, {name} must be on a mesh of all their devices; got "
+                f"{name}{jax.tree_util.keystr(path)} on this process only. Make it with train.place_state, "
+                "train.place_rows or jax.make_array_from_process_local_data."
+            )
+
+
+@cache
+def code_versions() -> dict[str, str]:
+    """The versions of rnnscan and JAX. That of rnnscan has a hash of its source files, because a checkout changes."""
+    root = Path(__file__).parents[1]
+    source = hashlib.sha256()
+    for file in sorted(root.rglob("*.py")):
+        source.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
+    try:
+        installed = version("rnnscan")
+    except PackageNotFoundError:
+        installed = "not installed"
+    versions = {"rnnscan": f"{installed}, source {source.hexdigest()[:12]}"}
+    versions |= {package: version(package) for package in ("jax", "jaxlib")}
+    return {f"version of {package}": number for package, number in versions.items()}
+
+
+@contextmanager
+def waiting_for_the_verdict() -> Iterator[None]:
+    """After an error of JAX wait for its service, which ends this process and names the dead one, if one has died."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() > 1:
+            print(
+                f"rnnscan: process {jax.process_index()} of {jax.process_count()} got an error of JAX, as it does if "
+                f"another process has died: {str(error).splitlines()[0]}\nIf so, JAX ends this process within "
+                f"{2 * HEARTBEAT} seconds. It lists the dead under 'The following tasks are unhealthy'; the 'leader "
+                "task' is process 0. Resume the run from its last checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )
+            time.sleep(2 * HEARTBEAT)
+        raise
+
+
+def _attempt(work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
+
+
+def _describe(error: Exception) -> tuple[str, str]:
+    return next((name for name, kind in KINDS.items() if isinstance(error, kind)), "RuntimeError"), str(error)
+
+
+def _like(error: tuple[str, str], number: int) -> Exception:
+    """An error of another process."""
+    kind, message = error
+    return KINDS.get(kind, RuntimeError)(f"in process {number}: {message}")
