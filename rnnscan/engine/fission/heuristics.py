@@ -43,8 +43,8 @@ class Heuristics:
         batch: "costly": batch products that read an operand repeatedly, and transcendental functions. Cheap work stays
             in the loops, fused with its readers. "everything": batch all work that waits for no loop. "bounded": the
             same, without work that makes much larger values than it reads.
-        linear: "loop": run linear recurrences step by step, fused with their inputs. "associative": in a logarithmic
-            number of rounds.
+        linear: "loop": run linear recurrences step by step, fused with their inputs. "associative": as an associative
+            scan, in blocks.
         shortest_chunk: the least number of steps of a chunk, unless steps are too large for it.
         shortest_chunk_bytes: the bytes that such a chunk may make beside six times those of all carries and inputs.
         quick_chunk: the number of steps above which longer chunks are hardly faster.

@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
+
 
 # The loop computes these products in full precision on every backend.
 _matmul = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -74,14 +76,10 @@ def recurrence(decay: Any, added: Any, start: Any, *, rounds: bool) -> tuple[Any
     def add(total: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
         return step[0] * total + step[1], total
 
-    def after_both(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
-        return second[0] * first[0], second[0] * first[1] + second[1]
-
     if not rounds:
         last, before = lax.scan(add, start, (decay, added))
         return before, last
-    factors, terms = lax.associative_scan(after_both, (decay, added))
-    after = factors * start + terms
+    after = run_in_blocks(compose_linear, apply_linear, (decay, added), start, reverse=False)
     return jnp.concatenate([start[None], after[:-1]]), after[-1]
 
 
@@ -139,7 +137,8 @@ def _products_in_rounds(decay: Any) -> tuple[Any, Any]:
     steps = len(decay)
     shape = (steps, *(1,) * (decay.ndim - 2), steps + 1)
     step, slot = (lax.broadcasted_iota(int, shape, axis) for axis in (0, len(shape) - 1))
-    after = lax.associative_scan(jnp.multiply, jnp.where(step >= slot, decay, lax.full_like(decay, 1)))
+    factors = jnp.where(step >= slot, decay, lax.full_like(decay, 1))
+    after = run_in_blocks(jnp.multiply, jnp.multiply, factors, jnp.ones_like(factors[0]), reverse=False)
     after = jnp.where(step + 1 >= slot, after, lax.full_like(decay, 0))
     first = jnp.where(slot[0] == 0, lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
     return jnp.concatenate([first[None], after[:-1]]), after[-1]

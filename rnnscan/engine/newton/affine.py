@@ -1,4 +1,4 @@
-"""Affine recurrences of small blocks: `d_t = J_t d_{t-1} + b_t`, element by element, as an associative scan.
+"""Affine recurrences of small blocks: `d_t = J_t d_{t-1} + b_t`, element by element, over all steps at once.
 
 The k leaves of a loop are k numbers at each element, and J_t is a k x k matrix there. Two steps make one,
 
@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 from jax import lax
+
+from rnnscan.engine.fission.execute.in_blocks import run_in_blocks
 
 
 # An array for each of the k leaves, of its shape, with an axis of steps in front.
@@ -27,23 +29,25 @@ def affine_scan(
         matrix: J at each step, `(steps, k, k, ...)`.
         terms: b at each step, for each row.
         start: d before the first step to run.
-        sizes: values at each step whose running maximum is wanted, which costs no more rounds.
+        sizes: values of at least 0 at each step, whose running maximum is wanted.
         reverse: whether the steps run from the last to the first.
 
     Returns:
         d after each step, and the running maximum.
     """
-    term = jnp.stack(terms, 1)
-    first = -1 if reverse else 0
-    term = term.at[first].add(times(matrix[first][None], jnp.stack(start)[None])[0])
 
-    def after_both(one: Any, other: Any) -> Any:
+    def compose(one: Any, other: Any) -> Any:
         (matrix, term, size), (next_matrix, next_term, next_size) = one, other
         joined = None if size is None else jnp.maximum(size, next_size)
         return product(next_matrix, matrix), times(next_matrix, term) + next_term, joined
 
+    def apply(step: Any, state: Any) -> Any:
+        (matrix, term, size), (moved, largest) = step, state
+        return times(matrix, moved) + term, None if size is None else jnp.maximum(largest, size)
+
     size = None if sizes is None else jnp.stack(sizes, 1)
-    _, after, largest = lax.associative_scan(after_both, (matrix, term, size), reverse=reverse)
+    first = (jnp.stack(start), None if size is None else jnp.zeros_like(size[0]))
+    after, largest = run_in_blocks(compose, apply, (matrix, jnp.stack(terms, 1), size), first, reverse=reverse)
     return [after[:, row] for row in range(len(terms))], (
         None if largest is None else [largest[:, row] for row in range(len(terms))]
     )

@@ -15,9 +15,9 @@ filter as an associative scan.
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
 from rnnscan.engine.fission.execute.chunked_scan import before_each
+from rnnscan.engine.fission.execute.in_blocks import run_in_blocks
 from rnnscan.engine.newton.affine import product
 
 
@@ -37,7 +37,7 @@ def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
     # What a step makes of P: `A P (I + E P)^-1 A^T + C`.
     steps = (matrix / held, identity / held, product(_transposed(matrix), matrix) * (strength / held))
 
-    def after_both(one: Any, other: Any) -> Any:
+    def compose(one: Any, other: Any) -> Any:
         (a, c, e), (next_a, next_c, next_e) = one, other
         mixed = _inverse(_identity(c) + product(c, next_e))
         through = product(next_a, mixed)
@@ -45,8 +45,14 @@ def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
         information = product(product(_transposed(a), product(next_e, mixed)), a) + e
         return product(through, a), variance, information
 
-    after = lax.associative_scan(after_both, steps, reverse=reverse)[1]
-    before = before_each(after, jnp.zeros_like(after[0]), reverse=reverse)
+    def apply(step: Any, variance: Any) -> Any:
+        a, c, e = step
+        through = product(a, _inverse(_identity(c) + product(variance, e)))
+        return product(product(through, variance), _transposed(a)) + c
+
+    start = jnp.zeros_like(matrix[0])
+    after = run_in_blocks(compose, apply, steps, start, reverse=reverse)
+    before = before_each(after, start, reverse=reverse)
     predicted = product(product(matrix, before), _transposed(matrix)) + identity
     return jnp.where(strength > 0, _inverse(identity + strength * predicted), identity)
 

@@ -13,13 +13,14 @@ from jax import lax
 
 from rnnscan.engine.fission.execute.batched_values import Chunk
 from rnnscan.engine.fission.execute.chunked_scan import before_each
+from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
 from rnnscan.engine.fission.program import Atom, Equation, Value
 
 
 def associative_scan(
     equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
 ) -> tuple[Any, Any]:
-    """Run a linear recurrence over a chunk of steps in a logarithmic number of rounds.
+    """Run a linear recurrence over a chunk of steps at once.
 
     Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`.
 
@@ -34,14 +35,8 @@ def associative_scan(
     Returns:
         The carry before each step, stacked, and the carry after the last one.
     """
-
-    def after_both(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
-        (factor, term), (next_factor, next_term) = first, second
-        return next_factor * factor, next_factor * term + next_term
-
     step = _factor_and_term(equations, leaf, new_leaf, chunk, start)
-    factors, terms = lax.associative_scan(after_both, step, reverse=reverse)
-    after = factors * start + terms
+    after = run_in_blocks(compose_linear, apply_linear, step, start, reverse=reverse)
     return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
 
 

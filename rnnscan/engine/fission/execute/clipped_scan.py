@@ -18,6 +18,7 @@ from jax import lax
 from rnnscan.engine.fission.analysis.clipped import SHIFTS
 from rnnscan.engine.fission.execute.batched_values import Chunk
 from rnnscan.engine.fission.execute.chunked_scan import before_each
+from rnnscan.engine.fission.execute.in_blocks import run_in_blocks
 from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of, outputs_of, read
 
 
@@ -27,7 +28,7 @@ LIMITS = {"max": jnp.maximum, "min": jnp.minimum}
 def clipped_scan(
     equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
 ) -> tuple[Any, Any]:
-    """Run a clipped shift over a chunk of steps in a logarithmic number of rounds.
+    """Run a clipped shift over a chunk of steps at once.
 
     The backward pass differentiates the step, not the rounds. So where a value equals a limit, gradients are those of
     the loop. Second derivatives there are those of the rounds.
@@ -51,7 +52,9 @@ def clipped_scan(
         return _clip(equations, leaf, new_leaf, {**free, **dict(zip(stacks, given, strict=True))}, start)
 
     steps = jax.vmap(at_step, axis_size=chunk.steps)([*stacks.values()])
-    after = lax.associative_scan(lambda first, second: second.after(first), steps, reverse=reverse)(start)
+    after = run_in_blocks(
+        lambda first, second: second.after(first), lambda step, carry: step(carry), steps, start, reverse=reverse
+    )
     return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
 
 
