@@ -73,7 +73,6 @@ def reference(length, **options):
         # Those that differ the most, where the length does not divide.
         [
             "auto, recompute all, 7",
-            "auto, segments that do not divide, 7",
             "auto, nested segments, 7",
             "auto, keep names, 1",
             "lax, nested segments, 7",

@@ -11,7 +11,7 @@ from benchmarks.table import BAR_HEADINGS, bar_rows, markdown_table
 from rnnscan._byte_sizes import readable_bytes
 
 
-USE_HEADINGS = ("use", "plain ms", "training", "forward", "temporary", "bytes", "compile", "by hand")
+USE_HEADINGS = ("use", "plain ms", "training", "/ checkpoint", "forward", "temporary", "bytes", "compile", "by hand")
 
 INTRODUCTION = """\
 # Benchmarks beyond RNNs
@@ -23,6 +23,7 @@ use run in one process and take turns; times are the median over the rounds of t
 | column | what it is |
 | --- | --- |
 | training | loss and gradients: `rnnscan`'s time over that of the faster of `plain` and `checkpoint` |
+| / checkpoint | the same over that of `checkpoint`, which keeps what `rnnscan` keeps of a step without names |
 | forward | the loss: `rnnscan`'s time over that of `plain` |
 | temporary | XLA's peak for the training step besides arguments and results: `rnnscan`'s over `checkpoint`'s |
 | bytes | that peak of `rnnscan` |
@@ -39,6 +40,7 @@ def use_rows(results: Mapping[str, Result]) -> list[tuple[str, ...]]:
             name,
             f"{result.train_milliseconds('plain'):.1f}",
             _marked(limits.beside_the_faster(result), limits.TRAINING),
+            f"{result.train_ratio('rnnscan', 'checkpoint'):.2f}",
             _marked(result.forward_ratio("rnnscan"), limits.FORWARD),
             _marked(
                 result.temporary_ratio("rnnscan", "checkpoint"),

@@ -32,6 +32,7 @@ def test_plan_finds_a_choice_and_shows_where_its_bytes_go(rnnscan: Command) -> N
     assert "recurrent_kernel" in result.stdout
 
 
+@pytest.mark.slow  # It compiles every choice.
 def test_plan_draws_its_choice_among_others(rnnscan: Command, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "plan.svg"
     result = rnnscan("plan", "GRU", "--budget", "30KiB", *SMALL, "--rounds", "1", "--plot", picture)

@@ -136,7 +136,7 @@ def test_the_derivative_of_a_saturated_function_is_as_exact_as_that_of_jax():
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("cell", "products"), [("a carry", 1), ("one of two", 0)])
+@pytest.mark.parametrize(("cell", "products"), [("a carry", 1), pytest.param("one of two", 0, marks=pytest.mark.slow)])
 def test_products_that_only_the_new_carry_needs_do_not_run_again(cell, products, monkeypatch):
     step, make_carry = CELLS[cell]  # Both products of the first are one program's product over all steps.
     arguments = given(make_carry, 24)

@@ -86,7 +86,7 @@ def test_the_loss_equals_a_slow_loop_over_bytes(cell: Any, layers: int, random: 
             "gru, segments": ("gru", rs.Memory(recompute=("gates",), segment=5)),
             "rnn, recompute": ("rnn", rs.Memory(recompute=("preactivation",))),
         },
-        ["lstm, nested"],
+        ["rnn, recompute"],
     ),
 )
 def test_every_memory_choice_gives_the_same_loss_and_gradient(
