@@ -36,9 +36,9 @@ TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 # What starts processes or runs as long as a program does; docstrings, whose code is that of the reference; what needs
 # onnx, which `make test` does not install.
-PAGES := rnnscan tests/docs tests/notebooks tests/examples $(addprefix tests/train/test_,kills.py processes.py) \
-    tests/cli/test_processes.py \
-    tests/export/test_processes.py tests/export/onnx tests/insight/test_plan_on_meshes.py tests/test_mesh.py \
+PAGES := rnnscan tests/docs tests/notebooks tests/examples tests/cli/test_processes.py tests/export/test_processes.py \
+    tests/export/onnx tests/insight/test_plan_on_meshes.py tests/test_mesh.py \
+    $(addprefix tests/train/test_,kills.py processes.py placement.py) \
     $(addprefix tests/sharding/test_,units.py every_cell.py over_time.py pipeline.py)
 WITHOUT_PAGES := tests $(addprefix --ignore=,$(PAGES))
 # The tests that call each public function with the run-time type checks. The checks take a fifth of the tests' time.

@@ -6,7 +6,6 @@ import pytest
 from jax.test_util import check_jvp, check_vjp
 
 import rnnscan as rs
-from tiers import variants
 
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.typed]
@@ -89,7 +88,8 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", variants(CHOICES.keys(), ["keep"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", CHOICES)
 def test_gradients_of_both_orders_are_finite_differences(case, choice):
     # Two whole segments: a remainder would double what is compiled, and has its test in test_properties.py.
     arguments = case.arguments(length=4, batch=2)
