@@ -85,12 +85,16 @@ def _run(compose: Compose[Any], apply: Apply[Any, Any], steps: Any, start: Any, 
 
 def _starts(compose: Compose[Any], apply: Apply[Any, Any], blocks: Any, start: Any, reverse: bool) -> Any:
     """The state before each block."""
-    others = slice(1, None) if reverse else slice(0, -1)  # The last block to run is before no other.
     first, *places = _running(BLOCK, reverse)
-    composed = jax.tree.map(lambda leaf: leaf[others, first], blocks)
+    count = len(jax.tree.leaves(blocks)[0])
+    not_last = slice(1, None) if reverse else slice(0, -1)
+    # The last block to run is before no other. But whole blocks of blocks have no remainder.
+    own = slice(None) if count > 2 * BLOCK and count % BLOCK == 0 else not_last
+    composed = jax.tree.map(lambda leaf: leaf[own, first], blocks)
     for place in places:
-        composed = compose(composed, jax.tree.map(lambda leaf, place=place: leaf[others, place], blocks))
+        composed = compose(composed, jax.tree.map(lambda leaf, place=place: leaf[own, place], blocks))
     after = _run(compose, apply, composed, start, reverse)
+    after = after if own is not_last else jax.tree.map(lambda leaf: leaf[not_last], after)
     return jax.tree.map(lambda *pair: jnp.concatenate(pair), *_ordered([start, after], reverse))
 
 
