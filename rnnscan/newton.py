@@ -18,7 +18,8 @@ class Newton:
 
         d_t = J_t d_{t-1} + f_t(h_{t-1}) - h_t,    h_t <- h_t + d_t,    J_t = df_t / dh_{t-1}.
 
-    After k iterations the first k steps are exact. A chunk that does not converge runs step by step.
+    After k iterations the first k steps are exact. A chunk that does not converge runs step by step. Linear loops need
+    no iterations: they are one associative scan.
 
     Args:
         tolerance: a chunk has converged when no correction `d_t` is larger than this part of the largest state so far,
@@ -85,7 +86,7 @@ class Newton:
 
 
 class NewtonInNet(Newton):
-    """The `Newton` of a net's parts. A part that has linear loops only needs no iterations, and is no error."""
+    """The `Newton` of a net's parts. A part that has no loop is no error."""
 
 
 def _check_number(name: str, value: object) -> None:

@@ -173,7 +173,9 @@ def _forward_place(equation: Equation, split: Split) -> str:
     loops = {str(number): loop for number, loop in enumerate(split.loops, 1) if equation in loop.body}
     if loops:
         solved = any(loop.solved is not None and loop.solved.newton_solves for loop in loops.values())
-        return f"in loop {', '.join(loops)}{', by Newton' if solved else ''}"
+        at_once = any(loop.at_once for loop in loops.values())
+        way = ", by Newton" if solved else ", as an associative scan" if at_once else ""
+        return f"in loop {', '.join(loops)}{way}"
     return "at once" if equation in split.at_once else "not needed"
 
 

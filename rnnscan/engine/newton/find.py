@@ -90,12 +90,12 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
         own = [equation for equation in equations if components.has(members, equation)]
         cycle = Cycle(tuple(own), tuple(leaves), tuple(new_leaves))
         way = solved(cycle, newton)
-        solves = solves or (way is not None and way.newton_solves)
+        solves = solves or (way is not None and way.kind != "delay")
         its = " and ".join(f"carry{places[index]}" for index in members)
         if len(members) == 1 and is_linear(own, leaves[0], new_leaves[0]):
-            found.append(f"{its} is linear")
+            solves = True
         elif way is not None:
-            found.append(f"{its} is {'a delay' if way.kind == 'delay' else way.kind}")
+            found.append(f"{its} is a delay")
         elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves):
             raise ValueError(
                 f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {its}, where "
@@ -103,8 +103,8 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
             )
     if not solves and not isinstance(newton, NewtonInNet):
         raise ValueError(
-            f"scan: `parallel` solves nonlinear loops, and there is none; got {newton!r}, and "
-            f"{', '.join(found) or 'no carry of floats'}. Leave `parallel` out: linear loops need no iterations."
+            f"scan: `parallel` solves loops over many steps at once, and there is none; got {newton!r}, and "
+            f"{', '.join(found) or 'no carry of floats'}. Leave `parallel` out."
         )
 
 

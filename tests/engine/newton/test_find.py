@@ -112,9 +112,22 @@ def test_a_dense_loop_that_the_diagonal_does_not_help_says_why():
         rs.scan(cell, None, (xs[0], xs[0, :, :1]), xs, parallel=Newton(jacobian="diagonal"))
 
 
-def test_without_a_nonlinear_loop_it_says_what_there_is():
-    with pytest.raises(ValueError, match=r"there is none; got Newton\(\), and carry\[0\] is linear"):
-        scan(cells.MinGRU(4))
+def test_a_linear_loop_is_an_associative_scan():
+    cell, xs = cells.MinGRU(4), jnp.linspace(-1, 1, 40 * 2 * 3).reshape(40, 2, 3)
+    params = cell.init(jax.random.key(0), 3)
+    given = cell, params, cell.initial_carry(xs[0]), xs
+    np.testing.assert_allclose(rs.scan(*given, parallel=Newton())[1], rs.scan(*given)[1], rtol=1e-5)
+    loop = [one.forward for one in rs.explain(*given, parallel=Newton()).equations if one.kind == "linear"]
+    assert set(loop) == {"in loop 1, as an associative scan"}
+    assert rs.newton_iterations(*given).most == 0
+
+
+def test_without_a_loop_it_says_what_there_is():
+    def cell(params, carry, x):
+        return x, carry
+
+    with pytest.raises(ValueError, match=r"there is none; got Newton\(\), and carry is a delay"):
+        rs.scan(cell, None, jnp.ones((2, 3)), jnp.ones((5, 2, 3)), parallel=Newton())
 
 
 @pytest.mark.parametrize(
