@@ -39,7 +39,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist wor
 PAGES := rnnscan tests/docs tests/notebooks tests/examples tests/cli/test_processes.py tests/export/test_processes.py \
     tests/export/onnx tests/insight/test_plan_on_meshes.py tests/test_mesh.py \
     $(addprefix tests/train/test_,kills.py processes.py placement.py) \
-    $(addprefix tests/sharding/test_,units.py every_cell.py over_time.py pipeline.py)
+    $(addprefix tests/sharding/test_,units.py every_cell.py over_time.py pipeline.py others.py)
 WITHOUT_PAGES := tests $(addprefix --ignore=,$(PAGES))
 # The tests that call each public function with the run-time type checks. The checks take a fifth of the tests' time.
 TYPED_TESTS := $(shell grep -rl 'pytest.mark.typed' tests --include='test_*.py')

@@ -95,6 +95,11 @@ def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
             f"{begins} cell(params, carry, x), with carry = {described[0]} and x = {described[1]}, the first step of "
             f"xs = {described[2]}. xs is time-major, (T, N, ...), and a cell returns (carry, y)."
         )
+        if type(error).__name__ == "ShardingTypeError":  # JAX does not export it.
+            error.add_note(
+                "scan: to shard hidden units make all axes of the mesh automatic, axis_types=(AxisType.Auto, ...), and "
+                "place parameters by rs.sharding.rules."
+            )
 
 
 def _has_early_remat3() -> bool:
@@ -179,6 +184,25 @@ def check_carry(carry: Any, new_carry: Any) -> None:
         + ". Cast the new carry in the cell, or start from a carry of the type that the cell returns"
         + (", such as jnp.broadcast_to(carry, (N, ...)) for a shared carry." if lacks_axis else ".")
     )
+
+
+def check_explicit_axes(carry: Any, traced: Any) -> None:
+    """Reject a step whose new carry is sharded over other explicit axes of a mesh than the carry.
+
+    Args:
+        carry: the carry.
+        traced: the jaxpr of the step.
+    """
+    for (where, _), old, new in zip(
+        leaves_with_places(carry, "carry"), traced.in_avals, traced.out_avals, strict=False
+    ):
+        specs = [getattr(getattr(aval, "sharding", None), "spec", None) for aval in (old, new)]
+        if specs[0] != specs[1]:
+            raise ValueError(
+                "scan: over explicit axes of a mesh, a cell must return a carry that is sharded as it was given; got "
+                f"{specs[1]} for {specs[0]} at {where}. Reshard it in the cell. To shard hidden units, rather make all "
+                "axes automatic (axis_types=(jax.sharding.AxisType.Auto, ...)) and use rs.sharding.rules."
+            )
 
 
 def check_side_effects(memory: Memory, overview: StepInfo) -> None:

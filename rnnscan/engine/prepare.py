@@ -27,7 +27,7 @@ from rnnscan._step_wrappers import (
 from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.flat_step import FlatStep, flatten
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
-from rnnscan.engine.units import lay_out
+from rnnscan.engine.units import lay_out, shard_as_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton
@@ -267,14 +267,17 @@ def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[
     """Trace the step, and give the carry the types that the step returns.
 
     A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
-    one leaf more, where one leaf feeds another. A leaf without the batch axis is repeated for the rows.
+    one leaf more, where one leaf feeds another. A leaf without the batch axis is repeated for the rows. A leaf is
+    sharded over the explicit axes of a mesh over which the step returns it.
     """
     while True:
         carry, info = _trace(step, carry, xs, rows)
         checks.check_structure(carry, info.carry)
         resolved = share_by_step(jax.tree.map(resolve_weak_type, carry, info.carry), info.carry, rows)
+        resolved = shard_as_step(resolved, info.traced)
         if all(a is b for a, b in zip(jax.tree.leaves(resolved), jax.tree.leaves(carry), strict=True)):
             checks.check_carry(carry, info.carry)
+            checks.check_explicit_axes(carry, info.traced)
             return carry, info
         carry = resolved
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from rnnscan._messages import is_count
 from rnnscan.engine.prepare import Call
+from rnnscan.engine.units import explicit_reason
 from rnnscan.memory import kept_names
 
 
@@ -56,4 +57,4 @@ def _fallback_reason(call: Call) -> str:
         return "the number of steps is a symbolic dimension"
     if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):
         return "a name is inside a vmap, a branch or a loop of the cell"
-    return ""
+    return explicit_reason(call.params, call.carry, call.xs)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -193,13 +194,14 @@ def waiting_for_the_verdict() -> Iterator[None]:
     """After an error of JAX wait for its service, which ends this process and names the dead one, if one has died."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() > 1:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        # XLA's errors begin with a code. Those of collectives outside of `jax.jit` are a ValueError.
+        if jax.process_count() > 1 and re.match("[A-Z_]+: ", str(error)):
             print(
-                f"rnnscan: process {jax.process_index()} of {jax.process_count()} got an error of JAX, as it does if "
+                f"rnnscan: process {jax.process_index()} of {jax.process_count()} got an error of XLA, as it does if "
                 f"another process has died: {str(error).splitlines()[0]}\nIf so, JAX ends this process within "
-                f"{2 * HEARTBEAT} seconds. It lists the dead under 'The following tasks are unhealthy'; the 'leader "
-                "task' is process 0. Resume the run from its last checkpoint.",
+                f"{2 * HEARTBEAT} seconds, and names the dead by number: 'The following tasks are unhealthy', or "
+                "'Task 1 heartbeat timeout'; 'the leader' is process 0. Resume the run from its last checkpoint.",
                 file=sys.stderr,
                 flush=True,
             )

@@ -88,3 +88,46 @@ def test_scan_says_that_time_cannot_be_sharded():
     params = cell.init(jax.random.key(0), 3)
     with pytest.raises(ValueError, match=r"first axis of `xs` is time"):
         rs.scan(cell, params, cell.initial_carry(jnp.ones((2, 3))), xs)
+
+
+EXPLICIT = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def sharded(shape, *spec):
+    sharding = jax.NamedSharding(EXPLICIT, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+
+def test_a_carry_that_a_step_shards_otherwise_over_explicit_axes_is_an_error_that_says_what_to_do():
+    def cell(params, carry, x):
+        return jax.sharding.reshard(carry, PartitionSpec(None, "model")), x
+
+    with (
+        jax.sharding.use_abstract_mesh(EXPLICIT),
+        pytest.raises(ValueError, match=r"must return a carry that is sharded as it was given; .*AxisType\.Auto"),
+    ):
+        jax.eval_shape(lambda c, xs: rs.scan(cell, {}, c, xs), sharded((8, 8), "data"), sharded((5, 8, 8)))
+
+
+def test_products_over_explicit_units_that_jax_refuses_say_what_to_do():
+    cell = cells.RNN(8)
+    params = {"kernel": sharded((8, 8)), "recurrent_kernel": sharded((8, 8), "model"), "bias": sharded((8,))}
+    with jax.sharding.use_abstract_mesh(EXPLICIT), pytest.raises(Exception, match="harding") as caught:
+        jax.eval_shape(
+            lambda params, carry, xs: rs.scan(cell, params, carry, xs),
+            params,
+            (sharded((8, 8), "data", "model"),),
+            sharded((5, 8, 8)),
+        )
+    assert any("axis_types=(AxisType.Auto" in note for note in caught.value.__notes__)
+
+
+def test_decoding_over_explicit_axes_is_an_error_before_compute():
+    with (
+        jax.sharding.use_abstract_mesh(EXPLICIT),
+        pytest.raises(ValueError, match=r"not be sharded over explicit axes .* at `carry`\. Make the axes automatic"),
+    ):
+        jax.eval_shape(
+            lambda carry: rs.decode(lambda _, c, token: (c, c), {}, carry, start=0, end=1, max_steps=3),
+            sharded((8, 8), "data"),
+        )

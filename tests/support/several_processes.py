@@ -73,4 +73,4 @@ def names_the_dead(folder: Path, survivor: int, dead: int) -> bool:
     log = (folder / f"err.{survivor}").read_text()
     if dead == 0:
         return "the leader" in log
-    return f"unhealthy (stopped sending heartbeats):\n{dead}\n" in log
+    return f"unhealthy (stopped sending heartbeats):\n{dead}\n" in log or f" Task {dead} heartbeat timeout" in log

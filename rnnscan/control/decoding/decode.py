@@ -65,8 +65,9 @@ def decode(
     Raises:
         TypeError: if an argument has a wrong type, or the decoder does not return a carry like the one it was given and
             floating logits; if `key` is missing for `Sample`, or given for another strategy.
-        ValueError: if a token lies outside the vocabulary, the carry's leaves disagree about N, logits are not
-            `(N, V)`, `top_k` exceeds V, or the beam is wider than the vocabulary allows.
+        ValueError: if an array is sharded over an explicit axis of a mesh (automatic ones may share rows and units), a
+            token lies outside the vocabulary, the carry's leaves disagree about N, logits are not `(N, V)`, `top_k`
+            exceeds V, or the beam is wider than the vocabulary allows.
 
     Example:
         >>> import jax

@@ -29,6 +29,7 @@ def pose(
     _check_decoder(decoder)
     check_count("decode", "max_steps", max_steps)
     carry = _as_arrays(carry)
+    _check_axes(params, carry)
     start = _start_tokens(start, carry, len(keys) if keys is not None and keys.ndim else None)
     _check_rows(carry, len(start))
     step = _step(decoder, params, has_aux)
@@ -58,6 +59,16 @@ def _check_decoder(decoder: Any) -> None:
             "decode: the decoder must be callable as decoder(params, carry, token) -> (carry, logits); got "
             f"{describe(decoder)}. It comes first: decode(decoder, params, carry, ...)."
         )
+
+
+def _check_axes(params: Any, carry: Any) -> None:
+    for where, leaf in [*leaves_with_places(params, "params"), *leaves_with_places(carry, "carry")]:
+        spec = getattr(getattr(jax.typeof(leaf), "sharding", None), "spec", None) or ()
+        if any(axis is not None for axis in spec):
+            raise ValueError(
+                f"decode: arrays must not be sharded over explicit axes of a mesh; got {spec} at {where}. Make the "
+                "axes automatic: jax.make_mesh(sizes, names, axis_types=(jax.sharding.AxisType.Auto, ...))."
+            )
 
 
 def _as_arrays(carry: Any) -> Any:

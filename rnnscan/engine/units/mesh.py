@@ -55,13 +55,17 @@ def known_mesh(leaves: Iterable[Any]) -> Any:
 
 
 def unit_mesh(leaves: Iterable[Any]) -> UnitMesh | None:
-    """The mesh of arrays, or of `jax.set_mesh`, if it has an automatic axis for units with several devices."""
+    """The mesh of arrays, or of `jax.set_mesh`, if it has an automatic axis for units with several devices.
+
+    None if another axis with several devices is explicit: JAX has no constraint for a part of a type.
+    """
     mesh = known_mesh(leaves)
     axis = _axis.value
     if mesh is None or axis not in mesh.axis_names or mesh.shape[axis] == 1:
         return None
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return UnitMesh(mesh, axis) if kinds[axis] == AxisType.Auto else None
+    explicit = any(kind == AxisType.Explicit and mesh.shape[name] > 1 for name, kind in kinds.items())
+    return UnitMesh(mesh, axis) if kinds[axis] == AxisType.Auto and not explicit else None
 
 
 @contextmanager
@@ -75,6 +79,47 @@ def batch_devices(mesh: Any) -> int:
     """The number of devices of automatic axes that may share the rows of a batch."""
     kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
     return prod(size for name, size, kind in kinds if kind == AxisType.Auto and name != _axis.value)
+
+
+def explicit_reason(params: Any, carry: Any, xs: Any) -> str:
+    """Why the fission engine cannot run a step with explicit axes of a mesh; empty if they share rows only."""
+    mesh = known_mesh(jax.tree.leaves((params, carry, xs)))
+    if mesh is None:
+        return ""
+    kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    if {AxisType.Explicit, AxisType.Auto} <= {kind for size, kind in kinds if size > 1}:
+        return "the mesh has explicit and automatic axes"
+    specs = [_explicit_spec(leaf) for leaf in jax.tree.leaves(carry)]
+    of_rows = {axis for spec in specs for axis in spec[:1]}
+    others = [axis for spec in specs for axis in spec[1:]]
+    others += [axis for leaf in jax.tree.leaves(params) for axis in _explicit_spec(leaf)]
+    wrong = [axis for axis in others if axis is not None and axis not in of_rows]
+    return f"parameters or units are sharded over the explicit axis {wrong[0]!r} of the mesh" if wrong else ""
+
+
+def shard_as_step(carry: Any, traced: Any) -> Any:
+    """Shard the axes of a carry that are whole, and that a step returns sharded over explicit axes of a mesh.
+
+    Args:
+        carry: the carry.
+        traced: the jaxpr of the step on it.
+    """
+    leaves, structure = jax.tree.flatten(carry)
+    sharded = [_shard_as(leaf, new) for leaf, new in zip(leaves, traced.out_avals, strict=False)]
+    return jax.tree.unflatten(structure, sharded)
+
+
+def _shard_as(leaf: Any, new: Any) -> Any:
+    wanted = tuple(getattr(getattr(new, "sharding", None), "spec", None) or ())
+    given = _explicit_spec(leaf) or (None,) * len(wanted)
+    if given == wanted or any(old not in (None, axis) for old, axis in zip(given, wanted, strict=True)):
+        return leaf
+    return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
+
+
+def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
+    """The explicit axes over which each axis of an array is sharded."""
+    return tuple(getattr(getattr(jax.typeof(leaf), "sharding", None), "spec", None) or ())
 
 
 def _meshes(leaves: Iterable[Any]) -> Iterator[Any]:
