@@ -136,6 +136,13 @@ class Plan:
         return Windows(length, chunk, steps if self.keeps_names_of_windows or steps < length else None)
 
     @property
+    def loops_forward(self) -> bool:
+        """Whether a loop runs matrix states where nothing is differentiated."""
+        if not self.choices.loops_states_per_key or self.call.parallel is not None or self.found.stages is None:
+            return False
+        return any(state.decays_per_key for state in self.found.stages.states)
+
+    @property
     def keeps_names_of_windows(self) -> bool:
         """Whether windows keep the named values. Those of a segment do not outlive it."""
         return self.memory is not None and self.memory.segment is None

@@ -20,15 +20,15 @@ def describe_states(plan: Plan) -> dict[int, str]:
     }
     for state in found.stages.states if found.stages else ():
         short = "step by step, because the sequence, or a segment, is shorter than two chunks"
-        texts[state.index] = short if chunk is None else f"in chunks of {chunk} steps, {_in_words(state)}"
+        alone = "; step by step where nothing is differentiated" if plan.loops_forward else ""
+        texts[state.index] = short if chunk is None else f"in chunks of {chunk} steps, {_in_words(state)}{alone}"
     return {step.changing[index]: text for index, text in sorted(texts.items())}
 
 
 def _in_words(state: MatrixState) -> str:
     keys, values = (state.leaf.shape[axis] for axis in (state.axes.keys, state.axes.values))
-    decay = state.update.decay
-    if decay is ONE:
+    if state.update.decay is ONE:
         decays = "no decay"
     else:
-        decays = "a decay for each key" if decay and state.axes.keys in decay.axes else "one decay for all keys"
+        decays = "a decay for each key" if state.decays_per_key else "one decay for all keys"
     return f"{keys} keys along axis {state.axes.keys}, {values} values along axis {state.axes.values}, {decays}"

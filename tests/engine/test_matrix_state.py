@@ -10,7 +10,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.engine.fission.heuristics import heuristics, using
+from rnnscan.engine.fission.heuristics import BACKENDS, heuristics, using
 from rnnscan.insight.memory_report import memory_report
 from rnnscan.planning.bytes import temporary_bytes
 from tiers import variants
@@ -172,6 +172,21 @@ def test_windows_rows_and_mapped_sequences():
     assert_equal(run(params, one, xs[:, 1:2])[1], whole[1][:, 1:2], 1e-12)
     mapped = jax.vmap(lambda x: rs.scan(case.cell, params, carry, x)[1])(jnp.stack([xs, xs[::-1]]))
     assert_equal(mapped[0], whole[1], 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "loops"), [("GLA", SMALL, True), ("RetNet", SMALL, False), ("GLA", BACKENDS["gpu"], False)]
+)
+def test_a_decay_for_each_key_runs_in_a_loop_where_nothing_is_differentiated(name, choices, loops):
+    case, arguments = arguments_of(name)
+    small = replace(choices, least_state=2, state_chunk=4, longest_window=8)
+    with using(small):
+        run = lambda *arguments: rs.scan(case.cell, *arguments)  # noqa: E731
+        whole = f"length={LENGTH}"
+        assert (whole in str(jax.make_jaxpr(run)(*arguments))) == loops
+        assert whole not in str(jax.make_jaxpr(jax.grad(lambda *arguments: Case.loss(run(*arguments))))(*arguments))
+        (text,) = explained(case.cell, arguments).values()
+        assert text.endswith("; step by step where nothing is differentiated") == loops
 
 
 @pytest.mark.usefixtures("double")

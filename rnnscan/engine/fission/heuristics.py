@@ -58,6 +58,8 @@ class Heuristics:
             matrices are slow.
         state_chunk: C, a power of two, for sequences of two such chunks and more.
         longest_window: the most steps of a window of the chunkwise form. The carry is kept before each.
+        loops_states_per_key: whether a loop runs a matrix state with a decay for each key where nothing is
+            differentiated. Its chunks are short, which pays on the backward pass only.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
         transpose_weights: whether to transpose a weight once, where a loop reads its columns.
         unroll: the most steps of a loop's trip.
@@ -80,6 +82,7 @@ class Heuristics:
     least_state: int | None = 16
     state_chunk: int = 64
     longest_window: int = 128
+    loops_states_per_key: bool = False
     whole: bool = False
     unroll: int = 1
     slices_stacks: bool = False
@@ -233,6 +236,8 @@ BACKENDS = {
         chunk_with_starts=16,
         chunk_bytes_with_starts=48 << 20,
         transpose_rows=True,
+        # The loss of a GLA, T = 64 and 2,048: 1.13 and 1.28 of plain's time in chunkwise form (docs/decisions.md).
+        loops_states_per_key=True,
     ),
     "gpu": Heuristics(
         batch="bounded",

@@ -78,6 +78,12 @@ class MatrixState:
         return frozenset().union(*(factor.reads for factor in factors))
 
     @property
+    def decays_per_key(self) -> bool:
+        """Whether each key has a decay of its own."""
+        decay = self.update.decay
+        return decay is not None and self.axes.keys in decay.axes
+
+    @property
     def batch_axes(self) -> list[int]:
         """The axes of the state besides keys and values."""
         return [axis for axis in range(self.axes.rank) if axis not in (self.axes.keys, self.axes.values)]
