@@ -19,8 +19,10 @@ from rnnscan.engine.fission.heuristics import (
     StepBytes,
     heuristics,
     near_divisor,
+    operations_of,
     too_dear_to_recompute,
     too_large_to_feed,
+    unbatchable,
     using,
 )
 from rnnscan.engine.fission.program import (
@@ -196,7 +198,18 @@ class ScanPlan:
             given=given,
             kept=given - total_bytes(starts) + total_bytes(values_of(step.kept)),
             starts=total_bytes(starts),
+            tensors=total_bytes(leaf for leaf in [*step.carry, *step.x] if len(leaf.shape) > 2),
+            operations=self._operations_at_each_step(),
         )
+
+    def _operations_at_each_step(self) -> int | None:
+        """`StepBytes.operations`."""
+        equations = self.step.program.equations
+        products = [equation for equation in equations if equation.primitive.name in PRODUCTS]
+        if not products and not any(map(unbatchable, equations)):
+            return None
+        fixed = determined(equations, self.step.program.invariant)
+        return sum(operations_of(product) for product in products if not fixed.isdisjoint(values_of(product.inputs)))
 
 
 def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:
