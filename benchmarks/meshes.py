@@ -37,8 +37,9 @@ STEPS, ROWS, UNITS = 128, 32, 1024  # Rows of each device of "data"; as many fea
 CELLS = {"LSTM": rs.cells.LSTM(UNITS), "minGRU": rs.cells.MinGRU(UNITS)}
 CACHE = Path(".accelerators/meshes.json")
 SLICES = {8: "v5e:2x4", 16: "v5e:4x4", 64: "v5e:8x8"}
-# Of a TPU v5e: cycles a second, and bytes a second that a chip receives from its neighbours. Both are from Google's
-# tables of 197 bfloat16 teraflops and of 400 GB/s in both directions. The latency of a hop is an assumption.
+# Of a TPU v5e: cycles a second, and bytes a second that a chip receives from its neighbours. Both follow from
+# https://cloud.google.com/tpu/docs/v5e: 197 teraflops in bfloat16, by four units of 128 x 128; and 400 GB/s in both
+# directions together. The latency of a hop is an assumption.
 CLOCK, LINKS, HOP = 1.5e9, 200e9, 1e-6
 KINDS = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 BEGIN, END = "<!-- python -m benchmarks.meshes -->", "<!-- end -->"
