@@ -57,6 +57,7 @@ def test_the_table_compares_memory_choices_and_the_picture_is_written(rnnscan: C
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.slow
 def test_a_choice_of_your_own_and_a_planned_one_are_rows_and_the_table_fits_80_columns() -> None:
     own = ["RNN", "--recompute", "preactivation", "--segment", "7", "--budget", "1MiB", "--last-only"]
 

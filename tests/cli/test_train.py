@@ -65,6 +65,7 @@ def test_a_run_shows_its_memory_its_held_out_bits_and_a_sample(
     assert len(losses(tmp_path / "run")) == 12
 
 
+@pytest.mark.slow
 def test_a_run_and_its_sample_follow_from_the_seed(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
     options = ["train", text_file, *SMALL, "--out", tmp_path / "run"]
 

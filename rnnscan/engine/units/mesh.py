@@ -112,6 +112,8 @@ def shard_as_step(carry: Any, traced: Any) -> Any:
 def _shard_as(leaf: Any, new: Any) -> Any:
     wanted = tuple(getattr(getattr(new, "sharding", None), "spec", None) or ())
     given = _explicit_spec(leaf) or (None,) * len(wanted)
+    if len(given) != len(wanted):
+        return leaf  # A wrong carry: the checks after this say so.
     if given == wanted or any(old not in (None, axis) for old, axis in zip(given, wanted, strict=True)):
         return leaf
     return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
