@@ -9,6 +9,7 @@ from jax.export import is_symbolic_dim
 
 from rnnscan._messages import describe, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
+from rnnscan._varying import explicit_spec
 from rnnscan.memory import Memory
 from rnnscan.naming import StepInfo
 from rnnscan.newton import Newton
@@ -196,7 +197,7 @@ def check_explicit_axes(carry: Any, traced: Any) -> None:
     for (where, _), old, new in zip(
         leaves_with_places(carry, "carry"), traced.in_avals, traced.out_avals, strict=False
     ):
-        specs = [getattr(getattr(aval, "sharding", None), "spec", None) for aval in (old, new)]
+        specs = [explicit_spec(aval) for aval in (old, new)]
         if specs[0] != specs[1]:
             raise ValueError(
                 "scan: over explicit axes of a mesh, a cell must return a carry that is sharded as it was given; got "

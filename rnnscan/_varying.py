@@ -1,14 +1,20 @@
-"""The axes of a mesh over which `jax.shard_map` varies values."""
+"""What the type of a value says of a mesh: the axes over which it varies in `jax.shard_map`, and explicit axes."""
 
 from typing import Any
 
 import jax
 from jax import lax
+from jax.sharding import PartitionSpec
 
 
 def varying(aval: Any) -> frozenset[str]:
     """The axes over which values of a type vary."""
     return frozenset(aval.manual_axis_type.varying)
+
+
+def explicit_spec(aval: Any) -> PartitionSpec:
+    """The explicit axes over which each axis of a type is sharded."""
+    return getattr(getattr(aval, "sharding", None), "spec", None) or PartitionSpec()
 
 
 def vary(tree: Any, axes: frozenset[str]) -> Any:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rnnscan._messages import describe, describe_shape, is_count, is_key, leaves_with_places
+from rnnscan._varying import explicit_spec
 from rnnscan.control.decoding._numbers import check_count
 from rnnscan.control.decoding.problem import Decoder, Problem, log_probabilities, varying_axes
 from rnnscan.control.decoding.strategies import Strategy
@@ -63,7 +64,7 @@ def _check_decoder(decoder: Any) -> None:
 
 def _check_axes(params: Any, carry: Any) -> None:
     for where, leaf in [*leaves_with_places(params, "params"), *leaves_with_places(carry, "carry")]:
-        spec = getattr(getattr(jax.typeof(leaf), "sharding", None), "spec", None) or ()
+        spec = explicit_spec(jax.typeof(leaf))
         if any(axis is not None for axis in spec):
             raise ValueError(
                 f"decode: arrays must not be sharded over explicit axes of a mesh; got {spec} at {where}. Make the "

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from rnnscan._varying import explicit_spec
+
 
 # The name of the axis; part of jit's cache key.
 _axis = jax.make_user_context("model")
@@ -89,10 +91,10 @@ def explicit_reason(params: Any, carry: Any, xs: Any) -> str:
     kinds = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
     if {AxisType.Explicit, AxisType.Auto} <= {kind for size, kind in kinds if size > 1}:
         return "the mesh has explicit and automatic axes"
-    specs = [_explicit_spec(leaf) for leaf in jax.tree.leaves(carry)]
+    specs = [tuple(explicit_spec(jax.typeof(leaf))) for leaf in jax.tree.leaves(carry)]
     of_rows = {axis for spec in specs for axis in spec[:1]}
     others = [axis for spec in specs for axis in spec[1:]]
-    others += [axis for leaf in jax.tree.leaves(params) for axis in _explicit_spec(leaf)]
+    others += [axis for leaf in jax.tree.leaves(params) for axis in explicit_spec(jax.typeof(leaf))]
     wrong = [axis for axis in others if axis is not None and axis not in of_rows]
     return f"parameters or units are sharded over the explicit axis {wrong[0]!r} of the mesh" if wrong else ""
 
@@ -110,18 +112,13 @@ def shard_as_step(carry: Any, traced: Any) -> Any:
 
 
 def _shard_as(leaf: Any, new: Any) -> Any:
-    wanted = tuple(getattr(getattr(new, "sharding", None), "spec", None) or ())
-    given = _explicit_spec(leaf) or (None,) * len(wanted)
+    wanted = tuple(explicit_spec(new))
+    given = tuple(explicit_spec(jax.typeof(leaf))) or (None,) * len(wanted)
     if len(given) != len(wanted):
         return leaf  # A wrong carry: the checks after this say so.
     if given == wanted or any(old not in (None, axis) for old, axis in zip(given, wanted, strict=True)):
         return leaf
     return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
-
-
-def _explicit_spec(leaf: Any) -> tuple[Any, ...]:
-    """The explicit axes over which each axis of an array is sharded."""
-    return tuple(getattr(getattr(jax.typeof(leaf), "sharding", None), "spec", None) or ())
 
 
 def _meshes(leaves: Iterable[Any]) -> Iterator[Any]:
