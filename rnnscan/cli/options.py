@@ -73,16 +73,19 @@ Coordinator: TypeAlias = Annotated[
 ]
 Processes: TypeAlias = Annotated[int | None, typer.Option(help="Number of processes.", min=1)]
 ProcessId: TypeAlias = Annotated[int | None, typer.Option(help="Number of this process, from 0.", min=0)]
+JoinTimeout: TypeAlias = Annotated[
+    int, typer.Option(metavar="SECONDS", help="How long to wait until all processes have joined.", min=1)
+]
 
 
-def join(coordinator: str | None, processes: int | None, process_id: int | None) -> None:
+def join(coordinator: str | None, processes: int | None, process_id: int | None, timeout: int) -> None:
     """Join the processes of `--coordinator`, if it is given.
 
     Raises:
         ValueError: if an option is missing or out of range.
     """
     if coordinator is not None:
-        join_processes(None if coordinator == "auto" else coordinator, processes, process_id)
+        join_processes(None if coordinator == "auto" else coordinator, processes, process_id, timeout=timeout)
     elif processes is not None or process_id is not None:
         raise ValueError(
             "train: --processes and --process-id need --coordinator; got none. Pass HOST:PORT of process 0, or auto."

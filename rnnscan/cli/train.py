@@ -3,7 +3,7 @@
 import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ from rnnscan.cli.options import (
     Coordinator,
     Embedding,
     Hidden,
+    JoinTimeout,
     Layers,
     Mesh,
     Processes,
@@ -53,8 +54,10 @@ from rnnscan.train import (
     read_text,
     train_language_model,
 )
-from rnnscan.train.processes import check_agreement, in_all, in_first, waiting_for_the_verdict
-from rnnscan.train.text import check_enough
+from rnnscan.train.language_training import check_streams
+from rnnscan.train.processes import JOIN_TIMEOUT, check_agreement, in_all, in_first, waiting_for_the_verdict
+from rnnscan.train.text import Ranges, check_enough
+from rnnscan.train.text_parts import fingerprint, own_ranges
 from rnnscan.train.text_run import begin_run, check_free, config_file, read_run
 
 
@@ -85,6 +88,7 @@ def train(
     coordinator: Coordinator = None,
     processes: Processes = None,
     process_id: ProcessId = None,
+    join_timeout: JoinTimeout = JOIN_TIMEOUT,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The run's directory.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -102,9 +106,9 @@ def train(
     Several processes train together with --coordinator, --processes and --process-id. All get the same other options.
     """
     with readable_errors():
-        join(coordinator, processes, process_id)
+        join(coordinator, processes, process_id, join_timeout)
 
-    def checked() -> tuple[RunDirectory, TrainConfig, Text, jax.sharding.Mesh | None]:
+    def checked() -> tuple[RunDirectory, TrainConfig, Text, str | None, jax.sharding.Mesh | None]:
         _check_choices(resume=resume, overwrite=overwrite, temperature=temperature, learning_rate=learning_rate)
         options = {
             "cell": None if cell is None else cell.value,
@@ -123,17 +127,20 @@ def train(
         run = RunDirectory(out, tensorboard=tensorboard)
         devices = _mesh_of_run(mesh)
         if resume:
-            return run, *_read_resumed(run, options, files or []), devices
+            return run, *_read_resumed(run, options, files or [], devices), devices
         return run, *_prepare(run, options, files or [], devices, overwrite=overwrite), devices
 
     with _ending_together(), readable_errors():
-        run, config, text, devices = in_all(checked)
+        run, config, text, saved, devices = in_all(checked)
         _check_processes(config, text, devices, resume=resume, sample=sample, temperature=temperature)
+        sha256 = fingerprint(text)
+        if saved is not None:
+            _check_text(run, text, sha256, saved)
         state = _restore(run, config, devices) if resume else None
         # It traces the model, and so rejects unknown names.
         kept, kept_by_autodiff = (count_kept_bytes(config, memory) for memory in (config.memory, None))
         if not resume:
-            in_first(lambda: begin_run(run, config, files=_resolved(files or []), sha256=text.sha256))
+            in_first(lambda: begin_run(run, config, files=_resolved(files or []), sha256=sha256))
     console = Console(highlight=False, quiet=jax.process_index() > 0)
     print_beginning(console, config, text, kept=kept, kept_by_autodiff=kept_by_autodiff)
     with _ending_together(), _stopping_early(run):
@@ -144,7 +151,8 @@ def train(
                 console.print(f"Resuming from step {int(state.step)} of {config.steps}.")
             state = train_language_model(config, text, state=state, run=run, mesh=devices)
         bits = bits_per_byte(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
-        print_held_out(console, config, text, bits)
+        if not console.quiet:
+            print_held_out(console, config, text, bits)
         if sample:
             key = jax.random.fold_in(jax.random.key(config.seed), config.steps)
             print_sample(console, config.model.sample(state.params, key, sample, temperature=temperature))
@@ -201,7 +209,7 @@ def _check_processes(config: TrainConfig, text: Text, mesh: jax.sharding.Mesh | 
     options = {f"--{field.replace('_', '-')}": value for field, value in asdict(config).items()}
     sizes = None if mesh is None else dict(mesh.shape)
     choices = {f"--{name}": value for name, value in choices.items()}
-    check_agreement(**options, **choices, text=f"of SHA-256 {text.sha256}", mesh=sizes)
+    check_agreement(**options, **choices, text=f"of {text.train.size} + {text.held_out.size} bytes", mesh=sizes)
 
 
 def _prepare(
@@ -211,33 +219,47 @@ def _prepare(
     mesh: jax.sharding.Mesh | None,
     *,
     overwrite: bool,
-) -> tuple[TrainConfig, Text]:
-    """The options and text of a new run, after their checks."""
+) -> tuple[TrainConfig, Text, None]:
+    """The options and text of a new run, after their checks. It has no saved fingerprint."""
     config = config_of(options)
     if mesh is not None:
         begin_on_mesh(config, mesh)
     check_free(run, overwrite=overwrite)
-    text = read_text(files)
+    text = read_text(files, _own_ranges(config, mesh))
     check_enough(text, batch=config.batch, window=config.window)
-    return config, text
+    return config, text, None
 
 
-def _read_resumed(run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path]) -> tuple[TrainConfig, Text]:
-    """The options and text of the run to resume, which the command line must not contradict."""
+def _read_resumed(
+    run: RunDirectory, options: Mapping[str, Any], files: Sequence[Path], mesh: jax.sharding.Mesh | None
+) -> tuple[TrainConfig, Text, str]:
+    """The options, the text and its saved fingerprint of the run to resume. The options must not contradict them."""
     config, saved_files, sha256 = read_run(run)
     for field, value in options.items():
         if value is not None:
             _check_same(run, f"--{field.replace('_', '-')}", value, getattr(config, field))
-    source = ", ".join(saved_files) or "Python's standard library"
     if files:
+        source = ", ".join(saved_files) or "Python's standard library"
         _check_same(run, "FILE", ", ".join(_resolved(files)), source)
-    text = read_text([Path(path) for path in saved_files])
-    if text.sha256 != sha256:
+    return config, read_text([Path(path) for path in saved_files], _own_ranges(config, mesh)), sha256
+
+
+def _own_ranges(config: TrainConfig, mesh: jax.sharding.Mesh | None) -> Callable[[int], Ranges] | None:
+    """Each of several processes reads the streams of its devices only."""
+    if mesh is None or jax.process_count() == 1:
+        return None
+    check_streams(config, mesh)
+    return own_ranges(config.batch, mesh)
+
+
+def _check_text(run: RunDirectory, text: Text, sha256: str, saved: str) -> None:
+    """Reject a text that has changed since the run began."""
+    # Version 0.2 wrote the fingerprint of the whole text.
+    if saved not in (sha256, text.sha256 if text.read is None else sha256):
         raise ValueError(
-            f"train: with --resume, the text must not change; got another content of {source}. Restore it (each "
-            "version of Python has another standard library), or start another run with --out."
+            f"train: with --resume, the text must not change; got another content of the files in {config_file(run)}. "
+            "Restore it (each version of Python has another standard library), or start another run with --out."
         )
-    return config, text
 
 
 def _restore(run: RunDirectory, config: TrainConfig, mesh: jax.sharding.Mesh | None) -> TrainState:

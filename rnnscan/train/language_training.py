@@ -22,7 +22,7 @@ from rnnscan.train.placement import place_rows, place_state
 from rnnscan.train.run_directory import RunDirectory
 from rnnscan.train.state import TrainState, begin
 from rnnscan.train.step import Step, make_step
-from rnnscan.train.text import Text, check_enough, contiguous_streams
+from rnnscan.train.text import Text, check_enough, contiguous_streams, stream_bytes
 
 
 NATS_PER_BIT = log(2)
@@ -41,13 +41,18 @@ def begin_on_mesh(config: TrainConfig, mesh: Mesh) -> TrainState:
     Raises:
         ValueError: if the devices do not divide the streams or the units.
     """
+    check_streams(config, mesh)
+    specs, units = config.model.sharding_rules(mesh), PartitionSpec("data", "model")
+    return place_state(begin_language_model(config), optimizer(config), mesh, specs, carry=units)
+
+
+def check_streams(config: TrainConfig, mesh: Mesh) -> None:
+    """Raise a ValueError if the devices of the axis `"data"` do not divide the streams."""
     if config.batch % mesh.shape["data"]:
         raise ValueError(
             f"train: the {mesh.shape['data']} devices of the axis 'data' must divide the streams; got "
             f"batch={config.batch}. Change the batch or the mesh."
         )
-    specs, units = config.model.sharding_rules(mesh), PartitionSpec("data", "model")
-    return place_state(begin_language_model(config), optimizer(config), mesh, specs, carry=units)
 
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:
@@ -123,14 +128,16 @@ def train_language_model(
         3
     """
     check_enough(text, batch=config.batch, window=config.window)
-    streams = contiguous_streams(text.train, config.batch)
+    streams = stream_bytes(text.train, config.batch)
     windows = (len(streams) - 1) // config.window
     initial = begin_language_model(config) if mesh is None else begin_on_mesh(config, mesh)
 
     def batch_at(step: int) -> Int[np.ndarray | Array, "window_plus_1 batch"]:
         start = step % windows * config.window
         batch = streams[start : start + config.window + 1]
-        return batch if mesh is None else place_rows(batch, mesh, PartitionSpec(None, "data"))
+        if mesh is None:
+            return batch.astype(np.int32)
+        return place_rows(batch, mesh, PartitionSpec(None, "data"), np.int32)
 
     return fit(
         language_model_step(config),

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
 from rnnscan._messages import listing
 from rnnscan.sharding import place
@@ -103,13 +104,14 @@ def place_state(
     return place(state, mesh, TrainState(specs, beside, of_carry, everywhere, everywhere, everywhere, everywhere))
 
 
-def place_rows(batch: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
+def place_rows(batch: np.ndarray, mesh: Mesh, spec: PartitionSpec, dtype: DTypeLike | None = None) -> jax.Array:
     """Put a batch on a mesh. Each process reads its own rows only, so the batch may be a memory-mapped file.
 
     Args:
         batch: the batch of all processes.
         mesh: the mesh.
         spec: the sharding of its axes.
+        dtype: the dtype of the array; None: the batch's. So a file of bytes becomes token ids.
 
     Returns:
         The array on the mesh.
@@ -121,4 +123,5 @@ def place_rows(batch: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
         >>> place_rows(np.ones((3, 2)), make_mesh({"data": 1}), PartitionSpec(None, "data")).shape
         (3, 2)
     """
-    return jax.make_array_from_callback(batch.shape, NamedSharding(mesh, spec), lambda index: batch[index])
+    read = lambda index: np.asarray(batch[index], dtype)  # noqa: E731
+    return jax.make_array_from_callback(batch.shape, NamedSharding(mesh, spec), read)

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,23 +23,34 @@ from jax.experimental import multihost_utils
 # the wait for the others at the end.
 HEARTBEAT = 30
 
+# Seconds to wait for all processes at the beginning.
+JOIN_TIMEOUT = 60
+
 # The errors that are raised in all processes as what they are.
 KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (ImportError, OSError, TypeError, ValueError)}
 
 Result = TypeVar("Result")
 
 
-def join_processes(coordinator: str | None = None, processes: int | None = None, process_id: int | None = None) -> None:
+def join_processes(
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    timeout: int = JOIN_TIMEOUT,
+) -> None:
     """Join the processes of a run, by `jax.distributed.initialize`. Call it before any other function of JAX.
 
     If a process dies, JAX ends all others within a minute. Its error has the numbers of dead tasks, which are those of
-    processes; the leader is process 0.
+    processes; the leader is process 0. If not all have joined after `timeout` seconds, those that wait print an error
+    and end with exit code 1: JAX can not be interrupted while it waits.
 
     Args:
         coordinator: "HOST:PORT" of process 0, where all processes meet. None: the cluster's environment (Slurm, Open
             MPI, Kubernetes with the package `kubernetes`, Cloud TPU) says where, and everything else that is None.
         processes: the number of processes.
         process_id: the number of this process, from 0.
+        timeout: the seconds to wait until all have joined. Set more if the machines start one after the other.
 
     Raises:
         ValueError: if a value is out of range, or None and there is no such cluster.
@@ -59,19 +72,49 @@ def join_processes(coordinator: str | None = None, processes: int | None = None,
             f"join_processes: `process_id` must be from 0 to {(processes or 1) - 1}; got {process_id}. Number the "
             "processes from 0."
         )
+    if timeout < 1:
+        raise ValueError(f"join_processes: `timeout` must be at least 1 second; got {timeout}.")
     try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process_id,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=HEARTBEAT,
-        )
+        with _ending_after(timeout, coordinator, processes, process_id):
+            jax.distributed.initialize(
+                coordinator,
+                processes,
+                process_id,
+                # An error of JAX would end this process with a stack trace, so it comes later than ours.
+                initialization_timeout=timeout + 30,
+                heartbeat_timeout_seconds=HEARTBEAT,
+                shutdown_timeout_seconds=HEARTBEAT,
+            )
     except ValueError as error:
         raise ValueError(
             "join_processes: `coordinator`, `processes` and `process_id` must be given where no cluster's environment "
             f"has them; got {coordinator!r}, {processes} and {process_id} ({error}). Give all three."
         ) from error
+
+
+@contextmanager
+def _ending_after(seconds: int, coordinator: str | None, processes: int | None, number: int | None) -> Iterator[None]:
+    """End this process if the work takes longer."""
+    place = "where the cluster's environment says" if coordinator is None else f"at {coordinator}"
+    this = "this process" if number is None or processes is None else f"process {number} of {processes}"
+
+    def end() -> None:
+        print(
+            f"Error: join_processes: all processes must join within {seconds} seconds; got fewer {place}, while {this} "
+            "waited. Look for one that ended before it joined. Check that all processes reach this address and have "
+            "different numbers. If they start slowly, wait longer: --join-timeout, or `timeout`.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def exchange(own: Any) -> list[Any]:

@@ -1,10 +1,12 @@
 """Text from files: its training and held-out bytes, and contiguous streams of them."""
 
 import hashlib
+import os
 import sysconfig
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -12,6 +14,9 @@ from jaxtyping import Int, UInt8
 
 # Every 10th file is held out; of fewer files, the last 10th of each.
 HELD_OUT_SHARE = 10
+
+# The first byte of each, and the one after its last.
+Ranges: TypeAlias = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,14 @@ class Text:
         held_out: the bytes to evaluate on.
         train_files: the number of files of the training bytes.
         held_out_files: the number of files of the held-out bytes: other files, or the ends of the same files.
+        read: the ranges of the training bytes that one of several processes has read; the others are 0. None: all.
     """
 
     train: UInt8[np.ndarray, " train_bytes"]
     held_out: UInt8[np.ndarray, " held_out_bytes"]
     train_files: int
     held_out_files: int
+    read: Ranges | None = None
 
     @property
     def description(self) -> str:
@@ -41,7 +48,7 @@ class Text:
 
     @property
     def sha256(self) -> str:
-        """A fingerprint of the text and its split."""
+        """A fingerprint of a text that is read whole, and of its split."""
         return hashlib.sha256(self.train.tobytes() + b"\0held out\0" + self.held_out.tobytes()).hexdigest()
 
 
@@ -61,20 +68,21 @@ def standard_library() -> list[Path]:
     return files
 
 
-def read_text(files: Sequence[Path]) -> Text:
+def read_text(files: Sequence[Path], own: Callable[[int], Ranges] | None = None) -> Text:
     """Read files as one text, and hold out a fixed part.
 
     Files are sorted by path. Of ten or more, every tenth is held out; of fewer, the last tenth of each.
 
     Args:
         files: paths of any files; duplicates are read once. Empty: `standard_library`.
+        own: the ranges to read of the training bytes, as a function of their number; None: all.
 
     Returns:
         The text.
 
     Raises:
         OSError: if a file cannot be read.
-        ValueError: if a file is empty.
+        ValueError: if a file is empty, or changes while it is read.
 
     Example:
         >>> text = read_text([])
@@ -82,15 +90,23 @@ def read_text(files: Sequence[Path]) -> Text:
         True
     """
     paths = sorted({path.resolve() for path in files}) or standard_library()
-    contents = [_read(path) for path in paths]
-    if len(contents) < HELD_OUT_SHARE:
-        borders = [content.size - content.size // HELD_OUT_SHARE for content in contents]
-        train = [content[:border] for content, border in zip(contents, borders, strict=True)]
-        held_out = [content[border:] for content, border in zip(contents, borders, strict=True)]
+    whole = [_Piece(path, 0, _size(path)) for path in paths]
+    if len(whole) < HELD_OUT_SHARE:
+        borders = [piece.size - piece.size // HELD_OUT_SHARE for piece in whole]
+        train = [replace(piece, stop=border) for piece, border in zip(whole, borders, strict=True)]
+        held_out = [replace(piece, start=border) for piece, border in zip(whole, borders, strict=True)]
     else:
-        train = [content for number, content in enumerate(contents, 1) if number % HELD_OUT_SHARE]
-        held_out = contents[HELD_OUT_SHARE - 1 :: HELD_OUT_SHARE]
-    return Text(np.concatenate(train), np.concatenate(held_out), len(train), len(held_out))
+        train = [piece for number, piece in enumerate(whole, 1) if number % HELD_OUT_SHARE]
+        held_out = whole[HELD_OUT_SHARE - 1 :: HELD_OUT_SHARE]
+    read = None if own is None else own(sum(piece.size for piece in train))
+    return Text(_read(train, read), _read(held_out, None), len(train), len(held_out), read)
+
+
+def stream_bytes(text: UInt8[np.ndarray, " bytes"], rows: int) -> UInt8[np.ndarray, "length_plus_1 rows"]:
+    """A read-only view of a text as `contiguous_streams`. It reads no byte of the text."""
+    length = (text.size - 1) // rows
+    (stride,) = text.strides
+    return np.lib.stride_tricks.as_strided(text, (length + 1, rows), (stride, length * stride), writeable=False)
 
 
 def contiguous_streams(text: UInt8[np.ndarray, " bytes"], rows: int) -> Int[np.ndarray, "length_plus_1 rows"]:
@@ -112,9 +128,7 @@ def contiguous_streams(text: UInt8[np.ndarray, " bytes"], rows: int) -> Int[np.n
         array([[0, 1, 2, 3],
                [3, 4, 5, 6]], dtype=int32)
     """
-    length = (text.size - 1) // rows
-    streams = [text[row * length : (row + 1) * length + 1] for row in range(rows)]
-    return np.stack(streams, axis=1).astype(np.int32)
+    return stream_bytes(text, rows).astype(np.int32)
 
 
 def check_enough(text: Text, *, batch: int, window: int) -> None:
@@ -136,14 +150,49 @@ def _count_files(count: int) -> str:
     return "1 file" if count == 1 else f"{count} files"
 
 
-def _read(path: Path) -> UInt8[np.ndarray, " bytes"]:
+@dataclass(frozen=True)
+class _Piece:
+    """A range of a file's bytes."""
+
+    path: Path
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+def _size(path: Path) -> int:
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
     except OSError as error:
         raise type(error)(
             f"train: every FILE must be a readable file; got {path}: {error.strerror}. "
             "Check the path; for a directory, pass its files."
         ) from error
-    if not content:
+    if not size:
         raise ValueError(f"train: every FILE must hold text; got {path}, which is empty. Leave it out.")
-    return np.frombuffer(content, np.uint8)
+    return size
+
+
+def _read(pieces: Sequence[_Piece], ranges: Ranges | None) -> UInt8[np.ndarray, " bytes"]:
+    """The bytes of pieces in a row; those outside of the ranges are 0."""
+    size = sum(piece.size for piece in pieces)
+    joined = np.zeros(size, np.uint8)  # It takes no memory for pages that nobody writes.
+    start = 0
+    for piece in pieces:
+        for first, last in [(0, size)] if ranges is None else ranges:
+            here = joined[max(first, start) : min(last, start + piece.size)]
+            if here.size:
+                _read_into(here, piece.path, piece.start + max(first, start) - start)
+        start += piece.size
+    return joined
+
+
+def _read_into(read: UInt8[np.ndarray, " bytes"], path: Path, start: int) -> None:
+    with path.open("rb") as file:
+        file.seek(start)
+        if file.readinto(read.data) != read.size:
+            raise ValueError(f"train: a FILE must not change while it is read; got {path}, which is shorter now.")

@@ -115,7 +115,7 @@ def with_losses_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, steps: set[
         return streams
 
     monkeypatch.setattr(LanguageModel, "loss", broken)
-    monkeypatch.setattr("rnnscan.train.language_training.contiguous_streams", marked)
+    monkeypatch.setattr("rnnscan.train.language_training.stream_bytes", marked)
 
 
 def test_losses_that_are_not_finite_stop_the_run_where_they_persist(

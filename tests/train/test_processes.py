@@ -35,16 +35,26 @@ def losses(out):
     return [line["loss"] for line in lines]
 
 
+def read_of(log, number):
+    """The ranges of the file that a process has read."""
+    lines = (log / f"out.{number}").read_text().splitlines()
+    return [tuple(map(int, line.split()[1:])) for line in lines if line.startswith("read ")]
+
+
 def train_alone(log, *arguments):
     command = ["-c", COMMAND, "train", *arguments, "--sample", "0"]
     assert end_all([start(command, log, 0)], seconds=120) == [0], (log / "err.0").read_text()
 
 
-# Process 1 dies before this step.
+# Process 1 dies before this step. Each says which bytes of files it reads.
 DIES_AT_56 = f"""
 import os, signal
-from rnnscan.train import loop, processes
-check, batches = loop.check_global, []
+from rnnscan.train import loop, processes, text
+check, batches, read = loop.check_global, [], text._read_into
+
+def read_and_say(here, path, start):
+    print("read", start, start + here.size, flush=True)
+    read(here, path, start)
 
 def check_or_die(tree, name):
     batches.extend([name] if name == "the batch" else [])
@@ -52,7 +62,7 @@ def check_or_die(tree, name):
         os.kill(os.getpid(), signal.SIGKILL)
     check(tree, name)
 
-loop.check_global = check_or_die
+loop.check_global, text._read_into = check_or_die, read_and_say
 {COMMAND}"""
 
 
@@ -70,6 +80,11 @@ def test_processes_train_as_one_and_a_killed_run_goes_on_with_another_number(cou
     assert all(codes), codes
     for survivor in {*range(count)} - {1}:
         assert names_the_dead(log, survivor, 1), (log / f"err.{survivor}").read_text()
+        # Its quarter or half of the training bytes in whole blocks, and the held-out bytes.
+        (first, last), held_out = read_of(log, survivor)
+        assert abs(first - survivor * 1368 // count) <= 4
+        assert abs(last - (survivor + 1) * 1368 // count) <= 4
+        assert held_out == (1368, 1520)
     assert len(losses(out)) == 55
     assert len(list((out / "checkpoints" / "50" / "state").glob("ocdbt.process_*"))) == count
     np.testing.assert_allclose(losses(out), losses(whole)[:55], rtol=1e-5)
@@ -102,6 +117,20 @@ def test_processes_with_other_options_or_other_code_are_refused_in_all_before_an
     assert "version of rnnscan " in message
     assert "version of jax" not in message
     assert not out.exists()
+
+
+def test_who_waits_for_a_process_that_never_joins_ends_with_an_error(text_file, tmp_path):
+    command = ["-c", COMMAND, *TRAIN, text_file, "--out", tmp_path / "out", "--join-timeout", 2]
+    ports = [free_port(), free_port()]
+    started = [start([*command, *join(number, 2, ports[number])], tmp_path / "log", number) for number in (0, 1)]
+    assert end_all(started) == [1, 1]
+    for number in (0, 1):
+        message = (tmp_path / "log" / f"err.{number}").read_text().splitlines()[-1]
+        assert message.startswith(
+            "Error: join_processes: all processes must join within 2 seconds; got fewer at "
+            f"localhost:{ports[number]}, while process {number} of 2 waited. Look for one that ended before it joined."
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def started_run(folder, log, steps, count):
