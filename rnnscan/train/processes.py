@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -263,7 +263,7 @@ def _describe(error: Exception) -> tuple[str, str]:
     return next((name for name, kind in KINDS.items() if isinstance(error, kind)), "RuntimeError"), str(error)
 
 
-def _like(error: tuple[str, str], number: int) -> Exception:
+def _like(error: Sequence[str], number: int) -> Exception:
     """An error of another process."""
     kind, message = error
     return KINDS.get(kind, RuntimeError)(f"in process {number}: {message}")
