@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
+from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis import sum_placement
 from rnnscan.engine.fission.heuristics import PRODUCTS
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
@@ -70,6 +71,19 @@ def test_products_that_wait_for_different_loops_are_not_merged():
     program = program_of(two_layers, 2)
     assert products(merge_products(program)) == 3
     assert products(merge_products(with_known_carry(program))) == 2
+
+
+def test_a_product_that_is_written_twice_is_not_joined_with_itself():
+    """XLA would merge both, and cannot once they are halves of one product."""
+
+    def step(matrix, carry, x):
+        return [jnp.tanh(carry[0] @ matrix + x), jnp.sin(carry[0] @ matrix)]
+
+    program = program_of(step, 1)
+    forward = passes.apply(passes.FORWARD, program)
+    made = [e.outputs[0].shape for e in needed(forward.equations, forward.outputs) if e.primitive.name == "dot_general"]
+    assert made == [ROWS.shape]
+    assert_equal(program, forward)
 
 
 def test_a_product_that_something_else_reads_too_is_not_merged():

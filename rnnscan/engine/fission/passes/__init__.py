@@ -14,7 +14,10 @@ from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import Pass, Program
 
 
-FORWARD: tuple[Pass, ...] = (join_products,)
+FORWARD: tuple[Pass, ...] = (
+    remove_repeats,  # XLA could not, once join_products has made both a part of one product.
+    join_products,
+)
 BACKWARD: tuple[Pass, ...] = (
     remove_repeats,
     swap_products,
