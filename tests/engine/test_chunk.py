@@ -107,3 +107,16 @@ def test_a_parameter_that_is_reached_on_very_many_ways_is_summed_once():
         for memory in (rs.Memory(), None)
     ]
     assert jnp.allclose(*gradients, rtol=1e-5)
+
+
+def test_one_loop_over_all_steps_reads_its_stacks_as_lax_scan_does():
+    """XLA would read an array of steps again for each element that it reads of a stack."""
+
+    def cell(params, carry, x):
+        return jnp.sin(carry) * jnp.cos(params * carry), ()
+
+    steps = 19
+    gradient = jax.grad(lambda carry: jnp.sum(rs.scan(cell, jnp.float32(2), carry, None, length=steps)[0]))
+    program = jax.make_jaxpr(gradient)(jnp.ones((2, 3)))
+    assert steps in {aval.shape[0] for aval in outputs_of(program.jaxpr) if aval.shape}, "the stack of the carries"
+    assert (steps,) not in [aval.shape for aval in outputs_of(program.jaxpr, "iota")]

@@ -41,13 +41,18 @@ class StackPart:
     first: Any
     steps: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the chunk has all steps of the stack."""
+        return bool(self.steps == self.stack.shape[0])
+
     def at(self, step: Any) -> Any:
         """The value at a step of the chunk."""
         return lax.dynamic_index_in_dim(self.stack, self.first + step, keepdims=False)
 
     def copied(self) -> Any:
         """The values of the chunk's steps."""
-        return lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
+        return self.stack if self.is_whole else lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class NextPart(StackPart):
     last: Any
     reverse: bool
 
+    @property
+    def is_whole(self) -> bool:
+        """The value after the last step is not in the stack."""
+        return False
+
     def at(self, step: Any) -> Any:
         """The value at the step that runs after one of the chunk."""
         index = self.first + step + (-1 if self.reverse else 1)
@@ -70,7 +80,7 @@ class NextPart(StackPart):
 
     def copied(self) -> Any:
         """The values after the chunk's steps."""
-        own = super().copied()
+        own = lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
         if self.reverse:
             return jnp.concatenate([self.at(0)[None], own[:-1]])
         return jnp.concatenate([own[1:], self.at(self.steps - 1)[None]])
