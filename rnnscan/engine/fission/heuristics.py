@@ -172,6 +172,22 @@ class Heuristics:
         most = max(1, shortest, min(fitting, worthwhile))
         return near_divisor(length, most)
 
+    def runs_steps_alone(self, equations: Iterable[Equation], fixed: Collection[Value]) -> bool:
+        """Whether steps without a loop are no faster in chunks: their products have rows enough of their own.
+
+        Args:
+            equations: a step.
+            fixed: values that are the same at every step.
+        """
+        if self.batch != "costly":
+            return False
+        operations = read = 0
+        for equation in equations:
+            if equation.primitive.name in PRODUCTS:
+                own = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
+                operations, read = operations + (operations_of(equation) if own else 0), read + own
+        return operations >= _OPERATIONS_PER_FIXED_BYTE * read > 0
+
     def state_chunk_of(self, length: int, chosen: int | None) -> int | None:
         """The number of steps of a chunk of matrix states; None if the sequence is too short for two chunks.
 
@@ -226,6 +242,9 @@ _CHUNK_BYTES_PER_GIVEN = 3.5
 # 7 operations for each byte that is copied, and takes 0.9 of the time with chunks of one step. An online softmax has
 # 16, and takes 0.7. A ConvLSTM has 33 and more, and takes 1.1.
 _COPIED_BYTES, _OPERATIONS_PER_COPIED_BYTE = 32 << 10, 20
+# Gradients of a model over 16 batches of 32 rows, summed in the carry: 16 operations a byte, and 0.85 of the time of
+# chunks of 4 steps.
+_OPERATIONS_PER_FIXED_BYTE = 16
 # An LSTM of 256 units, N = 32, T = 16: 0.87 of plain's time with chunks of 4 steps, 0.94 with 2, 0.96 with 1.
 _SHORTEST_CHUNK_BYTES_PER_GIVEN = 6
 

@@ -17,6 +17,7 @@ from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
+from rnnscan.engine.fission.analysis.unchanged import Unchanged
 from rnnscan.engine.fission.execute.batched_values import NextPart, StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
@@ -65,8 +66,9 @@ class Backward:
         ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.float_carry]
         chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
         zeros = [zero_sum(saved.constants[index]) for index in pull_back.constants]
-        state = (ct_carry, chunks.pull.spread(zeros))
-        (ct_carry, sums), ct_xs = chunks.run(state, saved, ct_ys)
+        state = (chunks.unchanged.others(ct_carry), chunks.pull.spread(zeros))
+        (changed, sums), ct_xs = chunks.run(state, saved, ct_ys)
+        ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
         sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
         pairs = zip(pull_back.constants, sums, strict=True)
         of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
@@ -76,11 +78,19 @@ class Backward:
 
 @dataclass(frozen=True)
 class _BackwardChunks:
-    """A step's pull-back, split for its two runs over a chunk."""
+    """A step's pull-back, split for its two runs over a chunk.
+
+    Attributes:
+        plan: how the scan runs.
+        recompute: the run that recomputes carry leaves.
+        pull: the run that carries the cotangents of the carry.
+        unchanged: the cotangents that it does not carry, because they are the same at every step.
+    """
 
     plan: ScanPlan
     recompute: Runner
     pull: Runner
+    unchanged: Unchanged
 
     @staticmethod
     def of(
@@ -88,24 +98,24 @@ class _BackwardChunks:
     ) -> "_BackwardChunks":
         x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
         new_carry = [saved.initial[index] for index in plan.restored_carries]
-        program = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
+        program, unchanged = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
         program = passes.apply(passes.BACKWARD, program)
         views = _views(program, len(plan.recomputed_carries))
         shared = frozenset(needed(program.equations, views[0].new_carry))
         splits = [_split(plan, view, shared) for view in views]
-        invariant = invariant_values(splits, saved.constants)
+        invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
         rows = sharded_rows([*saved.initial, *x], others=saved.constants)
         return _BackwardChunks(
             plan,
             recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
             pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
+            unchanged=unchanged,
         )
 
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Pull `(cotangent of the carry, sums)` back through all chunks."""
         repeats = self.plan.repeats
-        chunk = max(1, self.plan.length) if self._is_one_loop else self.plan.chunk
-        chunks = Chunks(self.plan.length, chunk, from_end=self.plan.reverse)
+        chunks = Chunks(self.plan.length, self._chunk, from_end=self.plan.reverse)
         # A carry leaf that y repeats, before each whole chunk, is y at the last step of the chunk that runs before.
         before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         starts = saved.starts if self._recomputes else {}
@@ -131,6 +141,15 @@ class _BackwardChunks:
         firsts, first_of_shorter = chunks.firsts
         once, first = [*once, firsts], [*first, first_of_shorter]
         return chunks.run(pull_chunk, state, others, once, first, back=True)[:2]
+
+    @property
+    def _chunk(self) -> int:
+        """The steps of a chunk."""
+        if self._is_one_loop:
+            return max(1, self.plan.length)
+        split = self.pull.split
+        is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
+        return 1 if is_free and heuristics().runs_steps_alone(split.at_once, self.pull.invariant) else self.plan.chunk
 
     @property
     def _is_one_loop(self) -> bool:

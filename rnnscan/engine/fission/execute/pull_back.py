@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from rnnscan._messages import is_float
+from rnnscan.engine.fission.analysis.unchanged import Unchanged
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Program
@@ -52,12 +53,13 @@ class PullBack:
         new_carry: Sequence[Any],
         ct_ys: Sequence[Any],
         ct_carry: Any,
-    ) -> Program:
-        """The pull-back, on arguments of these types.
+    ) -> tuple[Program, Unchanged]:
+        """The pull-back, on arguments of these types, and the cotangents of the carry that it does not change.
 
-        Its known inputs are the carry leaves that are not recomputed, x, the kept values, the new values of the
-        restored carry leaves and the cotangents of y; its carry is the recomputed leaves and the cotangents of the
-        carry. It sums the cotangents of the constants, and stacks those of x.
+        Its invariant inputs are the constants and these cotangents. Its known inputs are the carry leaves that are not
+        recomputed, x, the kept values, the new values of the restored carry leaves and the cotangents of y; its carry
+        is the recomputed leaves and the other cotangents of the carry. It sums the cotangents of the constants, and
+        stacks those of x.
         """
         program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
         inputs = cut(program.known, self._sizes)
@@ -67,15 +69,17 @@ class PullBack:
         *given, ct_carry = inputs[2:]
         recomputed = [inputs[1][index] for index in self._recomputed]
         others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
-        return replace(
+        unchanged = Unchanged.between(ct_carry, new_ct)
+        program = replace(
             program,
-            invariant=tuple(inputs[0]),
+            invariant=(*inputs[0], *unchanged.chosen(ct_carry)),
             known=(*others, *chain(*given)),
-            carry=(*recomputed, *ct_carry),
-            new_carry=(*new_recomputed, *new_ct),
+            carry=(*recomputed, *unchanged.others(ct_carry)),
+            new_carry=(*new_recomputed, *unchanged.others(new_ct)),
             summed=tuple(summed),
             stacked=tuple(ct_x),
         )
+        return program, unchanged
 
     def _pull_back(self, *leaves: Any) -> list[Any]:
         constants, carry, x, kept, known_new_carry, ct_y, ct_carry = cut(leaves, self._sizes)
