@@ -10,6 +10,7 @@ import pytest
 
 import rnnscan as rs
 import zoo
+from drawn import normal
 from rnnscan import attention, cells
 from rnnscan.engine.fission import heuristics
 from tiers import variants
@@ -32,7 +33,7 @@ LENGTH, BATCHES = 9, (1, 3)
 
 
 def inputs(steps, rows, features=(3,)):
-    return jnp.asarray(np.random.default_rng(0).normal(size=(steps, rows, *features)), jnp.float32)
+    return normal(np.random.default_rng(0), (steps, rows, *features), jnp.float32)
 
 
 def check(run, params, shape, sizes):
@@ -54,7 +55,7 @@ def check(run, params, shape, sizes):
 
 def random_like(tree):
     random = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype), tree)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype, 0.5), tree)
 
 
 def of_cell(cell, features=3, **options):

@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 from slow_reference import assert_close
 from tiers import variants
@@ -25,7 +26,7 @@ MEMORIES = {
 
 def draw(seed, like):
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), like)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), like)
 
 
 def arguments(cell, steps=4, rows=2):

@@ -75,7 +75,6 @@ def reference(length, **options):
             "auto, recompute all, 7",
             "auto, nested segments, 7",
             "auto, keep names, 1",
-            "lax, nested segments, 7",
         ],
     ),
     indirect=["engine"],

@@ -176,9 +176,13 @@ def arguments(case):
     """Random params, encoder outputs, carry and inputs; nothing is zero."""
     random = np.random.default_rng(0)
     outputs, xs = jnp.zeros((ENCODER_TIME, BATCH, ENCODER_SIZE)), jnp.zeros((TIME, BATCH, SIZE))
-    like = over(DECODER.init(jax.random.key(0), SIZE), outputs)
-    net = case.make(outputs, *[like] * len(case.parts))
-    shapes = jax.eval_shape(lambda: (net.init(jax.random.key(0), SIZE), outputs, net.initial_carry(xs), xs))
+
+    @jax.eval_shape
+    def shapes():
+        like = over(DECODER.init(jax.random.key(0), SIZE), outputs)
+        net = case.make(outputs, *[like] * len(case.parts))
+        return net.init(jax.random.key(0), SIZE), outputs, net.initial_carry(xs), xs
+
     return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), shapes)
 
 

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan.cli.app import app
 from rnnscan.train import RunDirectory, TrainConfig, begin_language_model, export_language_model
 from rnnscan.train.text_run import begin_run
@@ -44,7 +45,7 @@ def fed(text: str | bytes, *arguments: object) -> Result:
 
 def random_like(params: Any) -> Any:
     random = np.random.default_rng(3)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), params)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), params)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import rnnscan as rs
+from drawn import normal
 from fuzz.until import check_while
 from slow_reference import assert_close
 from tiers import variants
@@ -29,7 +30,7 @@ MEMORIES = {
 memories = pytest.mark.parametrize("memory", variants(MEMORIES, ["nested"]))
 
 
-@pytest.mark.parametrize("seed", variants(FEW, FEW[:4]))
+@pytest.mark.parametrize("seed", variants(FEW, FEW[1:4]))
 def test_random_bodies_and_stops_equal_the_unrolled_loop(seed):
     check_while(seed)
 
@@ -82,7 +83,7 @@ ORDERS = {
     "forward over forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
 }
 every = {f"{order}, {memory}": (ORDERS[order], MEMORIES[memory]) for order in ORDERS for memory in MEMORIES}
-quick = ["forward, none", "reverse over reverse, segments", "forward over forward, named"]
+quick = ["forward, none", "reverse over reverse, segments"]
 
 
 @pytest.mark.parametrize(("order", "memory"), variants(every, quick))
@@ -419,5 +420,5 @@ def test_an_exported_loop_with_a_symbolic_batch_is_the_live_one():
     shape = jax.export.symbolic_shape("batch, 4")
     exported = jax.export.export(gradient)(params, jax.ShapeDtypeStruct(shape, jnp.float32))
     for size in (1, 3):
-        rows = jnp.asarray(np.random.default_rng(size).normal(size=(size, 4)), jnp.float32)
+        rows = normal(np.random.default_rng(size), (size, 4), jnp.float32)
         assert_close(exported.call(params, rows), gradient(params, rows), tolerance=1e-5)

@@ -1,5 +1,7 @@
 """Recurrences in blocks, compared with a loop over the steps."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +10,11 @@ from jax.sharding import PartitionSpec
 
 import rnnscan as rs
 from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
+from tiers import variants
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("length", [0, 1, 9, 16, 203, 512])
+@pytest.mark.parametrize("length", variants([0, 1, 9, 16, 203, 512], [0, 1, 9, 203]))
 def test_states_are_those_of_a_loop(length, reverse):
     random = np.random.default_rng(0)
     matrices, terms = random.normal(size=(length, 2, 2)) / 2, random.normal(size=(length, 2))
@@ -25,7 +28,8 @@ def test_states_are_those_of_a_loop(length, reverse):
 
     with jax.enable_x64(True):
         steps = jnp.asarray(matrices), jnp.asarray(terms)
-        after = run_in_blocks(compose, apply, steps, jnp.asarray(start), reverse=reverse)
+        run = jax.jit(partial(run_in_blocks, compose, apply, reverse=reverse))
+        after = run(steps, jnp.asarray(start))
     expected, state = np.zeros((length, 2)), start
     for step in range(length)[:: -1 if reverse else 1]:
         state = expected[step] = matrices[step] @ state + terms[step]
@@ -34,7 +38,8 @@ def test_states_are_those_of_a_loop(length, reverse):
 
 def test_infinity_reaches_no_step_before_it():
     factors, terms = jnp.full(64, 0.5).at[30].set(jnp.inf), jnp.ones(64)
-    after = run_in_blocks(compose_linear, apply_linear, (factors, terms), jnp.float32(0), reverse=False)
+    run = jax.jit(partial(run_in_blocks, compose_linear, apply_linear, reverse=False))
+    after = run((factors, terms), jnp.float32(0))
     assert jnp.isfinite(after[:30]).all()
     assert not jnp.isfinite(after[30:]).any()
 

@@ -10,6 +10,7 @@ from jax.extend import core
 from jax.sharding import NamedSharding, PartitionSpec
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan.engine.fission import heuristics
 from rnnscan.engine.platform import platform_of
 from tiers import variants
@@ -30,7 +31,7 @@ def arguments_of(cell, rows=ROWS, dtype=jnp.float32):
     random = np.random.default_rng(0)
     params = cell.init(jax.random.key(0), 3)
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.3 * random.normal(size=leaf.shape), dtype), params)
-    return params, jnp.asarray(random.normal(size=(7, rows, 3)), dtype)
+    return params, normal(random, (7, rows, 3), dtype)
 
 
 def loss_of(cell, **options):

@@ -147,5 +147,4 @@ def test_products_that_only_the_new_carry_needs_do_not_run_again(cell, products,
 
     spared = count()
     monkeypatch.setattr(ScanPlan, "restored_carries", [])
-    jax.clear_caches()
     assert count() - spared == products

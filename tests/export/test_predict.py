@@ -11,6 +11,7 @@ import pytest
 
 import rnnscan as rs
 import zoo
+from drawn import normal
 from exports import NET, XS, random_params, sequence
 from rnnscan.engine.fission import heuristics
 
@@ -172,7 +173,7 @@ def test_every_cell_is_loaded_with_equal_outputs_and_streams(name, tmp_path):
     cell, features = CASES[name].cell, CASES[name].features
     shapes = jax.eval_shape(lambda: cell.init(jax.random.key(0), features[-1]))
     random = np.random.default_rng(1)
-    params = jax.tree.map(lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype), shapes)
+    params = jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype, 0.5), shapes)
 
     def run(params, xs):
         return rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="lax")
@@ -181,7 +182,7 @@ def test_every_cell_is_loaded_with_equal_outputs_and_streams(name, tmp_path):
     rs.export.save(tmp_path / "a", run, params, [example], ["cpu"], cell=cell)
     loaded = rs.export.load(tmp_path / "a")
     for steps, rows in ((1, 3), (7, 1)):
-        xs = jnp.asarray(random.normal(size=(steps, rows, *features)), jnp.float32)
+        xs = normal(random, (steps, rows, *features), jnp.float32)
         expected = jax.jit(run)(params, xs)
         assert_equal(loaded.predict(xs), expected)
         carry = loaded.init(N=rows)

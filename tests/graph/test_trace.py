@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from drawn import normal
 from fuzz.graphs import check_graph, random_seeds
 
 
@@ -17,8 +18,8 @@ def lstm():
     cell = rs.cells.LSTM(4)
     random = np.random.default_rng(0)
     params = cell.init(jax.random.key(0), input_size=3)
-    params = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), params)
-    xs = jnp.asarray(random.normal(size=(5, 2, 3)), jnp.float32)
+    params = jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), params)
+    xs = normal(random, (5, 2, 3), jnp.float32)
     carry = jax.tree.map(lambda leaf: leaf + 0.3, cell.initial_carry(xs[0]))
     return cell, params, carry, xs
 

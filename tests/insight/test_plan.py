@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 from rnnscan._byte_sizes import budget_bytes
 from rnnscan.insight import temporary_bytes
@@ -153,9 +154,7 @@ def test_few_choices_are_compiled(monkeypatch):
 
 def test_a_plan_runs_as_its_choice():
     random = np.random.default_rng(0)
-    params, carry, xs = jax.tree.map(
-        lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), arguments(SMALL)
-    )
+    params, carry, xs = jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), arguments(SMALL))
     planned = rs.plan(SMALL, params, carry, xs, budget=SMALL_BUDGET)
     assert planned.choice != rs.Memory()
 

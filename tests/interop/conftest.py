@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import zoo.case
+from drawn import normal
 
 
 INPUT_SIZE = 3
@@ -21,9 +22,7 @@ def random_params() -> Callable[..., Any]:
     def make(net: Any, *, input_size: int = INPUT_SIZE, seed: int = 0, dtype: Any = None) -> Any:
         random = np.random.default_rng(seed)
         shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), input_size))
-        return jax.tree.map(
-            lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), dtype or jnp.result_type(float)), shapes
-        )
+        return jax.tree.map(lambda leaf: normal(random, leaf.shape, dtype or jnp.result_type(float), 0.5), shapes)
 
     return make
 

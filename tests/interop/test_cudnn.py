@@ -7,6 +7,7 @@ import pytest
 from jax.experimental import rnn
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import interop
 from tiers import variants
 
@@ -25,7 +26,7 @@ def arguments(num_layers, bidirectional, *, dtype=None):
     cells = num_layers * (2 if bidirectional else 1)
     size = rnn.get_num_params_in_lstm(INPUT_SIZE, HIDDEN_SIZE, num_layers, bidirectional)
     shapes = [(BATCH, TIME, INPUT_SIZE), (cells, BATCH, HIDDEN_SIZE), (cells, BATCH, HIDDEN_SIZE), (size,)]
-    return [jnp.asarray(0.5 * random.normal(size=shape), dtype) for shape in shapes]
+    return [normal(random, shape, dtype, 0.5) for shape in shapes]
 
 
 @pytest.mark.usefixtures("x64")

@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax import nnx
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 from rnnscan.train import begin, make_step
 
@@ -26,7 +27,7 @@ XS = jax.random.normal(jax.random.key(0), (6, 2, 3))
 def filled(tree):
     """Random leaves like those of a tree; none is zero."""
     random = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), tree)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), tree)
 
 
 def arguments(net):

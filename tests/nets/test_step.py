@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 from zoo.case import assert_trees_close
 
@@ -27,7 +28,7 @@ def arguments(net):
     """Random params and carry; nothing is zero."""
     random = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: (net.init(jax.random.key(0), 5), net.initial_carry(XS)))
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), shapes)
 
 
 @pytest.mark.parametrize("kind", ["stack", "chain"])

@@ -38,7 +38,7 @@ def lstm(kind, **options):
     return kind(nnx.LSTMCell(FEATURES, UNITS, rngs=nnx.Rngs(0)), time_major=True, return_carry=True, **options)
 
 
-@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("lengths", variants([False, True], [True]))
 def test_an_lstm_of_flax_keeps_its_inputs_and_carries(lengths):
     """D + H of D + 12 H: the state c follows from h, and is not kept."""
     call = {"seq_lengths": jnp.full(BATCH, TIME - 3)} if lengths else {}

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import attention
 from rnnscan.cells import LSTM
 from zoo.case import Case
@@ -37,7 +38,7 @@ KINDS = {name: DECODERS[name] for name in ("additive", "recurrent", "coverage", 
 def arguments(decoder, *, length=LENGTH, batch=BATCH, seed=0):
     """Random parameters, encoder outputs, carry and inputs of the widest dtype that is on; none is zero."""
     random = np.random.default_rng(seed)
-    fill = lambda leaf: jnp.asarray(0.7 * random.normal(size=leaf.shape), jnp.result_type(float))  # noqa: E731
+    fill = lambda leaf: normal(random, leaf.shape, jnp.result_type(float), 0.7)  # noqa: E731
     params = jax.eval_shape(lambda: decoder.init(jax.random.key(0), FEATURES))
     encoder_outputs = jnp.zeros((ENCODER_LENGTH, batch, decoder.attention.encoder_size))
     xs = jnp.zeros((length, batch, FEATURES))

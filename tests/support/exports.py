@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from drawn import normal
 
 
 NET = rs.chain(rs.layer(rs.cells.LSTM(4)), rs.layer(rs.dropout(rs.cells.LSTM(5), 0.5)))
@@ -19,11 +20,11 @@ XS = jax.ShapeDtypeStruct((9, 2, 3), jnp.float32)
 def random_params(net: Any) -> Any:
     random = np.random.default_rng(1)
     shapes = jax.eval_shape(lambda: net.init(jax.random.key(0), 3))
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype), shapes)
 
 
 def sequence(steps: int, rows: int) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(steps + rows).normal(size=(steps, rows, 3)), jnp.float32)
+    return normal(np.random.default_rng(steps + rows), (steps, rows, 3), jnp.float32)
 
 
 def save_small(folder: Path, scale: float, **options: Any) -> None:

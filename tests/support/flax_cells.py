@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from drawn import normal
 from zoo.case import Case, assert_trees_close
 
 
@@ -56,7 +57,7 @@ def draw(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
 def fill(tree: Any, seed: int = 1) -> Any:
     """Random numbers in the place of all floats: no bias is zero."""
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype), tree)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, leaf.dtype, 0.5), tree)
 
 
 def variables_of(model: nn.Module, inputs: Any) -> Any:

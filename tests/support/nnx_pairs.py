@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 import rnnscan.nnx
+from drawn import normal
 from zoo.case import Case, assert_trees_close
 
 
@@ -29,7 +30,7 @@ def fill(tree: Any, seed: int = 0) -> Any:
     def draw(leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        return jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype)
+        return normal(random, leaf.shape, leaf.dtype, 0.5)
 
     return jax.tree.map(draw, tree)
 

@@ -24,6 +24,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import attention, cells
 from rnnscan.engine.fission import heuristics
 
@@ -192,7 +193,7 @@ def check(mode, case, memories):
     """What is found for each memory choice."""
     params, run = CASES[case]()
     random = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), jnp.float32)  # noqa: E731
+    draw = lambda leaf: normal(random, leaf.shape, jnp.float32, 0.5)  # noqa: E731
     given = jax.tree.map(draw, params), draw(np.zeros((STEPS, ROWS, FEATURES))), jnp.arange(ROWS) % (STEPS + 2)
 
     # The gradient of the inputs is a sum over units, with a collective of its own.

@@ -21,6 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import rnnscan as rs
 import rnnscan.linen
 import rnnscan.nnx
+from drawn import normal
 from rnnscan import cells
 
 
@@ -30,7 +31,7 @@ WHOLE, BY_ROWS = PartitionSpec(), PartitionSpec("data")
 
 
 def draw(*shape):
-    return jnp.asarray(0.5 * random.normal(size=shape), jnp.float32)
+    return normal(random, shape, jnp.float32, 0.5)
 
 
 def of_while_net(memory):

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
 import rnnscan as rs
+from drawn import normal
 from on_devices import collectives
 from rnnscan import cells
 
@@ -31,7 +32,7 @@ def check(case):
     name, *options = case.split(", ")
     cell, reverse = CASES[name](UNITS), "reverse" in options
     random = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(0.5 * random.normal(size=leaf.shape), leaf.dtype)  # noqa: E731
+    draw = lambda leaf: normal(random, leaf.shape, leaf.dtype, 0.5)  # noqa: E731
     xs = draw(np.zeros((STEPS, ROWS, UNITS), np.float32))
     params = jax.tree.map(lambda leaf: leaf + draw(leaf), cell.init(jax.random.key(0), UNITS))
     carry = jax.tree.map(draw, cell.initial_carry(xs[0]))

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import AxisType
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 
 
@@ -50,7 +51,7 @@ def check(case):
     layers = [rs.layer(CELLS[name])] * LAYERS
     plain, piped = rs.chain(*layers), rs.chain(*layers, pipeline="layers", chunks=CHUNKS)
     random = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(0.7 * random.normal(size=leaf.shape), leaf.dtype)  # noqa: E731
+    draw = lambda leaf: normal(random, leaf.shape, leaf.dtype, 0.7)  # noqa: E731
     xs = draw(np.zeros((STEPS, ROWS, UNITS), np.float32))
     params, carry = (
         jax.tree.map(draw, tree) for tree in (plain.init(jax.random.key(0), UNITS), plain.initial_carry(xs))

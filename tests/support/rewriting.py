@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from drawn import normal
+
 
 RANDOM = np.random.default_rng(5)
 
 
 def floats(*shape, dtype=jnp.float32):
-    return jnp.asarray(RANDOM.normal(size=shape), dtype)
+    return normal(RANDOM, shape, dtype)
 
 
 def operations(graph):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from drawn import normal
 
 
 WIDTHS = {"features": 3, "hidden": 4, "outputs": 2}
@@ -31,20 +32,20 @@ def arguments(seed: int, length: int, batch: int) -> tuple[Any, Any, Any]:
     random = np.random.default_rng(seed)
     features, hidden, outputs = WIDTHS.values()
 
-    def normal(*shape: int) -> jax.Array:
-        return jnp.asarray(random.normal(size=shape), jnp.result_type(float))
+    def draw(*shape: int) -> jax.Array:
+        return normal(random, shape, jnp.result_type(float))
 
     params = {
-        "kernel": normal(features, hidden) / 2,
-        "recurrent_kernel": normal(hidden, hidden) / 2,
-        "bias": normal(hidden),
-        "gate": normal(hidden, hidden) / 2,
-        "out": normal(hidden, outputs),
+        "kernel": draw(features, hidden) / 2,
+        "recurrent_kernel": draw(hidden, hidden) / 2,
+        "bias": draw(hidden),
+        "gate": draw(hidden, hidden) / 2,
+        "out": draw(hidden, outputs),
     }
-    carry = {"hidden": normal(batch, hidden), "count": jnp.asarray(np.arange(batch) + 1)}
+    carry = {"hidden": draw(batch, hidden), "count": jnp.asarray(np.arange(batch) + 1)}
     xs = {
-        "signal": normal(length, batch, features),
-        "scale": normal(length),
+        "signal": draw(length, batch, features),
+        "scale": draw(length),
         "token": jnp.asarray(random.integers(1, 5, size=(length, batch))),
     }
     return params, carry, xs

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from drawn import normal
 
 
 HIDDEN = 3
@@ -69,14 +70,14 @@ def compiled(**options):
 
 def model(seed=0, *, vocabulary=4, rows=3, scale=2.0):
     random = np.random.default_rng(seed)
-    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.result_type(float))  # noqa: E731
+    draw = lambda *shape: normal(random, shape, jnp.result_type(float))  # noqa: E731
     params = {
-        "recurrent": normal(HIDDEN, HIDDEN),
-        "embedding": normal(vocabulary, HIDDEN),
-        "project": scale * normal(HIDDEN, vocabulary),
-        "bias": normal(vocabulary),
+        "recurrent": draw(HIDDEN, HIDDEN),
+        "embedding": draw(vocabulary, HIDDEN),
+        "project": scale * draw(HIDDEN, vocabulary),
+        "bias": draw(vocabulary),
     }
-    carry = {"hidden": normal(rows, HIDDEN), "sum": jnp.asarray(random.integers(3, size=rows)), "count": jnp.asarray(2)}
+    carry = {"hidden": draw(rows, HIDDEN), "sum": jnp.asarray(random.integers(3, size=rows)), "count": jnp.asarray(2)}
     return Model(params, carry, vocabulary)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, PartitionSpec
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 
 
@@ -48,7 +49,7 @@ class Own:
 def check(name):
     cell = Own() if name == "Own" else getattr(cells, name)(UNITS)
     random = np.random.default_rng(0)
-    draw = lambda leaf: jnp.asarray(0.3 * random.normal(size=leaf.shape), jnp.float32)  # noqa: E731
+    draw = lambda leaf: normal(random, leaf.shape, jnp.float32, 0.3)  # noqa: E731
     xs = draw(np.zeros((STEPS, ROWS, UNITS)))
     params = jax.tree.map(lambda leaf: leaf + draw(leaf), cell.init(jax.random.key(0), UNITS))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan.train import LanguageModel
 from tiers import variants
 
@@ -59,7 +60,7 @@ def with_random_biases(params: Any, random: np.random.Generator) -> Any:
 
     def fill(path: Any, leaf: Any) -> Any:
         is_bias = "bias" in jax.tree_util.keystr(path)
-        return jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) if is_bias else leaf
+        return normal(random, leaf.shape, leaf.dtype) if is_bias else leaf
 
     return jax.tree_util.tree_map_with_path(fill, params)
 

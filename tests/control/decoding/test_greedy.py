@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import attention, decoding
 from tiers import variants
 from token_models import Model, assert_padded, decoder, model, teacher_forced, tokens_of, with_aux
@@ -131,7 +132,7 @@ def test_four_layers_compile_once_for_all_lengths(strategy):
 
 def random_like(tree, seed=0):
     random = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), jnp.float32), tree)
+    return jax.tree.map(lambda leaf: normal(random, leaf.shape, jnp.float32), tree)
 
 
 def parameters(cell, outputs):

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 import rnnscan as rs
+from drawn import normal
 from newton_cells import arguments_of, one_leaf
 from rnnscan import cells
 from rnnscan.engine.fission.heuristics import heuristics, using
@@ -19,7 +20,7 @@ from rnnscan.planning.choose import choices_of
 from slow_reference import assert_close
 
 
-XS = jnp.asarray(np.random.default_rng(0).normal(size=(12, 2, 3)), jnp.float32)
+XS = normal(np.random.default_rng(0), (12, 2, 3), jnp.float32)
 CELL = cells.ParaGRU(4)
 PARAMS = CELL.init(jax.random.key(0), input_size=3)
 NEWTON = Newton(chunk=4)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from drawn import normal
 from fuzz.draw import Draw
 
 
@@ -286,7 +287,7 @@ class _Key(Carry, name="key"):
 
 class _Float32(Carry, name="float32"):
     def initial(self, random, batch, width):
-        return jnp.asarray(random.normal(size=(batch, width)) / 2, jnp.float32)
+        return normal(random, (batch, width), jnp.float32, 0.5)
 
     def read(self, draw, carry):
         draw.add(carry.astype(jnp.float64), free=False)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from drawn import normal
 
 
 INPUT_SIZE = 3
@@ -35,11 +36,11 @@ class Case:
 
         def fill(leaf: Any) -> jax.Array:
             if jnp.issubdtype(leaf.dtype, jnp.integer):
-                return jnp.asarray(random.integers(1, 5, size=leaf.shape), leaf.dtype)
-            values = 0.5 * random.normal(size=leaf.shape)
+                return jnp.asarray(random.integers(1, 5, size=leaf.shape, dtype=leaf.dtype))
             if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-                return jnp.asarray(values + 0.5j * random.normal(size=leaf.shape), jnp.result_type(complex))
-            return jnp.asarray(values, jnp.result_type(float))
+                values = 0.5 * random.normal(size=leaf.shape) + 0.5j * random.normal(size=leaf.shape)
+                return jnp.asarray(values.astype(jnp.result_type(complex)))
+            return normal(random, leaf.shape, jnp.result_type(float), 0.5)
 
         x = jax.ShapeDtypeStruct((batch, *self.features), jnp.float32)
         params = jax.eval_shape(lambda: self.cell.init(jax.random.key(0), self.features[-1]))
