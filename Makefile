@@ -6,8 +6,8 @@
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
-# make test-pages: the code of pages and docstrings, the notebooks, the site, the example, runs that are killed,
-# scans on several devices.
+# make test-pages: the code of pages and docstrings, the notebooks, the site, the example, commands, benchmarks, runs
+# that are killed, scans on several devices.
 # .ci/run runs these three.
 # make test-all: all of them and the slow tests too, with every Python. make coverage: the lines that make test runs.
 
@@ -34,9 +34,12 @@ TYPED := --jaxtyping-packages=$(subst $(space),$(comma),$(subst rnnscan/,rnnscan
 TYPED_ALL := --jaxtyping-packages=rnnscan,beartype.beartype
 # Bytecode is written in any case, so that no part compiles again what an earlier one did.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+# Commands and benchmarks, which train a model or measure a table in a test.
+COMMANDS := tests/benchmarks $(addprefix tests/cli/test_,train.py tradeoff.py)
 # What starts processes or runs as long as a program does; docstrings, whose code is that of the reference; what needs
 # onnx, which `make test` does not install.
-PAGES := rnnscan tests/docs tests/notebooks tests/examples tests/cli/test_processes.py tests/export/test_processes.py \
+PAGES := rnnscan tests/docs tests/notebooks tests/examples $(COMMANDS) \
+    tests/cli/test_processes.py tests/export/test_processes.py \
     tests/export/onnx tests/insight/test_plan_on_meshes.py tests/test_mesh.py \
     $(addprefix tests/train/test_,kills.py processes.py placement.py) \
     $(addprefix tests/sharding/test_,units.py every_cell.py over_time.py pipeline.py others.py)
@@ -142,7 +145,7 @@ test-pages-here: $(VENV)/.installed-pages
 
 coverage: $(VENV)/.installed-coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" rnnscan \
-	    $(filter-out $(addprefix --ignore=,rnnscan tests/export/onnx),$(WITHOUT_PAGES))
+	    $(filter-out $(addprefix --ignore=,rnnscan tests/export/onnx $(COMMANDS)),$(WITHOUT_PAGES))
 
 test-all: $(VENV)/.installed-pages lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input"

@@ -66,10 +66,10 @@ LAYERS = {
 SHAPES = {"conv_lstm_1d": (6, 3), "conv_lstm_2d": (6, 5, 3), "conv_lstm_3d": (4, 3, 4, 3)}
 
 
-QUICK = ["lstm_hard_sigmoid", "gru_before_no_bias", "bidirectional_lstm", "bidirectional_rnn_mul", "conv_lstm_3d"]
+QUICK = ["lstm_hard_sigmoid", "gru_before_no_bias", "bidirectional_rnn_mul", "conv_lstm_1d"]
 
 
-# Each kind of layer and each way to merge two directions occurs.
+# Each kind of layer occurs.
 @pytest.mark.parametrize("name", variants(LAYERS.keys(), QUICK))
 def test_the_net_of_a_layer_computes_what_the_layer_does(name, assert_trees_close):
     layer = LAYERS[name]()
