@@ -1,7 +1,8 @@
 """Runs while_net, decode and Flax modules on 8 simulated devices, and on one: `python others_on_devices.py CASES`.
 
 CASES is JSON, from modes to lists of cases. It prints, as JSON, for each the largest difference in results and
-gradients. Modes are those of `on_devices.py`, and "explicit units", where parameters or carries are sharded explicitly.
+gradients, the collectives of the compiled program, and the number of parameters. Modes are those of `on_devices.py`,
+and "explicit units", where parameters or carries are sharded explicitly.
 """
 
 import json
@@ -9,7 +10,7 @@ import sys
 from functools import partial
 
 
-from on_devices import MEMORIES, mesh_of  # isort: skip  It sets the number of devices.
+from on_devices import MEMORIES, collectives, mesh_of  # isort: skip  It sets the number of devices.
 
 import flax.linen as nn
 import jax
@@ -132,13 +133,19 @@ def check(mode, case):
     expected = jax.jit(results)(*arguments)
     placed = [place(tree, spec) for tree, spec in zip(arguments, specs, strict=True)]
     with jax.set_mesh(mesh):
-        found = jax.jit(results)(*placed)
+        compiled = jax.jit(results).lower(*placed).compile()
+        found = compiled(*placed)
     pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True)
-    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)) / (1 + np.abs(np.asarray(a))))) for a, b in pairs)
+    differences = [np.max(np.abs(np.asarray(a) - np.asarray(b)) / (1 + np.abs(np.asarray(a)))) for a, b in pairs]
+    return {
+        "difference": float(max(differences)),
+        "collectives": collectives(compiled.as_text()),
+        "parameters": len(jax.tree.leaves(arguments[0])),
+    }
 
 
 def attempt(mode, case):
-    """The difference, or the error."""
+    """What is found, or the error."""
     try:
         return check(mode, case)
     except Exception as error:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from rnnscan.control.decoding.largest import largest
 from rnnscan.control.decoding.paths import Finished, Steps, follow, gather_places
 from rnnscan.control.decoding.problem import Problem
 from rnnscan.control.decoding.result import Decoded
@@ -152,8 +153,8 @@ def _best_extensions(
     rows, size, vocabulary = log_probs.shape
     # A place without a hypothesis may hold NaN.
     extended = jnp.where(raw[..., None] > -jnp.inf, raw[..., None] + (log_probs + rewards), -jnp.inf)
-    # Of equal values `top_k` takes the first: the better hypothesis, then the lowest token.
-    raw, places = lax.top_k(extended.reshape(rows, size * vocabulary), size)
+    # Of equal values `largest` takes the first: the better hypothesis, then the lowest token.
+    raw, places = largest(extended.reshape(rows, size * vocabulary), size)
     token_scores = jnp.take_along_axis(log_probs.reshape(rows, size * vocabulary), places, axis=-1)
     return raw, places // vocabulary, places % vocabulary, token_scores
 
@@ -161,7 +162,7 @@ def _best_extensions(
 def _best_finished(finished: Finished, ended: Finished) -> Finished:
     """The n best of both, best first. Of equal ones those that finished earlier come first."""
     both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), finished, ended)
-    _, places = lax.top_k(both.scores, finished.scores.shape[1])
+    _, places = largest(both.scores, finished.scores.shape[1])
     return jax.tree.map(lambda leaf: gather_places(leaf, places), both)
 
 

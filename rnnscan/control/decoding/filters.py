@@ -4,9 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
+from rnnscan.control.decoding.largest import largest
 from rnnscan.control.decoding.strategies import Sample
 
 
@@ -24,7 +24,7 @@ def sampled_distribution(strategy: Sample, log_probs: Float[Array, " vocabulary"
 
 def keep_top_k(logits: Float[Array, " vocabulary"], k: int) -> Float[Array, " vocabulary"]:
     """Keep the k greatest logits; the lowest tokens of equal ones."""
-    _, tokens = lax.top_k(logits, k)
+    _, tokens = largest(logits, k)
     return jnp.where(jnp.zeros(logits.shape, bool).at[tokens].set(True), logits, -jnp.inf)
 
 

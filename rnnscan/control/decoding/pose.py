@@ -12,6 +12,7 @@ from rnnscan.control.decoding._numbers import check_count
 from rnnscan.control.decoding.problem import Decoder, Problem, log_probabilities, varying_axes
 from rnnscan.control.decoding.strategies import Strategy
 from rnnscan.engine.prepare import resolve_weak_type
+from rnnscan.engine.units import lay_out
 
 
 def pose(
@@ -36,8 +37,9 @@ def pose(
     step = _step(decoder, params, has_aux)
     carry, log_probs, aux = _resolve_carry(step, carry, jax.ShapeDtypeStruct(start.shape, jnp.int32))
     _check_tokens(start, end, log_probs.shape[1])
+    decoder, params, _ = lay_out(decoder, params, carry, jnp.asarray(start, jnp.int32)[None])
     return Problem(
-        step=step,
+        step=_step(decoder, params, has_aux),
         carry=carry,
         start=jnp.asarray(start, jnp.int32),
         end=None if end is None else int(end),

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
@@ -46,7 +45,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
         constants = [rows.on_mesh(constant) for constant in constants]
     if rows is not None and memory.segment is not None and plan.state_chunk is None:
         # Segments run in a loop, and each has gradients of the constants: their total is taken after all segments.
-        spread = {index: rows for index, constant in enumerate(constants) if _is_summed(constant, rows)}
+        spread = {index: rows for index, constant in enumerate(constants) if rows.are_summed_for(constant)}
         copies = [rows.spread(constants[index]) for index in spread]
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
@@ -109,11 +108,6 @@ def _by_loop_forward(plan: ScanPlan, in_windows: Run) -> Run:
 def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
     final, ys = _differentiable(plan, {})(constants, [], carry, xs)
     return final, ys, []
-
-
-def _is_summed(constant: Any, rows: ShardedRows) -> bool:
-    """Whether the gradient of a constant is a sum over rows."""
-    return jnp.issubdtype(constant.dtype, jnp.inexact) and not rows.lie_in(constant)
 
 
 def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:

@@ -36,7 +36,7 @@ def run_until(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     carry = [leaves[index] for index in changing]
     rows = sharded_rows([*leaves, *map(type_of_step, jax.tree.leaves(call.xs))], plan.constants)
     constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
-    results = differentiable(scan, go_on)(stop, Arguments(constants, carry, xs))
+    results = differentiable(scan, go_on)(stop, Arguments(constants, carry, xs), [])
     whole = {**dict(enumerate(leaves)), **dict(zip(changing, results.carry, strict=True))}
     ys = [leaf[: call.length] for leaf in results.ys]
     return (

@@ -8,7 +8,7 @@ The step of any cell is brought into this form. Slices along the last axis of a 
 sums, products and elementwise functions pass that on to their operands, up to the parameters.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import gcd
@@ -17,7 +17,16 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Atom, Equation, Value, depending, read, values_of
+from rnnscan.engine.fission.program import (
+    TRANSCENDENTAL,
+    Atom,
+    Equation,
+    Value,
+    depending,
+    determined,
+    read,
+    values_of,
+)
 
 
 # Functions of each element that cells apply to gates before they take them apart.
@@ -49,14 +58,16 @@ def in_blocks(leaf: Any, size: int) -> Any:
     return jnp.reshape(leaf, (*leaf.shape[:-1], leaf.shape[-1] // size, size))
 
 
-def block_sizes(equations: Sequence[Equation], outputs: Sequence[Atom]) -> dict[Value, int]:
+def block_sizes(equations: Sequence[Equation], params: Sequence[Value], outputs: Sequence[Atom]) -> dict[Value, int]:
     """The length of the blocks of the last axis of each value, where it has any: the length of its units.
 
     Args:
         equations: those of a step.
+        params: its parameters.
         outputs: its results, which are wanted whole.
     """
     sizes: dict[Value, int] = {}
+    of_params = determined(equations, params)
 
     def cut(atom: Atom, *places: int) -> None:
         if isinstance(atom, Value) and atom.shape and isinstance(atom.shape[-1], int):
@@ -67,6 +78,11 @@ def block_sizes(equations: Sequence[Equation], outputs: Sequence[Atom]) -> dict[
     for equation in reversed(equations):
         for output in equation.outputs:
             cut(output)
+        if _joins(equation, of_params):
+            lengths = [atom.shape[-1] for atom in equation.inputs]
+            cut(equation.outputs[0], *lengths)
+            for atom in equation.inputs:
+                cut(atom, sizes[equation.outputs[0]])
         places = [sizes[output] for output in equation.outputs if output in sizes]
         pieces = _pieces(equation)
         if pieces is not None:
@@ -85,7 +101,9 @@ def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value
         from_params = [made.get(atom, set()) for atom in values_of(equation.inputs)]
         if equation.primitive.name == "dot_general" and passing:
             found |= made.get(equation.inputs[1], set())  # type: ignore[arg-type]
-        elif all(atom in made for atom in values_of(equation.inputs)) and (passing or _pieces(equation)):
+        elif all(atom in made for atom in values_of(equation.inputs)) and (
+            passing or _pieces(equation) or _joins(equation, made)
+        ):
             made.update((output, set().union(*from_params)) for output in equation.outputs)
     return found
 
@@ -109,9 +127,10 @@ class BlockedRun:
 
     def run(self, equations: Sequence[Equation], params: Sequence[Value]) -> None:
         """Evaluate equations in order."""
-        fixed = depending(equations, params)
+        fixed, of_params = depending(equations, params), determined(equations, params)
         for equation in equations:
-            for output, result in zip(equation.outputs, self._evaluate(equation, fixed), strict=True):
+            results = self._joined(equation) if _joins(equation, of_params) else self._evaluate(equation, fixed)
+            for output, result in zip(equation.outputs, results, strict=True):
                 whole = result.array if isinstance(result, _Blocked) else result
                 named = self.named(output, whole)
                 self.values[output] = _Blocked(named) if isinstance(result, _Blocked) else named
@@ -179,6 +198,13 @@ class BlockedRun:
         piece = lax.slice_in_dim(array, start // size, end // size, axis=-2)
         return jnp.squeeze(piece, -2) if end - start == size else _Blocked(piece)
 
+    def _joined(self, equation: Equation) -> Sequence[Any]:
+        """Parameters in a row, such as the kernels of gates. Each device has its units of all."""
+        size = self._size(equation.outputs[0])
+        if size is None:
+            return equation.evaluate(*map(self.read, equation.inputs))
+        return [_Blocked(jnp.concatenate([self._blocks(atom, size) for atom in equation.inputs], axis=-2))]
+
     def _product(self, equation: Equation, size: int | None) -> Any:
         left, right = equation.inputs
         (contracted, _), _ = equation.params["dimension_numbers"]
@@ -227,6 +253,13 @@ def _pieces(equation: Equation) -> list[tuple[int, int]] | None:
         )[:-1]
     )
     return [(params["start_indices"][-1], params["limit_indices"][-1])] if whole else None
+
+
+def _joins(equation: Equation, of_params: Container[Any]) -> bool:
+    """Whether an equation concatenates parameters along their last axis."""
+    if equation.primitive.name != "concatenate" or not all(atom in of_params for atom in equation.inputs):
+        return False
+    return bool(equation.params["dimension"] == len(equation.outputs[0].shape) - 1)
 
 
 def _passing(equation: Equation) -> tuple[int, ...]:

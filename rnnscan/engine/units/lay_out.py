@@ -132,7 +132,7 @@ class _Traced:
         ]
 
     def _sizes(self, mesh: UnitMesh) -> dict[Value, int]:
-        sizes = block_sizes(self.equations, self.outputs)
+        sizes = block_sizes(self.equations, self.params, self.outputs)
         return {value: size if size % mesh.devices == 0 else value.shape[-1] for value, size in sizes.items()}
 
     def run(self, cell: UnitCell, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:

@@ -81,6 +81,10 @@ class ShardedRows:
             return bool(jnp.shape(constant)) and jnp.shape(constant)[0] == self.count
         return any(map(self.holds, jax.typeof(constant).sharding.spec))
 
+    def are_summed_for(self, constant: Any) -> bool:
+        """Whether the gradient of a constant is a sum over rows."""
+        return jnp.issubdtype(constant.dtype, jnp.inexact) and not self.lie_in(constant)
+
     def mean(self, copies: Any) -> Any:
         """The inverse of `spread`: all copies are equal."""
         return copies.sum(0) / self.parts

@@ -4,9 +4,10 @@ A scan is a `Steps`, or `Segments` of one. Its derivatives run as many steps as 
 condition, so that rounding cannot make them stop elsewhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._messages import is_float
+from rnnscan._step_wrappers import type_of_step
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.fission.execute.backward import Backward, zero_sum
@@ -23,6 +25,7 @@ from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.leaves import cut, replaced
 from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
 from rnnscan.engine.fission.execute.runner import invariant_values
+from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import push_forward, step_by_step
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Atom, Value, evaluate, read
@@ -30,6 +33,8 @@ from rnnscan.engine.fission.program import Atom, Value, evaluate, read
 
 # (arrays that it reads, carry) -> whether to run another step
 GoOn: TypeAlias = Callable[[list[Any], list[Any]], Any]
+# The rows, by constant that was spread over their parts.
+Spread: TypeAlias = Mapping[int, ShardedRows]
 
 
 class Stop(NamedTuple):
@@ -122,9 +127,9 @@ class Steps:
             count=count,
         )
 
-    def pull(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any]) -> list[Any]:
+    def pull(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
         """Pull cotangents of the carry and of ys back to the wanted arguments."""
-        return Backward(self.plan)(saved, wanted, carry, ys)
+        return Backward(self.plan, spread)(saved, wanted, carry, ys)
 
 
 @jax.tree_util.register_dataclass
@@ -187,7 +192,9 @@ class Segments:
         """What it saves, of the named values to keep and the carries of every step."""
         return SavedStarts(arguments, [leaf[:: self.inner.length] for leaf in carries], count)
 
-    def pull(self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any]) -> list[Any]:
+    def pull(
+        self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread
+    ) -> list[Any]:
         """Pull cotangents of the carry and of ys back to the wanted arguments, segment by segment."""
         constants, initial, xs = saved.arguments
         size = self.inner.length
@@ -196,36 +203,44 @@ class Segments:
         )
         floats = [index for index, leaf in enumerate(initial) if is_float(leaf)]
         given = [index for index, leaf in enumerate(ys) if leaf is not None]
-        run = differentiable(self.inner, None)
+        # Each segment has gradients of the constants. Over rows their total is taken after all segments.
+        by_rows = spread or _spread(constants, [*initial, *map(type_of_step, xs)], of_constants)
+        run = differentiable(self.inner, None, by_rows)
+        summed = [index for index in of_constants if index not in by_rows]
+        copies = [rows.spread(constants[index]) for index, rows in by_rows.items()]
 
         def trip(carried: list[Any], steps: list[Any], once: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-            ct_carry, sums = cut(carried, [len(floats)])
+            ct_carry, sums, sums_by_rows = cut(carried, [len(floats), len(summed)])
             steps, ct_ys = cut(steps, [len(xs)])
             (count,), before = cut(once, [1])
 
-            def segment(some_constants: Any, some_carry: Any, some_xs: Any) -> tuple[list[Any], list[Any]]:
+            def segment(some_constants: Any, copies: Any, some_carry: Any, some_xs: Any) -> tuple[list[Any], list[Any]]:
                 arguments = Arguments(
-                    replaced(constants, of_constants, some_constants),
+                    replaced(constants, summed, some_constants),
                     replaced(before, floats, some_carry),
                     replaced(steps, of_xs, some_xs),
                 )
-                results = run(Stop(count, []), arguments)
+                results = run(Stop(count, []), arguments, copies)
                 return [results.carry[index] for index in floats], [results.ys[index] for index in given]
 
             some = (
-                [constants[index] for index in of_constants],
+                [constants[index] for index in summed],
+                copies,
                 [before[index] for index in floats],
                 [steps[index] for index in of_xs],
             )
-            new_sums, ct_carry, ct_xs = jax.vjp(segment, *some)[1]((ct_carry, ct_ys))
-            return [*ct_carry, *(total + leaf for total, leaf in zip(sums, new_sums, strict=True))], ct_xs, []
+            new_sums, new_by_rows, ct_carry, ct_xs = jax.vjp(segment, *some)[1]((ct_carry, ct_ys))
+            sums = [total + leaf for total, leaf in zip(sums, new_sums, strict=True)]
+            pairs = zip(by_rows.values(), sums_by_rows, new_by_rows, strict=True)
+            return [*ct_carry, *sums, *(rows.add(total, leaf) for rows, total, leaf in pairs)], ct_xs, []
 
         counts = jnp.clip(saved.count - size * jnp.arange(self.segments, dtype=saved.count.dtype), 0, size)
         carried, ct_xs, _ = counted_loop(
             trip,
             [
                 *(jnp.zeros_like(initial[index]) if carry[index] is None else carry[index] for index in floats),
-                *(zero_sum(constants[index]) for index in of_constants),
+                *(zero_sum(constants[index]) for index in summed),
+                *(rows.zeros(zero_sum(constants[index])) for index, rows in by_rows.items()),
             ],
             [*xs, *(ys[index] for index in given)],
             [counts, *saved.starts],
@@ -234,37 +249,56 @@ class Segments:
             blocks=Blocks(self.length, size),
             back=True,
         )
-        ct_carry, sums = cut(carried, [len(floats)])
-        totals = [total.astype(constants[index].dtype) for index, total in zip(of_constants, sums, strict=True)]
+        ct_carry, sums, sums_by_rows = cut(carried, [len(floats), len(summed)])
+        of_each = dict(zip([*summed, *by_rows], [*sums, *sums_by_rows], strict=True))
+        if not spread:
+            of_each |= {index: rows.total(of_each[index], constants[index]) for index, rows in by_rows.items()}
+        totals = [of_each[index].astype(constants[index].dtype) for index in of_constants]
         return [*totals, *(ct_carry[floats.index(index)] for index in of_carry), *ct_xs]
 
 
-def differentiable(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Arguments], Results]:
-    """The scan with its derivatives: `(stop, arguments) -> results`.
+def _spread(constants: list[Any], of_step: list[Any], wanted: list[int]) -> Spread:
+    """The wanted constants whose gradients are sums over sharded rows."""
+    rows = sharded_rows(of_step, constants)
+    return {} if rows is None else {index: rows for index in wanted if rows.are_summed_for(constants[index])}
+
+
+def differentiable(
+    scan: Steps | Segments, go_on: GoOn | None, spread: Spread = MappingProxyType({})
+) -> Callable[[Stop, Arguments, list[Any]], Results]:
+    """The scan with its derivatives: `(stop, arguments, copies) -> results`.
 
     Args:
         scan: the scan.
         go_on: its condition; None: it runs `stop.bound` steps.
+        spread: the constants that were spread over parts of the rows. They have their derivatives through the copies,
+            which are not read.
     """
 
     @jax.custom_jvp
-    def run(stop: Stop, arguments: Arguments) -> Results:
+    def run(stop: Stop, arguments: Arguments, copies: list[Any]) -> Results:
         return scan.run(go_on, stop, arguments, save=False)[0]
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        results, saved = _saving(scan, go_on)(*primals)
+        results, saved = _saving(scan, go_on)(*primals[:2])
         # The tangents of the bound and of the arrays that the condition reads change nothing.
-        leaves = jax.tree.leaves(tangents[1], is_leaf=is_zero)
+        _, moved, of_copies = tangents
+        leaves = jax.tree.leaves(
+            moved._replace(constants=replaced(moved.constants, [*spread], of_copies)), is_leaf=is_zero
+        )
         return results, linear_tangents(saved, results, leaves, push, pull)
 
     # JAX caches both, so they must not hold an array of this trace.
     def push(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        moving = [index for index, own in enumerate(wanted) if own]
+        pairs = zip(moving, tangents, strict=True)
+        tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         counted = partial(scan_counted, count=saved.count, limit=scan.length)
         return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents)
 
     def pull(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         _, carry, ys = cut(cotangents, [1, len(scan.plan.step.carry)])
-        return scan.pull(saved, wanted, carry, ys)
+        return scan.pull(saved, wanted, carry, ys, spread)
 
     run.defjvp(differentiate, symbolic_zeros=True)
     return run
@@ -287,7 +321,7 @@ def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Argum
         every_step = Steps(replace(scan.plan, step=scan.plan.step.returning_saved(), length=scan.length))
 
         def run_all(arguments: Arguments) -> tuple[Results, Any]:
-            made = differentiable(every_step, None)(counted, arguments)
+            made = differentiable(every_step, None)(counted, arguments, [])
             ys, kept, carries = cut(made.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
             return Results(made.count, made.carry, ys), scan.saved(arguments, kept, carries, made.count)
 
