@@ -14,7 +14,7 @@ from rnnscan.compose.output import output_of
 from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.base import Net, Options, check_parts, part_of
-from rnnscan.nets.pipeline import check_layers, find_pipeline, run_pipelined
+from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Chain(Net):
         """Run the nets in sequence, each over the outputs of the one before.
 
         Args:
-            params: the parameters that `init` made.
+            params: the parameters that `init` made; of a pipeline also those of `rs.sharding.stack_layers`.
             xs: the inputs, time-major, `(T, N, D)`.
             carry: a tuple of the initial carries; None: zeros.
             key: a PRNG key for random choices: training; each net derives its own. None: evaluation.
@@ -82,13 +82,16 @@ class Chain(Net):
             TypeError, ValueError: as `scan` does.
         """
         given = Options(**options)
-        check_parts("chain", self._parts, params, carry, given.reset_to)
+        stacked = self.pipeline is not None and is_stacked(params, len(self.nets))
+        check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params, carry, given.reset_to)
         given.check_names("chain", self.names)
         given.check_sequence("chain", self, xs, carry)
         given = given.planned(self, params, xs, carry, key)
         mesh = None if self.pipeline is None else find_pipeline(self.pipeline, len(self.nets), (params, xs, carry))
         if mesh is not None:
             return self._run_pipelined(mesh, params, xs, carry, key, given)
+        if stacked:
+            params = unstack_layers(params)
         carries = []
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
@@ -109,9 +112,8 @@ class Chain(Net):
                 "chain: a pipeline makes no random choices; got a key. Leave out `key`, or leave out `pipeline`."
             )
         first, axis = self.nets[0], str(self.pipeline)
-        layers = [params[part] for part in self._parts]
         carry = self.initial_carry(xs) if carry is None else carry
-        return run_pipelined(first, mesh, axis, self.chunks, layers, xs, carry, given)
+        return run_pipelined(first, mesh, axis, self.chunks, params, xs, carry, given)
 
     def _drop(self, key: Array, first_step: Any, ys: Array) -> Array:
         def drop_step(index: Array, y: Array) -> Array:

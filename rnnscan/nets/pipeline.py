@@ -21,6 +21,9 @@ from rnnscan.engine.units.mesh import known_mesh
 from rnnscan.nets.base import Net, Options
 
 
+# The entry of parameters that are stacked.
+STACKED = "layers"
+
 # At most so many chunks for each layer, if their number is not given: a fifth of the rounds of a device are idle.
 _CHUNKS = 4
 
@@ -65,7 +68,7 @@ def check_layers(nets: Sequence[Net], dropout: float) -> None:
 
 
 def run_pipelined(
-    net: Any, mesh: Any, axis: str, chunks: int | None, params: Sequence[Any], xs: Any, carry: Any, given: Options
+    net: Any, mesh: Any, axis: str, chunks: int | None, params: Any, xs: Any, carry: Any, given: Options
 ) -> tuple[tuple[Any, ...], Any]:
     """Run equal layers as a pipeline.
 
@@ -74,7 +77,7 @@ def run_pipelined(
         mesh: the mesh.
         axis: its axis, with one device for each layer.
         chunks: the number of chunks; None: chosen.
-        params: the parameters of each layer.
+        params: the parameters, `{"net_0": ...}` or those of `stack_layers`.
         xs: the inputs `(T, N, D)`.
         carry: the initial carry of each layer.
         given: the options.
@@ -82,13 +85,14 @@ def run_pipelined(
     Returns:
         The last carries, and the outputs of the last layer.
     """
-    _check(net, params, xs, given)
-    length, layers = xs.shape[0], len(params)
+    _check(net, xs, given)
+    length, layers = xs.shape[0], len(carry)
     count = _count(length, layers, chunks)
     cut = lambda leaf: leaf.reshape(count, length // count, *leaf.shape[1:])  # noqa: E731
     mask = given.mask if given.seq_lengths is None else valid_steps(given.seq_lengths, length)
     rows = {name: value for name, value in (("mask", mask), ("reset", given.reset)) if value is not None}
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(params, carry, strict=True))
+    params = params if is_stacked(params, layers) else stack_layers(params)
+    stacked = params[STACKED], jax.tree.map(lambda *leaves: jnp.stack(leaves), *carry)
     of_layer = given.of_part(0, net.names)
     options = {"memory": of_layer.memory, "engine": of_layer.engine, "parallel": of_layer.parallel}
     by_layer, whole = PartitionSpec(axis), PartitionSpec()
@@ -131,9 +135,67 @@ def _rounds(net: Any, axis: str, layers: int, options: dict[str, Any], stacked: 
     return jax.tree.map(lambda leaf: leaf[None], carry), lax.psum(of_last, axis)
 
 
-def _check(net: Any, params: Sequence[Any], xs: Any, given: Options) -> None:
-    shapes = [jax.tree.map(jnp.shape, one) for one in params]
-    if any(one != shapes[0] for one in shapes) or xs.shape[-1] != net.output_size:
+def stack_layers(params: Any) -> dict[str, Any]:
+    """Stack the parameters of the layers of a pipeline, so that each device may hold those of its own layer only.
+
+    Args:
+        params: those of `rs.chain(..., pipeline=...)`: `{"net_0": ..., "net_1": ...}`.
+
+    Returns:
+        `{"layers": ...}`, leaves `(layers, ...)`. The chain takes it in place of `params`. Shard the first axis of all
+        leaves over the pipeline's axis of the mesh. Gradients and the state of an optimizer then lie there too.
+
+    Raises:
+        ValueError: if the layers have parameters of several shapes.
+
+    Example:
+        >>> import jax
+        >>> import rnnscan as rs
+        >>> net = rs.chain(*[rs.layer(rs.cells.GRU(4))] * 3, pipeline="layers")
+        >>> params = stack_layers(net.init(jax.random.key(0), input_size=4))
+        >>> params["layers"]["kernel"].shape
+        (3, 4, 12)
+    """
+    layers = [params[f"net_{number}"] for number in range(len(params))]
+    shapes = [jax.tree.map(jnp.shape, one) for one in layers]
+    if any(one != shapes[0] for one in shapes):
+        raise ValueError(
+            "stack_layers: the parameters of all layers must have the same shapes, so the inputs of a pipeline have as "
+            "many features as its outputs; got several shapes. Put a layer before the pipeline: chain(first, "
+            "chain(..., pipeline=...))."
+        )
+    return {STACKED: jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)}
+
+
+def unstack_layers(params: Any) -> dict[str, Any]:
+    """The inverse of `stack_layers`.
+
+    Args:
+        params: `{"layers": ...}`, leaves `(layers, ...)`.
+
+    Returns:
+        `{"net_0": ..., "net_1": ...}`.
+
+    Example:
+        >>> list(unstack_layers({"layers": {"bias": jnp.zeros((2, 4))}}))
+        ['net_0', 'net_1']
+    """
+    count = len(jax.tree.leaves(params)[0])
+    return {
+        f"net_{number}": jax.tree.map(lambda leaf, number=number: leaf[number], params[STACKED])
+        for number in range(count)
+    }
+
+
+def is_stacked(params: Any, layers: int) -> bool:
+    """Whether parameters are those of `stack_layers`, for this number of layers."""
+    if not isinstance(params, dict) or [*params] != [STACKED]:
+        return False
+    return all(jnp.shape(leaf)[:1] == (layers,) for leaf in jax.tree.leaves(params))
+
+
+def _check(net: Any, xs: Any, given: Options) -> None:
+    if xs.shape[-1] != net.output_size:
         raise ValueError(
             f"chain: the layers of a pipeline must have inputs of {net.output_size} features, as many as outputs; got "
             f"{xs.shape[-1]} features. Put a layer before the pipeline: chain(first, chain(..., pipeline=...))."

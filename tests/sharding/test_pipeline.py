@@ -10,10 +10,11 @@ from programs import quick_or_slow, report_of
 from rnnscan import cells
 
 
-# Lengths and resets go with their chunk, and an axis for the batch beside the layers'.
-QUICK = ["GRU, recompute all, rows, data"]
+# Lengths and resets go with their chunk, an axis for the batch beside the layers', and weights on their layer's device.
+QUICK = ["GRU, recompute all, rows, data, stacked"]
 SLOW = [
     *("LSTM, all names", "LSTM, segments, rows", "LSTM, recompute all, data", "GRU, all names", "GRU, segments, data"),
+    *("GRU, recompute all, rows, data", "LSTM, all names, stacked"),
     *("MinGRU, all names", "MinGRU, recompute all, rows", "MinGRU, segments"),
 ]
 
@@ -27,16 +28,18 @@ def test_it_equals_the_plain_chain_in_chunks_and_3_rounds_forward_and_backward(c
     result = found(quick)[case]
     assert result["difference"] < 1e-5
     assert result["rounds"] == [5 + 3, 5 + 3]
+    assert result["stay"]
 
 
 def mesh_of(**sizes):
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
-def call(mesh, *, layers=2, features=4, chunks=None, **options):
+def call(mesh, *, layers=2, features=4, chunks=None, stacked=False, **options):
     net = rs.chain(*[rs.layer(cells.GRU(4))] * layers, pipeline="layers", chunks=chunks)
     xs = jnp.ones((6, 2, features))
     params = net.init(jax.random.key(0), features)
+    params = rs.sharding.stack_layers(params) if stacked else params
     with jax.sharding.use_abstract_mesh(mesh):
         return jax.eval_shape(lambda params, xs: net(params, xs, **options), params, xs)
 
@@ -61,6 +64,16 @@ def test_errors_come_before_compute(make, message):
         make()
 
 
-def test_an_axis_of_one_device_runs_the_plain_chain():
-    _, ys = call(mesh_of(layers=1, data=2))
+@pytest.mark.parametrize("stacked", [False, True])
+def test_an_axis_of_one_device_runs_the_plain_chain(stacked):
+    _, ys = call(mesh_of(layers=1, data=2), stacked=stacked)
     assert ys.shape == (6, 2, 4)
+
+
+def test_layers_of_other_shapes_are_not_stacked():
+    net = rs.chain(*[rs.layer(cells.GRU(4))] * 2, pipeline="layers")
+    with pytest.raises(ValueError, match="must have the same shapes"):
+        rs.sharding.stack_layers(net.init(jax.random.key(0), 3))
+    params = rs.sharding.stack_layers(net.init(jax.random.key(0), 4))
+    with pytest.raises(ValueError, match=r"entries 'net_0', 'net_1', 'net_2'; got 'layers'"):
+        rs.chain(*[rs.layer(cells.GRU(4))] * 3, pipeline="layers")(params, jnp.ones((6, 2, 4)))

@@ -21,8 +21,16 @@ SLOW = {
     }
     for mesh in ("units 8x1", "units 4x2", "units 2x4", "units 1x8")
 }
-# The loops of a step, and the products in them that read a state, or y of the layer below in the same loop.
-PRODUCTS = {"stack": 3, "bidirectional": 2, "chain": 2, "MinGRU": 0}
+# The products in a step's loops that read a state, or y of the layer below in the same loop.
+PRODUCTS = {"stack": 3, "bidirectional": 2, "chain": 2, "decoder": 2, "MinGRU": 0, "ParaLSTM by Newton": 0}
+GPU, NEWTON, MATRICES = "LSTM as on a GPU", "ParaLSTM by Newton", "GLA in chunks"
+# Sums over units that are no products: means of a normalization, and scores of attention, which are kept or made again.
+SUMS = {
+    ("LayerNormLSTM", "all names"): 8,
+    ("decoder", "all names"): 2,
+    ("decoder", "recompute all"): 1,
+    ("decoder", "segments"): 3,
+}
 
 
 def found(mesh, quick):
@@ -49,27 +57,30 @@ def test_results_and_gradients_are_those_of_one_device(mesh, case, memory, quick
 @each
 def test_a_step_has_one_gather_forward_and_one_reduction_backward(mesh, case, memory, quick):
     """A reduction is an all-reduce here: XLA makes reduce-scatters of them for GPUs and TPUs."""
-    if mesh != "units 8x1" and case in ("decoder", *OTHERS):
-        pytest.skip("attention and normalization sum over units at each step, and matrix states have heads")
-    if mesh == "units 8x1" and case in ("ParaLSTM by Newton", "GLA in chunks"):
-        pytest.skip("the devices count iterations together, and reduce gradients at each window of matrix states")
-    if case == "LSTM as on a GPU" and mesh != "units 8x1":
-        pytest.skip("an unrolled loop has several steps")
-    if (case, memory) == ("chain", "segments") and mesh != "units 8x1":
-        pytest.skip("XLA keeps the inputs of the upper layer sharded between segments, and gathers them at each step")
+    if case == MATRICES:
+        pytest.skip("at each window of matrix states XLA moves heads, and gradients of parameters are reduced")
     collectives = of_variant(mesh, case, memory, quick)["collectives"]
-    in_loops = {kind: len(made) for kind, made in collectives.items() if "loop" in kind}
+    in_loops = {kind: made for kind, made in collectives.items() if "loop" in kind}
+    if case == NEWTON:  # All devices iterate until all rows have converged.
+        in_loops = {kind: [one for one in made if not one.endswith("[]")] for kind, made in in_loops.items()}
+    around = {kind for kind, made in in_loops.items() if kind.endswith("around a loop") and made}
+    rows, reduced = 24 // int(mesh.removeprefix("units ")[0]), in_loops.get("all-reduce in a loop", [])
+    sums = [one for one in reduced if one in (f"f32[{rows}]", f"f32[{rows},4]")]
+    counts = {kind: len(made) for kind, made in in_loops.items() if kind not in around and made}
     products = 0 if mesh == "units 8x1" else PRODUCTS.get(case, 1)
-    gathers = {"all-gather in a loop": products * (2 if memory == "segments" else 1)}
-    reductions = {"all-reduce in a loop": products}
-    around = {kind: count for kind, count in in_loops.items() if kind.endswith("around a loop")}
-    assert {kind: count for kind, count in in_loops.items() if kind not in around} == (
-        gathers | reductions if products else {}
-    )
+    if not products:
+        assert not counts
+        assert not around
+        return
+    trip = 2 if case == GPU else 1  # A chunk of two steps is one trip; its states are gathered beside.
+    assert counts == {
+        "all-gather in a loop": products * trip * (2 if memory == "segments" else 1) + (case == GPU),
+        # The inputs of a decoder have a cotangent, because the context is a part of them.
+        "all-reduce in a loop": products * trip + (case == "decoder") + SUMS.get((case, memory), 0),
+    }
+    assert len(sums) == SUMS.get((case, memory), 0)
     # For a chunk of steps: the states for the gradient of the weights, and the cotangents of a layer's inputs.
-    assert around.keys() <= (
-        {"all-gather in a loop around a loop", "all-reduce in a loop around a loop"} if products else set()
-    )
+    assert around <= {"all-gather in a loop around a loop", "all-reduce in a loop around a loop"}
 
 
 @each

@@ -59,7 +59,7 @@ def of_net(net):
 
 def of_decoder():
     """The same for a decoder with attention over the inputs."""
-    decoder = attention.decoder(cells.LSTM(UNITS), attention.Additive(FEATURES, 5))
+    decoder = attention.decoder(cells.LSTM(UNITS), attention.Additive(FEATURES, 8))
 
     def run(params, xs, lengths, memory):
         cell = decoder.over(params, xs)
@@ -127,7 +127,7 @@ RULES = {
     "LayerNormLSTM": lambda: cells.LayerNormLSTM(UNITS),
     "MinGRU": lambda: cells.MinGRU(UNITS),
     "stack": lambda: rs.stack(cells.GRU(UNITS), cells.LSTM(UNITS)),
-    "decoder": lambda: attention.decoder(cells.LSTM(UNITS), attention.Additive(FEATURES, 5)),
+    "decoder": lambda: attention.decoder(cells.LSTM(UNITS), attention.Additive(FEATURES, 8)),
     "lengths": lambda: cells.LSTM(UNITS),
     "chain": lambda: rs.chain(rs.layer(cells.GRU(UNITS)), rs.layer(cells.RNN(UNITS))),
     "LSTM as on a GPU": lambda: cells.LSTM(UNITS),

@@ -1,6 +1,7 @@
 """Runs chains as pipelines on 8 simulated devices, and plainly: `python pipelined.py CASES`, with CASES as JSON.
 
-It prints, as JSON, for each case the largest difference in results and gradients, and the trips of the loops that send.
+It prints, as JSON, for each case the largest difference in results and gradients, the trips of the loops that send,
+and with "stacked" whether each device holds the weights of its layer only, and their gradients.
 """
 
 import json
@@ -16,7 +17,7 @@ os.environ["XLA_FLAGS"] = flags(devices=8)
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from drawn import normal
@@ -70,13 +71,20 @@ def check(case):
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))
 
     expected = gradient(plain)(params, carry, xs)
+    own = NamedSharding(mesh, PartitionSpec("layers"))
+    given = jax.device_put(rs.sharding.stack_layers(params), own) if "stacked" in options else params
     with jax.set_mesh(mesh):
-        compiled = gradient(piped).lower(params, carry, xs).compile()
-        found = compiled(params, carry, xs)
+        compiled = gradient(piped).lower(given, carry, xs).compile()
+        found = compiled(given, carry, xs)
+    if "stacked" in options:
+        (loss, results), (of_params, *others) = found
+        stay = all(leaf.sharding.is_equivalent_to(own, leaf.ndim) for leaf in jax.tree.leaves(of_params))
+        found = (loss, results), (rs.sharding.unstack_layers(of_params), *others)
     pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True)
     return {
         "difference": max(float(np.max(np.abs(a - np.asarray(b)) / (1 + np.abs(a)))) for a, b in pairs),
         "rounds": rounds(compiled.as_text()),
+        "stay": "stacked" not in options or (stay and "all-gather" not in compiled.as_text()),
     }
 
 

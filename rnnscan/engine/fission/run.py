@@ -22,6 +22,7 @@ from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.matrix_state.windows import run_windows
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.segments import run_sub_scans
+from rnnscan.engine.units.lay_out import UnitCell
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves
@@ -50,6 +51,9 @@ def run(plan: Plan) -> tuple[Any, Any]:
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
         windows = plan.windows(length)
+        if memory.segment is not None and isinstance(call.cell, UnitCell):
+            # Else XLA may shard the features of a segment, and gather them at each step.
+            xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         if windows is None:
             return _differentiable(plan.scan(length), spread)(constants, copies, carry, xs)
         in_windows = partial(run_windows, plan, windows, _run_loop)

@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import rnnscan as rs
 from rnnscan._step_wrappers import select_rows
 from rnnscan.control.decoding import Beam, Decoded, GNMTPenalty, PowerPenalty
+from rnnscan.control.decoding.largest import largest
 from tiers import variants
 from token_models import (
     assert_padded,
@@ -226,3 +229,12 @@ def test_rows_sharded_over_devices():
     sharded = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(P(), of_carry), out_specs=out_specs))
     whole = rows.decode(with_aux, strategy=beam, has_aux=True)
     jax.tree.map(close, sharded(rows.params, rows.carry), whole)
+
+
+def test_the_largest_values_on_a_mesh_are_those_of_top_k():
+    values = jax.random.normal(jax.random.key(0), (4, 30)).round(1)
+    values = values.at[0, 3].set(jnp.nan).at[1, :28].set(-jnp.inf).at[2, 5].set(jnp.inf)
+    with jax.set_mesh(jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))):
+        found = jax.jit(largest, static_argnums=1)(values, 4)
+    for one, expected in zip(found, lax.top_k(values, 4), strict=True):
+        np.testing.assert_array_equal(one, expected)
