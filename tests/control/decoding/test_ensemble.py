@@ -26,7 +26,7 @@ def narrow(params, carry, token):
     return carry, logits.astype(jnp.bfloat16)
 
 
-@pytest.mark.parametrize("average", variants(AVERAGES, ["log_probs"]))
+@pytest.mark.parametrize("average", variants(list(AVERAGES), ["log_probs"]))
 def test_scores_are_means_of_teacher_forced_ones(average):
     members = [model(seed, rows=3) for seed in (3, 4)]
     params, carry = (tuple(getattr(one, name) for one in members) for name in ("params", "carry"))
