@@ -8,14 +8,14 @@ from functools import reduce
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.merge_products import merge_products
-from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
+from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import Pass, Program
 
 
 FORWARD: tuple[Pass, ...] = (
-    remove_repeats,  # XLA could not, once join_products has made both a part of one product.
+    remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
     join_products,
 )
 BACKWARD: tuple[Pass, ...] = (

@@ -24,3 +24,17 @@ def remove_repeats(program: Program) -> Program:
     groups = {name: getattr(program, name) for name in ("new_carry", "summed", "stacked")}
     outputs = {name: tuple(same.get(atom, atom) for atom in atoms) for name, atoms in groups.items()}
     return replace(program, equations=tuple(equations), **outputs)
+
+
+def remove_repeated_products(program: Program) -> Program:
+    """Remove repeats if that leaves fewer products.
+
+    A shared mask is not worth it: over a mesh all values that read it get its sharding, and a chain's inputs were
+    gathered at each step.
+    """
+    without = remove_repeats(program)
+    return without if _count_products(without) < _count_products(program) else program
+
+
+def _count_products(program: Program) -> int:
+    return sum(equation.primitive.name == "dot_general" for equation in program.equations)
