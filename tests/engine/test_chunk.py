@@ -120,3 +120,30 @@ def test_one_loop_over_all_steps_reads_its_stacks_as_lax_scan_does():
     program = jax.make_jaxpr(gradient)(jnp.ones((2, 3)))
     assert steps in {aval.shape[0] for aval in outputs_of(program.jaxpr) if aval.shape}, "the stack of the carries"
     assert (steps,) not in [aval.shape for aval in outputs_of(program.jaxpr, "iota")]
+
+
+def test_nothing_runs_at_once_where_the_loop_would_read_more_of_it_than_it_saves():
+    """Each leap makes values of 128 examples from a matrix as large as they, and the loop reads most of them."""
+
+    def cell(features, position, momentum):
+        for _ in range(3):
+            momentum = momentum + jax.nn.log_sigmoid(position @ features.T) @ features
+            position = position + jnp.tanh(momentum)
+        return position, ()
+
+    gradient = jax.grad(lambda *arguments: jnp.sum(rs.scan(cell, *arguments)[0] ** 2), (0, 1, 2))
+    program = jax.make_jaxpr(gradient)(jnp.ones((128, 16)), jnp.ones((16, 16)), jnp.ones((50, 16, 16)))
+    made = {aval.shape for aval in outputs_of(program.jaxpr)}
+    assert (16, 128) in made
+    assert not [shape for shape in made if shape[-2:] == (16, 128) and len(shape) == 3], "no step waits for others"
+
+
+@pytest.mark.parametrize(("chunk", "kept"), [(1, "before every step"), (4, "before every chunk of 4 steps")])
+def test_chunks_of_one_step_recompute_no_carry(chunk, kept):
+    cell = rs.cells.LSTM(8)
+    params, xs = cell.init(jax.random.key(0), 4), jnp.ones((16, 2, 4))
+    memory = rs.Memory(recompute="all", chunk=chunk)
+    explanation = rs.explain(cell, params, cell.initial_carry(xs[0]), xs, memory=memory)
+    hidden, state = explanation.carry.values()
+    assert hidden.kept == "as an output"
+    assert state.kept.startswith(kept)

@@ -97,14 +97,19 @@ class ScanPlan:
 
         They follow from the others by linear recurrences, without much larger values on the way. The c of an LSTM
         inside additive attention is kept, because recomputing it would recompute the attention. A scalar is kept,
-        because it saves next to nothing.
+        because it saves next to nothing. Chunks of one step have nothing in between.
         """
+        return [] if self.chunk == 1 else self._recomputable_carries
+
+    @cached_property
+    def _recomputable_carries(self) -> list[int]:
+        """`recomputed_carries`, for chunks of several steps."""
         if self.keep_all_carries:
             return []
         with self.choosing():
-            return self._recomputed_carries()
+            return self._found_recomputable()
 
-    def _recomputed_carries(self) -> list[int]:
+    def _found_recomputable(self) -> list[int]:
         step = self.step
         equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
         arrays = [index for index, leaf in enumerate(step.carry) if nominal_size(leaf.shape) > 1]
@@ -191,7 +196,7 @@ class ScanPlan:
 
     def _step_bytes(self) -> StepBytes:
         step = self.step
-        given, starts = total_bytes([*step.carry, *step.x]), [step.carry[index] for index in self.recomputed_carries]
+        given, starts = total_bytes([*step.carry, *step.x]), [step.carry[index] for index in self._recomputable_carries]
         return StepBytes(
             # The batched values, their cotangents, the carry, and x.
             made=2 * total_bytes(outputs_of(self.recomputed.batched)) + given,

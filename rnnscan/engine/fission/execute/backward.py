@@ -4,7 +4,7 @@ For each chunk there are two runs over one program, a step's pull-back. The firs
 leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
 """
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -27,9 +27,16 @@ from rnnscan.engine.fission.execute.offload import to_device
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
-from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Equation, Program, inputs_of, needed, values_of
+from rnnscan.engine.fission.program import (
+    Program,
+    inputs_of,
+    needed,
+    outputs_of,
+    total_bytes,
+    values_of,
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,9 @@ class _BackwardChunks:
         program = passes.apply(passes.BACKWARD, program)
         views = _views(program, len(plan.recomputed_carries))
         shared = frozenset(needed(program.equations, views[0].new_carry))
-        splits = [_split(plan, view, shared) for view in views]
+        splits = [_split(plan, view, partial(heuristics().should_batch, shared=shared)) for view in views]
+        if _reads_more_than_it_saves(splits[1]):
+            splits = [_split(plan, view, lambda *_: False) for view in views]
         invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
         rows = sharded_rows([*saved.initial, *x], others=saved.constants)
         return _BackwardChunks(
@@ -214,15 +223,18 @@ def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
     return recompute, pull
 
 
-def _split(plan: ScanPlan, program: Program, shared: Set[Equation]) -> Split:
+def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
     # Loops that are solved at once add nothing up.
     accumulated, operands = place_sums(program) if plan.parallel is None else ([], [])
-    return plan.split(
-        program,
-        should_batch=lambda _: partial(heuristics().should_batch, shared=shared),
-        accumulated=accumulated,
-        operands=operands,
-    )
+    return plan.split(program, should_batch=lambda _: should_batch, accumulated=accumulated, operands=operands)
+
+
+def _reads_more_than_it_saves(split: Split) -> bool:
+    """Whether loops read more of what was made at once than its products would read of matrices at each step."""
+    fixed = {*split.program.invariant, *outputs_of(split.invariant)}
+    made = {*outputs_of(split.batched)}
+    read = total_bytes(value for loop in split.loops for value in loop.to_body if value in made)
+    return heuristics().reads_more_than_it_saves(read, split.batched, fixed)
 
 
 # Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over
