@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.fission.heuristics import BACKENDS, StepBytes
+from rnnscan.engine.fission.heuristics import BACKENDS, StepBytes, near_divisor
 
 
 KIB = 1 << 10
@@ -49,6 +49,11 @@ WITH_LAYER_NORMALISATION = LSTM_THAT_KEEPS_NO_GATE._replace(made=4825 * KIB)
 )
 def test_the_steps_of_a_chunk_on_a_cpu(length, step, chunk):
     assert BACKENDS["cpu"].chunk(length, step) == chunk
+
+
+@pytest.mark.parametrize(("length", "most", "chunk"), [(50, 4, 2), (51, 4, 3), (53, 4, 4), (48, 4, 4)])
+def test_a_chunk_of_at_least_half_as_many_steps_leaves_no_remainder(length, most, chunk):
+    assert near_divisor(length, most) == chunk
 
 
 @pytest.mark.parametrize(("length", "chunk"), [(1, 1), (31, 16), (64, 16), (512, 32), (8192, 128)])

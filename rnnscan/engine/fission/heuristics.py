@@ -358,11 +358,11 @@ def _copies_more_than_it_saves(step: StepBytes) -> bool:
 
 
 def near_divisor(length: int, most: int) -> int:
-    """The steps of a chunk, at most so many and more than half as many, that leaves no remainder; else so many.
+    """The steps of a chunk, at most so many and at least half as many, that leaves no remainder; else so many.
 
     A remainder means a second copy of the loops to compile, and of what goes in and out.
     """
-    return max((steps for steps in range(most, most // 2, -1) if length % steps == 0), default=most)
+    return max((steps for steps in range(most, (most - 1) // 2, -1) if length % steps == 0), default=most)
 
 
 def unbatchable(equation: Equation) -> bool:
