@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._step_wrappers import Step
+from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
-from rnnscan.engine.fission.heuristics import unbatchable
 from rnnscan.engine.fission.program import (
     Atom,
     Equation,

@@ -9,7 +9,7 @@ import rnnscan as rs
 from drawn import normal
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis import sum_placement
-from rnnscan.engine.fission.heuristics import PRODUCTS
+from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.merge_products import merge_products

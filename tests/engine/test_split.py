@@ -7,7 +7,8 @@ import pytest
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.fission.analysis.split import split
-from rnnscan.engine.fission.heuristics import BACKENDS, PRODUCTS, using
+from rnnscan.engine.fission.costs import PRODUCTS
+from rnnscan.engine.fission.heuristics import BACKENDS, using
 from steps import program_of
 
 

@@ -11,18 +11,15 @@ import jax.numpy as jnp
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
+from rnnscan.engine.fission.costs import PRODUCTS, operations_of, too_dear_to_recompute, unbatchable
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
-    PRODUCTS,
     Heuristics,
     ShouldBatch,
     StepBytes,
     heuristics,
     near_divisor,
-    operations_of,
-    too_dear_to_recompute,
     too_large_to_feed,
-    unbatchable,
     using,
 )
 from rnnscan.engine.fission.program import (

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear
+from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.heuristics import unbatchable
 from rnnscan.engine.fission.program import (
     Equation,
     Program,

@@ -26,13 +26,8 @@ from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.linear import is_linear
-from rnnscan.engine.fission.heuristics import (
-    ShouldBatch,
-    heuristics,
-    too_large_to_feed,
-    too_large_to_stack,
-    unbatchable,
-)
+from rnnscan.engine.fission.costs import too_large_to_stack, unbatchable
+from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, too_large_to_feed
 from rnnscan.engine.fission.program import (
     Atom,
     Equation,

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
-from rnnscan.engine.fission.heuristics import heuristics, too_large_to_stack
+from rnnscan.engine.fission.costs import too_large_to_stack
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import Equation, Program, Value, depending, total_bytes, values_of
 
 

@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from rnnscan.engine.fission.analysis.split import Loop
-from rnnscan.engine.fission.heuristics import PRODUCTS
+from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of
 
 

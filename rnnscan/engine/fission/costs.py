@@ -1,0 +1,137 @@
+"""What it costs to run an equation at once, for the steps of a chunk. Each number has its measurement."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.engine.fission.analysis.cut import Cut
+from rnnscan.engine.fission.program import Equation, Value, nominal_size, total_bytes, values_of
+
+
+PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+
+# Batching changes their cost: a vmapped cond runs both branches, a vmapped while runs until all rows are done.
+_UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
+
+ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "max", "min", "neg", "broadcast_in_dim", "convert_element_type"})
+
+# The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
+_GROWTH = 4
+# The moments of Adam, 64 KiB, would need a pass through a model that changes at each step, 4 million operations: 1.4
+# times the time of keeping them.
+_RECOMPUTE_OPERATIONS_PER_BYTE = 8
+# The links of a differentiable neural computer, 32 KiB, follow from write weights by a loop of 67 equations. It takes
+# longer than keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
+_RECOMPUTE_EQUATIONS = 48
+_BYTES_PER_EQUATION = 4 << 10
+# A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
+# more it does 4 per byte.
+_OPERATIONS_PER_BYTE = 4
+# The tanh of an additive attention makes 78 times the bytes that the next product moves; a gate at most four times.
+_FEEDING_BYTES = 8
+# A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB per step, and 2 MiB per chunk of 16, half of a core's share of
+# the last-level cache. The tanh of an attention over 200 positions makes 1.6 MiB per step.
+_CACHED_BYTES = 256 << 10
+
+
+def unbatchable(equation: Equation) -> bool:
+    """Whether an equation must run step by step, because batching changes its cost or its random bits."""
+    return equation.primitive.name in _UNBATCHABLE or _draws_other_bits(equation)
+
+
+def _draws_other_bits(equation: Equation) -> bool:
+    """Whether it draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
+    dtypes = [atom.dtype for atom in equation.inputs]
+    return equation.primitive.name == "rng_bit_generator" or any(
+        jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes
+    )
+
+
+@cache
+def _threefry() -> Any:
+    """The dtype of threefry keys, which draw the same bits under vmap."""
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
+
+
+def should_batch_product(
+    equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value], shared: Set[Equation]
+) -> bool:
+    """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
+    varying = [value for value in values_of(equation.inputs) if value not in fixed]
+    if len(varying) != 1:
+        return False
+    moved = varying[0].nbytes + equation.outputs[0].nbytes
+    if operations_of(equation) < _OPERATIONS_PER_BYTE * moved:
+        return False
+    if equation in shared:
+        return not too_large(cut().work, moved)
+    most = total_bytes(value for value in values_of(equation.inputs) if value in fixed) - equation.outputs[0].nbytes
+    return most > 0 and cut().moved < most and not too_large(cut().work, moved)
+
+
+def should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
+    """Where products are batched, functions of their results are cheapest at once: they use all cores."""
+    made = equation.outputs[0].nbytes
+    if made > _CACHED_BYTES:
+        return False
+    needs = cut()
+    reads = needs.moved + total_bytes(needs.at_hand)
+    follows = bool(needs.at_hand) and needs.moved <= made
+    return follows and made <= _GROWTH * reads and not too_large(needs.work, made)
+
+
+def is_bounded(equation: Equation, cut: Callable[[], Cut]) -> bool:
+    """Whether an equation at once makes no values that are much larger than what it reads, but by a product.
+
+    The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
+    """
+    needs, made = cut(), total_bytes(equation.outputs)
+    reads = needs.moved + total_bytes(needs.at_hand)
+    is_product = equation.primitive.name in PRODUCTS
+    return (is_product or made <= _FEEDING_BYTES * reads) and not too_large(needs.work, max(made, reads))
+
+
+def too_large_to_stack(values: Iterable[Value], carry: Iterable[Value]) -> bool:
+    """Whether values are much larger than a step's carry."""
+    return total_bytes(values) > _FEEDING_BYTES * total_bytes(carry)
+
+
+def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
+    """Whether a loop that recomputes a carry leaf spends much on work that the pull-back does again.
+
+    Products with a fixed operand are made once, for both.
+    """
+    body = list(body)
+    if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
+        return True
+    again = [e for e in body if e.primitive.name in PRODUCTS and fixed.isdisjoint(values_of(e.inputs))]
+    return sum(map(operations_of, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
+
+
+def work_of_products(equations: Iterable[Equation], fixed: Collection[Value]) -> tuple[int, int]:
+    """The operations of products with operands that are the same at every step, and the bytes of these."""
+    operations = matrices = 0
+    for equation in equations:
+        own = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
+        if own and equation.primitive.name in PRODUCTS:
+            operations, matrices = operations + operations_of(equation), matrices + own
+    return operations, matrices
+
+
+def operations_of(equation: Equation) -> int:
+    """The additions and multiplications of a product."""
+    out = nominal_size(equation.outputs[0].shape)
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return 2 * out * nominal_size(equation.inputs[0].shape[axis] for axis in contracted)
+    dimensions: Any = equation.params["dimension_numbers"]
+    kernel = equation.inputs[1].shape
+    return 2 * out * nominal_size(kernel) // nominal_size([kernel[dimensions.rhs_spec[0]]])
+
+
+def too_large(feeding: Sequence[Equation], moved: int) -> bool:
+    """Whether an equation makes values that are much larger than the bytes that move for it."""
+    return any(output.nbytes > _FEEDING_BYTES * moved for equation in feeding for output in equation.outputs)
