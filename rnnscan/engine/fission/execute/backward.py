@@ -37,6 +37,7 @@ from rnnscan.engine.fission.program import (
     total_bytes,
     values_of,
 )
+from rnnscan.engine.units.mesh import unit_mesh
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ class _BackwardChunks:
         views = _views(program, len(plan.recomputed_carries))
         shared = frozenset(needed(program.equations, views[0].new_carry))
         splits = [_split(plan, view, partial(heuristics().should_batch, shared=shared)) for view in views]
-        if _reads_more_than_it_saves(splits[1]):
+        # Where devices share units, a loop would gather at each step what is gathered once for a chunk.
+        shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
+        if not shares_units and _reads_more_than_it_saves(splits[1]):
             splits = [_split(plan, view, lambda *_: False) for view in views]
         invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
         rows = sharded_rows([*saved.initial, *x], others=saved.constants)
