@@ -1,9 +1,12 @@
 """The split of a step: its loops, what lies between them, and what follows linearly."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+import rnnscan as rs
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.fission.analysis.split import split
@@ -90,3 +93,12 @@ def test_the_state_of_an_lstm_follows_from_its_output_and_not_the_other_way_roun
     assert linearly_recomputable(program.equations, leaves, new_carry, candidates=[1]) == [1]
     assert linearly_recomputable(program.equations, leaves, new_carry, candidates=[0]) == []
     assert linearly_recomputable(program.equations, leaves, new_carry, candidates=[0, 1]) == [1]
+
+
+@pytest.mark.parametrize(("rows", "at_once"), [(16, 3), (2, 0)])
+def test_functions_of_kept_gates_run_at_once_from_4_kib(rows, at_once):
+    cell, xs = rs.cells.LSTM(256), jnp.ones((32, rows, 3))
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3))
+    gradient = jax.grad(lambda *arguments: (rs.scan(cell, *arguments)[1] ** 2).sum(), argnums=(0, 2))
+    jaxpr = str(jax.make_jaxpr(gradient)(params, cell.initial_carry(xs[0]), xs))
+    assert len(re.findall(rf"f32\[\d+,{rows},\d+\] = logistic", jaxpr)) == at_once
