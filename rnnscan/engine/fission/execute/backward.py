@@ -18,6 +18,7 @@ from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
 from rnnscan.engine.fission.analysis.unchanged import Unchanged
+from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.execute.batched_values import NextPart, StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
@@ -30,7 +31,9 @@ from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import (
+    Equation,
     Program,
+    depending,
     inputs_of,
     needed,
     outputs_of,
@@ -236,8 +239,16 @@ def _reads_more_than_it_saves(split: Split) -> bool:
     """Whether loops read more of what was made at once than its products would read of matrices at each step."""
     fixed = {*split.program.invariant, *outputs_of(split.invariant)}
     made = {*outputs_of(split.batched)}
+    if any(_is_product(equation) for loop in split.loops for equation in loop.body):
+        # Beside a product a loop would read kept values as well as functions of them. Alone it is fused with these: a
+        # soft dynamic time warping takes 1.7 of the time with its functions at once.
+        made = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
     read = total_bytes(value for loop in split.loops for value in loop.to_body if value in made)
     return heuristics().reads_more_than_it_saves(read, split.batched, fixed)
+
+
+def _is_product(equation: Equation) -> bool:
+    return equation.primitive.name in PRODUCTS
 
 
 # Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over
