@@ -43,7 +43,7 @@ def join_processes(
 
     If a process dies, JAX ends all others within a minute. Its error has the numbers of dead tasks, which are those of
     processes; the leader is process 0. If not all have joined after `timeout` seconds, those that wait print an error
-    and end with exit code 1: JAX can not be interrupted while it waits.
+    and end with exit code 1: JAX cannot be interrupted while it waits.
 
     Args:
         coordinator: "HOST:PORT" of process 0, where all processes meet. None: the cluster's environment (Slurm, Open

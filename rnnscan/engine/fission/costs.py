@@ -35,8 +35,6 @@ _FEEDING_BYTES = 8
 # A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB per step, and 2 MiB per chunk of 16, half of a core's share of
 # the last-level cache. The tanh of an attention over 200 positions makes 1.6 MiB per step.
 _CACHED_BYTES = 256 << 10
-
-
 # The functions of an LSTM's kept gates, 8 to 32 KiB each: at once its training takes 0.78 to 0.86 of the time.
 _LEAST_FUNCTION_BYTES = 4 << 10
 
@@ -77,7 +75,7 @@ def should_batch_product(
 
 
 def should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
-    """Where products are batched, functions of their results are cheapest at once: they use all cores."""
+    """At once a function uses all cores. It pays behind products at once, and for kept values of some KiB."""
     made = equation.outputs[0].nbytes
     if made > _CACHED_BYTES:
         return False
@@ -144,5 +142,5 @@ def operations_of(equation: Equation) -> int:
 
 
 def too_large(feeding: Sequence[Equation], moved: int) -> bool:
-    """Whether an equation makes values that are much larger than the bytes that move for it."""
+    """Whether one of the equations makes a value that is much larger than the bytes that move for it."""
     return any(output.nbytes > _FEEDING_BYTES * moved for equation in feeding for output in equation.outputs)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
-from rnnscan.engine.fission.costs import PRODUCTS, operations_of, too_dear_to_recompute, unbatchable
+from rnnscan.engine.fission.costs import PRODUCTS, too_dear_to_recompute, unbatchable, work_of_products
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
     Heuristics,
@@ -211,7 +211,7 @@ class ScanPlan:
         if not products and not any(map(unbatchable, equations)):
             return None
         fixed = determined(equations, self.step.program.invariant)
-        return sum(operations_of(product) for product in products if not fixed.isdisjoint(values_of(product.inputs)))
+        return work_of_products(products, fixed)[0]
 
 
 def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:
