@@ -1,7 +1,8 @@
 """The rule of memory: which values are kept between the forward and the backward pass.
 
 Between the forward and the backward pass rnnscan keeps the inputs, the outputs and carries that it needs, and every
-*named* intermediate that is not in `recompute`. Everything else is recomputed.
+*named* intermediate that is not in `recompute`. Everything else is recomputed. On a CPU, a cell without names leaves it
+to the engine to keep a few values that take long to recompute (`docs/memory.md`).
 
 The rule is an allow-list. JAX's deny-list policies silently keep the unnamed producer of a value and all values that
 follow, or everything (`docs/decisions.md`, "An allow-list").
@@ -26,7 +27,8 @@ from rnnscan.naming import Names
 class Memory:
     """A memory choice: the values to keep between the forward and the backward pass.
 
-    `Memory()` keeps every named intermediate, and `Memory(recompute="all")` none. `memory=None` is plain autodiff of
+    `Memory()` keeps every named intermediate, and `Memory(recompute="all")` none. Of a cell without names `Memory()`
+    may keep up to 2 MiB of values that take long to recompute, on a CPU. `memory=None` is plain autodiff of
     `lax.scan`, the baseline.
 
     Args:

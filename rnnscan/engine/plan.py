@@ -149,8 +149,17 @@ class Plan:
 
     def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
-        step = self.step if keep_all_carries else self.step.keeping_parts()
-        return self.scan_of(step, length, keep_all_carries=keep_all_carries)
+        if keep_all_carries:
+            return self.scan_of(self.step, length, keep_all_carries=True)
+        scan = self.scan_of(self.step.keeping_parts(), length)
+        return scan.keeping_dear_values() if self._leaves_the_choice else scan
+
+    @property
+    def _leaves_the_choice(self) -> bool:
+        """Whether it is left to the engine what is kept of a step: the cell has no names, and all may be kept."""
+        memory, call = self.memory, self.call
+        free = memory is not None and memory.recompute == () and not call.names.known
+        return free and self.route.engine == "fission" and call.parallel is None
 
     def scan_of(self, step: FlatStep, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
         """The same for a step that is a part of the call's."""

@@ -20,7 +20,7 @@ from rnnscan.engine.matrix_state.stages import Stages
 from rnnscan.engine.plan import Plan
 
 
-Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name"]
+Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name", "unnamed"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Kept:
 
     Attributes:
         source: its kind: a closed-over constant, the carry before the first step, a stack of the carry before some or
-            all steps, an output, an input, or a named value.
-        of: the constant itself, the number of the leaf, or the name.
+            all steps, an output, an input, a named value, or one without a name that takes long to compute again.
+        of: the constant itself, the number of the leaf, the name, or the operation that makes the value.
         times: the number of steps that it is kept for; 1 for constants and the initial carry.
         nbytes: the bytes for all these steps.
     """
@@ -114,8 +114,12 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
     yield from _stacks("y", step.y, plan.repeated_ys, length)
     yield from _stacks("x", step.x, range(len(step.x)), length)
     yield from _named(step, range(len(step.kept_labels)), length)
-    for part, leaf in zip(step.kept[len(step.kept_labels) :], step.parts, strict=True):
+    of_carry = step.kept[len(step.kept_labels) :][: len(step.parts)]
+    for part, leaf in zip(of_carry, step.parts, strict=True):
         yield from _stacks("carry", {leaf: part}, [leaf], length)
+    for value in step.dear:
+        (kept,) = _stacks("unnamed", [value], [0], length)
+        yield replace(kept, of=step.program.maker[value].primitive.name)
 
 
 @dataclass(frozen=True)

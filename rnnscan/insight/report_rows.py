@@ -184,6 +184,8 @@ def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
     if kept.source == "name":
         assert plan.memory is not None
         return _kept(f'{title}"{kept.of}"', kept.nbytes, offloaded=kept.of in plan.memory.offload)
+    if kept.source == "unnamed":
+        return _kept(f"{title}results of {kept.of}, without a name", kept.nbytes)
     if kept.source == "x":
         own = _places("xs", call.inputs)
         return _kept(title + (own[kept.of] if kept.of < len(own) else "resets and valid steps"), kept.nbytes)

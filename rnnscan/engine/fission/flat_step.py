@@ -25,7 +25,7 @@ class FlatStep:
         unchanged: positions of the others. They are the last constants, so that they are not kept at each step.
         named: the values that carry a name, by position in `Names`. A name within a vmap or a branch has none.
         kept_labels: the labels of the kept values that have names, in their order. These come first.
-        parts: for each other kept value the position in `carry` of the leaf that it is a part of.
+        parts: for each kept value after these the position in `carry` of the leaf that it is a part of.
     """
 
     program: Program
@@ -63,7 +63,7 @@ class FlatStep:
 
     @property
     def kept(self) -> tuple[Atom, ...]:
-        """The values to keep: named ones, and parts of the carry."""
+        """The values to keep: named ones, parts of the carry, and dear ones."""
         return self.program.stacked[self.y_size :]
 
     @cached_property
@@ -99,6 +99,15 @@ class FlatStep:
         program = self.program
         parts = parts_to_keep(program.equations, program.carry, program.new_carry, self.kept)
         return replace(self, program=replace(program, stacked=(*program.stacked, *parts)), parts=tuple(parts.values()))
+
+    def keeping_too(self, value: Value) -> "FlatStep":
+        """The step with one more value among its outputs, which has no name."""
+        return replace(self, program=replace(self.program, stacked=(*self.program.stacked, value)))
+
+    @property
+    def dear(self) -> tuple[Atom, ...]:
+        """The kept values that have no names and are no parts of the carry."""
+        return self.kept[len(self.kept_labels) + len(self.parts) :]
 
     def returning_saved(self) -> "FlatStep":
         """The step whose y is followed by the values that it keeps, and the carry before it."""

@@ -78,6 +78,8 @@ class Heuristics:
         unroll: the most steps of a loop's trip.
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
         holds_stacks: whether barriers keep XLA from making a stack more than once, as a part of each of its readers.
+        dear_bytes: the most bytes that are kept, over all steps, of values that a cell without names takes long to
+            compute again.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
     """
 
@@ -100,6 +102,7 @@ class Heuristics:
     unroll: int = 1
     slices_stacks: bool = False
     holds_stacks: bool = False
+    dear_bytes: int = 0
 
     def unroll_of(self, body: int, steps: int) -> int:
         """The steps of a loop's trip.
@@ -261,6 +264,8 @@ BACKENDS = {
         transpose_rows=True,
         # The loss of a GLA, T = 64 and 2,048: 1.13 and 1.28 of plain's time in chunkwise form (docs/decisions.md).
         loops_states_per_key=True,
+        # 2 MiB more than `jax.checkpoint` keeps is what recomputing everything may take (docs/decisions.md).
+        dear_bytes=2 << 20,
     ),
     "gpu": Heuristics(
         batch="bounded",

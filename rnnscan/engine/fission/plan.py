@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.engine.fission import passes
+from rnnscan.engine.fission.analysis.dear_values import Derivative
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.costs import PRODUCTS, too_dear_to_recompute, unbatchable, work_of_products
@@ -26,6 +27,7 @@ from rnnscan.engine.fission.program import (
     Atom,
     Equation,
     Program,
+    Value,
     determined,
     nominal_size,
     outputs_of,
@@ -73,6 +75,21 @@ class ScanPlan:
         with using(replace(self.choices, **at_once)):
             yield
 
+    def keeping_dear_values(self) -> "ScanPlan":
+        """The plan with the values among the kept ones that take long to compute again.
+
+        They take at most as many bytes as what is kept in any case, and at most `Heuristics.dear_bytes` over all steps.
+        """
+        plan, rejected = self, set[Value]()
+        left = min(self.choices.dear_bytes // max(1, self.length), self._step_bytes().kept)
+        while (found := plan._derivative.dearest(left, rejected)) is not None:
+            with_it = replace(plan, step=plan.step.keeping_too(found.value))
+            if with_it._recomputes_more_than(plan):
+                rejected.add(found.value)
+            else:
+                plan, left = with_it, left - found.nbytes
+        return plan
+
     @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
@@ -112,7 +129,9 @@ class ScanPlan:
         arrays = [index for index, leaf in enumerate(step.carry) if nominal_size(leaf.shape) > 1]
         candidates = [index for index in arrays if index not in self.repeats]
         found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=candidates)
-        return [index for index in found if self._is_cheap_to_recompute(index)]
+        cheap = [index for index in found if self._is_cheap_to_recompute(index)]
+        # What nothing reads is not recomputed either.
+        return [index for index in candidates if index in cheap or index in self.unread_carries]
 
     @cached_property
     def kept_carries(self) -> list[int]:
@@ -172,6 +191,20 @@ class ScanPlan:
         saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
         return replace(step.program, stacked=(*step.y, *saved))
 
+    @property
+    def _derivative(self) -> Derivative:
+        stacked = frozenset(range(len(self.step.carry))).difference(self.repeats, self._recomputable_carries)
+        kept = frozenset(self.step.kept).union(self.step.new_carry[index] for index in self.repeats)
+        return Derivative(self.step.program, kept, stacked)
+
+    @property
+    def unread_carries(self) -> frozenset[int]:
+        """The carry leaves that the derivative does not read, because dear values are kept in their place."""
+        if not self.step.dear:
+            return frozenset()
+        every = frozenset(range(len(self.step.carry)))
+        return Derivative(self.step.program, frozenset(self.step.kept), every).unread_carry
+
     def _is_cheap_to_recompute(self, index: int) -> bool:
         """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
         step, leaf = self.step, self.step.carry[index]
@@ -190,6 +223,11 @@ class ScanPlan:
             return False
         products = any(equation.primitive.name in PRODUCTS for equation in spared(equations, leaf))
         return products or derives_from_result(maker)
+
+    def _recomputes_more_than(self, plan: "ScanPlan") -> bool:
+        """Whether loops recompute carry leaves that they do not recompute in another plan."""
+        more = {*self._recomputable_carries}.difference(plan._recomputable_carries)
+        return not more <= self.unread_carries
 
     def _step_bytes(self) -> StepBytes:
         step = self.step

@@ -1,0 +1,226 @@
+"""A cell without names: values that take long to compute again are kept, within few bytes."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rnnscan as rs
+from drawn import normal
+from fuzz.compare import check
+from rnnscan.engine.fission import times
+from rnnscan.engine.fission.analysis import dear_values
+from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.insight.memory_report import memory_report
+from tiers import variants
+
+
+LENGTH, ROWS, WIDTH = 12, 2, 96
+
+
+def sorted_noise(params, carry, x):
+    """The sort is kept."""
+    noise = jnp.sort(x, axis=-1) * jnp.exp(params)
+    carry = jnp.tanh(carry * noise)
+    return carry, jnp.sum(carry, axis=-1)
+
+
+def resampled(params, carry, x):
+    """The integers by which the carry is read are kept."""
+    rank = jnp.cumsum(x > 0.5, axis=-1)
+    carry = jnp.sin(jnp.take_along_axis(carry, rank, axis=-1) * params + x)
+    return carry, carry[:, 0]
+
+
+def wave(params, carry, x):
+    """A wave equation: the differences of the field are kept in place of the field, which nothing else reads."""
+    field, before = carry
+    field = field.reshape(ROWS, -1, 8)
+    padded = jnp.pad(field, ((0, 0), (1, 1), (1, 1)))
+    around = sum(
+        padded[:, 1 + row : padded.shape[1] - 1 + row, 1 + column : 9 + column]
+        for row, column in ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (-1, -1), (1, -1), (-1, 1))
+    )
+    new = 2 * carry[0] - before + params * (around - 8 * field).reshape(ROWS, -1) + x
+    return (new, carry[0]), new[:, 0]
+
+
+STEPS = {"sort": sorted_noise, "indices": resampled, "wave": wave}
+KEPT = {"sort": "sort", "indices": "select_n", "wave": "sub"}
+
+
+def arguments_of(name, length=LENGTH):
+    random = np.random.default_rng(0)
+    width = WIDTH if name != "wave" else 4 * WIDTH
+    carry = normal(random, (ROWS, width), jnp.float32)
+    carry = (carry, normal(random, (ROWS, width), jnp.float32)) if name == "wave" else carry
+    params = jnp.asarray(random.uniform(0.05, 0.15, width), jnp.float32)
+    return params, carry, normal(random, (length, ROWS, width), jnp.float32)
+
+
+def kept_operations(name, *arguments, **options):
+    """The operations whose results are kept without a name."""
+    step = STEPS[name] if isinstance(name, str) else name
+    equations = rs.explain(step, *arguments, **options).equations
+    return [equation.operation for equation in equations if equation.backward == "kept"]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_dear_value_is_kept_and_its_bytes_are_counted(name):
+    arguments = arguments_of(name)
+    assert kept_operations(name, *arguments) == [KEPT[name]]
+    training = memory_report(STEPS[name], *arguments, compile=False).training
+    assert training.kept_bytes == training.counted_bytes
+    (row,) = [row for row in training.rows if "without a name" in row.name]
+    assert KEPT[name] in row.name
+    assert row.bytes == arguments[2].nbytes
+
+
+@pytest.mark.parametrize("name", ["sort", "indices"])
+def test_the_extra_bytes_are_no_more_than_what_is_kept_in_any_case(name):
+    arguments = arguments_of(name)
+    default, least = (
+        memory_report(STEPS[name], *arguments, memory=memory, compile=False).training.kept_bytes
+        for memory in (rs.Memory(), rs.Memory(recompute="all"))
+    )
+    assert least < default <= 2 * least
+
+
+def test_a_value_in_place_of_the_carry_takes_few_bytes_more():
+    # The two fields are kept before the first step and before each chunk only, though nothing reads them there.
+    arguments = arguments_of("wave", length=160)
+    default, least = (
+        memory_report(wave, *arguments, memory=memory, compile=False).training.kept_bytes
+        for memory in (rs.Memory(), rs.Memory(recompute="all"))
+    )
+    assert default < 1.2 * least
+    assert "not read" in rs.explain(wave, *arguments).carry["[0]"].kept
+
+
+OPTIONS = {
+    "plain": {},
+    "reversed": {"reverse": True},
+    "chunks with a remainder": {"memory": rs.Memory(chunk=5)},
+    "segments": {"memory": rs.Memory(segment=4)},
+    "lengths": {"seq_lengths": np.array([7, LENGTH])},
+}
+TELLING = ["sort, lengths", "indices, reversed", "wave, plain", "wave, segments", "wave, chunks with a remainder"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    variants({f"{name}, {one}": (name, OPTIONS[one]) for name in STEPS for one in OPTIONS}, TELLING),
+)
+def test_values_and_gradients_are_those_of_plain_autodiff(name, options):
+    def results_and_gradients(arguments, **options):
+        def loss(*arguments):
+            results = rs.scan(STEPS[name], *arguments, **options)
+            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(results)), results
+
+        return jax.tree.leaves(jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))(*arguments))
+
+    with jax.enable_x64(True):
+        arguments = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), arguments_of(name))
+        found = results_and_gradients(arguments, **options)
+        expected = results_and_gradients(arguments, **options | {"memory": None})
+    for leaf, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", variants([*STEPS], ["wave"]))
+def test_forward_mode_rows_and_second_derivatives_agree(name):
+    def loss(params, memory):
+        carry, ys = rs.scan(STEPS[name], params, *others, memory=memory)
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((carry, ys)))
+
+    with jax.enable_x64(True):
+        params, *others = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), arguments_of(name))
+        tangent = jnp.linspace(-1.0, 1.0, params.size)
+        one, other = (
+            jax.jit(lambda params, memory=memory: _derivatives(lambda p: loss(p, memory), params, tangent))(params)
+            for memory in (rs.Memory(), None)
+        )
+    for leaf, wanted in zip(one, other, strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=1e-9, atol=1e-9)
+
+
+def _derivatives(loss, params, tangent):
+    """By forward mode, for several rows at once, and of the gradient."""
+    many = jax.vmap(jax.grad(loss))(jnp.stack([params, params + tangent / 8]))
+    return jax.jvp(loss, (params,), (tangent,))[1], many, jax.jvp(jax.grad(loss), (params,), (tangent,))[1]
+
+
+def test_names_leave_no_choice():
+    def named(params, carry, x):
+        return sorted_noise(params, rs.name(jnp.cos(carry), "cosine"), x)
+
+    arguments = arguments_of("sort")
+    assert kept_operations(named, *arguments) == ["cos"]
+
+
+def test_nothing_is_kept_where_all_is_to_be_computed_again():
+    assert kept_operations("sort", *arguments_of("sort"), memory=rs.Memory(recompute="all")) == []
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_accelerators_compute_them_again(platform):
+    with using(BACKENDS[platform]):
+        assert kept_operations("sort", *arguments_of("sort")) == []
+
+
+def test_all_dear_values_of_a_sequence_take_2_mib_at_most():
+    each = 4 * ROWS * WIDTH
+    for length, kept in ((2**21 // each, ["sort"]), (2**21 // each + 1, [])):
+        arguments = jax.eval_shape(lambda length=length: arguments_of("sort", length))
+        assert kept_operations("sort", *arguments) == kept
+
+
+def test_what_is_cheap_is_computed_again():
+    def cheap(params, carry, x):
+        carry = jnp.tanh(carry * params) + x * jnp.cos(x)
+        return carry, carry
+
+    assert kept_operations(cheap, *arguments_of("sort")) == []
+
+
+def test_no_carry_is_computed_again_because_a_value_is_kept():
+    # With the difference kept, the state would follow from it by a loop, which takes longer than reading the state.
+    def delta_rule(params, state, x):
+        key, value = x
+        state = state + key[:, :, None] * (value - jnp.einsum("nkv,nk->nv", state, key))[:, None]
+        return state, jnp.einsum("nkv,k->nv", state, params)
+
+    random = np.random.default_rng(0)
+    x = (
+        normal(random, (LENGTH, ROWS, WIDTH), jnp.float32, scale=0.1),
+        normal(random, (LENGTH, ROWS, WIDTH), jnp.float32),
+    )
+    arguments = normal(random, (WIDTH,), jnp.float32), normal(random, (ROWS, WIDTH, WIDTH), jnp.float32), x
+    explanation = rs.explain(delta_rule, *arguments)
+    assert explanation.carry[""].kept == "before every step"
+    assert kept_operations(delta_rule, *arguments) == []
+
+
+# With a price of zero all that spares any work is kept.
+@pytest.mark.parametrize("seed", variants(range(40), [3, 8, 21]))
+def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
+    monkeypatch.setattr(dear_values, "nanoseconds_to_keep", lambda _: 0.0)
+    found = []
+
+    def keeping(plan):
+        plan = replace(plan, choices=replace(plan.choices, dear_bytes=1 << 30))
+        plan = _keeping(plan)
+        found.extend(plan.step.dear)
+        return plan
+
+    _keeping = ScanPlan.keeping_dear_values
+    monkeypatch.setattr(ScanPlan, "keeping_dear_values", keeping)
+    check(seed)
+    jax.clear_caches()
+
+
+def test_a_larger_value_takes_longer_to_keep():
+    assert times.nanoseconds_to_keep(1 << 20) > 2 * times.nanoseconds_to_keep(1 << 18)
