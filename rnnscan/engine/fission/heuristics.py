@@ -180,7 +180,7 @@ class Heuristics:
         worthwhile = min(-(-length // 8), int(_CHUNK_BYTES_PER_GIVEN * length * step.given / made))
         most_bytes = self.shortest_chunk_bytes + _SHORTEST_CHUNK_BYTES_PER_GIVEN * length * step.given
         shortest = min(self.shortest_chunk, most_bytes // made)
-        most = max(1, shortest, min(fitting, worthwhile))
+        most = max(shortest if shortest > _HARDLY_A_CHUNK else 1, min(fitting, worthwhile))
         return near_divisor(length, most)
 
     def runs_steps_alone(self, equations: Iterable[Equation], fixed: Collection[Value]) -> bool:
@@ -244,6 +244,9 @@ _COPIED_BYTES, _OPERATIONS_PER_COPIED_BYTE = 32 << 10, 20
 _OPERATIONS_PER_FIXED_BYTE = 16
 # An LSTM of 256 units, N = 32, T = 16: 0.87 of plain's time with chunks of 4 steps, 0.94 with 2, 0.96 with 1.
 _SHORTEST_CHUNK_BYTES_PER_GIVEN = 6
+# Two steps that need more memory than that take no less time than one: 0.90 and 0.81 of plain's for Hamiltonian Monte
+# Carlo. A Transformer-XL takes 4.9 MiB of temporary memory with two steps, 4.0 with one.
+_HARDLY_A_CHUNK = 2
 # The most equations of a trip of several steps: 16 steps of an LSTM, 4 to 8 of one with layer normalisation. The time
 # to compile grows with them (docs/accelerators.md).
 _UNROLLED_EQUATIONS = 400
@@ -254,7 +257,7 @@ BACKENDS = {
         batch="costly",
         linear="loop",
         shortest_chunk=4,
-        # Two steps of Hamiltonian Monte Carlo make 2 MB: 0.61 MiB of temporary memory, 1.08 by four, in equal time.
+        # Four steps of Hamiltonian Monte Carlo make 4 MB: 1.08 MiB of temporary memory, 0.32 by one, in less time.
         shortest_chunk_bytes=2 << 20,
         quick_chunk=8,
         longest_chunk=128,
