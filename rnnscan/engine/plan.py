@@ -138,9 +138,7 @@ class Plan:
     @property
     def loops_forward(self) -> bool:
         """Whether a loop runs matrix states where nothing is differentiated."""
-        if not self.choices.loops_states_per_key or self.call.parallel is not None or self.found.stages is None:
-            return False
-        return any(state.decays_per_key for state in self.found.stages.states)
+        return self.choices.loops_states_forward and self.call.parallel is None
 
     @property
     def keeps_names_of_windows(self) -> bool:

@@ -71,8 +71,7 @@ class Heuristics:
             matrices are slow.
         state_chunk: C, a power of two, for sequences of two such chunks and more.
         longest_window: the most steps of a window of the chunkwise form. The carry is kept before each.
-        loops_states_per_key: whether a loop runs a matrix state with a decay for each key where nothing is
-            differentiated. Its chunks are short, which pays on the backward pass only.
+        loops_states_forward: whether a loop runs matrix states where nothing is differentiated.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
         transpose_weights: whether to transpose a weight once, where a loop reads its columns.
         unroll: the most steps of a loop's trip.
@@ -97,7 +96,7 @@ class Heuristics:
     least_state: int | None = 16
     state_chunk: int = 64
     longest_window: int = 128
-    loops_states_per_key: bool = False
+    loops_states_forward: bool = False
     whole: bool = False
     unroll: int = 1
     slices_stacks: bool = False
@@ -265,8 +264,9 @@ BACKENDS = {
         chunk_with_starts=16,
         chunk_bytes_with_starts=48 << 20,
         transpose_rows=True,
-        # The loss of a GLA, T = 64 and 2,048: 1.13 and 1.28 of plain's time in chunkwise form (docs/decisions.md).
-        loops_states_per_key=True,
+        # The loss of an mLSTM, T = 2,048, in chunkwise form: 0.85 of plain's time on one CPU, 1.5 on another
+        # (docs/decisions.md).
+        loops_states_forward=True,
         # 2 MiB more than `jax.checkpoint` keeps is what recomputing everything may take (docs/decisions.md).
         dear_bytes=2 << 20,
     ),
