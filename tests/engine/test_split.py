@@ -12,7 +12,7 @@ from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputa
 from rnnscan.engine.fission.analysis.split import split
 from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.heuristics import BACKENDS, using
-from steps import program_of
+from steps import SIZE, program_of
 
 
 def split_of(step, carry, backend="cpu"):
@@ -34,6 +34,18 @@ def lstm_like(matrix, carry, x):
     gate = jax.nn.sigmoid(x @ matrix + carry[0] @ matrix)
     state = gate * carry[1] + (1 - gate) * x
     return jnp.tanh(state), state
+
+
+def test_gates_are_cut_out_of_their_stack_at_once():
+    def elementwise(matrix, carry, x):
+        update, new = jnp.split(x @ jnp.concatenate([matrix, matrix], axis=-1), 2, axis=-1)
+        return (jax.nn.sigmoid(update + carry[0]) * jnp.tanh(new - carry[0]),)
+
+    parts = split_of(elementwise, 1)
+    cuts = {"slice", "split"}
+    assert cuts & {equation.primitive.name for equation in parts.batched}
+    assert not cuts & {equation.primitive.name for equation in parts.loops[0].body}
+    assert {value.shape[-1] for value in parts.loops[0].to_body} == {SIZE}
 
 
 def test_layers_are_loops_one_after_the_other_with_their_products_between_them():

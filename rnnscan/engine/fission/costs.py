@@ -92,6 +92,16 @@ def _reads_kept_values(needs: Cut, made: int) -> bool:
     return is_cheap and made >= _LEAST_FUNCTION_BYTES
 
 
+def is_cut_from_a_stack(cut: Callable[[], Cut]) -> bool:
+    """Whether the parts of what runs at once are cut out at once too.
+
+    A loop that cuts the gates of a step out of their stack is not vectorised: a ParaGRU takes 2.9 of plain's forward
+    time so, and 0.92 with a stack for each gate.
+    """
+    needs = cut()
+    return bool(needs.at_hand) and not needs.moved
+
+
 def is_bounded(equation: Equation, cut: Callable[[], Cut]) -> bool:
     """Whether an equation at once makes no values that are much larger than what it reads, but by a product.
 

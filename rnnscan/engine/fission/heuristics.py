@@ -12,6 +12,7 @@ from rnnscan.engine.fission.costs import (
     ELEMENTWISE,
     PRODUCTS,
     is_bounded,
+    is_cut_from_a_stack,
     should_batch_function,
     should_batch_product,
     too_large,
@@ -136,6 +137,8 @@ class Heuristics:
             return self.batch == "everything" or is_bounded(equation, cut)
         if equation.primitive.name in TRANSCENDENTAL:
             return should_batch_function(equation, cut)
+        if equation.primitive.name in ("slice", "split"):
+            return is_cut_from_a_stack(cut)
         if equation.primitive.name == "sharding_constraint":
             return True  # It may be a gather, which is then one for a chunk of steps.
         return equation.primitive.name in PRODUCTS and should_batch_product(equation, cut, fixed, shared)
