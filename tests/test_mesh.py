@@ -9,6 +9,7 @@ from programs import quick_or_slow, report_of
 
 MODES = ["explicit", "auto", "shard_map"]
 MEMORIES = ["all names", "recompute all", "segments", "plain autodiff"]
+UNNAMED = "without names"
 # What `make test-pages` runs of each mode; the rest is slow. Each is compiled for one device and for eight.
 QUICK = {
     "explicit": {
@@ -16,8 +17,8 @@ QUICK = {
         "parameters on no mesh": ["all names"],
         "recurrent_net": ["segments"],
     },
-    "auto": {"lengths": ["all names"], "ParaLSTM by Newton": ["all names"]},
-    "shard_map": {"MinGRU as on a GPU": ["recompute all"]},
+    "auto": {"lengths": ["all names"], UNNAMED: ["all names"], "ParaLSTM by Newton": ["all names"]},
+    "shard_map": {"MinGRU as on a GPU": ["recompute all"], UNNAMED: ["all names"]},
 }
 CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold", "recurrent_net"]
 NETS = ["layer", "chain", "bidirectional"]
@@ -32,6 +33,7 @@ SLOW = {
             *((net, MEMORIES[1:2]) for net in NETS),
             *((case, MEMORIES[:3]) for case in GPU),
             (CHUNKS, MEMORIES[:2]),
+            (UNNAMED, MEMORIES[:3]),
             (NEWTON, MEMORIES[:3]),
         ]
     }

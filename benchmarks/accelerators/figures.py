@@ -29,7 +29,7 @@ class Figures:
         cost: kernel launches on a GPU, estimated cycles on a TPU.
         loops: trips and cost of each loop, in words.
         temporary: peak temporary bytes in the device's main memory.
-        compile_seconds: the time to trace, lower and compile.
+        compile_seconds: the processors' time to trace, lower and compile.
         modelled: the modelled seconds, the least and the most; None on a TPU.
         operations: the operations that cost most.
         host: peak temporary bytes in the host's memory.

@@ -61,11 +61,11 @@ before anything is compiled. The values of a chunk of steps move at once."""
 
 COMPILING: dict[Platform, str] = {
     "gpu": """\
-Other programs may have run meanwhile. A factor of 2 between two rows means little. Loops of up to 16 steps a trip take
-the time of rnnscan's rows. They buy launches: without them an LSTM has 0.41 of plain's.""",
+Of one compilation each, of all threads. Loops of up to 16 steps a trip take the time of rnnscan's rows. They buy
+launches: without them an LSTM has 0.41 of plain's.""",
     "tpu": """\
-Other programs may have run meanwhile. A factor of 2 between two rows means little. Associative scans take the time of
-rnnscan's rows. They buy cycles: plain runs these cells in a loop.""",
+Of one compilation each, of all threads. Associative scans take the time of rnnscan's rows. They buy cycles: plain runs
+these cells in a loop.""",
 }
 
 MODEL = """\
@@ -94,7 +94,7 @@ def _described() -> str:
 
 def _bar_parts(tables: Mapping[Platform, Tables]) -> Iterator[str]:
     yield "## Targets"
-    yield "Of a training step, for the worse of `rnnscan` and `rnnscan-all`. The machine that compiled was busy."
+    yield "Of a training step, for the worse of `rnnscan` and `rnnscan-all`. Compile times are those of processors."
     for platform, of in tables.items():
         yield f"### {TITLES[platform]}: targets"
         found = bars(platform, of.trained)
@@ -125,7 +125,7 @@ def _platform_parts(platform: Platform, tables: Tables) -> Iterator[str]:
         yield MODEL
         yield _table(trained, _milliseconds)
     yield from _measured_parts(tables)
-    yield "### Seconds to trace and compile a training step"
+    yield "### Seconds of processors to trace and compile a training step"
     yield COMPILING[platform]
     yield _table(trained, lambda one, plain: f"{one.compile_seconds:.1f}")
     yield "### Loops and operations"

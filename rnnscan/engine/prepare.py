@@ -191,7 +191,7 @@ def prepare(
     if valid is not None:
         checks.check_raw_keys(xs)
 
-    params = _varying_as(carry, params)
+    params = _varying_as(carry, params, Rows.of(xs, valid, reset))
     cell, params, xs = lay_out(cell, params, carry, xs)
     rows = Rows.of(xs, valid, reset)
     carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
@@ -254,12 +254,19 @@ def _reset_target(cell: Any, carry: Any, xs: Any, reset: Any, reset_to: Any) -> 
     return checks.reset_carry_like(carry, checks.as_arrays(reset_to, root), root, rows=reset.ndim - 1)
 
 
-def _varying_as(carry: Any, params: Any) -> Any:
+def _varying_as(carry: Any, params: Any, rows: Rows | None) -> Any:
     """Parameters that vary over the axes of a mesh over which all of the carry does, under `jax.shard_map`.
 
-    So their gradients are added up over the devices once, and not at each step, where parameters meet what varies.
+    So their gradients are added up over the devices once, and not at each step, where parameters meet what varies. A
+    leaf without the batch axis will be repeated for the rows, and vary as they do.
     """
-    axes = [varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)]
+
+    def axes_of(leaf: Any) -> frozenset[str]:
+        axes = varying(jax.typeof(leaf))
+        is_shared = rows is not None and not axes and leaf.ndim > 0 and leaf.shape[0] != rows.size
+        return varying(jax.typeof(rows.source)) if rows is not None and is_shared else axes
+
+    axes = [*map(axes_of, jax.tree.leaves(carry))]
     return vary(params, frozenset.intersection(*axes)) if axes else params
 
 

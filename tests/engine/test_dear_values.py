@@ -153,6 +153,15 @@ def _derivatives(loss, params, tangent):
     return jax.jvp(loss, (params,), (tangent,))[1], many, jax.jvp(jax.grad(loss), (params,), (tangent,))[1]
 
 
+def test_exported_gradients_are_the_live_ones():
+    def gradient(params):
+        return jax.grad(lambda params: jnp.sum(rs.scan(wave, params, *others)[1] ** 2))(params)
+
+    params, *others = arguments_of("wave")
+    exported = jax.export.export(jax.jit(gradient))(jax.ShapeDtypeStruct(params.shape, params.dtype))
+    np.testing.assert_array_equal(exported.call(params), jax.jit(gradient)(params))
+
+
 def test_names_leave_no_choice():
     def named(params, carry, x):
         return sorted_noise(params, rs.name(jnp.cos(carry), "cosine"), x)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 
 import rnnscan as rs
 from drawn import normal
@@ -205,6 +206,32 @@ def test_gradients_of_parameters_in_float32_and_products_in_bfloat16_are_summed_
     for one, other in zip(ours, plain, strict=True):
         assert one.dtype == jnp.float32
         assert jnp.linalg.norm(one - other) < 2**-7 * jnp.linalg.norm(other)
+
+
+def test_devices_share_gradients_of_closed_over_arrays_once_a_chunk():
+    def loss(matrix, xs):
+        def cell(_, carry, x):
+            carry = jnp.tanh(x @ matrix + carry @ matrix)
+            return carry, carry
+
+        return jax.lax.pmean(jnp.sum(rs.scan(cell, None, xs[0] * 0, xs, memory=rs.Memory(chunk=4))[1] ** 2), "rows")
+
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=(AxisType.Auto,))
+    shares = jax.shard_map(loss, mesh=mesh, in_specs=(jax.P(), jax.P(None, "rows")), out_specs=jax.P())
+    xs = jnp.ones((8, *ROWS.shape))
+    assert _loops_around_sums(jax.make_jaxpr(jax.grad(shares))(MATRIX, xs).jaxpr) == {1}
+
+
+def _loops_around_sums(jaxpr, loops=0):
+    """How many loops are around each sum over devices of an array."""
+    found = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "psum_invariant" and equation.outvars[0].aval.ndim:
+            found.add(loops)
+        inner = loops + (equation.primitive.name == "scan")
+        bodies = [getattr(value, "jaxpr", value) for value in equation.params.values()]
+        found = found.union(*(_loops_around_sums(body, inner) for body in bodies if hasattr(body, "eqns")))
+    return found
 
 
 def test_a_product_that_large_values_feed_is_not_merged():

@@ -1,6 +1,6 @@
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,15 @@ def test_arrays_are_restored_where_those_given_are(tmp_path: Path) -> None:
     assert_same(step(restored, None)[0].params, step(state, None)[0].params)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where the shell started the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_waits_until_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, save = RunDirectory(tmp_path), ocp.Checkpointer.save
 

@@ -11,7 +11,7 @@ from rnnscan.engine.fission.program import Atom, Equation, Value
 # Linear jointly in all operands.
 _LINEAR = frozenset(
     {"neg", "transpose", "reshape", "reduce_sum", "broadcast_in_dim", "squeeze", "copy", "slice", "split", "unstack"}
-    | {"add", "add_any", "sub", "concatenate", "stack", "pad"}
+    | {"add", "add_any", "sub", "concatenate", "stack", "pad", "psum_invariant"}
 )
 
 
