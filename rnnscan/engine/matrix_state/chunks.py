@@ -169,7 +169,7 @@ def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks
     return _Chunks(from_start, to_end, whole[..., :1, :], scores)
 
 
-def _cut(leaf: Any, chunk: int, filling: float = 0) -> Any:
+def _cut(leaf: Any, chunk: int, filling: int = 0) -> Any:
     """Steps `(T, ..., K)` as chunks `(T / C, ..., C, K)`. The last one is filled up."""
     missing = -leaf.shape[0] % chunk
     if missing:
