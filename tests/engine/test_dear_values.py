@@ -105,7 +105,7 @@ OPTIONS = {
     "reversed": {"reverse": True},
     "chunks with a remainder": {"memory": rs.Memory(chunk=5)},
     "segments": {"memory": rs.Memory(segment=4)},
-    "lengths": {"seq_lengths": np.array([7, LENGTH])},
+    "lengths": {"seq_lengths": jnp.array([7, LENGTH])},
 }
 TELLING = ["sort, lengths", "indices, reversed", "wave, plain", "wave, segments", "wave, chunks with a remainder"]
 

@@ -80,8 +80,8 @@ def assert_equal(found, expected, tolerance=1e-9):
             np.testing.assert_allclose(leaf, wanted, rtol=0, atol=tolerance * scale)
 
 
-LENGTHS = np.array([13, LENGTH, 0])
-RESET = np.random.default_rng(0).random((LENGTH, BATCH)) < 0.2
+LENGTHS = jnp.array([13, LENGTH, 0])
+RESET = jnp.asarray(np.random.default_rng(0).random((LENGTH, BATCH)) < 0.2)
 OPTIONS = {
     "plain": {},
     "lengths": {"seq_lengths": LENGTHS},
@@ -345,7 +345,7 @@ def random_cell(seed):
     xs = jnp.asarray(random.normal(size=(int(random.integers(8, 30)), rows, 3)))
     options = {"reverse": bool(random.integers(2))}
     if random.integers(2):
-        options["seq_lengths"] = random.integers(0, len(xs) + 1, size=rows)
+        options["seq_lengths"] = jnp.asarray(random.integers(0, len(xs) + 1, size=rows))
     if random.integers(2):
         options |= {
             "reset": random.random((len(xs), rows)) < 0.2,

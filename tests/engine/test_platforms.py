@@ -186,6 +186,7 @@ def test_the_backward_pass_has_the_choices_of_the_forward_pass():
     assert program(rs.tuned_for("gpu")) == inside != program(rs.tuned_for("cpu"))
 
 
+@pytest.mark.bad_input
 def test_an_unknown_platform():
     with pytest.raises(ValueError, match="must be one of cpu, gpu, tpu; got 'abacus'"):
         rs.tuned_for("abacus")

@@ -127,7 +127,7 @@ def _selected(predicate: Any, cases: Sequence[Any], like: Any) -> _Clip:
 
     wholes = [case if isinstance(case, _Clip) else _whole(case, like) for case in cases]
     clips = [one if isinstance(one, _Clip) else _Clip(jnp.zeros_like(one), one, one) for one in wholes]
-    return _Clip(*(selected(*pair) for pair in zip((0, -jnp.inf, jnp.inf), zip(*clips, strict=True), strict=True)))
+    return _Clip(*(selected(*pair) for pair in zip((0.0, -jnp.inf, jnp.inf), zip(*clips, strict=True), strict=True)))
 
 
 def _whole(value: Any, like: Any) -> Any:
