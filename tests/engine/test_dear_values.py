@@ -213,8 +213,11 @@ def test_no_carry_is_computed_again_because_a_value_is_kept():
     assert kept_operations(delta_rule, *arguments) == []
 
 
-# With a price of zero all that spares any work is kept.
-@pytest.mark.parametrize("seed", variants(range(40), [3, 8, 21]))
+# Of the first 120 seeds, those whose cells keep a dear value at a price of zero.
+KEEPING_SEEDS = [1, 17, 27, 35, 60, 64, 65, 67, 71, 72, 73, 74, 83, 94, 99]
+
+
+@pytest.mark.parametrize("seed", variants(KEEPING_SEEDS, [1, 60, 83]))
 def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
     monkeypatch.setattr(dear_values, "nanoseconds_to_keep", lambda _: 0.0)
     found = []
@@ -228,6 +231,7 @@ def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
     _keeping = ScanPlan.keeping_dear_values
     monkeypatch.setattr(ScanPlan, "keeping_dear_values", keeping)
     check(seed)
+    assert found
     jax.clear_caches()
 
 

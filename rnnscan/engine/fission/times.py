@@ -43,5 +43,5 @@ def nanoseconds(equation: Equation, fixed: Set[Value]) -> float:
 
 
 def nanoseconds_to_keep(nbytes: int) -> float:
-    """About how long it takes to write a value to a stack at each step, and to read it; half as long again to pay."""
+    """The least time that keeping a value must spare at each step: 1.5 times that of writing and reading it."""
     return _PER_KEPT_VALUE + _PER_KEPT_BYTE * nbytes
