@@ -155,6 +155,8 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
         for index in loop.members:
             if index in step.repeats:
                 kept = "as an output"
+            elif index in scan.recomputed_carries and not scan.started_carries:
+                kept = "before the first step, and not read"
             elif index in scan.recomputed_carries and index in scan.unread_carries:
                 kept = f"before every chunk of {scan.chunk} steps, and not read"
             elif index in scan.recomputed_carries:

@@ -110,7 +110,7 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
     yield from _stacks("initial carry", step.carry, range(len(step.carry)), 1)
     yield from _stacks("carry", step.carry, plan.kept_carries, length)
     yield from _stacks("carry", step.carry, [index for index in plan.restored_carries if index not in plan.repeats], 1)
-    yield from _stacks("carry", step.carry, plan.recomputed_carries, length // plan.chunk)
+    yield from _stacks("carry", step.carry, plan.started_carries, length // plan.chunk)
     yield from _stacks("y", step.y, plan.repeated_ys, length)
     yield from _stacks("x", step.x, range(len(step.x)), length)
     yield from _named(step, range(len(step.kept_labels)), length)

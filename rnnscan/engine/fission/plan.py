@@ -116,6 +116,11 @@ class ScanPlan:
         return [] if self.chunk == 1 else self._recomputable_carries
 
     @cached_property
+    def started_carries(self) -> list[int]:
+        """The recomputed leaves that are kept at the start of each chunk: none if the derivative reads none of them."""
+        return [] if self.unread_carries.issuperset(self.recomputed_carries) else self.recomputed_carries
+
+    @cached_property
     def _recomputable_carries(self) -> list[int]:
         """`recomputed_carries`, for chunks of several steps."""
         if self.keep_all_carries:

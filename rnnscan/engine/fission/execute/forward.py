@@ -92,7 +92,7 @@ def run_and_save(
     with plan.choosing():
         offloaded = frozenset(step.y_size + index for index in plan.offloaded)
         final, made, starts = _run(
-            plan, plan.forward(save=True), constants, carry, xs, plan.recomputed_carries, offloaded=offloaded
+            plan, plan.forward(save=True), constants, carry, xs, plan.started_carries, offloaded=offloaded
         )
     ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
     saved = Saved(
@@ -101,7 +101,7 @@ def run_and_save(
         carries=dict(zip(plan.kept_carries, made[step.y_size + len(step.kept) :], strict=True)),
         final={index: final[index] for index in plan.restored_carries if index not in plan.repeats},
         repeated={index: ys[index] for index in plan.repeated_ys},
-        starts=dict(zip(plan.recomputed_carries, starts, strict=True)),
+        starts=dict(zip(plan.started_carries, starts, strict=True)),
         xs=list(xs),
         kept=kept,
     )

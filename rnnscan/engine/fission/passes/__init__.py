@@ -6,6 +6,7 @@ The passes run in the order of the two lists. A new pass is one file here and on
 from functools import reduce
 
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
+from rnnscan.engine.fission.passes.half_powers import half_powers
 from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
@@ -15,10 +16,12 @@ from rnnscan.engine.fission.program import Pass, Program
 
 
 FORWARD: tuple[Pass, ...] = (
+    half_powers,
     remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
     join_products,
 )
 BACKWARD: tuple[Pass, ...] = (
+    half_powers,
     remove_repeats,
     swap_products,
     concatenate_pads,

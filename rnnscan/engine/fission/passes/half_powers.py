@@ -1,0 +1,60 @@
+"""Powers with a half in the exponent, by square roots."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, needed
+from rnnscan.engine.fission.trace import Inliner
+
+
+# In float32 and float64 x^n leaves the range only where x^(n + 1/2) does too. In 16 bits roots would round once more.
+_DTYPES = ("float32", "float64")
+_LARGEST = 4
+
+
+def half_powers(program: Program) -> Program:
+    """Compute `x^(n + 1/2)` as `sqrt(x) x^n`, and `x^-(n + 1/2)` as `rsqrt(x) / x^n`, for n of 0 to 4.
+
+    The inverse cube of a distance is `(d^2)^-1.5`. A CPU takes five times as long for a power as for a root, and the
+    derivative has one more: an N-body simulation trained in 1.23 to 1.40 of the time of plain autodiff, which keeps
+    both (issue 18).
+    """
+    maker = program.maker
+    equations = list(chain.from_iterable(_by_roots(equation, maker) for equation in program.equations))
+    return replace(program, equations=tuple(needed(equations, program.outputs)))
+
+
+def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equation]:
+    if equation.primitive.name != "pow" or equation.inputs[0].dtype not in _DTYPES:
+        return [equation]
+    exponent = _number(equation.inputs[1], maker)
+    if exponent is None or exponent % 1 != 0.5 or abs(exponent) > _LARGEST + 0.5:
+        return [equation]
+    whole = int(abs(exponent))
+
+    def power(x: Any) -> Any:
+        if exponent < 0:
+            return lax.rsqrt(x) / lax.integer_pow(x, whole) if whole else lax.rsqrt(x)
+        return lax.sqrt(x) * lax.integer_pow(x, whole) if whole else lax.sqrt(x)
+
+    (result,) = equation.outputs
+    inliner = Inliner()
+    inliner.inline(jax.make_jaxpr(power)(result.aval).jaxpr, [], equation.inputs[:1])
+    return [*inliner.equations[:-1], replace(inliner.equations[-1], outputs=(result,), scope=equation.scope)]
+
+
+def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:
+    """An exponent that is a number: a constant y, or the `y - 1` of a derivative."""
+    if isinstance(exponent, Constant):
+        return float(exponent.value) if np.ndim(exponent.value) == 0 else None
+    made = maker.get(exponent)
+    if made is None or made.primitive.name != "sub":
+        return None
+    first, second = (_number(term, {}) for term in made.inputs)
+    return None if first is None or second is None else first - second
