@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
+from rnnscan.engine.matrix_state.products import Product
 
 
 # The loop computes these products in full precision on every backend.
@@ -121,15 +122,17 @@ def _products_row_by_row(decay: Any) -> tuple[Any, Any]:
     """
     steps = len(decay)
 
-    def extend(products: Any, given: Any) -> tuple[Any, Any]:
+    def extend(products: Product, given: Any) -> tuple[Product, Any]:
         decay, is_own = given
-        return jnp.where(is_own, jnp.ones_like(products), products * decay), products
+        longer = products.times(Product.of(jnp.broadcast_to(decay, products.rounded.shape)))
+        one = Product.of(jnp.ones_like(longer.rounded))
+        return jax.tree.map(partial(jnp.where, is_own), one, longer), products.value
 
     # Masks are made here, because a backward pass keeps constants.
     slots = lax.broadcasted_iota(int, (steps + 1, steps + 1), 0) == lax.broadcasted_iota(int, (steps + 1,) * 2, 1)
     before = jnp.where(slots[0], lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
-    after, rows = lax.scan(extend, before, (decay, slots[1:]))
-    return rows, after
+    after, rows = lax.scan(extend, Product.of(before), (decay, slots[1:]))
+    return rows, after.value
 
 
 def _products_in_rounds(decay: Any) -> tuple[Any, Any]:
@@ -150,23 +153,30 @@ def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks
     time = lax.iota(int, steps)
 
     # A loop over the sizes of blocks compiles in half the time of a program with all of them.
-    def join_blocks(blocks: tuple[Any, Any, Any, Any], size: Any) -> tuple[tuple[Any, Any, Any, Any], None]:
+    def join_blocks(blocks: tuple[Any, Any, Product, Any], size: Any) -> tuple[tuple[Any, Any, Product, Any], None]:
         from_start, to_end, whole, scores = blocks
         second = (time & size != 0)[:, None]
         crosses = second & (time & size == 0) & ((time[:, None] ^ time) < 2 * size)
         products = [[_matmul(query * from_start, _transposed(key * to_end)) for key in keys] for query in queries]
         scores = jax.tree.map(lambda so_far, product: so_far + jnp.where(crosses, product, 0), scores, products)
-        twice = jnp.concatenate([whole, whole], -2)
-        before, after = (lax.dynamic_slice_in_dim(twice, first, steps, -2) for first in (steps - size, size))
-        from_start = jnp.where(second, from_start * before, from_start)
-        to_end = jnp.where(second, to_end, to_end * after)
-        return (from_start, to_end, whole * jnp.where(second, before, after), scores), None
+        other = jax.tree.map(lambda leaf: _swapped(leaf, size, second), whole)
+        from_start = jnp.where(second, from_start * other.value, from_start)
+        to_end = jnp.where(second, to_end, to_end * other.value)
+        return (from_start, to_end, whole.times(other), scores), None
 
     ones = lax.full_like(decay, 1)  # Of blocks of one step.
     none = [[jnp.zeros_like(query @ _transposed(key)) for key in keys] for query in queries]
     sizes = 1 << lax.iota(int, steps.bit_length() - 1)
-    (from_start, to_end, whole, scores), _ = lax.scan(join_blocks, (ones, ones, decay, none), sizes)
-    return _Chunks(from_start, to_end, whole[..., :1, :], scores)
+    (from_start, to_end, whole, scores), _ = lax.scan(join_blocks, (ones, ones, Product.of(decay), none), sizes)
+    return _Chunks(from_start, to_end, whole.value[..., :1, :], scores)
+
+
+def _swapped(leaf: Any, size: Any, second: Any) -> Any:
+    """Blocks `(..., C, K)` of `size` steps, each in the place of the one that it is joined with."""
+    steps = leaf.shape[-2]
+    twice = jnp.concatenate([leaf, leaf], -2)
+    before, after = (lax.dynamic_slice_in_dim(twice, first, steps, -2) for first in (steps - size, size))
+    return jnp.where(second, before, after)
 
 
 def _cut(leaf: Any, chunk: int, filling: int = 0) -> Any:
