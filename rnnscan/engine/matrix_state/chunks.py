@@ -122,6 +122,7 @@ def _products_row_by_row(decay: Any) -> tuple[Any, Any]:
     """
     steps = len(decay)
 
+    @partial(jax.checkpoint, prevent_cse=False)  # Else masks are stacked for the backward pass.
     def extend(products: Product, given: Any) -> tuple[Product, Any]:
         decay, is_own = given
         longer = products.times(Product.of(jnp.broadcast_to(decay, products.rounded.shape)))
@@ -152,7 +153,9 @@ def _per_key(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> _Chunks
     steps = decay.shape[-2]
     time = lax.iota(int, steps)
 
-    # A loop over the sizes of blocks compiles in half the time of a program with all of them.
+    # A loop over the sizes of blocks compiles in half the time of a program with all of them. Its backward pass makes
+    # masks and products again: a GLA trains in 0.9 of the time so, in 0.8 of the memory.
+    @partial(jax.checkpoint, prevent_cse=False)
     def join_blocks(blocks: tuple[Any, Any, Product, Any], size: Any) -> tuple[tuple[Any, Any, Product, Any], None]:
         from_start, to_end, whole, scores = blocks
         second = (time & size != 0)[:, None]
