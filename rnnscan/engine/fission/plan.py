@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.dear_values import Derivative
+from rnnscan.engine.fission.analysis.derivative_reads import spared
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.costs import PRODUCTS, too_dear_to_recompute, unbatchable, work_of_products
@@ -34,7 +35,7 @@ from rnnscan.engine.fission.program import (
     total_bytes,
     values_of,
 )
-from rnnscan.engine.fission.restore import derives_from_result, spared
+from rnnscan.engine.fission.restore import derives_from_result
 from rnnscan.newton import Newton
 
 
@@ -226,7 +227,7 @@ class ScanPlan:
         maker = next((equation for equation in equations if leaf in equation.outputs), None)
         if maker is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
             return False
-        products = any(equation.primitive.name in PRODUCTS for equation in spared(equations, leaf))
+        products = any(equation.primitive.name in PRODUCTS for equation in spared(self.step.program, leaf))
         return products or derives_from_result(maker)
 
     def _recomputes_more_than(self, plan: "ScanPlan") -> bool:

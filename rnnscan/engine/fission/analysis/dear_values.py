@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.analysis.linear import LINEAR
+from rnnscan.engine.fission.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.program import (
     Atom,
@@ -24,16 +24,9 @@ from rnnscan.engine.fission.program import (
     total_bytes,
     values_of,
 )
-from rnnscan.engine.fission.restore import derives_from_result
 from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_keep
 
 
-# Linear in all operands: the derivative reads none.
-_READ_NOTHING = LINEAR | {"pad", "rev", "cumsum", "expand_dims"}
-# Linear in each of two operands: the derivative in one reads the other.
-_BILINEAR = PRODUCTS | {"mul"}
-# Linear but for the operands from here on, which are indices.
-_FIRST_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
 # Another view of the same values, or a cast: what it is made from is as good.
 _VIEWS = frozenset(
     {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
@@ -99,7 +92,7 @@ class Derivative:
 
     @cached_property
     def _read(self) -> frozenset[Value]:
-        return frozenset(values_of(_read_by_derivatives(self.program)))
+        return frozenset(values_of(read_by_derivatives(self.program)))
 
     @cached_property
     def _wanted(self) -> frozenset[Value]:
@@ -149,29 +142,3 @@ class Derivative:
             is_one = len(equation.outputs) == 1 and name not in _VIEWS
             if is_read and is_one and not narrow and time > nanoseconds_to_keep(0):
                 yield equation
-
-
-def _read_by_derivatives(program: Program) -> Iterator[Atom]:
-    active = {value for value in program.inputs if jnp.issubdtype(value.dtype, jnp.inexact)}
-    for equation in program.equations:
-        made = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
-        if made and not active.isdisjoint(values_of(equation.inputs)):
-            active.update(made)
-            yield from _read_by_derivative(equation, active)
-
-
-def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterable[Atom]:
-    name, inputs = equation.primitive.name, equation.inputs
-    if name in _READ_NOTHING:
-        return []
-    if derives_from_result(equation):
-        return equation.outputs
-    if name == "select_n":
-        return inputs[:1]
-    if name == "scatter-add":
-        return inputs[1:2]
-    if name in _FIRST_INDEX:
-        return inputs[_FIRST_INDEX[name] :]
-    if name in _BILINEAR:
-        return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
-    return inputs

@@ -1,0 +1,57 @@
+"""What the derivative of a step reads of its values."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import jax.numpy as jnp
+
+from rnnscan.engine.fission.analysis.linear import LINEAR
+from rnnscan.engine.fission.costs import PRODUCTS
+from rnnscan.engine.fission.program import Atom, Equation, Program, needed, values_of
+from rnnscan.engine.fission.restore import derives_from_result
+
+
+# Linear in all operands: the derivative reads none.
+_READ_NOTHING = LINEAR | {"pad", "rev", "cumsum", "expand_dims"}
+# Linear in each of two operands: the derivative in one reads the other.
+_BILINEAR = PRODUCTS | {"mul"}
+# Linear but for the operands from here on, which are indices.
+_FIRST_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
+
+
+def read_by_derivatives(program: Program) -> Iterator[Atom]:
+    """The values that the derivative of a step in its float inputs reads, with repeats."""
+    active = {value for value in program.inputs if jnp.issubdtype(value.dtype, jnp.inexact)}
+    for equation in program.equations:
+        made = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
+        if made and not active.isdisjoint(values_of(equation.inputs)):
+            active.update(made)
+            yield from _read_by_derivative(equation, active)
+
+
+def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterable[Atom]:
+    name, inputs = equation.primitive.name, equation.inputs
+    if name in _READ_NOTHING:
+        return []
+    if derives_from_result(equation):
+        return equation.outputs
+    if name == "select_n":
+        return inputs[:1]
+    if name == "scatter-add":
+        return inputs[1:2]
+    if name in _FIRST_INDEX:
+        return inputs[_FIRST_INDEX[name] :]
+    if name in _BILINEAR:
+        return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
+    return inputs
+
+
+def spared(program: Program, value: Atom) -> list[Equation]:
+    """The equations that the derivative of a step need not run if it is given one of their results.
+
+    Of `h' = tanh(x W + h U), y = h' V` and h' these are all but the last. Of `h' = f * h + g, y = h' V` it is the sum:
+    the derivative of the product with f reads f.
+    """
+    equations, read = program.equations, values_of(read_by_derivatives(program))
+    others = [equation for equation in equations if value not in equation.outputs]
+    again = set(needed(others, read))
+    return [equation for equation in needed(equations, read) if equation not in again]
