@@ -141,6 +141,16 @@ class Plan:
         return self.choices.loops_states_forward and self.call.parallel is None
 
     @property
+    def loops_windows(self) -> bool:
+        """Whether a loop runs the forward pass of windows too where something is differentiated.
+
+        With a decay for each key the chunkwise form takes longer forward than the loop. Kept names come from the form.
+        """
+        stages = self.found.stages
+        per_key = stages is not None and all(state.decays_per_key for state in stages.states)
+        return self.loops_forward and per_key and not self.step.kept
+
+    @property
     def keeps_names_of_windows(self) -> bool:
         """Whether windows keep the named values. Those of a segment do not outlive it."""
         return self.memory is not None and self.memory.segment is None

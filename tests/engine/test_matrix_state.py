@@ -189,6 +189,45 @@ def test_on_a_cpu_a_loop_runs_what_is_not_differentiated(name, platform, loops):
         assert text.endswith("; step by step where nothing is differentiated") == loops
 
 
+@pytest.mark.parametrize(
+    ("per_key", "named", "loops"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_with_a_decay_for_each_key_a_loop_runs_windows_forward(per_key, named, loops):
+    def step(params, state, x):
+        state, y = linear_attention(params, state, x)
+        return state, jnp.tanh(rs.name(y, "read")) if named else y
+
+    def loss(state, xs):
+        return Case.loss(rs.scan(step, None, state, xs))
+
+    arguments = jax.tree.map(jnp.asarray, decayed(24, per_key, (0.5, 0.9)))
+    with using(replace(SMALL, state_chunk=4, longest_window=12, loops_states_forward=True)):
+        assert ("length=12" in str(jax.make_jaxpr(jax.grad(loss))(*arguments))) == loops
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(
+    "options", [{}, {"reverse": True}, {"memory": rs.Memory(segment=11)}, {"seq_lengths": jnp.array([21, 10])}], ids=str
+)
+def test_windows_that_run_by_a_loop_have_the_derivatives_of_plain_autodiff(options):
+    def derivatives(**options):
+        def loss(scale, state, xs):
+            xs = jax.tree.map(lambda leaf: scale * leaf, xs)
+            return Case.loss(rs.scan(linear_attention, None, state, xs, **options))
+
+        gradient = jax.grad(loss, argnums=(0, 1, 2))
+        values = [jax.value_and_grad(loss, argnums=(0, 1, 2))(scale, state, xs)]
+        values += jax.jvp(lambda scale: loss(scale, state, xs), (scale,), (jnp.ones(()),))
+        values += jax.jvp(lambda scale: gradient(scale, state, xs), (scale,), (jnp.ones(()),))
+        return values, jax.vmap(gradient, (0, None, None))(jnp.array([0.8, 0.9]), state, xs)
+
+    state, xs = jax.tree.map(jnp.asarray, decayed(21, True, (0.5, 0.9)))
+    scale = jnp.asarray(0.9)
+    with using(replace(SMALL, loops_states_forward=True)):
+        own = compiled(lambda: derivatives(**options))()
+    assert_equal(own, compiled(lambda: derivatives(**{**options, "memory": None}))())
+
+
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("order", variants([1, 2], [1]))
 def test_forward_mode_is_reverse_mode(order):

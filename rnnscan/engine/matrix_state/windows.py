@@ -1,13 +1,16 @@
 """Run a sequence with matrix states window by window. Each window is a segment: it runs again on the backward pass."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 
+from rnnscan.engine.fission.execute.forward import run_forward
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Value
+from rnnscan.engine.matrix_state.looped import looped
 from rnnscan.engine.matrix_state.run import Window
 from rnnscan.engine.plan import Plan, Windows
 from rnnscan.engine.segments import run_segments
@@ -49,7 +52,9 @@ def run_windows(
         pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
         labels = {value: call.names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
 
-    def run(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
+    def run_in_chunks(
+        constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
+    ) -> tuple[list[Any], list[Any]]:
         others: list[Any] = []
 
         def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
@@ -61,6 +66,12 @@ def run_windows(
         window = Window(stages, length, call.reverse, windows.chunk, rounds, scan, labels)
         final, ys = window.run(constants, carry, xs)
         return final, [*ys, *others]
+
+    def run(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
+        in_chunks = partial(run_in_chunks, length=length)
+        if not plan.loops_windows:
+            return in_chunks(constants, carry, xs)
+        return looped(partial(run_forward, plan.scan(length)), in_chunks)(constants, carry, xs)
 
     segments = () if windows.steps is None else (windows.steps,)
     return run_segments(run, carry, xs, length=windows.length, segments=segments, reverse=call.reverse, policy=policy)

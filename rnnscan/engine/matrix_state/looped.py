@@ -1,0 +1,52 @@
+"""A window of steps that runs forward step by step, and in chunkwise form for its derivatives."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+
+from rnnscan._messages import is_float
+from rnnscan.engine.fission.execute.leaves import replaced
+from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
+from rnnscan.engine.fission.execute.tangents import push_forward
+
+
+# (constants, carry, xs) -> (carry, ys), all lists of leaves
+Run: TypeAlias = Callable[[Any, Any, Any], tuple[list[Any], list[Any]]]
+
+
+def looped(loop: Run, in_chunks: Run) -> Run:
+    """The loop, with the derivatives of the chunkwise form, which needs no more than its arguments.
+
+    Args:
+        loop: runs the steps one by one.
+        in_chunks: the same in chunkwise form. Neither may hold an array of a trace.
+    """
+
+    @jax.custom_jvp
+    def run(constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
+        return loop(constants, carry, xs)
+
+    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        results = loop(*primals)
+        leaves = jax.tree.leaves(tangents, is_leaf=is_zero)
+        return results, linear_tangents(primals, results, leaves, push, pull)
+
+    def push(primals: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        return push_forward(in_chunks, primals, wanted, tangents)
+
+    def pull(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+        leaves, structure = jax.tree.flatten(primals)
+        moving = [index for index, own in enumerate(wanted) if own]
+
+        def float_results(*some: Any) -> list[Any]:
+            results = in_chunks(*jax.tree.unflatten(structure, replaced(leaves, moving, some)))
+            return [leaf for leaf in jax.tree.leaves(results) if is_float(leaf)]
+
+        results, pull_back = jax.vjp(float_results, *(leaves[index] for index in moving))
+        given = [leaf for leaf in cotangents if leaf is not None]
+        assert len(given) == len(results)
+        return list(pull_back(given))
+
+    run.defjvp(differentiate, symbolic_zeros=True)
+    return run
