@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import jax
+from jax.interpreters.partial_eval import JaxprTracer
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
@@ -128,10 +129,12 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
         constants, _, *others = primals
-        *results, saved = run_and_save(plan, constants, *others)
         of_constants, of_copies, *of_others = tangents
         own = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
         leaves = jax.tree.leaves([own, of_others], is_leaf=is_zero)
+        # For reverse mode JAX runs this rule on tangents that it does not know, to stage what depends on them.
+        linearizes = any(isinstance(leaf, JaxprTracer) for leaf in leaves)
+        *results, saved = run_and_save(plan, constants, *others, in_one_call=linearizes)
         return tuple(results), tangents_of_scan(plan, saved, results, leaves, spread)
 
     scan.defjvp(differentiate, symbolic_zeros=True)

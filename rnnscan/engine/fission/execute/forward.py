@@ -1,8 +1,9 @@
 """The forward pass: chunk by chunk, batched work at once and each loop with the smallest body."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,13 @@ from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.offload import to_host
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Program
+
+
+# The final carry, the stacked outputs, and carry leaves before each whole chunk.
+Results: TypeAlias = tuple[list[Any], list[Any], list[Any]]
+# (constants, carry, xs) -> results
+Run: TypeAlias = Callable[[Any, Any, Any], Results]
 
 
 @jax.tree_util.register_dataclass
@@ -85,15 +93,19 @@ def run_and_count(
 
 
 def run_and_save(
-    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], *, in_one_call: bool = False
 ) -> tuple[list[Any], list[Any], Saved]:
-    """The final carry, ys, and the values that the backward pass needs."""
-    step = plan.step
-    with plan.choosing():
-        offloaded = frozenset(step.y_size + index for index in plan.offloaded)
-        final, made, starts = _run(
-            plan, plan.forward(save=True), constants, carry, xs, plan.started_carries, offloaded=offloaded
-        )
+    """The final carry, ys, and the values that the backward pass needs. `in_one_call`: see `_in_one_call`."""
+    step, parts = plan.step, plan.forward(save=True)
+    offloaded = frozenset(step.y_size + index for index in plan.offloaded)
+
+    def run(constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]) -> Results:
+        with plan.choosing():
+            return _run(plan, parts, constants, carry, xs, plan.started_carries, offloaded=offloaded)
+
+    # An offloaded value may be a y too, which is not offloaded.
+    run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
+    final, made, starts = run_once(list(constants), list(carry), list(xs))
     ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
     saved = Saved(
         constants=list(constants),
@@ -106,6 +118,35 @@ def run_and_save(
         kept=kept,
     )
     return final, ys, saved
+
+
+def _in_one_call(run: Run, program: Program) -> Run:
+    """A run as one call, which JAX evaluates as a whole where it linearizes a rule and knows all arguments.
+
+    Else it looks for unknown values in each `lax.scan`, finds none, but traces nested bodies up to five times. In other
+    traces the policies of `jax.checkpoint` should see the scans.
+
+    Args:
+        run: runs all chunks.
+        program: the step that it runs.
+    """
+    # A call returns copies: of a value that is stacked twice or given, the backward pass would keep both.
+    new = [atom for atom in dict.fromkeys(program.stacked) if atom not in program.known]
+
+    def run_new(*arguments: Any) -> Results:
+        final, made, starts = run(*arguments)
+        stacks = dict(zip(program.stacked, made, strict=True))
+        return final, [stacks[atom] for atom in new], starts
+
+    call = jax.custom_jvp(run_new)
+    call.defjvp(partial(jax.jvp, run_new))
+
+    def run_all(constants: Any, carry: Any, xs: Any) -> Results:
+        final, made, starts = call(constants, carry, xs)
+        stacks = dict(zip([*program.known, *new], [*xs, *made], strict=True))
+        return final, [stacks[atom] for atom in program.stacked], starts
+
+    return run_all
 
 
 def _run(
