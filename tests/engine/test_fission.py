@@ -242,6 +242,32 @@ def test_an_output_that_is_the_carry_is_kept_once(memory, floats):
     assert bytes_of["lax"] >= 4 * steps * (floats + 2 * 256)
 
 
+def test_an_output_that_is_given_or_repeated_is_kept_once():
+    kernel, xs = jnp.ones((8, 8)), jnp.ones((64, 4, 8))
+
+    def cell(kernel, hidden, x):
+        hidden = jnp.tanh(x + hidden @ kernel)
+        return hidden, (hidden, hidden, x)
+
+    def squares(kernel, xs):
+        return sum(jnp.sum(ys * ys) for ys in rs.scan(cell, kernel, jnp.zeros((4, 8)), xs, engine="fission")[1])
+
+    assert kept_bytes(squares, kernel, xs) <= 4 * (64 * 4 * (8 + 8) + 8 * 8 + 4 * 8)
+
+
+def test_a_policy_of_jax_around_a_scan_sees_the_products_of_its_loops():
+    cell, params, xs = lstm()
+
+    def total(params, xs):
+        return rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1].sum()
+
+    def kept(policy):
+        return kept_bytes(jax.checkpoint(total, policy=policy), params, xs)
+
+    gates = 4 * 128 * 32 * 4 * 256
+    assert kept(jax.checkpoint_policies.dots_saveable) >= kept(jax.checkpoint_policies.nothing_saveable) + gates
+
+
 def test_no_stack_of_weight_sized_arrays_exists():
     cell, params, xs = lstm(length=64, batch=2, features=24, hidden=40)
 

@@ -13,6 +13,7 @@ from rnnscan.engine.fission.analysis import sum_placement
 from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.join_products import join_products
+from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
@@ -262,6 +263,20 @@ def test_a_product_that_is_read_untransposed_too_stays():
     program = trace(step, ROWS, ROWS)
     names = [equation.primitive.name for equation in swap_products(program).equations]
     assert names.count("transpose") == 2
+
+
+def test_the_cotangent_of_a_bias_is_one_sum():
+    bias = jax.ShapeDtypeStruct((SIZE,), jnp.float32)
+    program = trace(lambda x, bias, ct: jax.vjp(lambda bias: x + bias, bias)[1](ct), ROWS, bias, ROWS)
+    joined = join_sums(program)
+    assert [equation.primitive.name for equation in program.equations].count("reduce_sum") == 2
+    assert [equation.primitive.name for equation in joined.equations] == ["reduce_sum"]
+    assert_equal(program, joined)
+
+
+def test_two_sums_over_several_elements_stay():
+    program = trace(lambda x: [x.sum(0).reshape(2, -1).sum(0)], ROWS)
+    assert [equation.primitive.name for equation in join_sums(program).equations].count("reduce_sum") == 2
 
 
 def test_a_weight_that_is_read_by_columns_is_transposed_once():

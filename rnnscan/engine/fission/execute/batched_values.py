@@ -172,7 +172,7 @@ class Chunk:
             operand = self.read(equation.inputs[0])
             if heuristics().holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
                 operand = lax.optimization_barrier(operand)
-            return jnp.sum(operand, axis=(0, *(axis + 1 for axis in equation.params["axes"])))
+            return _summed(operand, (0, *(axis + 1 for axis in equation.params["axes"])))
         if equation is not None and passes_sums(equation, self.varies):
             is_sum = sums_its_operands(equation)
             operands = (self.sum(own) if is_sum or self.varies(own) else self.read(own) for own in equation.inputs)
@@ -180,7 +180,7 @@ class Chunk:
             return self._sums[atom]
         if equation is not None and equation.primitive.name == "dot_general":
             return contracted_over_steps(equation, *map(self.read, equation.inputs))
-        return jnp.sum(self.read(atom), axis=0)
+        return _summed(self.read(atom), (0,))
 
     def sums_products(self, atom: Atom) -> bool:
         """Whether the sum of a value over the steps is one of products of values that vary."""
@@ -218,6 +218,11 @@ class Chunk:
         self.varying.update(zip(made, results, strict=True))
 
 
+def _summed(terms: Any, axes: tuple[int, ...]) -> Any:
+    """A sum. `jnp.sum` adds up 16-bit numbers in 32 bits, but is traced as a call for each shape."""
+    return jnp.sum(terms, axis=axes) if terms.dtype.itemsize < 4 else lax.reduce_sum(terms, axes)
+
+
 def contracted_over_steps(equation: Equation, left: Any, right: Any) -> Any:
     """The sum over steps of products of two values that vary: one product that contracts over the steps too."""
     contracting, batch = equation.params["dimension_numbers"]
@@ -239,7 +244,7 @@ def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:
     if nominal_size(left.shape[-1:]) > nominal_size(right.shape[-1:]):
         return _columns_by_columns(_swapped(equation), right, left).T
     rows = (*range(left.ndim - 1),)
-    columns = lax.optimization_barrier(jnp.moveaxis(left, -1, 0))
+    columns = lax.optimization_barrier(lax.transpose(left, (left.ndim - 1, *rows)))
     return _product(equation, columns, right, (((*(axis + 1 for axis in rows),), rows), ((), ())))
 
 

@@ -44,8 +44,8 @@ class Chunks:
         if self.from_end:
             ends = after[self.chunk :: self.chunk]
             return ends if rest else jnp.concatenate([ends, initial])[:count]
-        ends = after[(rest or self.chunk) - 1 :: self.chunk]
-        return ends[:count] if rest else jnp.concatenate([initial, ends])[:count]
+        ends = after[(rest or self.chunk) - 1 : self.length - 1 : self.chunk]
+        return ends if rest else jnp.concatenate([initial, ends])[:count]
 
     def run(
         self,

@@ -70,7 +70,7 @@ class Runner:
             if position in self._after_loops:
                 new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
             elif position not in split.accumulated:
-                new_sums[position] = new_sums[position] + chunk.sum(atom)
+                new_sums[position] = added(new_sums[position], chunk.sum(atom))
         return new_carry, new_sums, chunk
 
     def spread(self, zeros: Sequence[Any]) -> list[Any]:
@@ -203,7 +203,7 @@ class Runner:
         return [
             self._added_by_parts(position, total, one_step, made)
             if position in self.by_parts
-            else total + read(self.split.program.summed[position], values)
+            else added(total, read(self.split.program.summed[position], values))
             for position, total in zip(accumulated, sums, strict=True)
         ]
 
@@ -214,3 +214,8 @@ def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[
     for split in splits:
         evaluate([equation for equation in split.invariant if equation.outputs[0] not in values], values)
     return values
+
+
+def added(total: Any, term: Any) -> Any:
+    """A sum and one more term, in the dtype of the sum. `+` would be traced as a call for each shape."""
+    return lax.add(total, lax.convert_element_type(term, total.dtype))

@@ -8,6 +8,7 @@ from functools import reduce
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.half_powers import half_powers
 from rnnscan.engine.fission.passes.join_products import join_products
+from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
@@ -23,6 +24,7 @@ FORWARD: tuple[Pass, ...] = (
 BACKWARD: tuple[Pass, ...] = (
     half_powers,
     remove_repeats,
+    join_sums,
     swap_products,
     concatenate_pads,
     store_transposed,

@@ -1,0 +1,29 @@
+"""One sum in place of two."""
+
+from dataclasses import replace
+
+from rnnscan.engine.fission.program import Equation, Program, needed
+
+
+def join_sums(program: Program) -> Program:
+    """Compute `sum(sum(x, axis=0)[None], axis=0)` as `sum(x, axis=0)`.
+
+    The first is how JAX writes the cotangent of a bias that is added to rows.
+    """
+    maker = program.maker
+
+    def joined(equation: Equation) -> Equation:
+        reshape = maker.get(equation.inputs[0]) if equation.primitive.name == "reduce_sum" else None
+        inner = maker.get(reshape.inputs[0]) if reshape and reshape.primitive.name == "reshape" else None
+        if (
+            reshape is None
+            or inner is None
+            or inner.primitive.name != "reduce_sum"
+            or inner.outputs[0].shape != equation.outputs[0].shape
+            or reshape.params["dimensions"] is not None
+            or any(one.params["out_sharding"] is not None for one in (inner, equation))
+        ):
+            return equation
+        return replace(inner, outputs=equation.outputs)
+
+    return replace(program, equations=tuple(needed([*map(joined, program.equations)], program.outputs)))
