@@ -16,6 +16,7 @@ from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
+from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import evaluate, needed
@@ -263,6 +264,54 @@ def test_a_product_that_is_read_untransposed_too_stays():
     program = trace(step, ROWS, ROWS)
     names = [equation.primitive.name for equation in swap_products(program).equations]
     assert names.count("transpose") == 2
+
+
+def test_rows_are_scattered_into_a_sum_and_not_into_zeros():
+    def step(table, rows, more):
+        zeros = jnp.zeros_like(table)
+        return [table + zeros.at[jnp.array([1, 0, 1])].add(rows) + zeros.at[jnp.array([2, 2, 0])].add(more)]
+
+    program = trace(step, *[jax.ShapeDtypeStruct((3, SIZE), jnp.float32)] * 3)
+    scattered = scatter_into_sums(program)
+    made = [equation for equation in scattered.equations if equation.outputs[0].shape == (3, SIZE)]
+    assert [equation.primitive.name for equation in made if equation.inputs[1:]] == ["scatter-add", "scatter-add"]
+    assert_equal(program, scattered)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda table, rows: [table + (found := jnp.zeros_like(table).at[jnp.array([1, 0, 1])].add(rows)), found],
+        lambda table, rows: [table + jnp.ones_like(table).at[jnp.array([1, 0, 1])].add(rows)],
+        lambda table, rows: [table[:1] + jnp.zeros((3, SIZE)).at[jnp.array([1, 0, 1])].add(rows)],
+    ],
+    ids=["read twice", "into ones", "another shape"],
+)
+def test_other_scatters_stay(step):
+    program = trace(step, *[jax.ShapeDtypeStruct((3, SIZE), jnp.float32)] * 2)
+    before, after = (
+        [equation.primitive.name for equation in needed(one.equations, one.outputs)]
+        for one in (program, scatter_into_sums(program))
+    )
+    assert before == after
+
+
+def test_a_gradient_changes_rows_of_the_cotangent_of_a_table_in_place():
+    def cell(kernel, table, x):
+        indices, push = x
+        new = jnp.tanh(table[indices] @ kernel + push)
+        return table.at[indices].add(new), new
+
+    def loss(kernel, table, xs):
+        carry, ys = rs.scan(cell, kernel, table, xs)
+        return jnp.sum(carry**2) + jnp.sum(ys**2)
+
+    random = np.random.default_rng(0)
+    xs = jnp.asarray(random.integers(0, 5, (6, 3))), normal(random, (6, 3, 4), jnp.float32)
+    arguments = normal(random, (4, 4), jnp.float32), normal(random, (5, 4), jnp.float32), xs
+    text = str(jax.make_jaxpr(jax.grad(loss, argnums=1))(*arguments))
+    assert "f32[5,4] = add_any" not in text
+    assert text.count("f32[5,4] = scatter-add") == 2
 
 
 def test_the_cotangent_of_a_bias_is_one_sum():

@@ -45,3 +45,17 @@ def test_a_cell_is_traced_once_for_its_values_and_once_for_its_gradient(options)
 
 def test_the_lax_engine_traces_twice_because_names_depend_on_the_memory_choice():
     assert counted(engine="lax")[0] == 2
+
+
+def test_where_jax_linearizes_the_forward_pass_is_one_call():
+    # JAX would trace its loops several times (docs/decisions.md, "A cell is traced once"). The engine knows by a class
+    # of JAX's tracers that it linearizes.
+    def loss(params):
+        return rs.scan(lambda params, h, x: (jnp.tanh(h @ params + x), h), params, jnp.zeros((2, 3)), XS)[1].sum()
+
+    def calls(function):
+        equations = jax.make_jaxpr(function)(jnp.ones((3, 3))).eqns
+        return [equation.primitive.name for equation in equations].count("custom_jvp_call")
+
+    assert calls(jax.grad(loss)) == 1
+    assert calls(lambda params: jax.jvp(loss, (params,), (params,))) == 0

@@ -45,7 +45,7 @@ def run_windows(
     call, memory, stages = plan.call, plan.memory, plan.found.stages
     assert memory is not None
     assert stages is not None
-    policy = jax.checkpoint_policies.nothing_saveable
+    policy: Callable[..., Any] | None = jax.checkpoint_policies.nothing_saveable
     labels: dict[Value, str] = {}
     if plan.keeps_names_of_windows:
         policy = checkpoint_policy(memory, call.names)
@@ -73,5 +73,7 @@ def run_windows(
             return in_chunks(constants, carry, xs)
         return looped(partial(run_forward, plan.scan(length)), in_chunks)(constants, carry, xs)
 
+    if plan.loops_windows:
+        policy = None  # Their derivatives need their arguments only.
     segments = () if windows.steps is None else (windows.steps,)
     return run_segments(run, carry, xs, length=windows.length, segments=segments, reverse=call.reverse, policy=policy)

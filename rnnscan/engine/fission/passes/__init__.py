@@ -11,6 +11,7 @@ from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
+from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import Pass, Program
@@ -25,6 +26,7 @@ BACKWARD: tuple[Pass, ...] = (
     half_powers,
     remove_repeats,
     join_sums,
+    scatter_into_sums,
     swap_products,
     concatenate_pads,
     store_transposed,
