@@ -376,3 +376,24 @@ def test_two_stacked_layers_are_two_loops(backend):
     behind = [products for products in loops_with_products(both.jaxpr) if products][len(ahead) :]
     assert ahead == ([4] if backend == "cpu" else [1, 1])
     assert behind == [1, 1]
+
+
+def test_a_name_in_an_inner_scan_may_be_computed_again():
+    def cell(params, hidden, x):
+        def inner(hidden, row):
+            hidden = rs.name(jnp.tanh(hidden * row + x), "inner")
+            return hidden, hidden.sum()
+
+        return jax.lax.scan(inner, hidden, params)
+
+    def gradients(memory):
+        def loss(*arguments):
+            return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(rs.scan(cell, *arguments, memory=memory)))
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*arguments)
+
+    random = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        arguments = [jnp.asarray(random.normal(size=shape)) for shape in ((2, 4), (3, 4), (5, 3, 4))]
+        for own, plain in zip(gradients(rs.Memory(recompute="all")), gradients(None), strict=True):
+            np.testing.assert_allclose(own, plain, rtol=1e-10)

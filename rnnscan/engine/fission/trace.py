@@ -72,8 +72,8 @@ class Inliner:
 
     def _equation(self, eqn: Any, inputs: list[Atom]) -> Sequence[Atom]:
         name = str(eqn.params.get("name", ""))
-        if name.startswith(MARK):
-            # A gradient within the step marks the value, and after it the cotangent.
+        if name.startswith(MARK) and inputs:
+            # A gradient within the step marks the value, and after it the cotangent; or nothing, if that is known.
             self.marked.setdefault(int(name.removeprefix(MARK)), inputs[0])
         if eqn.primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
