@@ -21,6 +21,7 @@ def describe_states(plan: Plan) -> dict[int, str]:
     for state in found.stages.states if found.stages else ():
         short = "step by step, because the sequence, or a segment, is shorter than two chunks"
         alone = "; step by step where nothing is differentiated" if plan.loops_forward else ""
+        alone = "; step by step forward" if plan.loops_windows else alone
         texts[state.index] = short if chunk is None else f"in chunks of {chunk} steps, {_in_words(state)}{alone}"
     return {step.changing[index]: text for index, text in sorted(texts.items())}
 

@@ -203,6 +203,8 @@ def test_with_a_decay_for_each_key_a_loop_runs_windows_forward(per_key, named, l
     arguments = jax.tree.map(jnp.asarray, decayed(24, per_key, (0.5, 0.9)))
     with using(replace(SMALL, state_chunk=4, longest_window=12, loops_states_forward=True)):
         assert ("length=12" in str(jax.make_jaxpr(jax.grad(loss))(*arguments))) == loops
+        (text,) = explained(step, (None, *arguments)).values()
+        assert text.endswith("; step by step forward") == loops
 
 
 @pytest.mark.usefixtures("double")
