@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 import jax
 
-from rnnscan._messages import is_float
 from rnnscan.engine.fission.execute.leaves import replaced
 from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
 from rnnscan.engine.fission.execute.tangents import push_forward
@@ -38,15 +37,14 @@ def looped(loop: Run, in_chunks: Run) -> Run:
     def pull(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         leaves, structure = jax.tree.flatten(primals)
         moving = [index for index, own in enumerate(wanted) if own]
+        given = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
 
-        def float_results(*some: Any) -> list[Any]:
-            results = in_chunks(*jax.tree.unflatten(structure, replaced(leaves, moving, some)))
-            return [leaf for leaf in jax.tree.leaves(results) if is_float(leaf)]
+        def read(*some: Any) -> list[Any]:
+            results = jax.tree.leaves(in_chunks(*jax.tree.unflatten(structure, replaced(leaves, moving, some))))
+            return [results[index] for index in given]
 
-        results, pull_back = jax.vjp(float_results, *(leaves[index] for index in moving))
-        given = [leaf for leaf in cotangents if leaf is not None]
-        assert len(given) == len(results)
-        return list(pull_back(given))
+        _, pull_back = jax.vjp(read, *(leaves[index] for index in moving))
+        return list(pull_back([*given.values()]))
 
     run.defjvp(differentiate, symbolic_zeros=True)
     return run
