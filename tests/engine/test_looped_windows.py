@@ -1,0 +1,96 @@
+"""Windows of matrix states that a loop runs forward, and the chunkwise form backward, equal plain autodiff."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from matrix_states import LOOPED, assert_equal, compiled, decayed, linear_attention
+from rnnscan.engine.fission.heuristics import using
+from zoo.case import Case
+
+
+@pytest.fixture(autouse=True)
+def looped():
+    with using(LOOPED):
+        yield
+
+
+def explained(cell, *arguments, **options):
+    (text,) = rs.explain(cell, *arguments, **options).states.values()
+    return text
+
+
+def assert_looped(cell, *arguments, **options):
+    text = explained(cell, *arguments, **options)
+    assert text.startswith("in chunks of 4 steps"), text
+    assert text.endswith("; step by step forward"), text
+
+
+def state_and_inputs(length, per_key=True):
+    return jax.tree.map(jnp.asarray, decayed(length, per_key, (0.5, 0.9)))
+
+
+@pytest.mark.parametrize(
+    ("per_key", "named", "loops"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_with_a_decay_for_each_key_a_loop_runs_windows_forward(per_key, named, loops):
+    def step(params, state, x):
+        state, y = linear_attention(params, state, x)
+        return state, jnp.tanh(rs.name(y, "read")) if named else y
+
+    def loss(state, xs):
+        return Case.loss(rs.scan(step, None, state, xs))
+
+    arguments = state_and_inputs(24, per_key)
+    with using(replace(LOOPED, longest_window=12)):
+        assert ("length=12" in str(jax.make_jaxpr(jax.grad(loss))(*arguments))) == loops
+        assert explained(step, None, *arguments).endswith("; step by step forward") == loops
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "options", [{}, {"reverse": True}, {"memory": rs.Memory(segment=11)}, {"seq_lengths": jnp.array([21, 10])}], ids=str
+)
+def test_derivatives_are_those_of_plain_autodiff(options):
+    def derivatives(**options):
+        def loss(scale, state, xs):
+            xs = jax.tree.map(lambda leaf: scale * leaf, xs)
+            return Case.loss(rs.scan(linear_attention, None, state, xs, **options))
+
+        gradient = jax.grad(loss, argnums=(0, 1, 2))
+        values = [jax.value_and_grad(loss, argnums=(0, 1, 2))(scale, state, xs)]
+        values += jax.jvp(lambda scale: loss(scale, state, xs), (scale,), (jnp.ones(()),))
+        values += jax.jvp(lambda scale: gradient(scale, state, xs), (scale,), (jnp.ones(()),))
+        return values, jax.vmap(gradient, (0, None, None))(jnp.array([0.8, 0.9]), state, xs)
+
+    state, xs = state_and_inputs(21)
+    scale = jnp.asarray(0.9)
+    assert_looped(linear_attention, None, state, xs, **options)
+    own = compiled(lambda: derivatives(**options))()
+    assert_equal(own, compiled(lambda: derivatives(**{**options, "memory": None}))())
+
+
+# 23 steps are 8, 8 and 7; in segments of 11 steps 8 and 3, and a segment of 1 step.
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=11)], ids=str)
+@pytest.mark.parametrize("wanted", ["carry", "ys", "one of two ys"])
+def test_a_loss_of_some_results_has_the_gradients_of_plain_autodiff(wanted, memory):
+    def step(params, state, x):
+        state, y = linear_attention(params, state, x)
+        return state, (y, jnp.sin(y)) if wanted == "one of two ys" else y
+
+    def of_scan(scan):
+        def loss(state, xs):
+            last, ys = scan(state, xs)
+            return Case.loss({"carry": last, "ys": ys, "one of two ys": jax.tree.leaves(ys)[0]}[wanted])
+
+        return compiled(jax.value_and_grad(loss, argnums=(0, 1)))
+
+    arguments = state_and_inputs(23)
+    assert_looped(step, None, *arguments, memory=memory)
+    own = of_scan(lambda state, xs: rs.scan(step, None, state, xs, memory=memory))
+    plain = of_scan(lambda state, xs: jax.lax.scan(lambda state, x: step(None, state, x), state, xs))
+    assert_equal(own(*arguments), plain(*arguments))
