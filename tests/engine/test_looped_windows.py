@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from matrix_states import LOOPED, assert_equal, compiled, decayed, linear_attention
@@ -94,3 +96,97 @@ def test_a_loss_of_some_results_has_the_gradients_of_plain_autodiff(wanted, memo
     own = of_scan(lambda state, xs: rs.scan(step, None, state, xs, memory=memory))
     plain = of_scan(lambda state, xs: jax.lax.scan(lambda state, x: step(None, state, x), state, xs))
     assert_equal(own(*arguments), plain(*arguments))
+
+
+def gated(params, state, x):
+    """A gated linear attention without names."""
+    query, key, value, gate = (x @ params[name] for name in ("query", "key", "value", "gate"))
+    state = jax.nn.sigmoid(gate + 2)[:, :, None] * state + key[:, :, None] * value[:, None, :]
+    return state, jnp.einsum("nk,nkv->nv", query, state)
+
+
+STEPS, ROWS, FEATURES, KEYS, VALUES = 23, 4, 3, 4, 5
+
+
+def of_gated():
+    """Its parameters, a state and inputs."""
+    random = np.random.default_rng(0)
+    sizes = {"query": KEYS, "key": KEYS, "value": VALUES, "gate": KEYS}
+    params = {name: random.normal(size=(FEATURES, size)) / 2 for name, size in sizes.items()}
+    given = params, random.normal(size=(ROWS, KEYS, VALUES)), random.normal(size=(STEPS, ROWS, FEATURES))
+    return jax.tree.map(jnp.asarray, given)
+
+
+def scanned(params, state, xs):
+    """A scan of it, which must run in looped windows wherever it is traced."""
+    assert_looped(gated, params, state, xs)
+    return rs.scan(gated, params, state, xs)
+
+
+def training(run):
+    """Loss, results and gradients of a run."""
+
+    def loss(params, state, xs):
+        results = run(params, state, xs)
+        return Case.loss(results), results
+
+    return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("mode", ["auto", "explicit", "shard_map"])
+def test_two_devices_give_what_one_does(mode):
+    arguments = of_gated()
+    expected = compiled(training(scanned))(*arguments)
+    kind = AxisType.Explicit if mode == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    specs = PartitionSpec(), PartitionSpec("data"), PartitionSpec(None, "data")
+    run = jax.shard_map(scanned, mesh=mesh, in_specs=specs, out_specs=specs[1:]) if mode == "shard_map" else scanned
+    shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
+    with jax.set_mesh(mesh):
+        found = compiled(training(run))(*jax.device_put(arguments, shardings))
+    (_, (last, _)), (_, _, of_xs) = found
+    assert last.sharding.is_equivalent_to(shardings[1], 3)
+    assert of_xs.sharding.is_equivalent_to(shardings[2], 3)
+    assert_equal(found, expected)
+
+
+@pytest.mark.usefixtures("x64")
+def test_exported_gradients_are_the_live_ones():
+    params, state, xs = of_gated()
+    (rows,) = jax.export.symbolic_shape("n")
+    types = [
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
+        jax.ShapeDtypeStruct((rows, KEYS, VALUES), state.dtype),
+        jax.ShapeDtypeStruct((STEPS, rows, FEATURES), xs.dtype),
+    ]
+    run = compiled(training(scanned))
+    restored = jax.export.deserialize(jax.export.export(run)(*types).serialize())
+    for size in (1, ROWS):
+        given = params, state[:size], xs[:, :size]
+        assert_equal(restored.call(*given), run(*given))
+
+
+@pytest.mark.usefixtures("x64")
+def test_windows_of_a_sequence_give_what_the_whole_does():
+    def in_pieces(params, state, xs):
+        state, first = scanned(params, state, xs[:9])
+        state, second = scanned(params, state, xs[9:])
+        return state, jnp.concatenate([first, second])
+
+    arguments = of_gated()
+    assert_equal(compiled(training(in_pieces))(*arguments), compiled(training(scanned))(*arguments))
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_row_gives_what_it_does_in_a_batch():
+    def first_row(params, state, xs):
+        last, ys = scanned(params, state, xs)
+        return last[:1], ys[:, :1]
+
+    params, state, xs = of_gated()
+    loss, (of_params, of_state, of_xs) = compiled(training(first_row))(params, state, xs)
+    alone = compiled(training(scanned))(params, state[:1], xs[:, :1])
+    assert_equal((loss, (of_params, of_state[:1], of_xs[:, :1])), alone)
+    assert not np.any(of_state[1:])
+    assert not np.any(of_xs[:, 1:])
