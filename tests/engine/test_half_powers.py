@@ -88,3 +88,16 @@ def test_an_exponent_that_is_no_number_stays():
     x = jax.ShapeDtypeStruct((3,), "float32")
     for program in (trace(lambda x, y: [x**y], x, x), trace(lambda x: [x ** jnp.array([0.5, 1.5, 2.5])], x)):
         assert names(half_powers(program)) == ["pow"]
+
+
+@pytest.mark.parametrize("transformed", [jax.jit, jax.grad, jax.vmap], ids=lambda one: one.__name__)
+def test_a_traced_exponent_that_is_closed_over_stays(transformed):
+    found = []
+
+    def of(exponent):
+        program = trace(lambda x: [jax.lax.pow(x, exponent)], jax.ShapeDtypeStruct((3,), "float32"))
+        found.extend(names(half_powers(program)))
+        return exponent
+
+    transformed(of)(jnp.ones(2) if transformed is jax.vmap else 1.5)
+    assert found == ["pow"]

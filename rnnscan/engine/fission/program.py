@@ -65,6 +65,11 @@ class Constant:
 Atom: TypeAlias = Value | Constant
 
 
+def concrete(atom: Atom) -> Any:
+    """The array or number of a constant; None for a value, and for a constant whose numbers JAX traces."""
+    return atom.value if isinstance(atom, Constant) and not isinstance(atom.value, jax.core.Tracer) else None
+
+
 @dataclass(frozen=True, eq=False)
 class Equation:
     """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, depending, needed, values_of
+from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, concrete, depending, needed, values_of
 from rnnscan.engine.matrix_state.form import (
     ONE,
     Axes,
@@ -235,8 +235,9 @@ class _Follower:
             raise
 
     def _is_zero(self, atom: Atom) -> bool:
-        if isinstance(atom, Constant):
-            return atom.shape == () and float(atom.value) == 0
+        number = concrete(atom)
+        if number is not None:
+            return atom.shape == () and float(number) == 0
         maker = self._maker.get(atom)
         broadcasts = maker is not None and maker.primitive.name in ("broadcast_in_dim", "convert_element_type")
         return maker is not None and broadcasts and self._is_zero(maker.inputs[0])

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, concatenated
+from rnnscan.engine.fission.program import Atom, Equation, Program, concatenated, concrete
 
 
 def concatenate_pads(program: Program) -> Program:
@@ -59,12 +58,12 @@ def _padded(equation: Equation | None) -> list[tuple[int, int]]:
     """The axis of an equation that pads one axis with zeros, and the start of its operand; else nothing."""
     if equation is None or equation.primitive.name != "pad":
         return []
-    value = equation.inputs[1]
+    value = concrete(equation.inputs[1])
     around = [(low, high) for low, high, between in equation.params["padding_config"] if not between]
     if any(is_symbolic_dim(size) for both in around for size in both):
         return []
     axes = [axis for axis, both in enumerate(around) if any(both)]
     is_plain = len(around) == len(equation.outputs[0].shape) and all(min(both) >= 0 for both in around)
-    if len(axes) != 1 or not is_plain or not isinstance(value, Constant) or isinstance(value.value, jax.core.Tracer):
+    if len(axes) != 1 or not is_plain or value is None or value != 0:
         return []
-    return [(axes[0], int(around[axes[0]][0]))] if value.value == 0 else []
+    return [(axes[0], int(around[axes[0]][0]))]

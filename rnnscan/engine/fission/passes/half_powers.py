@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, needed
+from rnnscan.engine.fission.program import Atom, Equation, Program, concrete, needed
 from rnnscan.engine.fission.trace import Inliner
 
 
@@ -51,8 +51,9 @@ def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equat
 
 def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:
     """An exponent that is a number: a constant y, or the `y - 1` of a derivative."""
-    if isinstance(exponent, Constant):
-        return float(exponent.value) if np.ndim(exponent.value) == 0 else None
+    number = concrete(exponent)
+    if number is not None:
+        return float(number) if np.ndim(number) == 0 else None
     made = maker.get(exponent)
     if made is None or made.primitive.name != "sub":
         return None

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import jax
 import numpy as np
 
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
+from rnnscan.engine.fission.program import Atom, Equation, Program, Value, concrete
 
 
 def scatter_into_sums(program: Program) -> Program:
@@ -40,8 +39,9 @@ def _adds_to_zeros(sums: Sums, term: Atom) -> bool:
     scatter = sums.maker.get(term)
     if scatter is None or scatter.primitive.name != "scatter-add" or not sums.is_read_once(term):
         return False
-    zeros = scatter.inputs[0]
-    maker = sums.maker.get(zeros)
+    target = scatter.inputs[0]
+    maker = sums.maker.get(target)
     if maker is not None and maker.primitive.name == "broadcast_in_dim":
-        zeros = maker.inputs[0]
-    return isinstance(zeros, Constant) and not isinstance(zeros.value, jax.core.Tracer) and not np.any(zeros.value)
+        target = maker.inputs[0]
+    zeros = concrete(target)
+    return zeros is not None and not np.any(zeros)
