@@ -19,11 +19,17 @@ def describe_states(plan: Plan) -> dict[int, str]:
         if len(step.carry[index].shape) > 2
     }
     for state in found.stages.states if found.stages else ():
-        short = "step by step, because the sequence, or a segment, is shorter than two chunks"
-        alone = "; step by step where nothing is differentiated" if plan.loops_forward else ""
-        alone = "; step by step forward" if plan.loops_windows else alone
-        texts[state.index] = short if chunk is None else f"in chunks of {chunk} steps, {_in_words(state)}{alone}"
+        if chunk is None:
+            texts[state.index] = "step by step, because the sequence, or a segment, is shorter than two chunks"
+        else:
+            texts[state.index] = f"in chunks of {chunk} steps, {_in_words(state)}{_looped(plan)}"
     return {step.changing[index]: text for index, text in sorted(texts.items())}
+
+
+def _looped(plan: Plan) -> str:
+    if plan.loops_windows:
+        return "; step by step forward"
+    return "; step by step where nothing is differentiated" if plan.loops_forward else ""
 
 
 def _in_words(state: MatrixState) -> str:

@@ -42,17 +42,11 @@ def run_windows(
     Returns:
         The final carry and the stacked y, with the other stacks of the scans after them.
     """
-    call, memory, stages = plan.call, plan.memory, plan.found.stages
-    assert memory is not None
+    stages = plan.found.stages
     assert stages is not None
-    policy: Callable[..., Any] | None = jax.checkpoint_policies.nothing_saveable
-    labels: dict[Value, str] = {}
-    if plan.keeps_names_of_windows:
-        policy = checkpoint_policy(memory, call.names)
-        pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
-        labels = {value: call.names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
+    policy_of_names, labels = _kept(plan)
 
-    def run_in_chunks(
+    def in_chunks(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
     ) -> tuple[list[Any], list[Any]]:
         others: list[Any] = []
@@ -63,17 +57,35 @@ def run_windows(
             return final, ys
 
         rounds = plan.choices.linear == "associative"
-        window = Window(stages, length, call.reverse, windows.chunk, rounds, scan, labels)
+        window = Window(stages, length, plan.call.reverse, windows.chunk, rounds, scan, labels)
         final, ys = window.run(constants, carry, xs)
         return final, [*ys, *others]
 
-    def run(carry: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any]]:
-        in_chunks = partial(run_in_chunks, length=length)
-        if not plan.loops_windows:
-            return in_chunks(constants, carry, xs)
-        return looped(partial(run_forward, plan.scan(length)), in_chunks)(constants, carry, xs)
+    def by_a_loop(
+        constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
+    ) -> tuple[list[Any], list[Any]]:
+        run = looped(partial(run_forward, plan.scan(length)), partial(in_chunks, length=length))
+        return run(constants, carry, xs)
 
-    if plan.loops_windows:
-        policy = None  # Their derivatives need their arguments only.
-    segments = () if windows.steps is None else (windows.steps,)
-    return run_segments(run, carry, xs, length=windows.length, segments=segments, reverse=call.reverse, policy=policy)
+    # The derivatives of a looped window need its arguments only, so no checkpoint is around it.
+    run, policy = (by_a_loop, None) if plan.loops_windows else (in_chunks, policy_of_names)
+    return run_segments(
+        partial(run, constants),
+        carry,
+        xs,
+        length=windows.length,
+        segments=() if windows.steps is None else (windows.steps,),
+        reverse=plan.call.reverse,
+        policy=policy,
+    )
+
+
+def _kept(plan: Plan) -> tuple[Callable[..., Any], dict[Value, str]]:
+    """The policy of `jax.checkpoint` around a window in chunkwise form, and the names that it emits, by value."""
+    if not plan.keeps_names_of_windows:
+        return jax.checkpoint_policies.nothing_saveable, {}
+    memory, names = plan.memory, plan.call.names
+    assert memory is not None
+    pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
+    labels = {value: names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
+    return checkpoint_policy(memory, names), labels
