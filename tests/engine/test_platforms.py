@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend import core
 from jax.sharding import NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from drawn import normal
+from jaxprs import equations_of
 from rnnscan.engine.fission import heuristics
 from rnnscan.engine.platform import platform_of
 from tiers import variants
@@ -89,15 +89,6 @@ def test_forward_mode_of_a_whole_step():
     with rs.tuned_for("tpu"):
         actual = jax.jit(lambda *given: jax.jvp(loss_of(cell), given, given))(*given)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
-
-
-def equations_of(jaxpr):
-    """The equations of a program, those of its loops too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            if isinstance(value, core.Jaxpr | core.ClosedJaxpr):
-                yield from equations_of(getattr(value, "jaxpr", value))
 
 
 @pytest.mark.parametrize("platform", variants(["cpu", "gpu", "tpu"], ["gpu"]))

@@ -31,8 +31,10 @@ from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import (
+    Atom,
     Equation,
     Program,
+    Value,
     depending,
     inputs_of,
     needed,
@@ -176,9 +178,8 @@ class _BackwardChunks:
     @cached_property
     def _recomputes(self) -> bool:
         """Whether the pull-back reads a carry leaf that is kept at the start of a chunk only."""
-        recomputed = self.recompute.split.program.carry
         read = {*inputs_of(self.pull.split.varying), *values_of(self.pull.split.program.outputs)}
-        return not read.isdisjoint(recomputed)
+        return not read.isdisjoint(self.recompute.split.program.stacked)
 
     def _pull_chunk(
         self,
@@ -211,7 +212,9 @@ class _BackwardChunks:
         known = [*(carry[index] for index in sorted(carry)), *given, *new_carry, *ct_ys]
         values = dict(zip(self.recompute.split.program.known, known, strict=True))
         if self._recomputes:
-            values = self.recompute(steps, values, starts)[2].varying
+            recomputed = self.recompute(steps, values, starts)[2]
+            stacked = values_of(self.recompute.split.program.stacked)
+            values = recomputed.varying | {value: recomputed.stacked(value) for value in stacked}
         ct_carry, sums, chunk = self.pull(steps, values, *state)
         return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.program.stacked], []
 
@@ -219,14 +222,32 @@ class _BackwardChunks:
 def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
     """The pull-back as the loop that recomputes carry leaves, and as the loop that carries the cotangents."""
     carry, new_carry = program.carry[:recomputed], program.new_carry[:recomputed]
-    recompute = replace(program, carry=carry, new_carry=new_carry, summed=(), stacked=carry)
-    pull = replace(
-        program,
-        known=(*program.known, *carry),
-        carry=program.carry[recomputed:],
-        new_carry=program.new_carry[recomputed:],
-    )
-    return recompute, pull
+    pull = replace(program, carry=program.carry[recomputed:], new_carry=program.new_carry[recomputed:])
+    after = _read_after(pull, dict(zip(carry, new_carry, strict=True)))
+    stacked = tuple(after.get(leaf, leaf) for leaf in carry)
+    made = set(after.values())
+    equations = tuple(equation for equation in pull.equations if made.isdisjoint(equation.outputs))
+    recompute = replace(program, carry=carry, new_carry=new_carry, summed=(), stacked=stacked)
+    return recompute, replace(pull, equations=equations, known=(*program.known, *stacked))
+
+
+def _read_after(pull: Program, new: Mapping[Value, Atom]) -> dict[Value, Value]:
+    """The recomputed carry leaves that the pull-back reads only to make their new values, and these.
+
+    The loop that recomputes them has made the new values. A key-value cache is copied once less at each step so.
+    """
+    maker = pull.maker
+    after = {
+        leaf: atom
+        for leaf, atom in new.items()
+        if isinstance(atom, Value) and atom in maker and len(maker[atom].outputs) == 1
+    }
+    while True:
+        equations = [equation for equation in pull.equations if equation.outputs[0] not in {*after.values()}]
+        read = {*inputs_of(needed(equations, pull.outputs)), *values_of(pull.outputs)}
+        if read.isdisjoint(after):
+            return after
+        after = {leaf: value for leaf, value in after.items() if leaf not in read}
 
 
 def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
