@@ -133,10 +133,8 @@ class _BackwardChunks:
         """Pull `(cotangent of the carry, sums)` back through all chunks."""
         repeats = self.plan.repeats
         chunks = Chunks(self.plan.length, self._chunk, from_end=self.plan.reverse)
-        # A carry leaf that y repeats, before each whole chunk, is y at the last step of the chunk that runs before.
-        before = [chunks.before(saved.repeated[y], saved.initial[index][None]) for index, y in repeats.items()]
         starts = saved.starts if self._recomputes else {}
-        first = [saved.initial[index] for index in [*repeats, *starts]]
+        first = [saved.initial[index] for index in starts]
         carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
         others = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
@@ -150,14 +148,20 @@ class _BackwardChunks:
                 index: NextPart(saved.carries[index], first_step, steps, last, self.plan.reverse)
                 for index, last in saved.final.items()
             }
-            return self._pull_chunk(state, [*parts, *stacks], once, steps, new)
+            before = [
+                _before(saved.repeated[y], saved.initial[index], first_step, steps, reverse=self.plan.reverse)
+                for index, y in repeats.items()
+            ]
+            return self._pull_chunk(state, [*parts, *stacks], [*before, *once], steps, new)
 
-        once = [*before, *starts.values()]
-        if not carries or not self.plan.length:  # An empty stack has no steps to read.
-            return chunks.run(self._pull_chunk, state, [*carries, *others], once, first, back=True)[:2]
-        firsts, first_of_shorter = chunks.firsts
-        once, first = [*once, firsts], [*first, first_of_shorter]
-        return chunks.run(pull_chunk, state, others, once, first, back=True)[:2]
+        once = [*starts.values()]
+        if not self.plan.length:  # An empty stack has no steps to read.
+            once = [*(saved.initial[index][None][:0] for index in repeats), *once]
+        elif carries or repeats:
+            firsts, first_of_shorter = chunks.firsts
+            once, first = [*once, firsts], [*first, first_of_shorter]
+            return chunks.run(pull_chunk, state, others, once, first, back=True)[:2]
+        return chunks.run(self._pull_chunk, state, [*carries, *others], once, first, back=True)[:2]
 
     @property
     def _chunk(self) -> int:
@@ -217,6 +221,20 @@ class _BackwardChunks:
             values = recomputed.varying | {value: recomputed.stacked(value) for value in stacked}
         ct_carry, sums, chunk = self.pull(steps, values, *state)
         return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.program.stacked], []
+
+
+def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) -> Any:
+    """A carry leaf that y repeats, before a chunk: y at the last step before it, or the initial leaf.
+
+    Args:
+        after: y at all steps.
+        initial: the leaf before the first step of all to run.
+        first: the first step of the chunk.
+        steps: its steps.
+        reverse: whether the steps run from the last to the first.
+    """
+    index, start = (first + steps, len(after)) if reverse else (first - 1, -1)
+    return jnp.where(index == start, initial, lax.dynamic_index_in_dim(after, index, keepdims=False))
 
 
 def _views(program: Program, recomputed: int) -> tuple[Program, Program]:

@@ -38,15 +38,6 @@ class Chunks:
         firsts = jnp.arange(count) * self.chunk
         return (firsts, count * self.chunk) if self.from_end else (firsts + rest, 0)
 
-    def before(self, after: Any, initial: Any) -> Any:
-        """A carry before each whole chunk, from the carry after each step and the initial one, `(1, ...)`."""
-        count, rest = divmod(self.length, self.chunk)
-        if self.from_end:
-            ends = after[self.chunk :: self.chunk]
-            return ends if rest else jnp.concatenate([ends, initial])[:count]
-        ends = after[(rest or self.chunk) - 1 : self.length - 1 : self.chunk]
-        return ends if rest else jnp.concatenate([initial, ends])[:count]
-
     def run(
         self,
         run: RunChunk,
