@@ -78,6 +78,7 @@ class Heuristics:
         unroll: the most steps of a loop's trip.
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
         holds_stacks: whether barriers keep XLA from making a stack more than once, as a part of each of its readers.
+        holds_carry: after how many steps of a trip a barrier is on the carry of a loop with a product; 0: none is.
         dear_bytes: the most bytes that are kept, over all steps, of values that a cell without names takes long to
             compute again.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
@@ -102,6 +103,7 @@ class Heuristics:
     unroll: int = 1
     slices_stacks: bool = False
     holds_stacks: bool = False
+    holds_carry: int = 0
     dear_bytes: int = 0
 
     def unroll_of(self, body: int, steps: int) -> int:
@@ -303,6 +305,9 @@ BACKENDS = {
         slices_stacks=True,
         # A GRU's training step launches 0.22 and 0.21 of plain's kernels so, and 0.24 and 0.28 without both.
         holds_stacks=True,
+        # A GRU's training step, launches of plain's and temporary bytes with all recomputed: 0.22 and 17.3 MiB with no
+        # barrier, 0.24 and 15.5 MiB with this one, 0.26 and 15.3 MiB with one after each step (docs/decisions.md).
+        holds_carry=2,
         # An mLSTM's training step over 1,024 steps launches 2,507, 1,427, 855 and 459 kernels with windows of 128, 256,
         # 512 and 1,024, and takes 36, 48, 76 and 93 MiB. Plain autodiff takes 63,515 and 821.
         longest_window=512,
@@ -320,6 +325,7 @@ BACKENDS["tpu"] = replace(
     unroll=1,
     slices_stacks=False,
     holds_stacks=False,
+    holds_carry=0,
     whole=True,
 )
 

@@ -13,7 +13,8 @@ from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
-from rnnscan.engine.fission.execute.stacks import operands_of_products, parts_of_stacks
+from rnnscan.engine.fission.execute.stacks import has_product, operands_of_products, parts_of_stacks
+from rnnscan.engine.fission.execute.trips import LoopStep, scan_in_trips
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 from rnnscan.engine.newton.find import Solved
@@ -124,17 +125,18 @@ class Runner:
         parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
         made = [value for value in loop.from_body if value not in parts_of]
-        (its_carry, its_sums), from_body = lax.scan(
+        (its_carry, its_sums), from_body = self._scan(
+            loop,
             partial(self._step, loop, parts, made),
             ([carry[position] for position in loop.carry], [sums[position] for position in self._accumulated(loop)]),
             (
                 jnp.arange(chunk.steps) if parts else None,
                 [chunk.stacked(value) for value in loop.to_body if value not in parts],
             ),
-            length=chunk.steps,
-            reverse=self.reverse,
-            unroll=heuristics().unroll_of(len(loop.body), chunk.steps) if self.unroll == 1 else self.unroll,
+            chunk.steps,
         )
+        if heuristics().holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
+            from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
         for position, total in zip(self._accumulated(loop), its_sums, strict=True):
@@ -149,6 +151,14 @@ class Runner:
 
         chunk.add({value: stack(value) for value in loop.from_body})
         chunk.make_again(loop.repeated, after=its_carry)
+
+    def _scan(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], given: Any, steps: int) -> Any:
+        choices = heuristics()
+        trip = choices.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
+        if self.unroll == 1 and trip > 1 and choices.holds_carry and has_product(loop):
+            hold = choices.holds_carry
+            return scan_in_trips(step, state, given, steps=steps, reverse=self.reverse, trip=trip, hold=hold)
+        return lax.scan(step, state, given, length=steps, reverse=self.reverse, unroll=trip)
 
     def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         (position,) = loop.carry

@@ -44,6 +44,11 @@ def parts_of_stacks(loop: Loop) -> dict[Value, tuple[Value, Callable[[Any], Any]
     return found
 
 
+def has_product(loop: Loop) -> bool:
+    """Whether a loop has a product."""
+    return any(equation.primitive.name in PRODUCTS for equation in loop.body)
+
+
 def operands_of_products(loop: Loop) -> set[Value]:
     """The values that the products of a loop read."""
     return set(inputs_of(equation for equation in loop.body if equation.primitive.name in PRODUCTS))

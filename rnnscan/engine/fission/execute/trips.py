@@ -1,0 +1,46 @@
+"""A loop that runs several steps a trip, and makes its carry within the trip."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+# (carry, sums), given -> (carry, sums), made
+LoopStep: TypeAlias = Callable[[tuple[Any, Any], Any], tuple[tuple[Any, Any], Any]]
+
+
+def scan_in_trips(
+    step: LoopStep, state: tuple[Any, Any], given: Any, *, steps: int, reverse: bool, trip: int, hold: int
+) -> tuple[tuple[Any, Any], Any]:
+    """Run `lax.scan` with several steps a trip, and a barrier on the carry after every few of them.
+
+    Without barriers XLA makes the cotangent of a step from the products of all steps before it in the trip, and keeps
+    these until then.
+
+    Args:
+        step: a step, `((carry, sums), given) -> ((carry, sums), made)`.
+        state: the carry before the first step to run, and the sums.
+        given: what each step is given, stacked.
+        steps: the number of steps.
+        reverse: from the last step to the first.
+        trip: the steps of a trip, which leave no remainder.
+        hold: the steps between two barriers.
+
+    Returns:
+        The carry after the last step and the sums, and what each step made, stacked.
+    """
+    order = range(trip)[::-1] if reverse else range(trip)
+
+    def run_trip(state: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
+        made: list[Any] = [None] * trip
+        for count, index in enumerate(order, start=1):
+            (carry, sums), made[index] = step(state, jax.tree.map(lambda leaf, at=index: leaf[at], given))
+            state = (carry if count % hold else lax.optimization_barrier(carry)), sums
+        return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+
+    cut = jax.tree.map(lambda leaf: leaf.reshape(steps // trip, trip, *leaf.shape[1:]), given)
+    state, made = lax.scan(run_trip, state, cut, length=steps // trip, reverse=reverse)
+    return state, jax.tree.map(lambda leaf: leaf.reshape(steps, *leaf.shape[2:]), made)
