@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from importlib.metadata import version
 from typing import Any
 
 import jax
 
 from benchmarks.accelerators import workloads
+from benchmarks.accelerators.choices import OWN, compiles_long, tuned
 from benchmarks.accelerators.figures import Cache, Figures, figures_of
 from benchmarks.accelerators.tables import NOT_COMPILED, Row, Tables
-from benchmarks.accelerators.target import LOWERED_FOR, Platform, described_device, lower
-from rnnscan.engine.fission import heuristics
+from benchmarks.accelerators.target import Platform, described_device, lower
 
 
 def compile_all(
@@ -31,14 +30,16 @@ def compile_all(
                 with tuned(row, platform):
                     found.append(_figures(function, types, device, platform, cache, only_cached))
             rows[row] = Row(*found)
+        trained = tables.trained[name]
+        for row in OWN:
+            if "plain" in trained and compiles_long(trained, row):
+                report(f"{name}: {row}, without what takes long to compile")
+                function, types = workloads.trained(name, workloads.scans(name)[row]), workloads.types(name)
+                with tuned(row, platform, without=True):
+                    one = _figures(function, types, device, platform, cache, only_cached)
+                if isinstance(one, Figures):
+                    tables.without.setdefault(name, {})[row] = one
     return tables
-
-
-def tuned(row: str, platform: Platform) -> Any:
-    """The context in which a row is traced: JAX's backend is the CPU, and the engine must not choose for it."""
-    if not row.startswith("rnnscan"):
-        return nullcontext()
-    return heuristics.using(heuristics.for_platform(LOWERED_FOR[platform]))
 
 
 def versions_of(platform: Platform) -> str:

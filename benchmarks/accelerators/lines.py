@@ -20,7 +20,7 @@ def lines_of(tables: Tables, platform: Platform, *, operations: bool) -> Iterato
             yield f"  {row:16s} {_line(both.trained, plain)}"
             for one in both.trained.operations if operations else ():
                 yield f"      {one.cost:10,d}  {one.type[:44]:44s} {one.origin[-70:]}"
-    for bar in bars(platform, tables.trained):
+    for bar in bars(platform, tables):
         yield f"{'met    ' if bar.met else 'NOT MET'} {bar.figure:6.3f} of {bar.limit:5.3f}  {bar.text} ({bar.where})"
 
 

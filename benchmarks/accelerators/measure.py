@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from benchmarks.accelerators import workloads
-from benchmarks.accelerators.compile import tuned
+from benchmarks.accelerators.choices import tuned
 from benchmarks.accelerators.tables import Tables
 from benchmarks.accelerators.target import Platform
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.accelerators.bars import OWN, bars, over_plain, over_the_cheaper
+from benchmarks.accelerators.bars import bars, over_plain, over_the_cheaper
+from benchmarks.accelerators.choices import IN_WORDS, LEAST_BOUGHT, LONGEST_COMPILE, OWN, is_bought
 from benchmarks.accelerators.figures import Figures
 from benchmarks.accelerators.tables import NOT_COMPILED, Tables
 from benchmarks.accelerators.target import TITLES, UNITS, Platform
@@ -59,14 +60,11 @@ OFFLOADING = """\
 `Memory(offload=...)` with all names, in temporary bytes of a training step. "Reported" is what `rs.memory_report` says
 before anything is compiled. The values of a chunk of steps move at once."""
 
-COMPILING: dict[Platform, str] = {
-    "gpu": """\
-Of one compilation each, of all threads. Loops of up to 16 steps a trip take the time of rnnscan's rows. They buy
-launches: without them an LSTM has 0.41 of plain's.""",
-    "tpu": """\
-Of one compilation each, of all threads. Associative scans take the time of rnnscan's rows. They buy cycles: plain runs
-these cells in a loop.""",
-}
+COMPILING = "Of one compilation each, of all threads."
+
+BOUGHT = """\
+Training steps that take more than {longest} of plain's time to compile, and what they take without the choices that
+buy {unit} so: {without}. A choice buys the time where the step has at least {least} times the {unit} without it."""
 
 MODEL = """\
 ### Modelled time
@@ -97,7 +95,7 @@ def _bar_parts(tables: Mapping[Platform, Tables]) -> Iterator[str]:
     yield "Of a training step, for the worse of `rnnscan` and `rnnscan-all`. Compile times are those of processors."
     for platform, of in tables.items():
         yield f"### {TITLES[platform]}: targets"
-        found = bars(platform, of.trained)
+        found = bars(platform, of)
         yield markdown_table(BAR_HEADINGS, [_bar_row(*both) for both in zip(bar_rows(found), found, strict=True)])
 
 
@@ -126,8 +124,9 @@ def _platform_parts(platform: Platform, tables: Tables) -> Iterator[str]:
         yield _table(trained, _milliseconds)
     yield from _measured_parts(tables)
     yield "### Seconds of processors to trace and compile a training step"
-    yield COMPILING[platform]
+    yield COMPILING
     yield _table(trained, lambda one, plain: f"{one.compile_seconds:.1f}")
+    yield from _bought_parts(platform, tables)
     yield "### Loops and operations"
     yield f"Trips and {unit} of a trip, inner loops in parentheses. Below: what costs most in a training step."
     yield from (_details(name, rows, unit) for name, rows in trained.items() if rows)
@@ -221,6 +220,37 @@ def _measured_parts(tables: Tables) -> Iterator[str]:
             error = f"{500 * sum(modelled) / milliseconds:.2f}" if modelled else ""
             lines.append((f"`{name}`", row, f"{milliseconds:.3f}", error))
     yield markdown_table(("workload", "row", "ms", "model / measured"), lines)
+
+
+def _bought_parts(platform: Platform, tables: Tables) -> Iterator[str]:
+    if not tables.without:
+        return
+    unit = UNITS[platform]
+    yield BOUGHT.format(longest=LONGEST_COMPILE, unit=unit, without=IN_WORDS[platform], least=LEAST_BOUGHT)
+    headings = (
+        "workload",
+        "row",
+        "compile / plain",
+        f"{unit} / plain",
+        "compile, without",
+        f"{unit}, without",
+        "bought",
+    )
+    lines = []
+    for name, of in tables.without.items():
+        plain = tables.trained[name]["plain"]
+        for row, without in of.items():
+            one = tables.trained[name][row]
+            ratios = [
+                f"{ratio:.{digits}f}"
+                for figures in (one, without)
+                for ratio, digits in (
+                    (figures.compile_seconds / plain.compile_seconds, 2),
+                    (figures.cost / plain.cost, 3),
+                )
+            ]
+            lines.append((f"`{name}`", row, *ratios, "yes" if is_bought(one, without) else "no"))
+    yield markdown_table(headings, lines)
 
 
 def _details(name: str, rows: Mapping[str, Figures], unit: str) -> str:

@@ -33,10 +33,12 @@ class Tables:
     Attributes:
         versions: of jax and of the compilers.
         rows: workload -> row -> figures.
+        without: the same for training steps that take long to compile, without the choices that make them so.
     """
 
     versions: str
     rows: dict[str, dict[str, Row]] = field(default_factory=dict)
+    without: dict[str, dict[str, Figures]] = field(default_factory=dict)
 
     @property
     def is_incomplete(self) -> bool:
@@ -71,7 +73,8 @@ class Tables:
         """Read what `write` wrote."""
         values = json.loads(path.read_text())
         rows = {name: {row: _read_row(both) for row, both in of.items()} for name, of in values["rows"].items()}
-        return Tables(values["versions"], rows)
+        without = {name: {row: read_figures(one) for row, one in of.items()} for name, of in values["without"].items()}
+        return Tables(values["versions"], rows, without)
 
 
 def _read_row(values: dict[str, Any]) -> Row:

@@ -12,6 +12,7 @@ from jax import lax
 import rnnscan as rs
 from benchmarks.accelerators import associative
 from benchmarks.accelerators.bars import bars
+from benchmarks.accelerators.choices import compiles_long
 from benchmarks.accelerators.figures import Cache, figures_of
 from benchmarks.accelerators.hlo import Program, arrays, cycles, launches, loops_in_words, type_bytes
 from benchmarks.accelerators.measure import median_seconds
@@ -156,24 +157,40 @@ def tables():
 
 
 def test_bars_are_of_the_worse_row():
-    found = {bar.text: bar for bar in bars("gpu", tables().trained)}
+    found = {bar.text: bar for bar in bars("gpu", tables())}
     launched = next(bar for text, bar in found.items() if text.startswith("launches"))
     assert launched.figure == pytest.approx(0.3)
     assert not launched.met
-    (estimated, *_) = bars("tpu", tables().trained)
+    (estimated, *_) = bars("tpu", tables())
     assert estimated.figure == pytest.approx(3 / 8)
 
 
 def test_bars_of_newtons_method():
     rows = {"plain": 100, "checkpoint": 80, "rnnscan": 20, "rnnscan-all": 30, "rnnscan-newton": 1}
     made = Tables("jax 1", {"para-gru": {row: Row(figures(), figures(scale)) for row, scale in rows.items()}})
-    (launched,) = [bar for bar in bars("gpu", made.trained) if "rnnscan-newton / plain: para-gru" in bar.text]
+    (launched,) = [bar for bar in bars("gpu", made) if "rnnscan-newton / plain: para-gru" in bar.text]
     assert launched.figure == pytest.approx(0.01)
     assert launched.met
 
 
+@pytest.mark.parametrize(("scale", "bought"), [(8, True), (2, False)])
+def test_time_to_compile_that_buys_launches_is_listed_and_in_no_bar(scale, bought):
+    made = tables()
+    rows = made.rows["lstm-small"]
+    rows["rnnscan"].trained = replace(rows["rnnscan"].trained, compile_seconds=5.0)
+    made.without = {"lstm-small": {"rnnscan": figures(scale)}}
+    assert compiles_long(made.trained["lstm-small"], "rnnscan")
+    assert not compiles_long(made.trained["lstm-small"], "rnnscan-all")
+    (bar,) = [bar for bar in bars("gpu", made) if bar.text.startswith("compile time")]
+    expected = (1, "lstm-small, rnnscan-all") if bought else (10, "lstm-small, rnnscan")
+    assert (bar.figure, bar.where) == expected
+    (line,) = [line for line in make_page({"gpu": made}).splitlines() if line.startswith("| `lstm-small` | rnnscan |")]
+    assert line.endswith(f"| 10.00 | 0.200 | 1.00 | {scale / 10:.3f} | {'yes' if bought else 'no'} |")
+
+
 def test_tables_and_their_page(tmp_path):
     made = tables()
+    made.without = {"lstm-small": {"rnnscan": figures(4)}}
     made.rows["lstm-small"]["rnnscan"].measured = 0.25
     made.rows["lru"] = {"plain": Row("no", "VMEM is full")}
     made.write(tmp_path / "gpu.json")
