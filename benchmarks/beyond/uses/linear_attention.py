@@ -30,9 +30,9 @@ def linear_cell(params: Any, carry: tuple[Array, Array], x: Any) -> tuple[Any, A
 
 
 def retnet_cell(params: Any, state: Array, x: Any) -> tuple[Array, Array]:
-    """Carry: S. `params`: the logit of the decay of each head."""
+    """Carry: S. `params`: the decay of each head."""
     query, key, value = x
-    state = jax.nn.sigmoid(params)[:, None, None] * state + key[..., None] * value[..., None, :]
+    state = params[:, None, None] * state + key[..., None] * value[..., None, :]
     return state, _read(query, state)
 
 
@@ -55,7 +55,7 @@ def _linear_by_chunks(params: Any, carry: Any, xs: Any) -> Any:
 
 def _retnet_by_chunks(params: Any, carry: Any, xs: Any) -> Any:
     query, key, value = xs
-    log_decay = jnp.broadcast_to(jax.nn.log_sigmoid(params)[:, None], (*key.shape[:-1], 1))
+    log_decay = jnp.broadcast_to(jnp.log(params)[:, None], (*key.shape[:-1], 1))
     return chunkwise(log_decay, query, key, value, carry)
 
 
@@ -87,9 +87,8 @@ def _make_linear(draw: Draw, **sizes: int) -> Problem:
 
 def _make_retnet(draw: Draw, **sizes: int) -> Problem:
     xs, state = _inputs(draw, **sizes)
-    decay = 1 - 2.0 ** (-5 - np.arange(sizes["heads"]))
-    logit = jnp.asarray(np.log(decay / (1 - decay)), float)
-    return Problem(one_scan(retnet_cell), logit, state, xs, _retnet_by_chunks)
+    decay = jnp.asarray(1 - 2.0 ** (-5 - np.arange(sizes["heads"])), float)
+    return Problem(one_scan(retnet_cell), decay, state, xs, _retnet_by_chunks)
 
 
 def _make_gla(draw: Draw, **sizes: int) -> Problem:
