@@ -11,6 +11,7 @@ from drawn import normal
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis import sum_placement
 from rnnscan.engine.fission.costs import PRODUCTS
+from rnnscan.engine.fission.heuristics import BACKENDS, using
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.join_sums import join_sums
@@ -57,6 +58,8 @@ def test_a_sum_of_products_of_known_values_is_one():
     merged = merge_products(with_known_carry(program))
     assert (products(program), products(merged)) == (5, 3)
     assert products(merge_products(program)) == 4, "the carry is not known"
+    with using(BACKENDS["gpu"]):
+        assert products(merge_products(with_known_carry(program))) == 5
     assert_equal(program, merged)
 
 

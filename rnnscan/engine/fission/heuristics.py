@@ -75,6 +75,7 @@ class Heuristics:
         loops_states_forward: whether a loop runs matrix states where nothing is differentiated.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
         transpose_weights: whether to transpose a weight once, where a loop reads its columns.
+        merges_at_once: whether the products of a sum that runs at once are one product, `[x h] @ [w; u]`.
         unroll: the most steps of a loop's trip.
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
         holds_stacks: whether barriers keep XLA from making a stack more than once, as a part of each of its readers.
@@ -95,6 +96,7 @@ class Heuristics:
     chunk_bytes_with_starts: int
     transpose_rows: bool
     transpose_weights: bool = True
+    merges_at_once: bool = True
     least_state: int | None = 16
     state_chunk: int = 64
     longest_window: int = 128
@@ -264,9 +266,10 @@ _SHORTEST_CHUNK_BYTES_PER_GIVEN = 6
 # Two steps that need more memory than that take no less time than one: 0.90 and 0.81 of plain's for Hamiltonian Monte
 # Carlo. A Transformer-XL takes 4.9 MiB of temporary memory with two steps, 4.0 with one.
 _HARDLY_A_CHUNK = 2
-# The most equations of a trip of several steps: 16 steps of an LSTM, 4 to 8 of one with layer normalisation. The time
-# to compile grows with them (docs/accelerators.md).
-_UNROLLED_EQUATIONS = 400
+# The most equations of a trip of several steps: 16 steps of an LSTM, 8 of one with bfloat16 products and a float32
+# carry, 4 to 8 of one with layer normalisation. The time to compile grows with them, and so do the bytes: with 16 steps
+# the second LSTM takes 1.01 of what issue 19 allows, with 8 steps 0.99 (docs/accelerators.md).
+_UNROLLED_EQUATIONS = 384
 
 # The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {
@@ -301,6 +304,9 @@ BACKENDS = {
         chunk_bytes_with_starts=1 << 30,
         transpose_rows=False,
         transpose_weights=False,
+        # The copies of both matrices side by side are 128 MiB for an LSTM of 2,048 units: with all recomputed it takes
+        # 693 MiB with them, 588 without.
+        merges_at_once=False,
         unroll=16,
         slices_stacks=True,
         # A GRU's training step launches 0.22 and 0.21 of plain's kernels so, and 0.24 and 0.28 without both.
@@ -322,6 +328,7 @@ BACKENDS["tpu"] = replace(
     longest_chunk=256,
     longest_window=128,
     transpose_weights=True,
+    merges_at_once=True,
     unroll=1,
     slices_stacks=False,
     holds_stacks=False,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.heuristics import too_large_to_feed
+from rnnscan.engine.fission.heuristics import heuristics, too_large_to_feed
 from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
 from rnnscan.engine.fission.passes.sums import Sums
 from rnnscan.engine.fission.program import (
@@ -20,8 +20,8 @@ from rnnscan.engine.fission.program import (
 def merge_products(program: Program) -> Program:
     """Compute `x @ w + h @ u` as one product, `[x h] @ [w; u]`, where x and h depend on the same loops.
 
-    Products that depend on no loop are batched over a chunk, and their results would not fit into a cache together with
-    their sum. They are merged unless x is made of much larger values, which would be batched too.
+    Products that depend on no loop are batched over a chunk, and on a CPU their results would not fit into a cache
+    together with their sum. There they are merged, unless x is made of much larger values, which would be batched too.
     """
     sums = Sums(program)
     fixed = determined(sums.equations, program.invariant)
@@ -37,7 +37,7 @@ def merge_products(program: Program) -> Program:
         if not isinstance(x, Value) or len(x.shape) != 2:
             return None
         loops = components.feeding(x)
-        if not loops and too_large_to_feed(x, largest.get(x, [])):
+        if not loops and (not heuristics().merges_at_once or too_large_to_feed(x, largest.get(x, []))):
             return None
         return loops, x.dtype, weight.dtype, product.operation
 
