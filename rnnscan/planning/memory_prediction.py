@@ -122,8 +122,9 @@ class _Ranges:
         return value
 
     def live(self, index: int) -> set[Value]:
-        """The values that are in memory while an equation runs."""
-        return {value for value, last in self._last.items() if self._born[value] <= index <= last}
+        """The values that are in memory while an equation runs. A view of a constant is a part of the program."""
+        born = self._born
+        return {value for value, last in self._last.items() if value in born and born[value] <= index <= last}
 
     def replaced(self, index: int) -> dict[Value, Value]:
         """Results of an equation, with the operands of the same size that they overwrite.

@@ -308,6 +308,8 @@ def test_temporary_memory_of_programs_that_are_easily_told():
     assert chain.nbytes == size, "the first product"
     fused = predict_temporary(lambda a: [jnp.sin(a) * 2 + 1], square)
     assert fused.nbytes == 0
+    constant = predict_temporary(lambda a: [a @ lax.reshape(np.ones(16 * 16, np.float32), (16, 16))], square)
+    assert constant.nbytes == 0, "a constant is a part of the program"
     both = predict_temporary(lambda a, b: [(a @ a) @ (b @ b)], square, square, fixed=1)
     assert (both.nbytes, both.fixed) == (2 * size, size)
     loop = lambda a, xs: lax.scan(lambda c, x: (c @ a, x @ a), a, xs)  # noqa: E731

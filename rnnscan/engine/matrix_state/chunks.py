@@ -28,6 +28,7 @@ import numpy as np
 from jax import lax
 
 from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
+from rnnscan.engine.fission.execute.items import items_of
 from rnnscan.engine.matrix_state.products import Product
 
 
@@ -180,7 +181,7 @@ def _swapped(leaf: Any, size: Any, second: Any) -> Any:
     """Blocks `(..., C, K)` of `size` steps, each in the place of the one that it is joined with."""
     steps = leaf.shape[-2]
     twice = jnp.concatenate([leaf, leaf], -2)
-    before, after = (lax.dynamic_slice_in_dim(twice, first, steps, -2) for first in (steps - size, size))
+    before, after = (items_of(twice, first, steps, -2) for first in (steps - size, size))
     return jnp.where(second, before, after)
 
 

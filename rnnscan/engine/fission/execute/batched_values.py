@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, passes_sums, sums_its_operands
+from rnnscan.engine.fission.execute.items import item_of, item_or, items_of
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import (
     Atom,
@@ -48,11 +49,11 @@ class StackPart:
 
     def at(self, step: Any) -> Any:
         """The value at a step of the chunk."""
-        return lax.dynamic_index_in_dim(self.stack, self.first + step, keepdims=False)
+        return item_of(self.stack, self.first + step)
 
     def copied(self) -> Any:
         """The values of the chunk's steps."""
-        return self.stack if self.is_whole else lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
+        return self.stack if self.is_whole else items_of(self.stack, self.first, self.steps)
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ class NextPart(StackPart):
         """The value at the step that runs after one of the chunk."""
         index = self.first + step + (-1 if self.reverse else 1)
         end = -1 if self.reverse else self.stack.shape[0]
-        return jnp.where(index == end, self.last, lax.dynamic_index_in_dim(self.stack, index, keepdims=False))
+        return item_or(self.stack, index, end, self.last)
 
     def copied(self) -> Any:
         """The values after the chunk's steps."""
-        own = lax.dynamic_slice_in_dim(self.stack, self.first, self.steps)
+        own = items_of(self.stack, self.first, self.steps)
         if self.reverse:
             return jnp.concatenate([self.at(0)[None], own[:-1]])
         return jnp.concatenate([own[1:], self.at(self.steps - 1)[None]])
