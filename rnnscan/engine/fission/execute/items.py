@@ -1,16 +1,19 @@
 """Items of a stack, by an index that is known not to be negative.
 
-JAX wraps negative indices around, which takes three more operations for each.
+JAX wraps negative indices around, which takes three more operations for each, and traces some of its functions for this
+as calls.
 """
 
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
 def item_of(stack: Any, index: Any) -> Any:
     """An item of a stack."""
-    return lax.dynamic_index_in_dim(stack, index, keepdims=False, allow_negative_indices=False)
+    return lax.squeeze(items_of(stack, index, 1), [0])
 
 
 def item_or(stack: Any, index: Any, outside: int, other: Any) -> Any:
@@ -22,4 +25,8 @@ def item_or(stack: Any, index: Any, outside: int, other: Any) -> Any:
 
 def items_of(stack: Any, first: Any, size: int, axis: int = 0) -> Any:
     """Some items of a stack, one after the other."""
-    return lax.dynamic_slice_in_dim(stack, first, size, axis, allow_negative_indices=False)
+    axis %= stack.ndim
+    starts = [np.zeros((), jnp.result_type(first))] * stack.ndim
+    sizes = [*stack.shape]
+    starts[axis], sizes[axis] = first, size
+    return lax.dynamic_slice(stack, starts, sizes, allow_negative_indices=False)
