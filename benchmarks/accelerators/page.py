@@ -1,6 +1,7 @@
 """The page of the documentation."""
 
 from collections.abc import Callable, Iterator, Mapping
+from textwrap import fill
 
 from benchmarks.accelerators.bars import bars, over_plain, over_the_cheaper
 from benchmarks.accelerators.choices import IN_WORDS, LEAST_BOUGHT, LONGEST_COMPILE, OWN, is_bought
@@ -64,7 +65,7 @@ COMPILING = "Of one compilation each, of all threads."
 
 BOUGHT = """\
 Training steps that take more than {longest} of plain's time to compile, and what they take without the choices that
-buy {unit} so: {without}. A choice buys the time where the step has at least {least} times the {unit} without it."""
+make them so: {without}. The time is bought where the step has at least {least} times the {unit} without them."""
 
 MODEL = """\
 ### Modelled time
@@ -226,7 +227,8 @@ def _bought_parts(platform: Platform, tables: Tables) -> Iterator[str]:
     if not tables.without:
         return
     unit = UNITS[platform]
-    yield BOUGHT.format(longest=LONGEST_COMPILE, unit=unit, without=IN_WORDS[platform], least=LEAST_BOUGHT)
+    text = BOUGHT.format(longest=LONGEST_COMPILE, unit=unit, without=IN_WORDS[platform], least=LEAST_BOUGHT)
+    yield fill(text, 120)
     headings = (
         "workload",
         "row",
