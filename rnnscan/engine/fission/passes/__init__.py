@@ -12,6 +12,7 @@ from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
 from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
+from rnnscan.engine.fission.passes.sigmoids import sigmoids
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import Pass, Program
@@ -19,11 +20,13 @@ from rnnscan.engine.fission.program import Pass, Program
 
 FORWARD: tuple[Pass, ...] = (
     half_powers,
+    sigmoids,
     remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
     join_products,
 )
 BACKWARD: tuple[Pass, ...] = (
     half_powers,
+    sigmoids,
     remove_repeats,
     join_sums,
     scatter_into_sums,

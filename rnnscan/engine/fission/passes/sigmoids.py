@@ -1,0 +1,91 @@
+"""The derivative of a softplus, as a sigmoid."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from rnnscan.engine.fission.program import Atom, Equation, Program, concrete, needed
+from rnnscan.engine.fission.trace import Inliner
+
+
+# The operations of `jnp.logaddexp`: the larger operand, and log(1 + exp(-|difference|)) more.
+_LOG_ADD_EXP = ["max", "sub", "ne", "add", "abs", "neg", "exp", "log1p", "add", "select_n"]
+
+
+def sigmoids(program: Program) -> Program:
+    """Compute `exp(x - softplus(x))` as `sigmoid(x)`.
+
+    JAX differentiates `softplus(x) = log(e^x + e^0)` so, and takes 0 for each operand that is infinite. A derivative
+    alone needs no softplus then: Langevin dynamics, which follow the derivative of `log_sigmoid`, take an exp and a
+    log1p less for each example, twice.
+    """
+    finder = _Softpluses(program.maker)
+    equations = [finder.rewritten(equation) for equation in program.equations]
+    return replace(program, equations=tuple(needed(equations, program.outputs)))
+
+
+class _Softpluses:
+    def __init__(self, maker: dict[Atom, Equation]) -> None:
+        self._maker = maker
+
+    def rewritten(self, equation: Equation) -> Equation:
+        """An equation without the softplus that it reads, or the equation itself."""
+        if equation.primitive.name == "exp":
+            x = self._of_sigmoid(equation)
+            return equation if x is None else _sigmoid(equation, x)
+        if self._asks_for_infinity(equation):
+            # A softplus is infinite where its operand is.
+            x = self._operand(equation.inputs[0])
+            return equation if x is None else replace(equation, inputs=(x, equation.inputs[1]))
+        return equation
+
+    def _of_sigmoid(self, equation: Equation) -> Atom | None:
+        """The x of `exp(x - softplus(x))`."""
+        difference = self._maker.get(equation.inputs[0])
+        if difference is None or difference.primitive.name != "sub":
+            return None
+        first, second = map(self._where_finite, difference.inputs)
+        x = None if second is None else self._operand(second)
+        return x if x is not None and x is first and x.shape == equation.outputs[0].shape else None
+
+    def _operand(self, atom: Atom) -> Atom | None:
+        """The x of `softplus(x)`."""
+        call = self._maker.get(atom)
+        if call is None or call.primitive.name != "custom_jvp_call" or len(call.inputs) != 2:
+            return None
+        made_by = [own.primitive.name for own in call.params["call_jaxpr"].eqns]
+        zero = concrete(call.inputs[1])
+        return call.inputs[0] if made_by == _LOG_ADD_EXP and zero is not None and not np.any(zero) else None
+
+    def _where_finite(self, atom: Atom) -> Atom | None:
+        """The x of `where(x == inf, 0, x)`."""
+        select = self._maker.get(atom)
+        if select is None or select.primitive.name != "select_n":
+            return None
+        predicate, x, zeros = select.inputs
+        asks = self._maker.get(predicate)
+        is_of_x = asks is not None and self._asks_for_infinity(asks) and asks.inputs[0] is x
+        return x if is_of_x and self._is_zero(zeros) else None
+
+    def _is_zero(self, atom: Atom) -> bool:
+        made = self._maker.get(atom)
+        number = concrete(made.inputs[0] if made is not None and made.primitive.name == "broadcast_in_dim" else atom)
+        return number is not None and not np.any(number)
+
+    @staticmethod
+    def _asks_for_infinity(equation: Equation) -> bool:
+        if equation.primitive.name != "eq":
+            return False
+        number = concrete(equation.inputs[1])
+        return number is not None and bool(np.all(np.asarray(number) == np.inf))
+
+
+def _sigmoid(equation: Equation, x: Atom) -> Equation:
+    inliner = Inliner()
+    aval: Any = equation.outputs[0].aval
+    inliner.inline(jax.make_jaxpr(lax.logistic)(aval).jaxpr, [], [x])
+    (logistic,) = inliner.equations
+    return replace(logistic, outputs=equation.outputs, scope=equation.scope)
