@@ -127,12 +127,11 @@ def _products_row_by_row(decay: Any) -> tuple[Any, Any]:
     @partial(jax.checkpoint, prevent_cse=False)  # Else masks are stacked for the backward pass.
     def extend(products: Product, given: Any) -> tuple[Product, Any]:
         decay, is_own = given
-        longer = products.times(Product.of(jnp.broadcast_to(decay, products.rounded.shape)))
+        longer = products.times_number(jnp.broadcast_to(decay, products.rounded.shape))
         one = Product.of(jnp.ones_like(longer.rounded))
         return jax.tree.map(partial(jnp.where, is_own), one, longer), products.value
 
-    # Masks are made here, because a backward pass keeps constants.
-    slots = lax.broadcasted_iota(int, (steps + 1, steps + 1), 0) == lax.broadcasted_iota(int, (steps + 1,) * 2, 1)
+    slots = np.eye(steps + 1, dtype=bool)
     before = jnp.where(slots[0], lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
     after, rows = lax.scan(extend, Product.of(before), (decay, slots[1:]))
     return rows, after.value

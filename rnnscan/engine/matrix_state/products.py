@@ -40,6 +40,13 @@ class Product(NamedTuple):
         missing = one.rounded * two.missing + one.missing * two.rounded
         return Product(self.rounded * other.rounded, _rounding_error(one.rounded, two.rounded) + missing)
 
+    def times_number(self, number: Any) -> "Product":
+        """The product with a number that lacks nothing."""
+        if self.rounded.dtype != jnp.float32:
+            return Product.of(self.rounded * number)
+        one, two = lax.stop_gradient((self, number))
+        return Product(self.rounded * number, _rounding_error(one.rounded, two) + one.missing * two)
+
     @property
     def value(self) -> Any:
         """The number that is nearest."""
