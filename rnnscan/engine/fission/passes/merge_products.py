@@ -20,8 +20,9 @@ from rnnscan.engine.fission.program import (
 def merge_products(program: Program) -> Program:
     """Compute `x @ w + h @ u` as one product, `[x h] @ [w; u]`, where x and h depend on the same loops.
 
-    Products that depend on no loop are batched over a chunk, and on a CPU their results would not fit into a cache
-    together with their sum. There they are merged, unless x is made of much larger values, which would be batched too.
+    Products that depend on no loop are batched over a chunk. On a CPU their results would not fit into a cache together
+    with their sum. They are merged where `Heuristics.merges_at_once` says so, unless x is made of much larger values,
+    which would be batched too.
     """
     sums = Sums(program)
     fixed = determined(sums.equations, program.invariant)
