@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
@@ -68,6 +69,21 @@ Atom: TypeAlias = Value | Constant
 def concrete(atom: Atom) -> Any:
     """The array or number of a constant; None for a value, and for a constant whose numbers JAX traces."""
     return atom.value if isinstance(atom, Constant) and not isinstance(atom.value, jax.core.Tracer) else None
+
+
+def is_zero(atom: Atom, maker: Mapping[Atom, "Equation"]) -> bool:
+    """Whether an atom is known to have only zeros: a constant, or one that is broadcast or cast.
+
+    Args:
+        atom: the atom.
+        maker: value -> the equation that makes it.
+    """
+    number = concrete(atom)
+    if number is not None:
+        return not np.any(number)
+    made = maker.get(atom)
+    is_view = made is not None and made.primitive.name in ("broadcast_in_dim", "convert_element_type")
+    return made is not None and is_view and is_zero(made.inputs[0], maker)
 
 
 @dataclass(frozen=True, eq=False)

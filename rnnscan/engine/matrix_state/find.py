@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, concrete, depending, needed, values_of
+from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, depending, is_zero, needed, values_of
 from rnnscan.engine.matrix_state.form import (
     ONE,
     Axes,
@@ -217,7 +217,7 @@ class _Follower:
         """The form of a value. One that is free of the state is a sum of outer products."""
         if atom in self._dependent:
             return self._dependent[atom]
-        if self._is_zero(atom):
+        if is_zero(atom, self._maker):
             return Form()
         factor = self._factor(atom)
         if self._axes.values not in factor.axes:
@@ -233,14 +233,6 @@ class _Follower:
             if atom in self._fixed or isinstance(atom, Constant):
                 return Form(None, (), ((ONE, factor),))
             raise
-
-    def _is_zero(self, atom: Atom) -> bool:
-        number = concrete(atom)
-        if number is not None:
-            return atom.shape == () and float(number) == 0
-        maker = self._maker.get(atom)
-        broadcasts = maker is not None and maker.primitive.name in ("broadcast_in_dim", "convert_element_type")
-        return maker is not None and broadcasts and self._is_zero(maker.inputs[0])
 
     def _factor(self, atom: Atom) -> Factor:
         """A value that is free of the state, as small as it is before it is broadcast."""

@@ -23,7 +23,7 @@ from rnnscan.engine.fission.execute.batched_values import NextPart, StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
-from rnnscan.engine.fission.execute.items import item_or
+from rnnscan.engine.fission.execute.items import item_or, moved
 from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.offload import to_device
 from rnnscan.engine.fission.execute.pull_back import PullBack
@@ -235,7 +235,7 @@ def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) 
         steps: its steps.
         reverse: whether the steps run from the last to the first.
     """
-    return item_or(after, *((first + steps, len(after)) if reverse else (first - 1, -1)), initial)
+    return item_or(after, *((moved(first, steps), len(after)) if reverse else (moved(first, -1), -1)), initial)
 
 
 def _views(program: Program, recomputed: int) -> tuple[Program, Program]:

@@ -35,8 +35,11 @@ class Chunks:
     def firsts(self) -> tuple[Any, int]:
         """The first steps of the whole chunks, and of the shorter one."""
         count, rest = divmod(self.length, self.chunk)
-        firsts = jnp.arange(count) * self.chunk  # With a constant XLA ran the steps before a chunk of one step again.
-        return (firsts, count * self.chunk) if self.from_end else (firsts + rest, 0)
+        # With a constant XLA ran the steps before a chunk of one step again.
+        firsts = lax.mul(lax.iota(int, count), lax.full((count,), self.chunk, int))
+        if self.from_end or not rest:
+            return firsts, count * self.chunk if self.from_end else 0
+        return lax.add(firsts, lax.full((count,), rest, int)), 0
 
     def run(
         self,

@@ -1,7 +1,7 @@
 """Items of a stack, by an index that is known not to be negative.
 
-JAX wraps negative indices around, which takes three more operations for each, and traces some of its functions for this
-as calls.
+JAX wraps negative indices around, which takes three more operations for each. Its operators and some of its functions
+are traced as calls, which takes longer.
 """
 
 from typing import Any
@@ -20,7 +20,12 @@ def item_or(stack: Any, index: Any, outside: int, other: Any) -> Any:
     """An item of a stack, or the other value where the index is the one outside, just before or after the stack."""
     if isinstance(index, int):
         return other if index == outside else item_of(stack, index)
-    return lax.select(index == outside, other, item_of(stack, index))
+    return lax.select(lax.eq(index, np.asarray(outside, index.dtype)), other, item_of(stack, index))
+
+
+def moved(index: Any, steps: int) -> Any:
+    """An index so many steps further, which may be negative."""
+    return index + steps if isinstance(index, int) else lax.add(index, np.asarray(steps, index.dtype))
 
 
 def items_of(stack: Any, first: Any, size: int, axis: int = 0) -> Any:

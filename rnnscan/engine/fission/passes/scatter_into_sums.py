@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, concrete
+from rnnscan.engine.fission.program import Atom, Equation, Program, Value, is_zero
 
 
 def scatter_into_sums(program: Program) -> Program:
@@ -39,9 +37,4 @@ def _adds_to_zeros(sums: Sums, term: Atom) -> bool:
     scatter = sums.maker.get(term)
     if scatter is None or scatter.primitive.name != "scatter-add" or not sums.is_read_once(term):
         return False
-    target = scatter.inputs[0]
-    maker = sums.maker.get(target)
-    if maker is not None and maker.primitive.name == "broadcast_in_dim":
-        target = maker.inputs[0]
-    zeros = concrete(target)
-    return zeros is not None and not np.any(zeros)
+    return is_zero(scatter.inputs[0], sums.maker)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, concrete, needed
+from rnnscan.engine.fission.program import Atom, Equation, Program, concrete, is_zero, needed
 from rnnscan.engine.fission.trace import Inliner
 
 
@@ -57,8 +57,7 @@ class _Softpluses:
         if call is None or call.primitive.name != "custom_jvp_call" or len(call.inputs) != 2:
             return None
         made_by = [own.primitive.name for own in call.params["call_jaxpr"].eqns]
-        zero = concrete(call.inputs[1])
-        return call.inputs[0] if made_by == _LOG_ADD_EXP and zero is not None and not np.any(zero) else None
+        return call.inputs[0] if made_by == _LOG_ADD_EXP and is_zero(call.inputs[1], self._maker) else None
 
     def _where_finite(self, atom: Atom) -> Atom | None:
         """The x of `where(x == inf, 0, x)`."""
@@ -68,12 +67,7 @@ class _Softpluses:
         predicate, x, zeros = select.inputs
         asks = self._maker.get(predicate)
         is_of_x = asks is not None and self._asks_for_infinity(asks) and asks.inputs[0] is x
-        return x if is_of_x and self._is_zero(zeros) else None
-
-    def _is_zero(self, atom: Atom) -> bool:
-        made = self._maker.get(atom)
-        number = concrete(made.inputs[0] if made is not None and made.primitive.name == "broadcast_in_dim" else atom)
-        return number is not None and not np.any(number)
+        return x if is_of_x and is_zero(zeros, self._maker) else None
 
     @staticmethod
     def _asks_for_infinity(equation: Equation) -> bool:
