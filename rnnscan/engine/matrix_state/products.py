@@ -17,14 +17,14 @@ _LEADING_BITS = -(1 << 12)
 
 
 class Product(NamedTuple):
-    """A product that was rounded, and what it lacks.
+    """A product, and what it lacks.
 
     Attributes:
-        rounded: the product.
-        missing: the exact product less `rounded`, in float32; else 0. It has no derivative.
+        value: the number that is nearest to the product.
+        missing: the product less `value`, in float32; else 0. It has no derivative.
     """
 
-    rounded: Any
+    value: Any
     missing: Any
 
     @staticmethod
@@ -34,23 +34,27 @@ class Product(NamedTuple):
 
     def times(self, other: "Product") -> "Product":
         """The product of both."""
-        if self.rounded.dtype != jnp.float32:
-            return Product.of(self.rounded * other.rounded)
+        if self.value.dtype != jnp.float32:
+            return Product.of(self.value * other.value)
         one, two = lax.stop_gradient((self, other))
-        missing = one.rounded * two.missing + one.missing * two.rounded
-        return Product(self.rounded * other.rounded, _rounding_error(one.rounded, two.rounded) + missing)
+        return _rounded(self.value * other.value, one, two.value, one.value * two.missing + one.missing * two.value)
 
     def times_number(self, number: Any) -> "Product":
         """The product with a number that lacks nothing."""
-        if self.rounded.dtype != jnp.float32:
-            return Product.of(self.rounded * number)
+        if self.value.dtype != jnp.float32:
+            return Product.of(self.value * number)
         one, two = lax.stop_gradient((self, number))
-        return Product(self.rounded * number, _rounding_error(one.rounded, two) + one.missing * two)
+        return _rounded(self.value * number, one, two, one.missing * two)
 
-    @property
-    def value(self) -> Any:
-        """The number that is nearest."""
-        return self.rounded + self.missing
+
+def _rounded(product: Any, one: Product, factor: Any, more: Any) -> Product:
+    """`one.value * factor + more`, from the product that was rounded.
+
+    The sum is rounded to the value, so that no derivative reads what is missing: a backward pass need not keep it.
+    """
+    missing = _rounding_error(one.value, factor) + more
+    value = product + missing
+    return Product(value, missing - (lax.stop_gradient(value) - lax.stop_gradient(product)))
 
 
 def _rounding_error(one: Any, two: Any) -> Any:
