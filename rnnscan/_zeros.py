@@ -41,6 +41,15 @@ def zeros_of_type(aval: Any, length: int, *, new_axis: bool = False) -> Any:
     """
     shape, spec = tuple(aval.shape), [*aval.sharding.spec]
     shape, spec = ((length, *shape), [None, *spec]) if new_axis else ((length, *shape[1:]), [None, *spec[1:]])
+    return _zeros_of_type(aval, shape, spec)
+
+
+def zeros_of_value(aval: Any) -> Any:
+    """Zeros for one value of a type, as in `zeros_of_type`."""
+    return _zeros_of_type(aval, tuple(aval.shape), [*aval.sharding.spec])
+
+
+def _zeros_of_type(aval: Any, shape: tuple[Any, ...], spec: Sequence[Any]) -> Any:
     sharding = NamedSharding(aval.sharding.mesh, PartitionSpec(*spec)) if any(spec) else None
     zeros = lax.full(shape, 0, aval.dtype, sharding=sharding)
     varying = tuple(sorted(aval.manual_axis_type.varying))

@@ -31,7 +31,7 @@ def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
 
 
 def ends_of_sum(
-    atom: Atom, maker: Mapping[Any, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Value] = ()
+    atom: Atom, maker: Mapping[Any, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Atom] = ()
 ) -> Iterator[Equation | Value]:
     """Where a sum over steps ends if it is pushed down: at products of two varying values, or at values to stack.
 

@@ -3,15 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._zeros import zeros_of_value
 from rnnscan.engine.fission.analysis.split import Loop, Split
+from rnnscan.engine.fission.analysis.unreduced_sums import unreduced
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
+from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.execute.stacks import has_product, operands_of_products, parts_of_stacks
 from rnnscan.engine.fission.execute.trips import LoopStep, scan_in_trips
@@ -112,6 +116,14 @@ class Runner:
         """The positions in `Program.summed` that a loop adds up."""
         return [position for position in loop.accumulated if position not in self._after_loops]
 
+    def _unreduced(self, loop: Loop) -> dict[int, tuple[Value, ...]]:
+        """For positions in `Program.summed` that a loop accumulates, what it adds up instead."""
+        if self.rows is not None or heuristics().batch != "costly":
+            return {}  # Rows that lie on several devices are reduced on each.
+        summed = self.split.program.summed
+        found = {position: unreduced(summed[position], loop.body, self._varies) for position in loop.accumulated}
+        return {position: values for position, values in found.items() if values}
+
     def _varies(self, atom: Atom) -> bool:
         return isinstance(atom, Value) and atom not in self.invariant
 
@@ -125,10 +137,16 @@ class Runner:
         parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
         made = [value for value in loop.from_body if value not in parts_of]
+        unreduced = self._unreduced(loop)
+        rows = [*dict.fromkeys(chain.from_iterable(unreduced.values()))]
+        added_up = [position for position in self._accumulated(loop) if position not in unreduced]
         (its_carry, its_sums), from_body = self._scan(
             loop,
-            partial(self._step, loop, parts, made),
-            ([carry[position] for position in loop.carry], [sums[position] for position in self._accumulated(loop)]),
+            partial(self._step, loop, parts, made, added_up, rows),
+            (
+                [carry[position] for position in loop.carry],
+                [*(sums[position] for position in added_up), *(zeros_of_value(value.aval) for value in rows)],
+            ),
             (
                 jnp.arange(chunk.steps) if parts else None,
                 [chunk.stacked(value) for value in loop.to_body if value not in parts],
@@ -139,8 +157,14 @@ class Runner:
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
-        for position, total in zip(self._accumulated(loop), its_sums, strict=True):
+        its_sums, its_rows = cut(its_sums, [len(added_up)])
+        for position, total in zip(added_up, its_sums, strict=True):
             sums[position] = total
+        if rows:
+            after = Chunk(chunk.steps, self.invariant, {}, rows, loop.body)
+            after.add_sums(dict(zip(rows, its_rows, strict=True)))
+            for position in unreduced:
+                sums[position] = added(sums[position], after.sum(self.split.program.summed[position]))
         stacks = dict(zip(made, from_body, strict=True))
 
         def stack(value: Value) -> Any:
@@ -184,6 +208,8 @@ class Runner:
         loop: Loop,
         parts: Mapping[Value, StackPart],
         made: Sequence[Value],
+        added_up: Sequence[int],
+        rows: Sequence[Value],
         state: tuple[list[Any], list[Any]],
         given: tuple[Any, Sequence[Any]],
     ) -> Any:
@@ -203,18 +229,25 @@ class Runner:
                 (value, lax.optimization_barrier(values[value])) for value in equation.outputs if value in held
             )
         new_carry = [read(program.new_carry[position], values) for position in loop.carry]
-        return (new_carry, self._added_in_loop(loop, sums, values)), [values[value] for value in made]
+        sums, its_rows = cut(sums, [len(added_up)])
+        new_sums = [
+            *self._added_in_loop(loop, added_up, sums, values),
+            *(added(total, values[value]) for value, total in zip(rows, its_rows, strict=True)),
+        ]
+        return (new_carry, new_sums), [values[value] for value in made]
 
-    def _added_in_loop(self, loop: Loop, sums: Sequence[Any], values: Mapping[Value, Any]) -> list[Any]:
-        varying, made, accumulated = {}, dict[Atom, Any](), self._accumulated(loop)
-        if not self.by_parts.keys().isdisjoint(accumulated):
+    def _added_in_loop(
+        self, loop: Loop, positions: Sequence[int], sums: Sequence[Any], values: Mapping[Value, Any]
+    ) -> list[Any]:
+        varying, made = {}, dict[Atom, Any]()
+        if not self.by_parts.keys().isdisjoint(positions):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
         one_step = Chunk(1, self.invariant, varying, (), loop.body)
         return [
             self._added_by_parts(position, total, one_step, made)
             if position in self.by_parts
             else added(total, read(self.split.program.summed[position], values))
-            for position, total in zip(accumulated, sums, strict=True)
+            for position, total in zip(positions, sums, strict=True)
         ]
 
 

@@ -1,0 +1,43 @@
+"""What a loop adds up for a sum over steps whose terms are reduced: the values before they are reduced.
+
+The gradient of a rate for each head is a sum of reductions over rows and features. At each step XLA for a CPU adds up
+the numbers of one head after those of another, and makes each from its operands again. The loop adds up the values
+themselves, and they are reduced once.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+
+from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
+from rnnscan.engine.fission.program import Atom, Equation, Value, needed, nominal_size, total_bytes
+
+
+# Of what a loop adds up instead of one sum: they should stay in a core's cache.
+_MOST_BYTES = 32 << 10
+
+
+def unreduced(atom: Atom, body: Sequence[Equation], varies: Callable[[Atom], bool]) -> tuple[Value, ...]:
+    """The values whose sums over the steps make that of an atom by linear equations; none if it is to be added itself.
+
+    Args:
+        atom: what is summed.
+        body: the equations of the loop.
+        varies: whether a value differs from step to step.
+    """
+    maker = {output: equation for equation in body for output in equation.outputs}
+    ends = list(ends_of_sum(atom, maker, varies))
+    values = [end for end in ends if isinstance(end, Value)]
+    if len(values) < len(ends) or total_bytes(values) > _MOST_BYTES:
+        return ()
+    if any(value.dtype not in (jnp.float32, jnp.float64) for value in values):
+        return ()  # Sums of narrower numbers are wider than the numbers.
+    way = needed([equation for equation in body if equation.outputs[0] not in values], [atom])
+    return tuple(values) if any(map(_reduces_rows, way)) else ()
+
+
+def _reduces_rows(equation: Equation) -> bool:
+    """Whether an equation reduces rows to a number each. To one number in all, sums before or after take as long."""
+    if equation.primitive.name != "reduce_sum" or nominal_size(equation.outputs[0].shape) == 1:
+        return False
+    return len(equation.inputs[0].shape) - 1 in equation.params["axes"]

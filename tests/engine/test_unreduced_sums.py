@@ -1,0 +1,154 @@
+"""Sums over steps whose terms are reduced: the loop adds up the values, and they are reduced once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import rnnscan as rs
+from drawn import normal
+from jaxprs import equations_of
+from rnnscan.engine.fission.heuristics import BACKENDS, using
+from tiers import variants
+
+
+STEPS, ROWS, HEADS, FEATURES = 11, 4, 3, 5
+
+
+def averages(params, carry, x):
+    """Moving averages with a rate for each head, which all rows and features share."""
+    rate = jax.nn.sigmoid(params["rate"])[:, None]
+    carry = rate * carry + (1 - rate) * x[:, None]
+    return carry, jnp.tanh(carry) * params["scale"][:, None]
+
+
+def arguments(dtype=float):
+    random = np.random.default_rng(0)
+    params = {"rate": normal(random, (HEADS,), dtype), "scale": normal(random, (HEADS,), dtype)}
+    return params, normal(random, (ROWS, HEADS, FEATURES), dtype), normal(random, (STEPS, ROWS, FEATURES), dtype)
+
+
+def scanned(*given, **options):
+    return rs.scan(averages, *given, **options)
+
+
+def training(run):
+    """Loss and gradients of a run."""
+
+    def loss(*given):
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(run(*given)))
+
+    return jax.value_and_grad(loss, argnums=(0, 1, 2))
+
+
+def assert_equal(found, wanted, tolerance=1e-11):
+    for leaf, expected in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=tolerance, atol=tolerance)
+
+
+def sums_of_rates(**options):
+    """The types of what loops add up for the rates and the scales, and those of reductions within loops."""
+    program = jax.make_jaxpr(training(lambda *given: scanned(*given, **options)))(*arguments())
+    loops = [equation for equation in equations_of(program.jaxpr) if equation.primitive.name == "scan"]
+    bodies = [equation for loop in loops for equation in equations_of(loop.params["jaxpr"].jaxpr)]
+    inner = [loop for loop in loops if not any(e.primitive.name == "scan" for e in loop.params["jaxpr"].jaxpr.eqns)]
+    carried = [value.aval.shape for loop in inner for value in loop.outvars[: loop.params["num_carry"]]]
+    reduced = [e for e in bodies if e.primitive.name == "reduce_sum" and e.outvars[0].aval.shape[-1:] == (HEADS,)]
+    return carried, reduced
+
+
+def test_the_loop_adds_up_what_is_not_reduced():
+    carried, _ = sums_of_rates()
+    of_carry, of_rates = 2, 2  # Forward and back; old averages and input.
+    assert carried.count((ROWS, HEADS, FEATURES)) >= of_carry + of_rates
+    assert (HEADS,) not in carried
+
+
+def test_sums_of_many_bytes_are_reduced_first(monkeypatch):
+    monkeypatch.setattr("rnnscan.engine.fission.analysis.unreduced_sums._MOST_BYTES", 100)
+    carried, reduced = sums_of_rates()
+    assert (HEADS,) in carried
+    assert reduced
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_accelerators_reduce_first(platform):
+    with using(BACKENDS[platform]):
+        assert sums_of_rates()[0].count((ROWS, HEADS, FEATURES)) <= 2
+
+
+OPTIONS = {
+    "whole": {},
+    "reversed": {"reverse": True},
+    "chunks with a remainder": {"memory": rs.Memory(chunk=4)},
+    "segments": {"memory": rs.Memory(segment=4)},
+    "lengths": {"seq_lengths": jnp.array([7, STEPS, 0, 3])},
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("options", variants(OPTIONS, ["whole", "chunks with a remainder", "lengths"]))
+def test_gradients_are_those_of_plain_autodiff(options):
+    found, plain = (
+        jax.jit(training(lambda *given, more=more: scanned(*given, **options | more)))(*arguments())
+        for more in ({}, {"memory": None})
+    )
+    assert_equal(found, plain)
+
+
+@pytest.mark.usefixtures("x64")
+def test_rows_windows_and_second_derivatives_agree():
+    def windows(params, carry, xs):
+        carry, first = scanned(params, carry, xs[:5])
+        carry, second = scanned(params, carry, xs[5:])
+        return carry, jnp.concatenate([first, second])
+
+    def curvature(run):
+        def along(params, *others):
+            return jnp.vdot(training(run)(params, *others)[1][0]["rate"], jnp.arange(1.0, HEADS + 1))
+
+        return jax.grad(along)
+
+    given = arguments()
+    wanted = jax.jit(training(scanned))(*given)
+    assert_equal(jax.jit(training(windows))(*given), wanted)
+    plain = jax.jit(curvature(lambda *given: scanned(*given, memory=None)))(*given)
+    assert_equal(jax.jit(curvature(scanned))(*given), plain)
+    each = jax.jit(jax.vmap(training(scanned), in_axes=(None, 0, 1)))(given[0], given[1][:, None], given[2][:, :, None])
+    assert_equal(jax.tree.map(lambda leaf: leaf.sum(0), each[1][0]), wanted[1][0])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("mode", ["auto", "explicit", "shard_map"])
+def test_two_devices_give_what_one_does(mode):
+    wanted = jax.jit(training(scanned))(*arguments())
+    kind = AxisType.Explicit if mode == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    specs = PartitionSpec(), PartitionSpec("data"), PartitionSpec(None, "data")
+    run = jax.shard_map(scanned, mesh=mesh, in_specs=specs, out_specs=specs[1:]) if mode == "shard_map" else scanned
+    with jax.set_mesh(mesh):
+        given = jax.device_put(arguments(), tuple(NamedSharding(mesh, spec) for spec in specs))
+        assert_equal(jax.jit(training(run))(*given), wanted)
+
+
+@pytest.mark.usefixtures("x64")
+def test_exported_gradients_are_the_live_ones():
+    params, carry, xs = arguments()
+    (rows,) = jax.export.symbolic_shape("n")
+    types = (
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
+        jax.ShapeDtypeStruct((rows, *carry.shape[1:]), carry.dtype),
+        jax.ShapeDtypeStruct((STEPS, rows, FEATURES), xs.dtype),
+    )
+    run = jax.jit(training(scanned))
+    restored = jax.export.deserialize(jax.export.export(run)(*types).serialize())
+    assert_equal(restored.call(params, carry, xs), run(params, carry, xs))
+
+
+def test_sums_of_narrow_numbers_are_wide():
+    given = arguments(jnp.bfloat16)
+    found = jax.jit(training(scanned))(*given)[1][0]
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), given)
+    wanted = jax.jit(training(scanned))(*wide)[1][0]
+    assert_equal(jax.tree.map(lambda leaf: np.float32(leaf), found), wanted, tolerance=0.1)
