@@ -6,6 +6,8 @@ themselves, and they are reduced once.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import jax.numpy as jnp
 
@@ -15,6 +17,24 @@ from rnnscan.engine.fission.program import Atom, Equation, Value, needed, nomina
 
 # Of what a loop adds up instead of one sum: they should stay in a core's cache.
 _MOST_BYTES = 32 << 10
+
+
+@dataclass(frozen=True)
+class LoopSums:
+    """The sums over steps that a loop adds up.
+
+    Attributes:
+        positions: those that it adds up as they are, by position in `Program.summed`.
+        unreduced: position -> the values that it adds up in place of another.
+    """
+
+    positions: list[int]
+    unreduced: dict[int, tuple[Value, ...]]
+
+    @property
+    def terms(self) -> list[Value]:
+        """The values that it adds up, each once."""
+        return [*dict.fromkeys(chain.from_iterable(self.unreduced.values()))]
 
 
 def unreduced(atom: Atom, body: Sequence[Equation], varies: Callable[[Atom], bool]) -> tuple[Value, ...]:

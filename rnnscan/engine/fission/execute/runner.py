@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jax import lax
 
 from rnnscan._zeros import zeros_of_value
 from rnnscan.engine.fission.analysis.split import Loop, Split
-from rnnscan.engine.fission.analysis.unreduced_sums import unreduced
+from rnnscan.engine.fission.analysis.unreduced_sums import LoopSums, unreduced
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
@@ -112,17 +111,15 @@ class Runner:
         sums = SumsByParts(self.rows, maker, self._varies)
         return {position: sums for position in positions if sums.can_sum(self.split.program.summed[position])}
 
-    def _accumulated(self, loop: Loop) -> list[int]:
-        """The positions in `Program.summed` that a loop adds up."""
-        return [position for position in loop.accumulated if position not in self._after_loops]
-
-    def _unreduced(self, loop: Loop) -> dict[int, tuple[Value, ...]]:
-        """For positions in `Program.summed` that a loop accumulates, what it adds up instead."""
+    def _sums_of(self, loop: Loop) -> LoopSums:
+        """What a loop adds up."""
+        positions = [position for position in loop.accumulated if position not in self._after_loops]
         if self.rows is not None or heuristics().batch != "costly":
-            return {}  # Rows that lie on several devices are reduced on each.
+            return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
         summed = self.split.program.summed
-        found = {position: unreduced(summed[position], loop.body, self._varies) for position in loop.accumulated}
-        return {position: values for position, values in found.items() if values}
+        found = {position: unreduced(summed[position], loop.body, self._varies) for position in positions}
+        instead = {position: values for position, values in found.items() if values}
+        return LoopSums([position for position in positions if position not in instead], instead)
 
     def _varies(self, atom: Atom) -> bool:
         return isinstance(atom, Value) and atom not in self.invariant
@@ -137,15 +134,13 @@ class Runner:
         parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
         made = [value for value in loop.from_body if value not in parts_of]
-        unreduced = self._unreduced(loop)
-        rows = [*dict.fromkeys(chain.from_iterable(unreduced.values()))]
-        added_up = [position for position in self._accumulated(loop) if position not in unreduced]
+        its = self._sums_of(loop)
         (its_carry, its_sums), from_body = self._scan(
             loop,
-            partial(self._step, loop, parts, made, added_up, rows),
+            partial(self._step, loop, parts, made, its),
             (
                 [carry[position] for position in loop.carry],
-                [*(sums[position] for position in added_up), *(zeros_of_value(value.aval) for value in rows)],
+                [*(sums[position] for position in its.positions), *(zeros_of_value(term.aval) for term in its.terms)],
             ),
             (
                 jnp.arange(chunk.steps) if parts else None,
@@ -157,14 +152,7 @@ class Runner:
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
-        its_sums, its_rows = cut(its_sums, [len(added_up)])
-        for position, total in zip(added_up, its_sums, strict=True):
-            sums[position] = total
-        if rows:
-            after = Chunk(chunk.steps, self.invariant, {}, rows, loop.body)
-            after.add_sums(dict(zip(rows, its_rows, strict=True)))
-            for position in unreduced:
-                sums[position] = added(sums[position], after.sum(self.split.program.summed[position]))
+        self._bring_sums(loop, its, its_sums, sums, chunk.steps)
         stacks = dict(zip(made, from_body, strict=True))
 
         def stack(value: Value) -> Any:
@@ -175,6 +163,17 @@ class Runner:
 
         chunk.add({value: stack(value) for value in loop.from_body})
         chunk.make_again(loop.repeated, after=its_carry)
+
+    def _bring_sums(self, loop: Loop, its: LoopSums, made: list[Any], sums: list[Any], steps: int) -> None:
+        """Put what a loop added up in its places, and reduce what it added up unreduced."""
+        totals, of_terms = cut(made, [len(its.positions)])
+        for position, total in zip(its.positions, totals, strict=True):
+            sums[position] = total
+        if its.unreduced:
+            chunk = Chunk(steps, self.invariant, {}, its.terms, loop.body)
+            chunk.add_sums(dict(zip(its.terms, of_terms, strict=True)))
+            for position in its.unreduced:
+                sums[position] = added(sums[position], chunk.sum(self.split.program.summed[position]))
 
     def _scan(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], given: Any, steps: int) -> Any:
         choices = heuristics()
@@ -208,8 +207,7 @@ class Runner:
         loop: Loop,
         parts: Mapping[Value, StackPart],
         made: Sequence[Value],
-        added_up: Sequence[int],
-        rows: Sequence[Value],
+        its: LoopSums,
         state: tuple[list[Any], list[Any]],
         given: tuple[Any, Sequence[Any]],
     ) -> Any:
@@ -229,26 +227,21 @@ class Runner:
                 (value, lax.optimization_barrier(values[value])) for value in equation.outputs if value in held
             )
         new_carry = [read(program.new_carry[position], values) for position in loop.carry]
-        sums, its_rows = cut(sums, [len(added_up)])
-        new_sums = [
-            *self._added_in_loop(loop, added_up, sums, values),
-            *(added(total, values[value]) for value, total in zip(rows, its_rows, strict=True)),
-        ]
-        return (new_carry, new_sums), [values[value] for value in made]
+        return (new_carry, self._added_in_loop(loop, its, sums, values)), [values[value] for value in made]
 
-    def _added_in_loop(
-        self, loop: Loop, positions: Sequence[int], sums: Sequence[Any], values: Mapping[Value, Any]
-    ) -> list[Any]:
+    def _added_in_loop(self, loop: Loop, its: LoopSums, sums: list[Any], values: Mapping[Value, Any]) -> list[Any]:
+        totals, of_terms = cut(sums, [len(its.positions)])
         varying, made = {}, dict[Atom, Any]()
-        if not self.by_parts.keys().isdisjoint(positions):
+        if not self.by_parts.keys().isdisjoint(its.positions):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
         one_step = Chunk(1, self.invariant, varying, (), loop.body)
-        return [
+        new_totals = [
             self._added_by_parts(position, total, one_step, made)
             if position in self.by_parts
             else added(total, read(self.split.program.summed[position], values))
-            for position, total in zip(positions, sums, strict=True)
+            for position, total in zip(its.positions, totals, strict=True)
         ]
+        return [*new_totals, *(added(total, values[term]) for term, total in zip(its.terms, of_terms, strict=True))]
 
 
 def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[Value, Any]:
