@@ -9,7 +9,9 @@
 # make test-pages: the code of pages and docstrings, the notebooks, the site, the example, commands, benchmarks, runs
 # that are killed, scans on several devices.
 # .ci/run runs these three.
-# make test-all: all of them and the slow tests too, with every Python. make coverage: the lines that make test runs.
+# make test-all: all of them and the slow tests too, with every Python. Its parts are make
+# test-slow (TESTS=tests/engine for some of it), make test-remat and make test-pythons.
+# make coverage: the lines that make test runs.
 
 SHELL := bash
 PYTHON ?= python3
@@ -56,7 +58,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all coverage lint clean
+.PHONY: demo bench bench-beyond accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -147,10 +149,18 @@ coverage: $(VENV)/.installed-coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" rnnscan \
 	    $(filter-out $(addprefix --ignore=,rnnscan tests/export/onnx $(COMMANDS)),$(WITHOUT_PAGES))
 
-test-all: $(VENV)/.installed-pages lint
-	$(PYTEST) $(TYPED_ALL) -m "not bad_input"
+test-all: test-slow test-remat test-pythons
+
+# All tests, or those that TESTS says, with run-time type checks everywhere.
+test-slow: $(VENV)/.installed-pages lint
+	$(PYTEST) $(TYPED_ALL) -m "not bad_input" $(TESTS)
 	$(PYTEST) -m bad_input
+
+# JAX's new remat, which jax 0.10.2 has behind this variable.
+test-remat: $(VENV)/.installed-pages
 	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow"
+
+test-pythons:
 	$(MAKE) test-here test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
 	for pair in $(PYTHONS); do \
 	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-here test-pages-here) || exit 1; fi; \
