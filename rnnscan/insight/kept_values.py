@@ -32,13 +32,13 @@ class Kept:
             all steps, an output, an input, a named value, or one without a name that takes long to compute again.
         of: the constant itself, the number of the leaf, the name, or the operation that makes the value.
         times: the number of steps that it is kept for; 1 for constants and the initial carry.
-        nbytes: the bytes for all these steps.
+        nbytes: the bytes for all these steps; a symbolic number for a symbolic batch.
     """
 
     source: Source
     of: Any
     times: int
-    nbytes: int
+    nbytes: Any
 
 
 def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
