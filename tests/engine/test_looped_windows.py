@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
+from exports import with_any_batch
 from matrix_states import LOOPED, assert_equal, compiled, decayed, linear_attention
 from rnnscan.engine.fission.heuristics import using
 from zoo.case import Case
@@ -154,14 +155,9 @@ def test_two_devices_give_what_one_does(mode):
 @pytest.mark.usefixtures("x64")
 def test_exported_gradients_are_the_live_ones():
     params, state, xs = of_gated()
-    (rows,) = jax.export.symbolic_shape("n")
-    types = [
-        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
-        jax.ShapeDtypeStruct((rows, KEYS, VALUES), state.dtype),
-        jax.ShapeDtypeStruct((STEPS, rows, FEATURES), xs.dtype),
-    ]
     run = compiled(training(scanned))
-    restored = jax.export.deserialize(jax.export.export(run)(*types).serialize())
+    exported = jax.export.export(run)(*with_any_batch(params, state, xs))
+    restored = jax.export.deserialize(exported.serialize())
     for size in (1, ROWS):
         given = params, state[:size], xs[:, :size]
         assert_equal(restored.call(*given), run(*given))

@@ -8,6 +8,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from drawn import normal
+from exports import with_any_batch
 from jaxprs import equations_of
 from rnnscan.engine.fission.heuristics import BACKENDS, using
 from tiers import variants
@@ -98,6 +99,18 @@ def test_gradients_are_those_of_plain_autodiff(options):
 
 
 @pytest.mark.usefixtures("x64")
+def test_forward_mode_is_reverse_mode():
+    def loss(params):
+        return training(scanned)(params, *others)[0]
+
+    params, *others = arguments()
+    along = jax.tree.map(lambda leaf: jnp.linspace(-1.0, 1.0, leaf.size), params)
+    forward = jax.jit(lambda params: jax.jvp(loss, (params,), (along,))[1])(params)
+    reverse = jax.jit(jax.grad(loss))(params)
+    assert_equal(forward, sum(jnp.vdot(reverse[name], along[name]) for name in params))
+
+
+@pytest.mark.usefixtures("x64")
 def test_rows_windows_and_second_derivatives_agree():
     def windows(params, carry, xs):
         carry, first = scanned(params, carry, xs[:5])
@@ -135,14 +148,9 @@ def test_two_devices_give_what_one_does(mode):
 @pytest.mark.usefixtures("x64")
 def test_exported_gradients_are_the_live_ones():
     params, carry, xs = arguments()
-    (rows,) = jax.export.symbolic_shape("n")
-    types = (
-        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
-        jax.ShapeDtypeStruct((rows, *carry.shape[1:]), carry.dtype),
-        jax.ShapeDtypeStruct((STEPS, rows, FEATURES), xs.dtype),
-    )
     run = jax.jit(training(scanned))
-    restored = jax.export.deserialize(jax.export.export(run)(*types).serialize())
+    exported = jax.export.export(run)(*with_any_batch(params, carry, xs))
+    restored = jax.export.deserialize(exported.serialize())
     assert_equal(restored.call(params, carry, xs), run(params, carry, xs))
 
 
