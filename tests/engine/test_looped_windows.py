@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from exports import with_any_batch
 from matrix_states import LOOPED, assert_equal, compiled, decayed, linear_attention
 from rnnscan.engine.fission.heuristics import using
+from two_devices import MODES, on_two_devices
 from zoo.case import Case
 
 
@@ -135,20 +135,16 @@ def training(run):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("mode", ["auto", "explicit", "shard_map"])
+@pytest.mark.parametrize("mode", MODES)
 def test_two_devices_give_what_one_does(mode):
     arguments = of_gated()
     expected = compiled(training(scanned))(*arguments)
-    kind = AxisType.Explicit if mode == "explicit" else AxisType.Auto
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
-    specs = PartitionSpec(), PartitionSpec("data"), PartitionSpec(None, "data")
-    run = jax.shard_map(scanned, mesh=mesh, in_specs=specs, out_specs=specs[1:]) if mode == "shard_map" else scanned
-    shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
-    with jax.set_mesh(mesh):
-        found = compiled(training(run))(*jax.device_put(arguments, shardings))
+    with on_two_devices(mode, scanned, arguments) as (run, given):
+        found = compiled(training(run))(*given)
+    _, state, xs = given
     (_, (last, _)), (_, _, of_xs) = found
-    assert last.sharding.is_equivalent_to(shardings[1], 3)
-    assert of_xs.sharding.is_equivalent_to(shardings[2], 3)
+    assert last.sharding.is_equivalent_to(state.sharding, 3)
+    assert of_xs.sharding.is_equivalent_to(xs.sharding, 3)
     assert_equal(found, expected)
 
 

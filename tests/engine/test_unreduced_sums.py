@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from drawn import normal
 from exports import with_any_batch
 from jaxprs import equations_of
-from rnnscan.engine.fission.heuristics import BACKENDS, using
 from tiers import variants
+from two_devices import MODES, on_two_devices
 
 
 STEPS, ROWS, HEADS, FEATURES = 11, 4, 3, 5
@@ -73,12 +72,6 @@ def test_sums_of_many_bytes_are_reduced_first(monkeypatch):
     assert reduced
 
 
-@pytest.mark.parametrize("platform", ["gpu", "tpu"])
-def test_accelerators_reduce_first(platform):
-    with using(BACKENDS[platform]):
-        assert sums_of_rates()[0].count((ROWS, HEADS, FEATURES)) <= 2
-
-
 OPTIONS = {
     "whole": {},
     "reversed": {"reverse": True},
@@ -133,15 +126,10 @@ def test_rows_windows_and_second_derivatives_agree():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("mode", ["auto", "explicit", "shard_map"])
+@pytest.mark.parametrize("mode", MODES)
 def test_two_devices_give_what_one_does(mode):
     wanted = jax.jit(training(scanned))(*arguments())
-    kind = AxisType.Explicit if mode == "explicit" else AxisType.Auto
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
-    specs = PartitionSpec(), PartitionSpec("data"), PartitionSpec(None, "data")
-    run = jax.shard_map(scanned, mesh=mesh, in_specs=specs, out_specs=specs[1:]) if mode == "shard_map" else scanned
-    with jax.set_mesh(mesh):
-        given = jax.device_put(arguments(), tuple(NamedSharding(mesh, spec) for spec in specs))
+    with on_two_devices(mode, scanned, arguments()) as (run, given):
         assert_equal(jax.jit(training(run))(*given), wanted)
 
 

@@ -37,22 +37,23 @@ class Product(NamedTuple):
         if self.value.dtype != jnp.float32:
             return Product.of(self.value * other.value)
         one, two = lax.stop_gradient((self, other))
-        return _rounded(self.value * other.value, one, two.value, one.value * two.missing + one.missing * two.value)
+        missing = _rounding_error(one.value, two.value) + (one.value * two.missing + one.missing * two.value)
+        return _completed(self.value * other.value, missing)
 
     def times_number(self, number: Any) -> "Product":
         """The product with a number that lacks nothing."""
         if self.value.dtype != jnp.float32:
             return Product.of(self.value * number)
         one, two = lax.stop_gradient((self, number))
-        return _rounded(self.value * number, one, two, one.missing * two)
+        return _completed(self.value * number, _rounding_error(one.value, two) + one.missing * two)
 
 
-def _rounded(product: Any, one: Product, factor: Any, more: Any) -> Product:
-    """`one.value * factor + more`, from the product that was rounded.
+def _completed(product: Any, missing: Any) -> Product:
+    """A product from its rounded value and what that lacks.
 
-    The sum is rounded to the value, so that no derivative reads what is missing: a backward pass need not keep it.
+    The sum of both is rounded to the value, so that no derivative reads what is missing: a backward pass need not keep
+    it.
     """
-    missing = _rounding_error(one.value, factor) + more
     value = product + missing
     return Product(value, missing - (lax.stop_gradient(value) - lax.stop_gradient(product)))
 

@@ -172,7 +172,7 @@ class Chunk:
 
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        if equation is not None and equation.primitive.name == "reduce_sum" and not self._has_sums_for(atom):
+        if equation is not None and equation.primitive.name == "reduce_sum" and not self.has_sums_for(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
             return _summed(self.read(equation.inputs[0]), (0, *(axis + 1 for axis in equation.params["axes"])))
         if equation is not None and passes_sums(equation, self.varies):
@@ -184,11 +184,7 @@ class Chunk:
             return contracted_over_steps(equation, *map(self.read, equation.inputs))
         return _summed(self.read(atom), (0,))
 
-    def sums_products(self, atom: Atom) -> bool:
-        """Whether the sum of a value over the steps is one of products of values that vary."""
-        return any(isinstance(end, Equation) for end in ends_of_sum(atom, self._maker, self.varies))
-
-    def _has_sums_for(self, atom: Atom) -> bool:
+    def has_sums_for(self, atom: Atom) -> bool:
         """Whether the sum of a value is made from other sums, or from products."""
         ends = ends_of_sum(atom, self._maker, self.varies, at_hand=self._sums)
         return any(isinstance(end, Equation) or end in self._sums for end in ends)

@@ -114,7 +114,7 @@ class Runner:
     def _sums_of(self, loop: Loop) -> LoopSums:
         """What a loop adds up."""
         positions = [position for position in loop.accumulated if position not in self._after_loops]
-        if self.rows is not None or heuristics().batch != "costly":
+        if self.rows is not None:
             return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
         summed = self.split.program.summed
         found = {position: unreduced(summed[position], loop.body, self._varies) for position in positions}

@@ -227,7 +227,7 @@ class SumsByParts:
         (operand,), summed = equation.inputs, equation.params["axes"]
         axis = self._row_axis(operand, summed)
         assert axis is not None
-        if chunk.sums_products(operand):
+        if chunk.has_sums_for(operand):
             return jnp.sum(self.rows.split(chunk.sum(operand), axis), axis=tuple(own + 1 for own in summed))
         return jnp.sum(self.rows.split(chunk.read(operand), axis + 1), axis=(1, *(own + 2 for own in summed)))
 
