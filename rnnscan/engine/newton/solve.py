@@ -85,8 +85,7 @@ class Solver:
         if self.newton is None:
             after, iterations, converged = self._solve_linear(start, others, steps)
         else:
-            after, iterations, worst = self._iterate(self.newton, start, others, steps)
-            converged = worst <= 1
+            after, iterations, converged = self._iterate(self.newton, start, others, steps)
         after = self._unless(converged, after, start, others, steps)
         return after, iterations, ~converged
 
@@ -109,26 +108,27 @@ class Solver:
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
         terms, jacobian = self._at_all_steps(zeros, others, of_values=True)
         after = self._recurrence(jacobian, terms, start)
-        return after, jnp.int32(1), reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in after))
+        return after, jnp.int32(1), _all_finite(after)
 
     def _iterate(self, newton: Newton, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
-        """The solution, the number of iterations, and the largest correction in units of the tolerance."""
+        """The solution, the number of iterations, and whether the last correction was within the tolerance."""
         tolerance = _tolerance(newton, start, dense=bool(self.cycle.diagonal))
 
         def unfinished(state: Any) -> Any:
-            _, count, worst = state
-            # It is NaN where a step gives NaN or infinity, from which nothing comes back.
-            return (count < newton.max_iterations) & (worst > 1)
+            _, count, worst, finite = state
+            # From a step that gives NaN or infinity nothing comes back.
+            return (count < newton.max_iterations) & (worst > 1) & finite
 
         def iterate(state: Any) -> Any:
-            after, count, worst = state
-            moved, largest = self._correct(after, start, others, tolerance, newton.damping)
-            return moved, count + 1, largest.astype(worst.dtype)
+            after, count, worst, _ = state
+            moved, largest, finite = self._correct(after, start, others, tolerance, newton.damping)
+            return moved, count + 1, largest.astype(worst.dtype), finite
 
         axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *others]))
         guess = vary(self._guess(start, others, steps), axes)
-        count, worst = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0]))), axes)
-        return lax.while_loop(unfinished, iterate, (guess, count, worst))
+        begin = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), axes)
+        after, count, worst, finite = lax.while_loop(unfinished, iterate, (guess, *begin))
+        return after, count, (worst <= 1) & finite
 
     def _guess(self, start: Vector, others: list[Any], steps: int) -> Vector:
         """A step from zeros, at every step. It saves an iteration beside zeros, and two beside the start."""
@@ -139,8 +139,11 @@ class Solver:
 
     def _correct(
         self, after: Vector, start: Vector, others: list[Any], tolerance: float, damping: float
-    ) -> tuple[Vector, Any]:
-        """One iteration: the new states, and the largest correction in units of the tolerance."""
+    ) -> tuple[Vector, Any, Any]:
+        """One iteration: the new states, the largest correction in units of the tolerance, and whether all is finite.
+
+        A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
+        """
         new, jacobian = self._at_all_steps(self._before(after, start), others, of_values=True)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
@@ -162,9 +165,8 @@ class Solver:
             moved.append((own + jnp.where(finite, correction - alone, 0)).astype(own.dtype))
             ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
             # A correction that was held back does not tell how far the solution is.
-            ratio = jnp.where(finite & free, ratio, jnp.where(jnp.isfinite(own), jnp.inf, jnp.nan))
-            ratios.append(jnp.max(ratio, initial=0))
-        return moved, reduce(jnp.maximum, ratios)
+            ratios.append(jnp.max(jnp.where(finite & free & ~jnp.isnan(ratio), ratio, jnp.inf), initial=0))
+        return moved, reduce(jnp.maximum, ratios), _all_finite(new)
 
     def _repeated(self, start: Vector, steps: int) -> Vector:
         return [jnp.broadcast_to(leaf, (steps, *leaf.shape)) for leaf in start]
@@ -228,6 +230,10 @@ def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector)
     ]
     part = jnp.minimum(reduce(jnp.maximum, largest), 1)
     return jnp.where(part > tolerance**0.5, damping * part, 0)
+
+
+def _all_finite(leaves: Vector) -> Any:
+    return reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in leaves))
 
 
 def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:
