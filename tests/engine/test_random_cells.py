@@ -36,6 +36,7 @@ def test_random_cells_with_every_feature_equal_plain_autodiff(seed):
     assert_equal([seed])
 
 
+@pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, CELLS_OF_A_TEST))
 def test_more_random_cells_equal_plain_autodiff(first):
@@ -43,6 +44,7 @@ def test_more_random_cells_equal_plain_autodiff(first):
     jax.clear_caches()  # What is compiled is used once, and would fill the memory.
 
 
+@pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_cells_that_were_never_drawn_before_equal_plain_autodiff(part):

@@ -26,7 +26,7 @@ def shapes(*sizes):
 # follow from the new carry, and recomputing would cost nothing.
 SMALL, SMALL_LENGTH = cells.RNN(8, activation="softsign"), 16
 # What the gradient needs that recomputes its product, and not the one that keeps it.
-SMALL_BUDGET = 10_800
+SMALL_BUDGET = 9_500
 
 
 def arguments(cell, length=SMALL_LENGTH, batch=4, size=8):
@@ -77,10 +77,12 @@ RANDOM_CELLS = (
 )
 
 
+@pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(220))
 def test_random_cells_shapes_and_budgets(seed):
     """Of 220 random cases more than 200 can be planned; in the others the budget is below the least that would do."""
+    jax.clear_caches()  # What is compiled is used once, and would fill the memory.
     random = np.random.default_rng(seed)
     cell = RANDOM_CELLS[random.integers(len(RANDOM_CELLS))](int(random.integers(2, 24)))
     length, batch, size = (int(random.integers(1, most)) for most in (200, 9, 17))
@@ -93,7 +95,11 @@ def test_random_cells_shapes_and_budgets(seed):
         assert int(str(error).split(" bytes, by ")[0].split()[-1]) > budget  # noqa: PT017
         return
     loss, argnums = list(LOSSES)[seed % len(LOSSES)], ((0, 1, 2), 0)[seed % 2]
-    assert needed(cell, memory, *given, loss=loss, argnums=argnums) <= budget
+    # From jax 0.10.2 on XLA may write the cotangents of a squared error over the outputs; those of a sine lie beside.
+    outputs = jax.tree.leaves(jax.eval_shape(lambda *given: rs.scan(cell, *given)[1], *given))
+    its_own = 0 if loss == "squared error" else sum(leaf.size * leaf.dtype.itemsize for leaf in outputs)
+    assert needed(cell, memory, *given, loss=loss, argnums=argnums) <= budget + its_own
+    assert needed(cell, memory, *given, argnums=argnums) <= budget
     assert memory.temporary_bytes <= budget
 
 
@@ -255,7 +261,7 @@ def test_a_budget_in_place_of_a_choice():
 
     gradient = jax.jit(jax.grad(run, argnums=(1, 2)), static_argnums=0)
     jax.eval_shape(lambda params: run(10**9, params, 1.5), params)
-    planned = gradient(int(0.95 * chosen[0].temporary_bytes), params, 1.5)
+    planned = gradient(int(0.99 * chosen[0].temporary_bytes), params, 1.5)
     expected = gradient(chosen[1].choice, params, 1.5)
     jax.tree.map(np.testing.assert_array_equal, planned, expected)
     assert chosen[0].choice == rs.Memory() != chosen[1].choice

@@ -27,12 +27,12 @@ def sequence(steps: int, rows: int) -> jax.Array:
     return normal(np.random.default_rng(steps + rows), (steps, rows, 3), jnp.float32)
 
 
-def with_any_batch(params: Any, carry: jax.Array, xs: jax.Array) -> tuple[Any, Any, Any]:
+def with_any_batch(params: Any, carry: Any, xs: jax.Array) -> tuple[Any, Any, Any]:
     """The types of a scan's arguments, with a symbolic number of rows in the carry and the inputs."""
     (rows,) = jax.export.symbolic_shape("n")
     return (
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
-        jax.ShapeDtypeStruct((rows, *carry.shape[1:]), carry.dtype),
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), carry),
         jax.ShapeDtypeStruct((xs.shape[0], rows, *xs.shape[2:]), xs.dtype),
     )
 

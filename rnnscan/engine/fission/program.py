@@ -53,6 +53,11 @@ class Constant:
     value: Any
 
     @property
+    def aval(self) -> Any:
+        """Its type."""
+        return jax.typeof(self.value)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
         return tuple(jnp.shape(self.value))

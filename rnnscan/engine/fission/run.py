@@ -15,8 +15,8 @@ from jax.interpreters.partial_eval import JaxprTracer
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
-from rnnscan.engine.fission.execute.leaves import replaced
 from rnnscan.engine.fission.execute.linear_tangents import is_zero
+from rnnscan.engine.fission.execute.same_derivatives import with_derivatives_of
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import tangents_of_scan
 from rnnscan.engine.fission.plan import ScanPlan
@@ -59,7 +59,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
             return _differentiable(plan.scan(length), spread)(constants, copies, carry, xs)
         in_windows = partial(run_windows, plan, windows, _run_loop)
         if plan.loops_forward:
-            return _by_loop_forward(plan.scan(length), in_windows)(constants, carry, xs)
+            return with_derivatives_of(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)
         return in_windows(constants, carry, xs)
 
     changing = [leaves[index] for index in plan.step.changing]
@@ -87,27 +87,6 @@ def run_counting(plan: Plan) -> list[Any]:
     _, made = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
     counts: list[Any] = made[plan.step.y_size :]
     return counts
-
-
-def _by_loop_forward(plan: ScanPlan, in_windows: Run) -> Run:
-    """A run with the derivatives of `in_windows`, which a loop does where nothing is differentiated."""
-
-    @jax.custom_jvp
-    def scan(constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
-        return run_forward(plan, constants, carry, xs)
-
-    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        leaves, structure = jax.tree.flatten(primals)
-        every = enumerate(jax.tree.leaves(tangents, is_leaf=is_zero))
-        moved = {index: tangent for index, tangent in every if not is_zero(tangent)}
-
-        def run(*some: Any) -> tuple[list[Any], list[Any]]:
-            return in_windows(*jax.tree.unflatten(structure, replaced(leaves, [*moved], some)))
-
-        return jax.jvp(run, [leaves[index] for index in moved], [*moved.values()])
-
-    scan.defjvp(differentiate, symbolic_zeros=True)
-    return scan
 
 
 def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:

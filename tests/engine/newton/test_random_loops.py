@@ -46,6 +46,7 @@ def double():
         yield
 
 
+@pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, CELLS_OF_A_TEST))
 def test_random_elementwise_cells_equal_their_loops(first):

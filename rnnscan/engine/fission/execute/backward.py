@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from rnnscan._step_wrappers import type_of_step
@@ -23,11 +24,13 @@ from rnnscan.engine.fission.execute.batched_values import NextPart, StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
-from rnnscan.engine.fission.execute.items import item_or, moved
+from rnnscan.engine.fission.execute.in_place import run_back_in_place
+from rnnscan.engine.fission.execute.items import item_of, item_or, moved
 from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.offload import to_device
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
+from rnnscan.engine.fission.execute.same_derivatives import with_derivatives_of
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.execute.stacks import has_product
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
@@ -71,10 +74,15 @@ class Backward:
         Returns:
             The cotangents that are wanted, of constants, initial carry and xs in turn.
         """
+        pull = partial(self._pull, list(wanted))
         with self.plan.choosing():
-            return self._pull(saved, wanted, final, ys)
+            if heuristics().batch != "costly":
+                return pull(saved, final, ys)
+            return with_derivatives_of(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
 
-    def _pull(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
+    def _pull(
+        self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
+    ) -> list[Any]:
         nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
         pull_back = PullBack(self.plan, saved.initial, wanted, nonzero)
         ct_ys = [ys[index] for index in nonzero]
@@ -82,7 +90,7 @@ class Backward:
         chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
         zeros = [zero_sum(saved.constants[index]) for index in pull_back.constants]
         state = (chunks.unchanged.others(ct_carry), chunks.pull.spread(zeros))
-        (changed, sums), ct_xs = chunks.run(state, saved, ct_ys)
+        (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
         ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
         sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
         pairs = zip(pull_back.constants, sums, strict=True)
@@ -131,8 +139,8 @@ class _BackwardChunks:
             unchanged=unchanged,
         )
 
-    def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Pull `(cotangent of the carry, sums)` back through all chunks."""
+    def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any], *, in_place: bool) -> tuple[Any, list[Any]]:
+        """Pull `(cotangent of the carry, sums)` back through all chunks, in place if that is allowed."""
         repeats = self.plan.repeats
         chunks = Chunks(self.plan.length, self._chunk, from_end=self.plan.reverse)
         starts = saved.starts if self._recomputes else {}
@@ -143,8 +151,7 @@ class _BackwardChunks:
             counted = CountedChunks(chunks.length, chunks.chunk, saved.count)
             return counted.run_back(self._pull_chunk, state, [*carries, *others])
 
-        def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
-            *once, first_step = once
+        def pull_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
             parts = [StackPart(stack, first_step, steps) for stack in carries]
             new = {
                 index: NextPart(saved.carries[index], first_step, steps, last, self.plan.reverse)
@@ -156,13 +163,28 @@ class _BackwardChunks:
             ]
             return self._pull_chunk(state, [*parts, *stacks], [*before, *once], steps, new)
 
+        def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
+            state, first_step = state
+            if steps < chunks.chunk:
+                first_step = chunks.first_of_shorter
+            state, made, _ = pull_part(state, stacks, once, first_step, steps)
+            return (state, moved(first_step, chunks.chunk if chunks.from_end else -chunks.chunk)), made, []
+
+        def pull_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
+            parts = [StackPart(stack, first_step, steps) for stack in others]
+            once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
+            return pull_part(state, parts, once, first_step, steps)[:2]
+
+        if in_place and chunks.chunk < chunks.length and not self.plan.offloaded:
+            made = [atom.aval for atom in self.pull.split.program.stacked]
+            return run_back_in_place(chunks, pull_in_place, state, made)
         once = [*starts.values()]
         if not self.plan.length:  # An empty stack has no steps to read.
             once = [*(saved.initial[index][None][:0] for index in repeats), *once]
         elif carries or repeats:
-            firsts, first_of_shorter = chunks.firsts
-            once, first = [*once, firsts], [*first, first_of_shorter]
-            return chunks.run(pull_chunk, state, others, once, first, back=True)[:2]
+            last_chunk = np.int32(0 if chunks.from_end else chunks.length - chunks.chunk)
+            (state, _), made, _ = chunks.run(pull_chunk, (state, last_chunk), others, once, first, back=True)
+            return state, made
         return chunks.run(self._pull_chunk, state, [*carries, *others], once, first, back=True)[:2]
 
     @property
@@ -209,6 +231,7 @@ class _BackwardChunks:
         kept, repeated, given, ct_ys = cut(stacks, sizes)
         befores, starts = cut(starts, [len(repeats)])
         given = to_device(given, [len(step.x) + index for index in self.plan.offloaded])
+        repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
         after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
         carry = dict(zip(self.plan.kept_carries, kept, strict=True))
         for (index, y), before in zip(repeats.items(), befores, strict=True):

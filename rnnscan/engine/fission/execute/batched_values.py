@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, passes_sums, sums_its_operands
-from rnnscan.engine.fission.execute.items import item_of, item_or, items_of
+from rnnscan.engine.fission.execute.items import item_of, item_or, items_of, moved, shifted
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import (
     Atom,
@@ -49,7 +49,7 @@ class StackPart:
 
     def at(self, step: Any) -> Any:
         """The value at a step of the chunk."""
-        return item_of(self.stack, self.first + step)
+        return item_of(self.stack, moved(self.first, step))
 
     def copied(self) -> Any:
         """The values of the chunk's steps."""
@@ -75,16 +75,14 @@ class NextPart(StackPart):
 
     def at(self, step: Any) -> Any:
         """The value at the step that runs after one of the chunk."""
-        index = self.first + step + (-1 if self.reverse else 1)
+        index = moved(moved(self.first, step), -1 if self.reverse else 1)
         end = -1 if self.reverse else self.stack.shape[0]
         return item_or(self.stack, index, end, self.last)
 
     def copied(self) -> Any:
         """The values after the chunk's steps."""
         own = items_of(self.stack, self.first, self.steps)
-        if self.reverse:
-            return jnp.concatenate([self.at(0)[None], own[:-1]])
-        return jnp.concatenate([own[1:], self.at(self.steps - 1)[None]])
+        return shifted(own, self.at(0 if self.reverse else self.steps - 1), to_start=not self.reverse)
 
 
 class Chunk:
@@ -99,6 +97,7 @@ class Chunk:
 
     Attributes:
         counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
+        starts: the carry leaves before each chunk that `Runner.in_place` wrote.
     """
 
     def __init__(
@@ -112,6 +111,7 @@ class Chunk:
         self.steps = steps
         self.varying = dict(varying)
         self.counts: list[tuple[Any, Any]] = []
+        self.starts: list[Any] = []
         self._invariant = invariant
         self._equations = equations
         self._maker = {output: equation for equation in equations for output in equation.outputs}

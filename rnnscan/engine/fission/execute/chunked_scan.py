@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.engine.fission.execute.items import shifted
+
 
 # (state, values of each step, values of the chunk, number of steps) -> (state, new values of each step and chunk)
 RunChunk: TypeAlias = Callable[[Any, list[Any], list[Any], int], tuple[Any, list[Any], list[Any]]]
@@ -14,7 +16,7 @@ RunChunk: TypeAlias = Callable[[Any, list[Any], list[Any], int], tuple[Any, list
 
 def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
     """The carry before each step, from the carry after each step and the initial one."""
-    return jnp.concatenate([after[1:], start[None]] if reverse else [start[None], after[:-1]])
+    return shifted(after, start, to_start=reverse)
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,19 @@ class Chunks:
     from_end: bool
 
     @property
-    def firsts(self) -> tuple[Any, int]:
-        """The first steps of the whole chunks, and of the shorter one."""
-        count, rest = divmod(self.length, self.chunk)
-        # With a constant XLA ran the steps before a chunk of one step again.
-        firsts = lax.mul(lax.iota(int, count), lax.full((count,), self.chunk, int))
-        if self.from_end or not rest:
-            return firsts, count * self.chunk if self.from_end else 0
-        return lax.add(firsts, lax.full((count,), rest, int)), 0
+    def count(self) -> int:
+        """The number of whole chunks."""
+        return self.length // self.chunk
+
+    @property
+    def rest(self) -> int:
+        """The steps of the shorter chunk."""
+        return self.length % self.chunk
+
+    @property
+    def first_of_shorter(self) -> int:
+        """The first step of the shorter chunk."""
+        return self.count * self.chunk if self.from_end else 0
 
     def run(
         self,
@@ -64,7 +71,7 @@ class Chunks:
         Returns:
             The state, leaves `(length, ...)`, and leaves `(number of whole chunks, ...)`.
         """
-        count, rest = divmod(self.length, self.chunk)
+        count, rest = self.count, self.rest
         whole = slice(0, count * self.chunk) if self.from_end else slice(rest, None)
         shorter = slice(count * self.chunk, None) if self.from_end else slice(0, rest)
 
@@ -74,7 +81,8 @@ class Chunks:
             return state, new_steps
 
         def run_whole(state: Any) -> tuple[Any, list[Any], list[Any]]:
-            cut = [leaf[whole].reshape(count, self.chunk, *leaf.shape[1:]) for leaf in steps]
+            of_whole = [leaf[whole] for leaf in steps] if rest else steps
+            cut = [lax.reshape(leaf, (count, self.chunk, *leaf.shape[1:])) for leaf in of_whole]
 
             def body(state: Any, given: Any) -> Any:
                 steps, once = given
@@ -84,7 +92,7 @@ class Chunks:
             state, (new_steps, new_once) = lax.scan(
                 body, state, (cut, list(once)), length=count, reverse=self.from_end != back
             )
-            return state, [leaf.reshape(count * self.chunk, *leaf.shape[2:]) for leaf in new_steps], new_once
+            return state, [lax.reshape(leaf, (count * self.chunk, *leaf.shape[2:])) for leaf in new_steps], new_once
 
         if not rest:
             return run_whole(state)

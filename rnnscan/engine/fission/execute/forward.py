@@ -10,16 +10,19 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
+from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.offload import to_host
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
+from rnnscan.engine.fission.execute.same_derivatives import with_derivatives_of
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Program
+from rnnscan.engine.fission.program import Program, total_bytes, values_of
 
 
 # The final carry, the stacked outputs, and carry leaves before each whole chunk.
 Results: TypeAlias = tuple[list[Any], list[Any], list[Any]]
-# (constants, carry, xs) -> results
-Run: TypeAlias = Callable[[Any, Any, Any], Results]
+# (constants, carry, xs), and whether it may run in place -> results
+Run: TypeAlias = Callable[..., Results]
 
 
 @jax.tree_util.register_dataclass
@@ -99,9 +102,10 @@ def run_and_save(
     step, parts = plan.step, plan.forward(save=True)
     offloaded = frozenset(step.y_size + index for index in plan.offloaded)
 
-    def run(constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]) -> Results:
+    def run(constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], *, in_place: bool = False) -> Results:
+        starting = plan.started_carries
         with plan.choosing():
-            return _run(plan, parts, constants, carry, xs, plan.started_carries, offloaded=offloaded)
+            return _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
 
     # An offloaded value may be a y too, which is not offloaded.
     run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
@@ -124,7 +128,8 @@ def _in_one_call(run: Run, program: Program) -> Run:
     """A run as one call, which JAX evaluates as a whole where it linearizes a rule and knows all arguments.
 
     Else it looks for unknown values in each `lax.scan`, finds none, but traces nested bodies up to five times. In other
-    traces the policies of `jax.checkpoint` should see the scans.
+    traces the policies of `jax.checkpoint` should see the scans. As JAX does not differentiate the call, it may run in
+    place.
 
     Args:
         run: runs all chunks.
@@ -133,13 +138,12 @@ def _in_one_call(run: Run, program: Program) -> Run:
     # A call returns copies: of a value that is stacked twice or given, the backward pass would keep both.
     new = [atom for atom in dict.fromkeys(program.stacked) if atom not in program.known]
 
-    def run_new(*arguments: Any) -> Results:
-        final, made, starts = run(*arguments)
+    def run_new(*arguments: Any, in_place: bool) -> Results:
+        final, made, starts = run(*arguments, in_place=in_place)
         stacks = dict(zip(program.stacked, made, strict=True))
         return final, [stacks[atom] for atom in new], starts
 
-    call = jax.custom_jvp(run_new)
-    call.defjvp(partial(jax.jvp, run_new))
+    call = with_derivatives_of(partial(run_new, in_place=False), partial(run_new, in_place=True))
 
     def run_all(constants: Any, carry: Any, xs: Any) -> Results:
         final, made, starts = call(constants, carry, xs)
@@ -160,6 +164,7 @@ def _run(
     counting: bool = False,
     known: Mapping[int, Any] | None = None,
     offloaded: Collection[int] = (),
+    in_place: bool = False,
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Run all chunks.
 
@@ -173,11 +178,16 @@ def _run(
         counting: return the work of Newton's method too, after the stacked outputs.
         known: carry leaf -> the carry before each step, for `run_along`.
         offloaded: the stacked outputs that go to host memory, chunk by chunk.
+        in_place: whether one loop may run all steps in place.
 
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
-    runner = Runner(parts, invariant_values([parts], constants), reverse=plan.reverse, unroll=plan.unroll)
+    chunks = Chunks(plan.length, plan.chunk, from_end=plan.reverse)
+    at_once = not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None
+    in_one_loop = _in_one_loop(parts, starting, chunks) if at_once and in_place else None
+    invariant = invariant_values([parts], constants)
+    runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
     stacks = [*xs, *(known or {}).values()]
     given = [*plan.step.x, *(parts.program.carry[index] for index in known or ())]
 
@@ -187,11 +197,24 @@ def _run(
         if counting:
             begins = jnp.arange(steps) == 0
             made += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
-        return new_carry, to_host(made, offloaded), [carry[i] for i in starting]
+        return new_carry, to_host(made, offloaded), chunk.starts or [carry[i] for i in starting]
 
-    if not starting and not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None:
+    if at_once and (in_one_loop is not None or not starting):
         return run_chunk(list(carry), stacks, [], plan.length)
-    chunks = Chunks(plan.length, plan.chunk, from_end=plan.reverse)
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
     run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
     return chunks.run(run, list(carry), stacks, [], [], back=False)
+
+
+def _in_one_loop(parts: Split, starting: Sequence[int], chunks: Chunks) -> InPlace | None:
+    """How the only loop runs over all steps in place; None if it had better not.
+
+    It writes the carry leaves before each chunk at each step. That may cost no more than half of what it stacks in any
+    case: not a matrix state, nor a cache.
+    """
+    (loop,), program = parts.loops, parts.program
+    if heuristics().batch != "costly" or loop.at_once or not chunks.length or not {*starting} <= {*loop.carry}:
+        return None
+    if 2 * total_bytes(program.carry[index] for index in starting) > total_bytes(values_of(program.stacked)):
+        return None
+    return InPlace(chunks, [loop.carry.index(index) for index in starting])

@@ -23,9 +23,32 @@ def item_or(stack: Any, index: Any, outside: int, other: Any) -> Any:
     return lax.select(lax.eq(index, np.asarray(outside, index.dtype)), other, item_of(stack, index))
 
 
-def moved(index: Any, steps: int) -> Any:
+def put_item(stack: Any, index: Any, item: Any) -> Any:
+    """A stack with another item at an index."""
+    return put_items(stack, index, lax.expand_dims(item, [0]))
+
+
+def put_items(stack: Any, first: Any, items: Any) -> Any:
+    """A stack with some other items, one after the other."""
+    starts = [first, *[np.zeros((), jnp.result_type(first))] * (stack.ndim - 1)]
+    return lax.dynamic_update_slice(stack, items, starts, allow_negative_indices=False)
+
+
+def shifted(stack: Any, item: Any, *, to_start: bool) -> Any:
+    """The items of a stack one place further to the start or to the end, and another item in the place left."""
+    size = stack.shape[0]
+    new = lax.expand_dims(item, [0])
+    if to_start:
+        return lax.concatenate([lax.slice_in_dim(stack, 1, size), new], 0)
+    return lax.concatenate([new, lax.slice_in_dim(stack, 0, size - 1)], 0)
+
+
+def moved(index: Any, steps: Any) -> Any:
     """An index so many steps further, which may be negative."""
-    return index + steps if isinstance(index, int) else lax.add(index, np.asarray(steps, index.dtype))
+    if isinstance(index, int) and isinstance(steps, int):
+        return index + steps
+    dtype = (steps if isinstance(index, int) else index).dtype
+    return lax.add(*(np.asarray(own, dtype) if isinstance(own, int) else own for own in (index, steps)))
 
 
 def items_of(stack: Any, first: Any, size: int, axis: int = 0) -> Any:

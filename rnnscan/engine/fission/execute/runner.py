@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from rnnscan._zeros import zeros_of_value
@@ -14,10 +15,11 @@ from rnnscan.engine.fission.analysis.unreduced_sums import LoopSums, unreduced
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
+from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.execute.stacks import has_product, operands_of_products, parts_of_stacks
-from rnnscan.engine.fission.execute.trips import LoopStep, scan_in_trips
+from rnnscan.engine.fission.execute.trips import LoopStep, counting, scan_in_trips
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 from rnnscan.engine.newton.find import Solved
@@ -34,6 +36,7 @@ class Runner:
         reverse: from the last step of a chunk to the first.
         unroll: of the loops, as in `lax.scan`.
         rows: how rows lie on devices, where there are several.
+        in_place: how the only loop runs over all steps in place, if it does.
     """
 
     split: Split
@@ -41,6 +44,7 @@ class Runner:
     reverse: bool
     unroll: int | bool
     rows: ShardedRows | None = None
+    in_place: InPlace | None = None
 
     def __call__(
         self, steps: int, known: Mapping[Value, Any], carry: Sequence[Any], sums: Sequence[Any] = ()
@@ -135,31 +139,30 @@ class Runner:
         parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
         made = [value for value in loop.from_body if value not in parts_of]
         its = self._sums_of(loop)
-        (its_carry, its_sums), from_body = self._scan(
-            loop,
-            partial(self._step, loop, parts, made, its),
-            (
-                [carry[position] for position in loop.carry],
-                [*(sums[position] for position in its.positions), *(zeros_of_value(term.aval) for term in its.terms)],
-            ),
-            (
-                jnp.arange(chunk.steps) if parts else None,
-                [chunk.stacked(value) for value in loop.to_body if value not in parts],
-            ),
-            chunk.steps,
+        step = partial(self._step, loop, parts, made, its)
+        state = (
+            [carry[position] for position in loop.carry],
+            [*(sums[position] for position in its.positions), *(zeros_of_value(term.aval) for term in its.terms)],
         )
+        stacks = [chunk.stacked(value) for value in loop.to_body if value not in parts]
+        if self.in_place is not None:
+            run = self.in_place.scan(step, state, stacks, made, unroll=self._trip(loop, chunk.steps))
+            (its_carry, its_sums), from_body, chunk.starts = run
+        else:
+            scan = self._scan_parts if parts else self._scan
+            (its_carry, its_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
         if heuristics().holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
         self._bring_sums(loop, its, its_sums, sums, chunk.steps)
-        stacks = dict(zip(made, from_body, strict=True))
+        new = dict(zip(made, from_body, strict=True))
 
         def stack(value: Value) -> Any:
-            if value not in stacks:
+            if value not in new:
                 whole, part_of = parts_of[value]
-                stacks[value] = part_of(stack(whole))
-            return stacks[value]
+                new[value] = part_of(stack(whole))
+            return new[value]
 
         chunk.add({value: stack(value) for value in loop.from_body})
         chunk.make_again(loop.repeated, after=its_carry)
@@ -175,13 +178,27 @@ class Runner:
             for position in its.unreduced:
                 sums[position] = added(sums[position], chunk.sum(self.split.program.summed[position]))
 
-    def _scan(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], given: Any, steps: int) -> Any:
-        choices = heuristics()
-        trip = choices.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
+    def _scan(
+        self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None
+    ) -> Any:
+        choices, trip, given = heuristics(), self._trip(loop, steps), (indices, stacks)
         if self.unroll == 1 and trip > 1 and choices.holds_carry and has_product(loop):
             hold = choices.holds_carry
             return scan_in_trips(step, state, given, steps=steps, reverse=self.reverse, trip=trip, hold=hold)
         return lax.scan(step, state, given, length=steps, reverse=self.reverse, unroll=trip)
+
+    def _scan_parts(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int) -> Any:
+        """Run a loop whose steps are told their indices."""
+        if heuristics().batch != "costly":  # A counter would take a kernel a step.
+            return self._scan(loop, step, state, stacks, steps, lax.iota(np.int32, steps))
+        (carry, sums), first = state, np.int32(steps - 1 if self.reverse else 0)
+        counted = counting(step, reverse=self.reverse)
+        (carry, (sums, _)), made = self._scan(loop, counted, (carry, (sums, first)), stacks, steps)
+        return (carry, sums), made
+
+    def _trip(self, loop: Loop, steps: int) -> int | bool:
+        """The steps that a loop runs a trip."""
+        return heuristics().unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
 
     def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         (position,) = loop.carry

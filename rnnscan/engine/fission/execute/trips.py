@@ -5,11 +5,23 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 
 # (carry, sums), given -> (carry, sums), made
 LoopStep: TypeAlias = Callable[[tuple[Any, Any], Any], tuple[tuple[Any, Any], Any]]
+
+
+def counting(step: LoopStep, *, reverse: bool) -> LoopStep:
+    """A step that gets its index from the state, where it follows the sums, and nothing for the first of `given`."""
+
+    def counted(state: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
+        (carry, (sums, index)), (_, stacked) = state, given
+        (carry, sums), made = step((carry, sums), (index, stacked))
+        return (carry, (sums, lax.add(index, np.int32(-1 if reverse else 1)))), made
+
+    return counted
 
 
 def scan_in_trips(
