@@ -26,7 +26,7 @@ OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
 # One version for both compilers, so that their tables belong together.
 COMPILERS_JAX := 0.10.2
 # What differs from one jax or Flax to the next shows here first.
-CORE := tests/engine/test_fission.py tests/engine/test_products.py tests/linen/test_rnn.py tests/nnx/test_rnn.py
+CORE := tests/engine/test_fission.py tests/engine/test_products.py tests/engine/newton/test_solve.py tests/linen/test_rnn.py tests/nnx/test_rnn.py
 # The run-time type checks; tests that give wrong types on purpose run without them. Checking the engine's functions
 # too, which are called most often, is for make test-all.
 comma := ,
@@ -151,10 +151,10 @@ coverage: $(VENV)/.installed-coverage
 
 test-all: test-slow test-remat test-pythons
 
-# All tests, or those that TESTS says, with run-time type checks everywhere.
+# All tests, or those that TESTS says, with run-time type checks everywhere but for random cells.
 test-slow: $(VENV)/.installed-pages lint
-	$(PYTEST) $(TYPED_ALL) -m "not bad_input" $(TESTS)
-	$(PYTEST) -m bad_input
+	$(PYTEST) $(TYPED_ALL) -m "not bad_input and not fuzz" $(TESTS)
+	$(PYTEST) -m "bad_input or fuzz" $(TESTS)
 
 # JAX's new remat, which jax 0.10.2 has behind this variable.
 test-remat: $(VENV)/.installed-pages
@@ -163,7 +163,8 @@ test-remat: $(VENV)/.installed-pages
 test-pythons:
 	$(MAKE) test-here test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
 	for pair in $(PYTHONS); do \
-	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-here test-pages-here) || exit 1; fi; \
+	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-here test-pages-here) || exit 1; \
+	    else echo "make test-pythons: not run, because $${pair%,*} is not there: $$pair"; fi; \
 	done
 
 lint: $(VENV)/.installed-dev

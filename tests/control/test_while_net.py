@@ -35,6 +35,7 @@ def test_random_bodies_and_stops_equal_the_unrolled_loop(seed):
     check_while(seed)
 
 
+@pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 10))
 def test_more_random_bodies_and_stops_equal_the_unrolled_loop(first):

@@ -242,7 +242,7 @@ def _pieces(equation: Equation) -> list[tuple[int, int]] | None:
     """The start and end of the pieces that an equation cuts out of the last axis of its operand; None for others."""
     params = equation.params
     if equation.primitive.name == "split" and params["axis"] == len(equation.inputs[0].shape) - 1:
-        ends = [*accumulate(params["sizes"])]
+        ends = [*accumulate(map(int, params["sizes"]))]
         return list(zip([0, *ends[:-1]], ends, strict=True))
     if equation.primitive.name != "slice" or (params["strides"] is not None and set(params["strides"]) != {1}):
         return None

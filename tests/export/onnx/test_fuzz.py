@@ -57,6 +57,7 @@ def random_net(random):
     return parts[0] if len(parts) == 1 else rs.chain(*parts)
 
 
+@pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(150))
 def test_random_nets(tmp_path, seed):
