@@ -134,7 +134,7 @@ class Runner:
 
     def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
         given = {value: chunk.varying.get(value) for value in loop.to_body}
-        # A whole stack is an input of the loop: XLA would read the array of steps for each element that it reads of it.
+        # A whole stack is an input of the loop, whose steps then need no index.
         parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
         made = [value for value in loop.from_body if value not in parts_of]
