@@ -186,7 +186,7 @@ class _Hoisted:
         found = {*outputs_of(products)}
         for equation in batchable:
             adds = equation.primitive.name in _ADDING and ahead.issuperset(equation.outputs)
-            if adds and not found.isdisjoint(values_of(equation.inputs)):
+            if adds and not found.isdisjoint(equation.reads):
                 found.update(equation.outputs)
         others = [equation for equation in self.equations if found.isdisjoint(equation.outputs)]
         read_later = {*inputs_of(others), *values_of(self.outputs)}
@@ -212,7 +212,7 @@ class _Hoisted:
         chain, first = [], vector
         while first in maker and _passes_on(maker[first]):
             chain.append(maker[first])
-            (first,) = values_of(chain[-1].inputs)
+            (first,) = chain[-1].reads
         if not any(map(_narrows, chain)):
             chain, first = [], vector
         wide = self.values[first].astype(jnp.promote_types(first.dtype, jnp.float32))
@@ -241,7 +241,7 @@ def _only_repeated(equations: Sequence[Equation], outputs: Sequence[Atom]) -> se
     """The values that nothing reads but operations that repeat them for several rows."""
     readers: dict[Value, list[Equation]] = {value: [] for value in [*inputs_of(equations), *outputs_of(equations)]}
     for equation in equations:
-        for value in values_of(equation.inputs):
+        for value in equation.reads:
             readers[value].append(equation)
     found = set[Value]()
     for equation in reversed(equations):

@@ -3,7 +3,7 @@
 from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Equation, Value, determined, needed, nominal_size, total_bytes, values_of
+from rnnscan.engine.fission.program import Equation, Value, determined, needed, nominal_size, total_bytes
 
 
 def runs_whole(step: FlatStep) -> bool:
@@ -35,8 +35,8 @@ def _sums_outer_products(step: FlatStep) -> bool:
     return any(
         value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1
         for equation in equations
-        if equation.primitive.name == "dot_general" and not fixed.issuperset(values_of(equation.inputs))
-        for value in values_of(equation.inputs)
+        if equation.primitive.name == "dot_general" and not fixed.issuperset(equation.reads)
+        for value in equation.reads
     )
 
 

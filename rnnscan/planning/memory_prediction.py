@@ -155,7 +155,7 @@ class _Ranges:
         for equation in self._equations:
             if _is_not_fused(equation) or equation.primitive.name in _WRITTEN:
                 yield from equation.outputs
-            for value in map(self.home, values_of(equation.inputs)):
+            for value in map(self.home, equation.reads):
                 if _is_not_fused(equation):
                     yield value
                 readers[value] += not _is_view(equation)
@@ -168,7 +168,7 @@ class _Ranges:
 
     def _roots_of(self, equation: Equation) -> frozenset[Value]:
         """The values in memory that an equation reads: its operands, or those of the work fused with it."""
-        return frozenset().union(*(self._roots_of_value(self.home(value)) for value in values_of(equation.inputs)))
+        return frozenset().union(*(self._roots_of_value(self.home(value)) for value in equation.reads))
 
     def _roots_of_value(self, value: Value) -> frozenset[Value]:
         if value in self._placed or value not in self._maker:
@@ -193,9 +193,7 @@ def _in_loop(equation: Equation) -> int:
     given = _of_loop(equation, program.known)
     carried = zip(given.carry, program.outputs, strict=False)
     in_place = [new for old, new in carried if isinstance(new, Value) and not ranges.is_read_after(old, new)]
-    read_whole = {
-        ranges.home(value) for each in program.equations if _is_not_fused(each) for value in values_of(each.inputs)
-    }
+    read_whole = {ranges.home(value) for each in program.equations if _is_not_fused(each) for value in each.reads}
     fused = [value for value in given.xs if value not in read_whole]
     return _need(program, [*given.constants, *given.carry, *in_place, *fused], varying=()).nbytes
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cut import Cut
-from rnnscan.engine.fission.program import Equation, Value, nominal_size, total_bytes, values_of
+from rnnscan.engine.fission.program import Equation, Value, nominal_size, total_bytes
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
@@ -62,7 +62,7 @@ def should_batch_product(
     equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value], shared: Set[Equation]
 ) -> bool:
     """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
-    varying = [value for value in values_of(equation.inputs) if value not in fixed]
+    varying = [value for value in equation.reads if value not in fixed]
     if len(varying) != 1:
         return False
     moved = varying[0].nbytes + equation.outputs[0].nbytes
@@ -70,7 +70,7 @@ def should_batch_product(
         return False
     if equation in shared:
         return not too_large(cut().work, moved)
-    most = total_bytes(value for value in values_of(equation.inputs) if value in fixed) - equation.outputs[0].nbytes
+    most = total_bytes(value for value in equation.reads if value in fixed) - equation.outputs[0].nbytes
     return most > 0 and cut().moved < most and not too_large(cut().work, moved)
 
 
@@ -126,7 +126,7 @@ def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Valu
     body = list(body)
     if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
         return True
-    again = [e for e in body if e.primitive.name in PRODUCTS and fixed.isdisjoint(values_of(e.inputs))]
+    again = [e for e in body if e.primitive.name in PRODUCTS and fixed.isdisjoint(e.reads)]
     return sum(map(operations_of, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
 
 
@@ -134,7 +134,7 @@ def work_of_products(equations: Iterable[Equation], fixed: Collection[Value]) ->
     """The operations of products with operands that are the same at every step, and the bytes of these."""
     operations = matrices = 0
     for equation in equations:
-        own = total_bytes(value for value in values_of(equation.inputs) if value in fixed)
+        own = total_bytes(value for value in equation.reads if value in fixed)
         if own and equation.primitive.name in PRODUCTS:
             operations, matrices = operations + operations_of(equation), matrices + own
     return operations, matrices

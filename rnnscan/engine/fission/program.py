@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, TypeAlias
 
@@ -105,6 +106,11 @@ class Equation:
     effects: Collection[Any] = ()
     scope: str = ""
 
+    @cached_property
+    def reads(self) -> tuple[Value, ...]:
+        """The inputs that are not known while tracing."""
+        return tuple(values_of(self.inputs))
+
     @property
     def operation(self) -> Hashable:
         """The operation without its operands: equal where primitive and params are equal."""
@@ -180,7 +186,7 @@ def outputs_of(equations: Iterable[Equation]) -> list[Value]:
 
 def inputs_of(equations: Iterable[Equation]) -> list[Value]:
     """The values that equations read, with repeats."""
-    return [value for equation in equations for value in values_of(equation.inputs)]
+    return [value for equation in equations for value in equation.reads]
 
 
 def total_bytes(values: Iterable[Value]) -> int:
@@ -193,9 +199,9 @@ def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equati
     open_values = set(values_of(wanted))
     kept = []
     for equation in reversed(equations):
-        if any(output in open_values for output in equation.outputs):
+        if not open_values.isdisjoint(equation.outputs):
             kept.append(equation)
-            open_values.update(values_of(equation.inputs))
+            open_values.update(equation.reads)
     return kept[::-1]
 
 
@@ -203,7 +209,7 @@ def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Val
     """The inputs, and every value that depends on one of them."""
     found = set(inputs)
     for equation in equations:
-        if not found.isdisjoint(values_of(equation.inputs)):
+        if not found.isdisjoint(equation.reads):
             found.update(equation.outputs)
     return found
 
@@ -212,7 +218,7 @@ def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Va
     """The inputs, and every value that depends only on them."""
     found = set(inputs)
     for equation in equations:
-        if found.issuperset(values_of(equation.inputs)):
+        if found.issuperset(equation.reads):
             found.update(equation.outputs)
     return found
 

@@ -7,7 +7,7 @@ Only the order of the figures matters. They are of one core of a CPU, and were s
 from collections.abc import Set
 
 from rnnscan.engine.fission.costs import PRODUCTS, operations_of
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, values_of
+from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size
 
 
 _NANOSECONDS_PER_EQUATION = 50.0
@@ -33,7 +33,7 @@ def nanoseconds(equation: Equation, fixed: Set[Value]) -> float:
         fixed: values that are the same at every step.
     """
     name, made = equation.primitive.name, sum(nominal_size(value.shape) for value in equation.outputs)
-    if name in PRODUCTS and fixed.isdisjoint(values_of(equation.inputs)):
+    if name in PRODUCTS and fixed.isdisjoint(equation.reads):
         return _PER_PRODUCT + _PER_OPERATION * operations_of(equation)
     if name in PRODUCTS:
         return _PER_OPERATION_AT_ONCE * operations_of(equation)

@@ -25,7 +25,6 @@ from rnnscan.engine.fission.program import (
     depending,
     determined,
     read,
-    values_of,
 )
 
 
@@ -98,12 +97,10 @@ def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value
     found: set[Value] = {value for value in params if len(value.shape) == 1}
     for equation in equations:
         passing = _passing(equation)
-        from_params = [made.get(atom, set()) for atom in values_of(equation.inputs)]
+        from_params = [made.get(atom, set()) for atom in equation.reads]
         if equation.primitive.name == "dot_general" and passing:
             found |= made.get(equation.inputs[1], set())  # type: ignore[arg-type]
-        elif all(atom in made for atom in values_of(equation.inputs)) and (
-            passing or _pieces(equation) or _joins(equation, made)
-        ):
+        elif all(atom in made for atom in equation.reads) and (passing or _pieces(equation) or _joins(equation, made)):
             made.update((output, set().union(*from_params)) for output in equation.outputs)
     return found
 

@@ -37,6 +37,6 @@ def remove_dead_ends(graph: Graph) -> Graph:
         if equation.effects or not read.isdisjoint(equation.outputs):
             equation = without_unused_results(equation, read)
             live.append(equation)
-            read.update(values_of(equation.inputs))
+            read.update(equation.reads)
     graph = graph.rewritten(replace(program, equations=tuple(reversed(live))))
     return with_bodies(graph, remove_dead_ends)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rnnscan._messages import describe, listing
-from rnnscan.engine.fission.program import Equation, Value, values_of
+from rnnscan.engine.fission.program import Equation, Value
 from rnnscan.graph.bodies import LOOPS_AND_CALLS, with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.match import Match, sites
@@ -158,7 +158,7 @@ def _around(graph: Graph, inside: set[int]) -> tuple[list[Equation], list[Equati
     returning: dict[Value, int] = {}
     has_late_effects = False
     for node_id, equation in enumerate(graph.program.equations):
-        operands = values_of(equation.inputs)
+        operands = equation.reads
         if node_id in inside:
             back = [returning[value] for value in operands if value in returning]
             if back:

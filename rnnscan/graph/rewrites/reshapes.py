@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
+from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import type_of
@@ -65,12 +65,9 @@ class _Rewrite:
         self._roots: dict[Value, Value] = {}
         self._moved: set[Value] = set()
         self._types: dict[Hashable, Any] = {}
-        readers = Counter(value for equation in graph.program.equations for value in values_of(equation.inputs))
+        readers = Counter(value for equation in graph.program.equations for value in equation.reads)
         reshaped = Counter(
-            value
-            for equation in graph.program.equations
-            if _is_shape_only(equation)
-            for value in values_of(equation.inputs)
+            value for equation in graph.program.equations if _is_shape_only(equation) for value in equation.reads
         )
         returned = set(graph.program.outputs)
         self._only_reshaped = {

@@ -66,5 +66,5 @@ def drop_left_over(graph: Graph, before: Graph, operations: Collection[str]) -> 
         if equation.primitive.name in operations and unread and not was_read.isdisjoint(equation.outputs):
             continue
         kept.append(equation)
-        read.update(values_of(equation.inputs))
+        read.update(equation.reads)
     return graph.rewritten(replace(graph.program, equations=tuple(reversed(kept))))

@@ -3,9 +3,7 @@
 Source: Warshall 1962, "A Theorem on Boolean Matrices", for the transitive closure.
 """
 
-from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import or_
+from collections.abc import Sequence
 
 from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
 
@@ -27,15 +25,19 @@ class Components:
         # step, bit j of feeds[v] where new_carry[j] depends on v.
         self._depends = {leaf: 1 << position for position, leaf in enumerate(carry)}
         for equation in equations:
-            bits = _union(self._depends.get(value, 0) for value in values_of(equation.inputs))
+            bits = 0
+            for value in equation.reads:
+                bits |= self._depends.get(value, 0)
             self._depends.update(dict.fromkeys(equation.outputs, bits))
         self._feeds: dict[Value, int] = {}
         for position, atom in enumerate(new_carry):
             for value in values_of([atom]):
                 self._feeds[value] = self._feeds.get(value, 0) | 1 << position
         for equation in reversed(equations):
-            bits = _union(self._feeds.get(output, 0) for output in equation.outputs)
-            for value in values_of(equation.inputs):
+            bits = 0
+            for output in equation.outputs:
+                bits |= self._feeds.get(output, 0)
+            for value in equation.reads:
                 self._feeds[value] = self._feeds.get(value, 0) | bits
         self.members = self._strongly_connected([self._feeds.get(leaf, 0) for leaf in carry])
 
@@ -45,7 +47,7 @@ class Components:
 
     def has(self, members: Sequence[int], equation: Equation) -> bool:
         """Whether an equation lies between two leaves of a group, so that it depends on the step before."""
-        group = _union(1 << position for position in members)
+        group = sum(1 << position for position in members)
         return any(
             self._depends.get(output, 0) & group and self._feeds.get(output, 0) & group for output in equation.outputs
         )
@@ -76,7 +78,3 @@ class Components:
             )
             groups[mutual[0]] = mutual
         return list(groups.values())
-
-
-def _union(sets: Iterable[int]) -> int:
-    return reduce(or_, sets, 0)

@@ -74,7 +74,7 @@ class Cuts:
                 copied.append(value)
             else:
                 work[equation] = None
-                to_see.extend(values_of(equation.inputs))
+                to_see.extend(equation.reads)
         return Cut(tuple(stacked), tuple(copied), tuple(at_hand), tuple(work))
 
     def take(self, cut: Cut, made: Iterable[Value] = ()) -> None:

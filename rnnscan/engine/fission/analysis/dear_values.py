@@ -131,10 +131,10 @@ class Derivative:
         times, views = dict[Value, float](), set(self._wanted)
         for equation in reversed(self._again):
             if equation.primitive.name in _VIEWS and not views.isdisjoint(equation.outputs):
-                views.update(values_of(equation.inputs))
+                views.update(equation.reads)
         for equation in self._again:
             name, value = equation.primitive.name, equation.outputs[0]
-            time = self._times[equation] + sum(times.get(operand, 0.0) for operand in values_of(equation.inputs))
+            time = self._times[equation] + sum(times.get(operand, 0.0) for operand in equation.reads)
             times.update(dict.fromkeys(equation.outputs, time))
             is_read = value in views or name in PRODUCTS or name.startswith("reduce_")
             is_number = jnp.issubdtype(value.dtype, jnp.inexact)

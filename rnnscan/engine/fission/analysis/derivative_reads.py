@@ -23,7 +23,7 @@ def read_by_derivatives(program: Program) -> Iterator[Atom]:
     active = {value for value in program.inputs if jnp.issubdtype(value.dtype, jnp.inexact)}
     for equation in program.equations:
         made = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
-        if made and not active.isdisjoint(values_of(equation.inputs)):
+        if made and not active.isdisjoint(equation.reads):
             active.update(made)
             yield from _read_by_derivative(equation, active)
 

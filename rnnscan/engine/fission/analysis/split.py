@@ -268,7 +268,7 @@ class _Schedule:
             elif equation is not None:
                 loop.body.add(equation)
                 inside.update(equation.outputs)
-                to_see.extend(values_of(equation.inputs))
+                to_see.extend(equation.reads)
                 if is_batched:
                     loop.repeated.update(dict.fromkeys(equation.outputs))
         self.ask(loop.to_body)
@@ -282,7 +282,7 @@ class _Schedule:
         equation = self.maker.get(value)
         if equation is None or not heuristics().should_repeat(equation, carry):
             return False
-        varying = [own for own in values_of(equation.inputs) if own in self.known or own not in self.available]
+        varying = [own for own in equation.reads if own in self.known or own not in self.available]
         return all(not too_large_to_stack([own], carry) or self._should_repeat(own, carry) for own in varying)
 
     def add_alone(self, level: int, group: _Group, program: Program) -> None:
@@ -300,7 +300,7 @@ class _Schedule:
                 self.made_by[value].from_body[value] = None
             elif value not in self.available and self.maker[value] not in self.at_once:
                 self.at_once.add(self.maker[value])
-                to_see.extend(values_of(self.maker[value].inputs))
+                to_see.extend(self.maker[value].reads)
 
     def loops(self, order: Sequence[Equation], program: Program, solve: Newton | None) -> tuple[Loop, ...]:
         """The loops, with their equations in the given order."""

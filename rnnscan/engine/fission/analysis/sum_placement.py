@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
 from rnnscan.engine.fission.costs import too_large_to_stack
 from rnnscan.engine.fission.heuristics import heuristics
-from rnnscan.engine.fission.program import Equation, Program, Value, depending, total_bytes, values_of
+from rnnscan.engine.fission.program import Equation, Program, Value, depending, total_bytes
 
 
 def place_sums(program: Program) -> tuple[list[int], list[Value]]:
@@ -50,7 +50,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value]]:
 
 def _operands(ends: Sequence[Equation | Value]) -> list[Value]:
     """The operands of the products, and the values that are summed directly."""
-    return [value for end in ends for value in (values_of(end.inputs) if isinstance(end, Equation) else [end])]
+    return [value for end in ends for value in (end.reads if isinstance(end, Equation) else [end])]
 
 
 def _is_product(ends: Sequence[Equation | Value]) -> bool:

@@ -22,7 +22,6 @@ from rnnscan.engine.fission.program import (
     needed,
     nominal_size,
     outputs_of,
-    values_of,
 )
 
 
@@ -136,12 +135,7 @@ class Chunk:
             values: the values.
             after: a result that comes before. Without it, XLA would merge both.
         """
-        known = {
-            value
-            for equation in self._equations
-            if equation.outputs[0] in values
-            for value in values_of(equation.inputs)
-        }
+        known = {value for equation in self._equations if equation.outputs[0] in values for value in equation.reads}
         held = [value for value in self.varying if value in known and value not in values]
         if held:
             stacks = lax.optimization_barrier(([self.read(value) for value in held], after))[0]

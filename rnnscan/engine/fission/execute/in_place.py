@@ -57,17 +57,16 @@ class InPlace:
         """
         steps = self.chunks.length
 
-        def run_step(whole: Any, _: None) -> tuple[Any, None]:
+        def run_step(whole: Any) -> Any:
             ran, state, stacks, starts = whole
             at = lax.sub(np.int32(steps - 1), ran) if self.chunks.from_end else ran
             state, new = step(state, (None, [item_of(stack, at) for stack in given]))
             stacks = [put_item(stack, at, leaf) for stack, leaf in zip(stacks, new, strict=True)]
-            return (lax.add(ran, np.int32(1)), state, stacks, self._written(starts, ran, state[0])), None
+            return lax.add(ran, np.int32(1)), state, stacks, self._written(starts, ran, state[0])
 
         stacks = [zeros_of_type(value.aval, steps, new_axis=True) for value in made]
         starts = [lax.broadcast(state[0][position], (self.chunks.count + 1,)) for position in self.starting]
-        whole = np.int32(0), state, stacks, starts
-        (_, state, stacks, starts), _ = lax.scan(run_step, whole, None, length=steps, unroll=unroll)
+        _, state, stacks, starts = _repeat(run_step, (np.int32(0), state, stacks, starts), steps, unroll=unroll)
         first = 1 if self.chunks.from_end else 0
         return state, stacks, [lax.slice_in_dim(stack, first, first + self.chunks.count) for stack in starts]
 
@@ -96,21 +95,31 @@ def run_back_in_place(chunks: Chunks, run: RunPart, state: Any, made: Sequence[A
         The state, and what the steps made, stacked.
     """
 
-    def run_chunk(whole: Any, _: None) -> tuple[Any, None]:
+    def run_chunk(whole: Any) -> Any:
         ran, state, stacks = whole
         number = ran if chunks.from_end else lax.sub(np.int32(chunks.count - 1), ran)
         first = lax.mul(number, np.int32(chunks.chunk))
         if not chunks.from_end and chunks.rest:
             first = lax.add(first, np.int32(chunks.rest))
         state, stacks = run_part(state, stacks, first, number, chunks.chunk)
-        return (lax.add(ran, np.int32(1)), state, stacks), None
+        return lax.add(ran, np.int32(1)), state, stacks
 
     def run_part(state: Any, stacks: list[Any], first: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
         state, new = run(state, first, number, steps)
         return state, [put_items(stack, first, items) for stack, items in zip(stacks, new, strict=True)]
 
     stacks = [zeros_of_type(aval, chunks.length, new_axis=True) for aval in made]
-    (_, state, stacks), _ = lax.scan(run_chunk, (np.int32(0), state, stacks), None, length=chunks.count)
+    _, state, stacks = _repeat(run_chunk, (np.int32(0), state, stacks), chunks.count)
     if chunks.rest:
         state, stacks = run_part(state, stacks, np.int32(chunks.first_of_shorter), None, chunks.rest)
     return state, stacks
+
+
+def _repeat(run: Callable[[Any], Any], state: Any, times: int, *, unroll: int | bool = 1) -> Any:
+    """Run a function of a state so many times. The state's first value counts them.
+
+    `lax.scan` traces its loop a second time to lower it.
+    """
+    if unroll == 1:
+        return lax.while_loop(lambda state: lax.lt(state[0], np.int32(times)), run, state)
+    return lax.scan(lambda state, _: (run(state), None), state, None, length=times, unroll=unroll)[0]

@@ -16,7 +16,6 @@ from rnnscan.engine.fission.program import (
     needed,
     nominal_size,
     partition,
-    values_of,
 )
 
 
@@ -65,7 +64,7 @@ def _broadcast(equations: Sequence[Equation]) -> set[Value]:
         if equation.primitive.name in _COLLECTING:
             continue
         size = max((nominal_size(output.shape) for output in equation.outputs), default=0)
-        for value in values_of(equation.inputs):
+        for value in equation.reads:
             own = nominal_size(value.shape)
             if own < size or (own == size and not found.isdisjoint(equation.outputs)):
                 found.add(value)

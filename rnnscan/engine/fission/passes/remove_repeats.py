@@ -15,7 +15,8 @@ def remove_repeats(program: Program) -> Program:
     same: dict[Atom, Atom] = {}
     equations = []
     for equation in program.equations:
-        equation = replace(equation, inputs=tuple(same.get(atom, atom) for atom in equation.inputs))
+        if not same.keys().isdisjoint(equation.inputs):
+            equation = replace(equation, inputs=tuple(same.get(atom, atom) for atom in equation.inputs))
         earlier = first.setdefault((equation.operation, equation.inputs), equation)
         if earlier is equation:
             equations.append(equation)

@@ -30,7 +30,7 @@ class Sums:
         self.program = program
         self.equations = needed(program.equations, program.outputs)
         self.maker = program.maker
-        self._uses = Counter(value for equation in self.equations for value in values_of(equation.inputs))
+        self._uses = Counter(value for equation in self.equations for value in equation.reads)
         self._uses.update(values_of(program.outputs))
 
     def rewritten(self, rewrite: Rewrite) -> Program:
