@@ -32,6 +32,7 @@ _VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "opti
 _NOT_FUSED = frozenset(
     {"dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "scatter", "scatter-add", "pallas_call"}
 )
+_LOOPS = frozenset({"scan", "while"})
 # Fused with their operands, but not with their readers.
 _WRITTEN = frozenset({"concatenate", "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "cumsum"})
 
@@ -100,7 +101,7 @@ class _Ranges:
         self._maker = {output: equation for equation in program.equations for output in equation.outputs}
         returned = {self.home(value) for value in values_of(program.outputs)}
         self._placed = {*program.known, *returned, *self._with_places()}
-        loops = [equation for equation in program.equations if equation.primitive.name == "scan"]
+        loops = [equation for equation in program.equations if equation.primitive.name in _LOOPS]
         self._stacks = {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :]}
         self._roots: dict[Value, frozenset[Value]] = {}
         self.running = [index for index, equation in enumerate(self._equations) if self._runs(equation)]
@@ -132,7 +133,7 @@ class _Ranges:
         XLA on a CPU does not overwrite the stacked results of a loop.
         """
         equation = self._equations[index]
-        if equation.primitive.name == "scan":
+        if equation.primitive.name in _LOOPS:
             operands = {self.home(value) for value in values_of(_of_loop(equation, equation.inputs).carry)}
         else:
             operands = {*()} if _is_not_fused(equation) else {*self._roots_of(equation)}
@@ -180,7 +181,7 @@ class _Ranges:
 
 def _inside(equation: Equation) -> int:
     """The memory inside an equation with inner programs: that of one run of the largest."""
-    if equation.primitive.name == "scan":
+    if equation.primitive.name in _LOOPS:
         return _in_loop(equation)
     programs = [_program(body) for body in _bodies(equation)]
     return max((_need(program, program.known, varying=()).nbytes for program in programs), default=0)
@@ -188,7 +189,7 @@ def _inside(equation: Equation) -> int:
 
 def _in_loop(equation: Equation) -> int:
     """The memory of one trip of a loop: input slices that are not fused, and carries that are not in place."""
-    program = _program(equation.params["jaxpr"])
+    program = _program(_body(equation))
     ranges = _Ranges(program)
     given = _of_loop(equation, program.known)
     carried = zip(given.carry, program.outputs, strict=False)
@@ -206,19 +207,24 @@ class _OfLoop:
 
 
 def _of_loop(equation: Equation, inputs: Sequence[Any]) -> _OfLoop:
-    """The inputs of a scan, or of its body, by role.
+    """The inputs of a loop, or of its body, by role. The constants of a while loop's condition are left out.
 
     The primitive's parameters differ between versions of JAX, so shapes tell: stacked inputs have one more axis outside
     of the body.
     """
-    body = equation.params["jaxpr"]
-    last = sum(atom.shape == tuple(aval.shape) for atom, aval in zip(equation.inputs, body.in_avals, strict=True))
+    avals = _body(equation).in_avals
+    outside, inputs = equation.inputs[-len(avals) :], inputs[-len(avals) :]
+    last = sum(atom.shape == tuple(aval.shape) for atom, aval in zip(outside, avals, strict=True))
     first = last - _carry_size(equation)
     return _OfLoop(inputs[:first], inputs[first:last], inputs[last:])
 
 
+def _body(loop: Equation) -> core.ClosedJaxpr:
+    return loop.params["jaxpr" if loop.primitive.name == "scan" else "body_jaxpr"]
+
+
 def _carry_size(equation: Equation) -> int:
-    avals = equation.params["jaxpr"].out_avals
+    avals = _body(equation).out_avals
     return sum(output.shape == tuple(aval.shape) for output, aval in zip(equation.outputs, avals, strict=True))
 
 
@@ -261,7 +267,7 @@ def _inlinable(equation: Equation) -> Callable[..., Sequence[Any]] | None:
         return core.jaxpr_as_fun(equation.params["call_jaxpr"])
     if equation.primitive.name != "scan" or equation.params["length"] != 1:
         return None
-    body, carry_size = core.jaxpr_as_fun(equation.params["jaxpr"]), _carry_size(equation)
+    body, carry_size = core.jaxpr_as_fun(_body(equation)), _carry_size(equation)
 
     def trip(*leaves: Any) -> list[Any]:
         given = _of_loop(equation, leaves)

@@ -12,6 +12,7 @@ from jax import lax
 from jax.extend import core
 
 import rnnscan as rs
+from jaxprs import is_loop
 from rnnscan import cells
 from rnnscan.engine.fission import heuristics
 from rnnscan.insight import kept_bytes
@@ -283,7 +284,7 @@ def test_no_stack_of_weight_sized_arrays_exists():
 def products_in_loops(jaxpr, inside=False):
     """The dot_general equations within scans of more than one step that stand in no other."""
     for equation in jaxpr.eqns:
-        loops = equation.primitive.name == "scan"
+        loops = is_loop(equation)
         if inside and equation.primitive.name == "dot_general":
             yield equation
         for value in equation.params.values():
@@ -356,7 +357,7 @@ def loops_with_products(jaxpr):
     for equation in jaxpr.eqns:
         inner = [value.jaxpr for value in equation.params.values() if isinstance(value, core.ClosedJaxpr)]
         for body in inner:
-            if equation.primitive.name == "scan" and not any(e.primitive.name == "scan" for e in body.eqns):
+            if is_loop(equation) and not any(map(is_loop, body.eqns)):
                 yield sum(e.primitive.name == "dot_general" for e in body.eqns)
             else:
                 yield from loops_with_products(body)

@@ -8,7 +8,7 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from exports import with_any_batch
-from jaxprs import equations_of
+from jaxprs import equations_of, is_loop
 from rnnscan.planning.bytes import temporary_bytes
 from tiers import variants
 from two_devices import MODES, on_two_devices
@@ -51,8 +51,8 @@ def assert_equal(found, wanted):
 def loops(function, *given):
     """The types of what the outer loops of a program carry."""
     program = jax.make_jaxpr(function)(*given)
-    scans = [equation for equation in equations_of(program.jaxpr) if equation.primitive.name == "scan"]
-    return [[value.aval.shape for value in scan.outvars[: scan.params["num_carry"]]] for scan in scans]
+    found = filter(is_loop, equations_of(program.jaxpr))
+    return [[value.aval.shape for value in loop.outvars[: loop.params.get("num_carry")]] for loop in found]
 
 
 def test_the_stacks_are_in_the_state_of_the_loops():

@@ -8,6 +8,7 @@ from jax.sharding import AxisType
 
 import rnnscan as rs
 from drawn import normal
+from jaxprs import is_loop
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis import sum_placement
 from rnnscan.engine.fission.costs import PRODUCTS
@@ -233,7 +234,7 @@ def _loops_around_sums(jaxpr, loops=0):
     for equation in jaxpr.eqns:
         if equation.primitive.name == "psum_invariant" and equation.outvars[0].aval.ndim:
             found.add(loops)
-        inner = loops + (equation.primitive.name == "scan")
+        inner = loops + is_loop(equation)
         bodies = [getattr(value, "jaxpr", value) for value in equation.params.values()]
         found = found.union(*(_loops_around_sums(body, inner) for body in bodies if hasattr(body, "eqns")))
     return found

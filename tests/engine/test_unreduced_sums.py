@@ -8,7 +8,7 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from exports import with_any_batch
-from jaxprs import equations_of
+from jaxprs import body_of, equations_of, is_loop
 from tiers import variants
 from two_devices import MODES, on_two_devices
 
@@ -50,10 +50,10 @@ def assert_equal(found, wanted, tolerance=1e-11):
 def sums_of_rates(**options):
     """The types of what loops add up for the rates and the scales, and those of reductions within loops."""
     program = jax.make_jaxpr(training(lambda *given: scanned(*given, **options)))(*arguments())
-    loops = [equation for equation in equations_of(program.jaxpr) if equation.primitive.name == "scan"]
-    bodies = [equation for loop in loops for equation in equations_of(loop.params["jaxpr"].jaxpr)]
-    inner = [loop for loop in loops if not any(e.primitive.name == "scan" for e in loop.params["jaxpr"].jaxpr.eqns)]
-    carried = [value.aval.shape for loop in inner for value in loop.outvars[: loop.params["num_carry"]]]
+    loops = [*filter(is_loop, equations_of(program.jaxpr))]
+    bodies = [equation for loop in loops for equation in equations_of(body_of(loop))]
+    inner = [loop for loop in loops if not any(map(is_loop, body_of(loop).eqns))]
+    carried = [value.aval.shape for loop in inner for value in loop.outvars[: loop.params.get("num_carry")]]
     reduced = [e for e in bodies if e.primitive.name == "reduce_sum" and e.outvars[0].aval.shape[-1:] == (HEADS,)]
     return carried, reduced
 

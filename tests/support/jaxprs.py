@@ -13,3 +13,13 @@ def equations_of(jaxpr: core.Jaxpr) -> Iterator[Any]:
         for value in equation.params.values():
             if isinstance(value, core.Jaxpr | core.ClosedJaxpr):
                 yield from equations_of(getattr(value, "jaxpr", value))
+
+
+def is_loop(equation: Any) -> bool:
+    """Whether an equation is a loop: loops in place are `lax.while_loop`, others `lax.scan`."""
+    return equation.primitive.name in ("scan", "while")
+
+
+def body_of(loop: Any) -> core.Jaxpr:
+    """The program of one trip of a loop."""
+    return loop.params["jaxpr" if "jaxpr" in loop.params else "body_jaxpr"].jaxpr

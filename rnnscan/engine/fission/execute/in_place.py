@@ -116,10 +116,12 @@ def run_back_in_place(chunks: Chunks, run: RunPart, state: Any, made: Sequence[A
 
 
 def _repeat(run: Callable[[Any], Any], state: Any, times: int, *, unroll: int | bool = 1) -> Any:
-    """Run a function of a state so many times. The state's first value counts them.
+    """Run a function of a state so many times. The first value of the state counts them.
 
     `lax.scan` traces its loop a second time to lower it.
     """
+    if times == 1:
+        return run(state)
     if unroll == 1:
         return lax.while_loop(lambda state: lax.lt(state[0], np.int32(times)), run, state)
     return lax.scan(lambda state, _: (run(state), None), state, None, length=times, unroll=unroll)[0]
