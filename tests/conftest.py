@@ -11,6 +11,7 @@ import jax
 
 del os.environ["TF_CPP_MIN_LOG_LEVEL"]
 
+import functools
 import gc
 import sys
 from collections.abc import Generator, Iterator
@@ -25,6 +26,7 @@ from summary import (  # noqa: F401  Hooks of pytest.
     pytest_terminal_summary,
     pytest_testnodedown,
 )
+from tiers import variants
 from xla_flags import flags
 
 
@@ -66,3 +68,12 @@ def x64() -> Iterator[None]:
     """Run the test in float64."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(params=variants(["lax", "auto"], ["auto"]))
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with either engine, in `make test` with the lax engine in few."""
+    import rnnscan  # Not before run-time type checks are set up, which is after this file is read.
+
+    monkeypatch.setattr(rnnscan, "scan", functools.partial(rnnscan.scan, engine=request.param))
+    return str(request.param)
