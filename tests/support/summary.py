@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ _began = time.time()
 def pytest_deselected(items: list[pytest.Item]) -> None:
     """Count the slow tests that would have run if they were not slow."""
     global _slow
+    config = items[0].config
+    known = re.findall(r"^\w+", "\n".join(config.getini("markers")), re.MULTILINE)
     for item in items:
-        marks = {mark: bool(item.get_closest_marker(mark)) for mark in ("bad_input", "typed")}
-        asked_for = eval(item.config.getoption("markexpr") or "True", {}, {**marks, "slow": False})
+        marks = {mark: bool(item.get_closest_marker(mark)) for mark in known}
+        asked_for = eval(config.getoption("markexpr") or "True", {}, {**marks, "slow": False})
         _slow += bool(asked_for and item.get_closest_marker("slow"))
 
 
