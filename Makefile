@@ -157,9 +157,9 @@ test-slow: $(VENV)/.installed-pages lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input and not fuzz" $(TESTS)
 	$(PYTEST) -m "bad_input or fuzz" $(TESTS)
 
-# JAX's new remat, which jax 0.10.2 has behind this variable.
+# JAX's new remat, which jax 0.10.2 has behind this variable. Docstrings take what it refuses.
 test-remat: $(VENV)/.installed-pages
-	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow"
+	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow" tests
 
 test-pythons:
 	$(MAKE) test-here test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"

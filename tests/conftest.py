@@ -13,13 +13,16 @@ del os.environ["TF_CPP_MIN_LOG_LEVEL"]
 
 import functools
 import gc
+import re
 import sys
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import remat3
 from summary import (  # noqa: F401  Hooks of pytest.
     pytest_deselected,
     pytest_sessionfinish,
@@ -52,15 +55,28 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Skip what rnnscan itself refuses under JAX_REMAT3=1 with a jax that is too old for it."""
+def _without_early_remat3() -> Generator[None, Any, Any]:
+    """Skip what cannot be under JAX_REMAT3=1 with jax 0.10.2: what rnnscan refuses, and names under `jax.vmap`."""
     try:
         return (yield)
-    except NotImplementedError as error:
-        if os.environ.get("JAX_REMAT3") == "1" and "need jax 0.11 or newer" in str(error):
-            pytest.skip(str(error))
-        raise
+    except (Exception, pytest.fail.Exception) as error:
+        text = "".join(traceback.format_exception(error))
+        refused = re.search(r"need jax 0\.11 or newer|CheckpointName'> must implement `batch`", text)
+        if not remat3.IS_ON or jax.__version_info__ >= (0, 11) or refused is None:
+            raise
+        pytest.skip(f"under JAX_REMAT3=1: {refused.group()}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    """The fixtures of a test."""
+    return (yield from _without_early_remat3())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """The test."""
+    return (yield from _without_early_remat3())
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from rnnscan.engine.fission.opened import opened
 from rnnscan.engine.fission.program import TRANSCENDENTAL
 from rnnscan.engine.newton.find import Solved
 
@@ -100,9 +101,10 @@ def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str],
 
     def note(jaxpr: Any) -> None:
         for equation in jaxpr.eqns:
-            if equation.primitive.name == "name" and equation.params["name"] in sizes:
+            primitive, params = opened(equation)
+            if primitive.name == "name" and params["name"] in sizes:
                 aval = equation.outvars[0].aval
-                sizes[equation.params["name"]] += prod(aval.shape) * aval.dtype.itemsize
+                sizes[params["name"]] += prod(aval.shape) * aval.dtype.itemsize
             for inner in _inner_jaxprs(equation):
                 note(inner)
 

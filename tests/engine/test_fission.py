@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 from jax.extend import core
 
+import remat3
 import rnnscan as rs
 from jaxprs import is_loop
 from rnnscan import cells
@@ -256,6 +257,7 @@ def test_an_output_that_is_given_or_repeated_is_kept_once():
     assert kept_bytes(squares, kernel, xs) <= 4 * (64 * 4 * (8 + 8) + 8 * 8 + 4 * 8)
 
 
+@pytest.mark.skipif(remat3.IS_ON, reason="JAX's new remat has no policies that are functions")
 def test_a_policy_of_jax_around_a_scan_sees_the_products_of_its_loops():
     cell, params, xs = lstm()
 

@@ -33,8 +33,10 @@ SLOW = {
 }
 
 
-def found(mode, quick):
-    return report_of("others_on_devices.py", QUICK if quick else {mode: SLOW[mode]})[mode]
+def found(mode, case, quick):
+    result = report_of("others_on_devices.py", QUICK if quick else {mode: SLOW[mode]})[mode][case]
+    assert isinstance(result, dict), result
+    return result
 
 
 def variants(asked):
@@ -48,9 +50,7 @@ counted = [one for one in each if not getattr(one, "values", one)[0].startswith(
 
 @pytest.mark.parametrize(("mode", "case", "quick"), each)
 def test_results_and_gradients_are_those_of_one_device(mode, case, quick):
-    result = found(mode, quick)[case]
-    assert isinstance(result, dict), result
-    assert result["difference"] < 2e-5
+    assert found(mode, case, quick)["difference"] < 2e-5
 
 
 # In each loop with a product that reads a state: gathers forward, and reductions backward. The body of a while_net runs
@@ -63,7 +63,7 @@ REDUCTIONS = {"while_net": 2, "linen": 2, "nnx": 2, "decode": 0}
 @pytest.mark.parametrize(("mode", "case", "quick"), counted)
 def test_a_loop_sends_nothing_for_rows_and_a_gather_and_a_reduction_for_units(mode, case, quick):
     """Scalars aside: devices decide together whether a loop goes on."""
-    result, (net, memory) = found(mode, quick)[case], case.split(", ")
+    result, (net, memory) = found(mode, case, quick), case.split(", ")
     large = {
         kind: made
         for kind, every in result["collectives"].items()

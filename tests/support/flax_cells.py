@@ -1,6 +1,5 @@
 """The cells of flax.linen, and how a model with Flax's RNN and one with rnnscan's are compared."""
 
-import os
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import remat3
 from drawn import normal
 from zoo.case import Case, assert_trees_close
 
@@ -19,7 +19,7 @@ KEYS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
 
 # With jax 0.10.2. Flax's own loop fails likewise: "broadcasted variable has a data dependency on the scan body".
 remat_in_a_loop = pytest.mark.skipif(
-    os.environ.get("JAX_REMAT3") == "1", reason="Flax cannot make the variables of a rematerialised cell in a loop"
+    remat3.IS_ON, reason="Flax cannot make the variables of a rematerialised cell in a loop"
 )
 
 # Every cell of flax.linen, and each of its options that changes what it computes: the cell's type, its options, and the

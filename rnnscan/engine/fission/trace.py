@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from rnnscan.engine.fission.opened import checkpointed, opened
 from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
 from rnnscan.naming import MARK
 
@@ -71,17 +72,20 @@ class Inliner:
         return [read(var) for var in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[Atom]) -> Sequence[Atom]:
-        name = str(eqn.params.get("name", ""))
+        primitive, params = opened(eqn)
+        name = str(params.get("name", ""))
         if name.startswith(MARK) and inputs:
             # A gradient within the step marks the value, and after it the cotangent; or nothing, if that is known.
             self.marked.setdefault(int(name.removeprefix(MARK)), inputs[0])
-        if eqn.primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
+        if primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
         scope = "/".join(filter(None, (self._scope, str(eqn.source_info.name_stack))))
-        body = None if eqn.primitive.name in self._whole else eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
+        inner = checkpointed(eqn)
+        kind = primitive.name if inner is None else "checkpoint"
+        body = None if kind in self._whole else params.get(_INLINED.get(kind, ""), inner)
         if body is None:
             outputs = tuple(Value(var.aval) for var in eqn.outvars)
-            self.equations.append(Equation(eqn.primitive, eqn.params, tuple(inputs), outputs, eqn.effects, scope))
+            self.equations.append(Equation(primitive, params, tuple(inputs), outputs, eqn.effects, scope))
             return outputs
         around, self._scope = self._scope, scope  # A call's body has paths that begin at the call.
         consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import remat3
 import rnnscan as rs
 
 
@@ -52,7 +53,8 @@ def ruled_backward(x, w):
 
 ruled_backward.defvjp(lambda x, w: (work(x, w), (x, w)), lambda kept, given: (given * jnp.sin(kept[0]), kept[1]))
 
-FUNCTIONS = (in_scan, in_while, in_cond, in_checkpoint, ruled, ruled_backward)
+# JAX's new remat hides what jax.checkpoint runs.
+FUNCTIONS = (in_scan, in_while, in_cond, *(() if remat3.IS_ON else (in_checkpoint,)), ruled, ruled_backward)
 
 
 def everything(graph):
@@ -151,6 +153,7 @@ def test_loops_and_branches_lose_results_that_nothing_reads():
     assert sizes(with_effect)[1] == 2
 
 
+@pytest.mark.skipif(remat3.IS_ON, reason="JAX's new remat hides what jax.checkpoint runs")
 def test_what_checkpoint_saves_in_a_loop_stays_the_users_choice():
     graph = rs.graph.trace(in_checkpoint, *ARGUMENTS)
     rewritten = rs.graph.remove_dead_ends(rs.graph.merge_common(graph))
