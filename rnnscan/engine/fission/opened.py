@@ -1,16 +1,13 @@
 """The equations of names and of `jax.checkpoint` under `JAX_REMAT3=1`, as they are without it.
 
-There JAX keeps what they do in an object among their parameters, and has no public way to read it. That object's key is
-the one private name here. `make test-remat` fails without it.
+There JAX keeps what they do in an object among their parameters, and has no public way to read it. That object's key
+and types are the private names here. `make test-remat` fails without them.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from jax.ad_checkpoint import checkpoint_name
-
-
-_OBJECT = "_prim"
 
 
 @dataclass(frozen=True)
@@ -34,11 +31,17 @@ _NAME = _Name()
 
 def opened(eqn: Any) -> tuple[Any, dict[str, Any]]:
     """The primitive and the parameters of an equation of a jaxpr. A name's are those of JAX's older equation of it."""
-    params = getattr(eqn.params.get(_OBJECT), "params", {})
-    return (_NAME, params) if params.keys() == {"name"} else (eqn.primitive, eqn.params)
+    params = _params_of("CheckpointName", eqn)
+    return (eqn.primitive, eqn.params) if params is None else (_NAME, params)
 
 
 def checkpointed(eqn: Any) -> Any:
     """The body of a `jax.checkpoint` in such an object; None for other equations."""
-    params = getattr(eqn.params.get(_OBJECT), "params", {})
-    return params.get("jaxpr") if "policy" in params else None
+    params = _params_of("RematTraced", eqn)
+    return None if params is None else params["jaxpr"]
+
+
+def _params_of(kind: str, eqn: Any) -> dict[str, Any] | None:
+    """The parameters of an equation's object, if it is of this kind."""
+    found = eqn.params.get("_prim")
+    return found.params if type(found).__name__ == kind else None
