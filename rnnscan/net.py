@@ -15,7 +15,7 @@ from rnnscan._messages import describe
 from rnnscan._net_trace import trace_outputs
 from rnnscan._step_wrappers import Padding, hold_last_valid, select_rows
 from rnnscan._wiring import Wiring
-from rnnscan.memory import Memory
+from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.newton import Newton
 from rnnscan.scan import scan
 
@@ -36,7 +36,7 @@ def recurrent_net(
     scope: str | None = None,
     outputs_with_grads: tuple[str, ...] | tuple[int, ...] | None = None,
     recompute: tuple[str, ...] | Literal["all"] = (),
-    memory: Memory | None = _EVERY_NAME,
+    memory: Memory | MemoryBudget | None = _EVERY_NAME,
     forward_only: bool = False,
     seq_lengths: Integer[Array, " batch"] | None = None,
     mask: Bool[Array, "time batch"] | None = None,
@@ -179,7 +179,9 @@ class _LinkedCell:
         return {state: outputs[output] for state, output in self.links}, outputs
 
 
-def _memory(recompute: Any, memory: Memory | None, *, forward_only: bool, outputs_with_grads: Any) -> Memory | None:
+def _memory(
+    recompute: Any, memory: Memory | MemoryBudget | None, *, forward_only: bool, outputs_with_grads: Any
+) -> Memory | MemoryBudget | None:
     chosen = memory is not _EVERY_NAME
     if chosen and recompute != ():
         raise ValueError(

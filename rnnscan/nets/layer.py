@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _pytrees as pytrees
 from rnnscan._step_wrappers import Padding, reverse_reset
 from rnnscan.compose.random import with_key
-from rnnscan.memory import Memory
+from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.axes import check_sequence
 from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.pieces import REVERSED, check_start
@@ -67,7 +67,7 @@ class Layer(Net):
         reset_to: Any = None,
         padding: Padding = "zero",
         truncate: int | None = None,
-        memory: Memory | None = Memory(),
+        memory: Memory | MemoryBudget | None = Memory(),
         engine: Literal["auto", "fission", "lax"] = "auto",
         parallel: Newton | None = None,
     ) -> tuple[Any, Any]:

@@ -314,7 +314,7 @@ def random_cell(seed):
         options["seq_lengths"] = jnp.asarray(random.integers(0, len(xs) + 1, size=rows))
     if random.integers(2):
         options |= {
-            "reset": random.random((len(xs), rows)) < 0.2,
+            "reset": jnp.asarray(random.random((len(xs), rows)) < 0.2),
             "reset_to": jax.tree.map(lambda leaf: leaf / 2, carry),
         }
     return cell, (kernels, carry, xs), options, LOOPED if random.integers(2) else SMALL

@@ -113,7 +113,7 @@ class Derivative:
         return {equation: nanoseconds(equation, fixed) for equation in self._again}
 
     def _time(self, equations: Iterable[Equation]) -> float:
-        return sum(self._times[equation] for equation in equations)
+        return sum((self._times[equation] for equation in equations), 0.0)
 
     def _unread(self, again: Iterable[Equation]) -> frozenset[int]:
         read, carry, new_carry = self._read.union(inputs_of(again)), self.program.carry, self.program.new_carry
