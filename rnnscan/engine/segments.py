@@ -13,6 +13,7 @@ from jax import lax
 
 from rnnscan._step_wrappers import Length
 from rnnscan.checkpointing import SubScan
+from rnnscan.engine.fission.keys import without_keys
 
 
 # (carry, xs, length) -> (carry, ys)
@@ -81,7 +82,8 @@ def run_segments(
         if policy is None:
             return run_inner(carry, xs)
         # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
-        return jax.checkpoint(run_inner, policy=policy)(carry, xs)
+        leaves, restore = without_keys((carry, xs))
+        return jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves)
 
     count, rest = divmod(length, size)
     whole = slice(rest, None) if reverse else slice(0, count * size)

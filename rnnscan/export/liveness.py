@@ -6,7 +6,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 
 # Calls whose arguments and results are those of the function called, in order.
-_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "rnnscan_call")
 
 
 def arguments_read(jaxpr: Any, is_read: list[bool] | None = None) -> list[bool]:

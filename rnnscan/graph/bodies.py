@@ -23,7 +23,9 @@ LOOPS_AND_CALLS: Mapping[str, tuple[str, ...]] = {
     "remat2": ("jaxpr",),
 }
 # The body computes the values, and a rule of the user's the derivatives.
-WITH_RULES: Mapping[str, tuple[str, ...]] = {"custom_jvp_call": ("call_jaxpr",), "custom_vjp_call": ("call_jaxpr",)}
+WITH_RULES: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), ("call_jaxpr",)
+)
 BODIES = {**LOOPS_AND_CALLS, **WITH_RULES}
 # What a call of `jax.checkpoint` saves is a choice of the user's, so it is not inlined in a body.
 _WHOLE = frozenset({"checkpoint", "remat2"})

@@ -55,7 +55,7 @@ def test_where_jax_linearizes_each_pass_is_one_call():
 
     def calls(function):
         equations = jax.make_jaxpr(function)(jnp.ones((3, 3))).eqns
-        return [equation.primitive.name for equation in equations].count("custom_jvp_call")
+        return [equation.primitive.name for equation in equations].count("rnnscan_call")
 
     assert calls(jax.grad(loss)) == 2
     assert calls(lambda params: jax.jvp(loss, (params,), (params,))) == 0

@@ -3,13 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from rnnscan.engine.fission.analysis.moving import moving_values
 from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
-from rnnscan.engine.fission.program import Atom, Program, Value, needed, read
+from rnnscan.engine.fission.program import Atom, Program, Value, evaluate, needed, read
 from rnnscan.engine.fission.restore import derives_from_result, restored, restored_function
 from rnnscan.engine.fission.trace import Inliner
 from rnnscan.naming import Names
+
+
+class Moving(NamedTuple):
+    """Whether each leaf of the carry, and of y, has a tangent."""
+
+    carry: list[bool]
+    ys: list[bool]
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,35 @@ class FlatStep:
         """The step whose y is followed by the values that it keeps, and the carry before it."""
         ys = (*self.program.stacked, *self.carry)
         return replace(self, program=replace(self.program, stacked=ys), y_size=len(ys), kept_labels=(), parts=())
+
+    def run(self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The new carry and y."""
+        values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
+        evaluate(self.program.equations, values)
+        return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
+
+    def moving(self, wanted: Sequence[bool]) -> Moving:
+        """The leaves of the carry and of y that have a tangent in some step, as in `lax.scan`.
+
+        A leaf without a tangent is not differentiated: a step may hold a `while_loop` of a time that is a constant.
+
+        Args:
+            wanted: for each leaf of constants, carry and x whether it has a tangent before the first step.
+        """
+        key = tuple(wanted)
+        if key not in self._moving:
+            self._moving[key] = self._find_moving(key)
+        return self._moving[key]
+
+    @cached_property
+    def _moving(self) -> dict[tuple[bool, ...], Moving]:
+        return {}
+
+    def _find_moving(self, wanted: Sequence[bool]) -> Moving:
+        inputs = [*self.constants, *self.carry, *self.x]
+        first = [value for value, moves in zip(inputs, wanted, strict=True) if moves]
+        moving = moving_values(self.program.equations, first, list(zip(self.new_carry, self.carry, strict=True)))
+        return Moving([leaf in moving for leaf in self.carry], [atom in moving for atom in self.y])
 
     def restored(
         self,

@@ -1,7 +1,8 @@
-"""The equations of names and of `jax.checkpoint` under `JAX_REMAT3=1`, as they are without it.
+"""The equations of jaxprs, with what JAX or the engine keeps in objects among their parameters.
 
-There JAX keeps what they do in an object among their parameters, and has no public way to read it. That object's key
-and types are the private names here. `make test-remat` fails without them.
+Names and `jax.checkpoint` are read under `JAX_REMAT3=1` as they are without it. There JAX keeps what they do in an
+object among their parameters, and has no public way to read it. That object's key and types are the private names here.
+`make test-remat` fails without them.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,12 @@ _NAME = _Name()
 def opened(eqn: Any) -> tuple[Any, dict[str, Any]]:
     """The primitive and the parameters of an equation of a jaxpr. A name's are those of JAX's older equation of it."""
     params = _params_of("CheckpointName", eqn)
-    return (eqn.primitive, eqn.params) if params is None else (_NAME, params)
+    if params is not None:
+        return _NAME, params
+    # A call of `with_derivative` that JAX binds beneath a derivative has no jaxpr yet.
+    without_body = "call_jaxpr" in eqn.params and eqn.params["call_jaxpr"] is None
+    body = {"call_jaxpr": eqn.params["function"].traced(var.aval for var in eqn.invars)} if without_body else {}
+    return eqn.primitive, {**eqn.params, **body}
 
 
 def checkpointed(eqn: Any) -> Any:

@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import jax
+from jax import lax
 from jax.interpreters.partial_eval import JaxprTracer
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
-from rnnscan.engine.fission.execute.linear_tangents import is_zero
-from rnnscan.engine.fission.execute.same_derivatives import with_derivatives_of
+from rnnscan.engine.fission.execute.own_derivative import differentiate_as, is_zero, with_derivative
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
-from rnnscan.engine.fission.execute.tangents import tangents_of_scan
+from rnnscan.engine.fission.execute.tangents import step_by_step, tangents_of_scan
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.matrix_state.windows import run_windows
 from rnnscan.engine.plan import Plan
@@ -59,7 +59,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
             return _differentiable(plan.scan(length), spread)(constants, copies, carry, xs)
         in_windows = partial(run_windows, plan, windows, _run_loop)
         if plan.loops_forward:
-            return with_derivatives_of(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)
+            return differentiate_as(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)
         return in_windows(constants, carry, xs)
 
     changing = [leaves[index] for index in plan.step.changing]
@@ -102,7 +102,6 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
     copies, which are not read.
     """
 
-    @jax.custom_jvp
     def scan(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
         return run_forward(plan, constants, carry, xs)
 
@@ -116,5 +115,9 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         *results, saved = run_and_save(plan, constants, *others, in_one_call=linearizes)
         return tuple(results), tangents_of_scan(plan, saved, results, leaves, spread)
 
-    scan.defjvp(differentiate, symbolic_zeros=True)
-    return scan
+    def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
+        every_step = partial(lax.scan, length=plan.length, reverse=plan.reverse)
+        return step_by_step(plan.step, every_step)(constants, carry, xs)
+
+    size = len(plan.step.carry)
+    return with_derivative(scan, differentiate, reference=plain, batch_axis=lambda index: 0 if index < size else 1)

@@ -5,9 +5,10 @@ from typing import Any, TypeAlias
 
 import jax
 
-from rnnscan.engine.fission.execute.leaves import replaced
-from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import linear_tangents
+from rnnscan.engine.fission.execute.own_derivative import is_zero, with_derivative
 from rnnscan.engine.fission.execute.tangents import push_forward
+from rnnscan.engine.fission.leaves import replaced
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves
@@ -21,10 +22,6 @@ def looped(loop: Run, in_chunks: Run) -> Run:
         loop: runs the steps one by one.
         in_chunks: the same in chunkwise form. Neither may hold an array of a trace.
     """
-
-    @jax.custom_jvp
-    def run(constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
-        return loop(constants, carry, xs)
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
         results = loop(*primals)
@@ -46,5 +43,4 @@ def looped(loop: Run, in_chunks: Run) -> Run:
         _, pull_back = jax.vjp(read, *(leaves[index] for index in moving))
         return list(pull_back([*given.values()]))
 
-    run.defjvp(differentiate, symbolic_zeros=True)
-    return run
+    return with_derivative(loop, differentiate)

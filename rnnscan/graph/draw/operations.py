@@ -16,7 +16,9 @@ MOVES = frozenset(
         "reshape", "rev", "slice", "split", "squeeze", "stop_gradient", "transpose",
     }
 )  # fmt: skip
-_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "jit", "closed_call"})
+_CALLS = frozenset(
+    {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "jit", "closed_call", "rnnscan_call"}
+)
 # In the place of an operand that an arrow shows.
 _HOLE = "\N{MIDDLE DOT}"
 _INFIX = {

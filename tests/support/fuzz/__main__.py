@@ -11,6 +11,7 @@ import typer
 from tqdm import tqdm
 
 from fuzz.compare import Comparison, UnequalError, check
+from fuzz.orders import RefusedError, check_order
 from fuzz.random_cells import FEATURES, Case
 
 
@@ -24,6 +25,7 @@ def main(
     platform: Annotated[
         list[str] | None, typer.Option(help="Whose choices the engine makes; may be repeated. None: as drawn.")
     ] = None,
+    orders: Annotated[bool, typer.Option(help="Run each cell under a random order of transformations.")] = False,
     show: Annotated[bool, typer.Option(help="Show each cell, and where each failure comes from.")] = False,
 ) -> None:
     """Run random cells by the fission engine and plainly; show which seeds differ, and what the cells had."""
@@ -34,7 +36,9 @@ def main(
         if show:
             _show(seed)
         try:
-            counts.update(check(seed, platform or ()))
+            counts.update(check_order(seed) if orders else check(seed, platform or ()))
+        except RefusedError:
+            counts["refused by plain lax.scan"] += 1
         except UnequalError as error:
             failed.append(seed)
             tqdm.write(str(error))
@@ -42,7 +46,7 @@ def main(
                 traceback.print_exception(error)
         if (seed - start) % CELLS_BETWEEN_CLEARING == CELLS_BETWEEN_CLEARING - 1:
             jax.clear_caches()
-    for feature in FEATURES:
+    for feature in [*counts] if orders else FEATURES:
         print(f"{counts[feature]:6}  {feature}")
     print(f"{count - len(failed)} of {count} cells are equal." + (f" Not: {failed}" if failed else ""))
     if failed:

@@ -26,14 +26,14 @@ from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
 from rnnscan.engine.fission.execute.forward import Saved
 from rnnscan.engine.fission.execute.in_place import run_back_in_place
 from rnnscan.engine.fission.execute.items import item_of, item_or, moved
-from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.offload import to_device
+from rnnscan.engine.fission.execute.own_derivative import differentiate_as
 from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
-from rnnscan.engine.fission.execute.same_derivatives import with_derivatives_of
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.execute.stacks import has_product
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
+from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import (
     Atom,
@@ -78,15 +78,15 @@ class Backward:
         with self.plan.choosing():
             if heuristics().batch != "costly":
                 return pull(saved, final, ys)
-            return with_derivatives_of(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
+            return differentiate_as(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
 
     def _pull(
         self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
     ) -> list[Any]:
         nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
-        pull_back = PullBack(self.plan, saved.initial, wanted, nonzero)
+        pull_back = PullBack(self.plan, wanted, nonzero)
         ct_ys = [ys[index] for index in nonzero]
-        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.float_carry]
+        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.moving_carry]
         chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
         zeros = [zero_sum(saved.constants[index]) for index in pull_back.constants]
         state = (chunks.unchanged.others(ct_carry), chunks.pull.spread(zeros))
@@ -95,7 +95,7 @@ class Backward:
         sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
         pairs = zip(pull_back.constants, sums, strict=True)
         of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
-        of_carry = [ct_carry[pull_back.float_carry.index(index)] for index in pull_back.carry]
+        of_carry = [ct_carry[pull_back.moving_carry.index(index)] for index in pull_back.carry]
         return [*of_constants, *of_carry, *ct_xs]
 
 

@@ -18,8 +18,9 @@ from rnnscan._messages import is_float
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.fission.execute.examples import greatest, hold
-from rnnscan.engine.fission.execute.leaves import cut, replaced
-from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import linear_tangents
+from rnnscan.engine.fission.execute.own_derivative import is_zero, with_derivative
+from rnnscan.engine.fission.leaves import cut, replaced
 
 
 # (state, values of each step of a chunk, values of the chunk) -> (state, new values of each step, new values of it)
@@ -167,7 +168,6 @@ class _Loop:
 def _differentiable(loop: _Loop) -> Any:
     """`(bounds, consts, state, steps, once) -> (state, new steps, new once)`, with derivatives."""
 
-    @jax.custom_jvp
     def run(*arguments: Any) -> Any:
         return loop.run(*arguments, save=False)[0]
 
@@ -176,8 +176,7 @@ def _differentiable(loop: _Loop) -> Any:
         leaves = jax.tree.leaves(tangents[1:], is_leaf=is_zero)
         return results, linear_tangents((primals, saved), results, leaves, _Push(loop), _Pull(loop))
 
-    run.defjvp(differentiate, symbolic_zeros=True)
-    return run
+    return with_derivative(run, differentiate)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,15 @@ stacks of all steps, so that would take time quadratic in their length (docs/dec
 examples"). So the condition is one for all examples, and a step holds the values of the examples that have stopped.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.custom_batching import custom_vmap
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
 
 
 @custom_vmap
@@ -34,18 +38,49 @@ def _greatest_of_batch(_size: int, batched: list[bool], count: Any) -> tuple[Any
     return greatest(jnp.max(count, axis=0)) if batched[0] else count, False
 
 
-@custom_vmap
 def hold(runs: Any, new: Any, old: Any) -> Any:
-    """`new` in examples that run, and `old` in the others. Without `vmap` a step only runs where `runs` is true."""
-    return new
+    """`new` in examples that run, and `old` in the others. Without `vmap` a step only runs where `runs` is true.
+
+    Args:
+        runs: a boolean.
+        new: a pytree.
+        old: a pytree like it.
+    """
+    return jax.tree.map(partial(_hold.bind, runs), new, old)
 
 
-@hold.def_vmap
-def _hold_in_batch(size: int, batched: Any, runs: Any, new: Any, old: Any) -> tuple[Any, Any]:
-    runs_is_batched, *are_batched = batched
+# A primitive, because JAX cannot batch every derivative of a `custom_vmap` (jax 0.10 to 0.12).
+_hold = core.Primitive("rnnscan_hold")
 
-    def select(new: Any, old: Any, *batched: bool) -> Any:
-        axes = [0 if one else None for one in (runs_is_batched, *batched)]
-        return jax.vmap(jnp.where, in_axes=axes, axis_size=size)(runs, new, old)
 
-    return jax.tree.map(select, new, old, *are_batched), jax.tree.map(lambda _: True, new)
+_hold.def_impl(lambda runs, new, old: new)
+_hold.def_abstract_eval(lambda runs, new, old: new)
+mlir.register_lowering(_hold, lambda context, runs, new, old: [new])
+
+
+def _differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    runs, new, old = primals
+    _, *moving = tangents
+    return hold(runs, new, old), hold(runs, *map(ad.instantiate_zeros, moving))
+
+
+ad.primitive_jvps[_hold] = _differentiate
+
+
+def _transpose(cotangent: Any, runs: Any, new: Any, old: Any) -> list[Any]:
+    if isinstance(cotangent, ad.Zero):
+        return [None, None, None]
+    zeros = lax.full_like(cotangent, 0)
+    pulled = hold(runs, cotangent, zeros), hold(runs, zeros, cotangent)
+    pairs = zip(pulled, (new, old), strict=True)
+    return [None, *(leaf if ad.is_undefined_primal(operand) else None for leaf, operand in pairs)]
+
+
+ad.primitive_transposes[_hold] = _transpose
+
+
+def _select(operands: Any, axes: Any) -> tuple[Any, int]:
+    return jax.vmap(jnp.where, in_axes=tuple(axes))(*operands), 0
+
+
+batching.primitive_batchers[_hold] = _select

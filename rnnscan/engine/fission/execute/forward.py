@@ -12,8 +12,8 @@ from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.offload import to_host
+from rnnscan.engine.fission.execute.own_derivative import differentiate_as
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
-from rnnscan.engine.fission.execute.same_derivatives import with_derivatives_of
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Program, total_bytes, values_of
@@ -143,7 +143,7 @@ def _in_one_call(run: Run, program: Program) -> Run:
         stacks = dict(zip(program.stacked, made, strict=True))
         return final, [stacks[atom] for atom in new], starts
 
-    call = with_derivatives_of(partial(run_new, in_place=False), partial(run_new, in_place=True))
+    call = differentiate_as(partial(run_new, in_place=False), partial(run_new, in_place=True))
 
     def run_all(constants: Any, carry: Any, xs: Any) -> Results:
         final, made, starts = call(constants, carry, xs)

@@ -1,7 +1,7 @@
 """A call that is linear in its tangents, with a transpose of its own.
 
-A function cannot have both a `jax.custom_jvp` and a `jax.custom_vjp`. So the scan has a `custom_jvp` whose tangents
-come from this primitive. Forward mode runs `apply`. Reverse mode runs `transpose`, and never traces `apply`.
+The rule of a function (`own_derivative.py`) takes its tangents from this primitive. Forward mode runs `apply`. Reverse
+mode runs `transpose`, and never traces `apply`.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
+
+from rnnscan.engine.fission.probe import no_axis_is_mapped
 
 
 # (residuals, tangents) -> tangents of the results
@@ -108,9 +110,7 @@ ad.primitive_transposes[_linear_call] = _transpose
 
 
 def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[int | None]]:
-    # JAX asks this rule for operands without the axis too. Their results must not have it: `jax.jacfwd` of a `jax.jvp`
-    # rejects a value that has it. An axis without a name has a plain object for one.
-    if all(own is None for own in axes) and type(axis.name) is object:
+    if no_axis_is_mapped(axis, axes):
         return linear_call(linear_map, *linear_map.cut(operands)), [None] * len(linear_map.results)
     residual_axes, tangent_axes = linear_map.cut(axes)
     mapped = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}

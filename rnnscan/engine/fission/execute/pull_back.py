@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
-from rnnscan._messages import is_float
 from rnnscan.engine.fission.analysis.unchanged import Unchanged
-from rnnscan.engine.fission.execute.leaves import cut, replaced
+from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Program
 from rnnscan.engine.fission.trace import trace
@@ -20,25 +19,22 @@ class PullBack:
 
     Args:
         plan: how the scan runs.
-        initial: the initial carry, for its dtypes.
         wanted: for each leaf of constants, carry and x whether its cotangent is wanted.
         nonzero_ys: the leaves of y that have a cotangent.
 
     Attributes:
         constants: the constants whose cotangents are wanted.
         carry: the carry leaves whose cotangents are wanted.
-        float_carry: the carry leaves that have a cotangent.
+        moving_carry: the carry leaves that have a cotangent.
         x: the input leaves whose cotangents are wanted.
     """
 
-    def __init__(
-        self, plan: ScanPlan, initial: Sequence[Any], wanted: Sequence[bool], nonzero_ys: Sequence[int]
-    ) -> None:
+    def __init__(self, plan: ScanPlan, wanted: Sequence[bool], nonzero_ys: Sequence[int]) -> None:
         step = plan.step
         constants, carry = len(step.constants), len(step.carry)
         self.constants = [index for index in range(constants) if wanted[index]]
         self.carry = [index for index in range(carry) if wanted[constants + index]]
-        self.float_carry = [i for i, leaf in enumerate(initial) if is_float(leaf)]
+        self.moving_carry = [index for index, moves in enumerate(step.moving(wanted).carry) if moves]
         self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
         self._plan, self._nonzero = plan, nonzero_ys
         self._recomputed = plan.recomputed_carries
@@ -64,7 +60,7 @@ class PullBack:
         program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
         inputs = cut(program.known, self._sizes)
         new_recomputed, summed, new_ct, ct_x = cut(
-            program.stacked, [len(self._recomputed), len(self.constants), len(self.float_carry)]
+            program.stacked, [len(self._recomputed), len(self.constants), len(self.moving_carry)]
         )
         *given, ct_carry = inputs[2:]
         recomputed = [inputs[1][index] for index in self._recomputed]
@@ -87,17 +83,17 @@ class PullBack:
         def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], list[Any]]:
             new_carry, y = self._plan.step.restored(
                 replaced(constants, self.constants, some_constants),
-                replaced(carry, self.float_carry, some_carry),
+                replaced(carry, self.moving_carry, some_carry),
                 replaced(x, self.x, some_x),
                 kept,
                 dict(zip(self._plan.restored_carries, known_new_carry, strict=True)),
             )
-            differentiated = [*(new_carry[i] for i in self.float_carry), *(y[i] for i in self._nonzero)]
+            differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self._nonzero)]
             return differentiated, [new_carry[i] for i in self._recomputed]
 
         some = (
             [constants[index] for index in self.constants],
-            [carry[index] for index in self.float_carry],
+            [carry[index] for index in self.moving_carry],
             [x[index] for index in self.x],
         )
         new_recomputed: list[Any] = []

@@ -16,11 +16,11 @@ from rnnscan.engine.fission.execute.associative_scan import associative_scan
 from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
 from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
 from rnnscan.engine.fission.execute.in_place import InPlace
-from rnnscan.engine.fission.execute.leaves import cut
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.execute.stacks import has_product, operands_of_products, parts_of_stacks
 from rnnscan.engine.fission.execute.trips import LoopStep, counting, scan_in_trips
 from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 from rnnscan.engine.newton.find import Solved
 from rnnscan.engine.newton.run import run_solved

@@ -10,12 +10,11 @@ from jax import lax
 from rnnscan._messages import is_float
 from rnnscan.engine.fission.execute.backward import Backward
 from rnnscan.engine.fission.execute.forward import Saved, run_along
-from rnnscan.engine.fission.execute.leaves import cut, replaced
-from rnnscan.engine.fission.execute.linear_tangents import linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import have_tangents, linear_tangents
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows
 from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import evaluate, read
 
 
 def tangents_of_scan(
@@ -37,22 +36,23 @@ def tangents_of_scan(
     Returns:
         A tangent for each leaf of the results.
     """
+    moving = plan.step.moving(have_tangents(tangents))
+    moving_results = [*moving.carry, *moving.ys]
 
     # JAX caches both, so they must not hold an array of this trace.
     def push(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
         moving = [index for index, own in enumerate(wanted) if own]
         pairs = zip(moving, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
-        if plan.parallel is not None:
-            return push_forward(partial(run_along, plan, saved), saved.arguments, wanted, tangents)
         scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
-        return push_forward(step_by_step(plan.step, scan), saved.arguments, wanted, tangents)
+        run = step_by_step(plan.step, scan) if plan.parallel is None else partial(run_along, plan, saved)
+        return push_forward(run, saved.arguments, wanted, tangents, moving_results)
 
     def pull(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         size = len(plan.step.carry)
         return Backward(plan, spread)(saved, wanted, cotangents[:size], cotangents[size:])
 
-    final, ys = linear_tangents(saved, list(results), tangents, push, pull)
+    final, ys = linear_tangents(saved, list(results), tangents, push, pull, moving_results)
     return final, ys
 
 
@@ -61,14 +61,16 @@ def push_forward(
     arguments: Sequence[list[Any]],
     wanted: Sequence[bool],
     tangents: Sequence[Any],
+    moving_results: Sequence[bool] | None = None,
 ) -> list[Any]:
-    """The tangents of the float results of a scan.
+    """The tangents of the results of a scan.
 
     Args:
         run: the scan, `(constants, carry, xs) -> (carry, ys)`, with derivatives.
         arguments: constants, carry and xs.
         wanted: for each leaf of them whether it has a tangent.
         tangents: these tangents.
+        moving_results: for each leaf of the results whether it has a tangent; None: all floats have.
     """
     primals = [leaf for group in arguments for leaf in group]
     moving = [index for index, own in enumerate(wanted) if own]
@@ -76,7 +78,9 @@ def push_forward(
 
     def results(*some: Any) -> list[Any]:
         final, ys = run(*cut(replaced(primals, moving, some), sizes))
-        return [leaf for leaf in [*final, *ys] if is_float(leaf)]
+        leaves = [*final, *ys]
+        flags = map(is_float, leaves) if moving_results is None else moving_results
+        return [leaf for leaf, moves in zip(leaves, flags, strict=True) if moves]
 
     return jax.jvp(results, [primals[index] for index in moving], list(tangents))[1]
 
@@ -91,9 +95,7 @@ def step_by_step(flat: FlatStep, scan: Callable[..., Any]) -> Callable[..., tupl
 
     def run(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-            values = dict(zip([*flat.constants, *flat.carry, *flat.x], [*constants, *carry, *x], strict=True))
-            evaluate(flat.program.equations, values)
-            return [read(atom, values) for atom in flat.new_carry], [read(atom, values) for atom in flat.y]
+            return flat.run(constants, carry, x)
 
         # Checkpointed, so that a gradient of these tangents keeps no more than the carries.
         final, ys = scan(jax.checkpoint(step, prevent_cse=False), carry, xs)

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._messages import is_float
 from rnnscan._step_wrappers import type_of_step
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
@@ -22,11 +21,12 @@ from rnnscan.engine.fission.execute.backward import Backward, zero_sum
 from rnnscan.engine.fission.execute.counted_loop import Blocks, counted_loop, scan_counted
 from rnnscan.engine.fission.execute.examples import any_example, hold
 from rnnscan.engine.fission.execute.forward import Saved
-from rnnscan.engine.fission.execute.leaves import cut, replaced
-from rnnscan.engine.fission.execute.linear_tangents import is_zero, linear_tangents
+from rnnscan.engine.fission.execute.linear_tangents import have_tangents, linear_tangents
+from rnnscan.engine.fission.execute.own_derivative import is_zero, jvp, with_derivative
 from rnnscan.engine.fission.execute.runner import invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import push_forward, step_by_step
+from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Atom, Value, evaluate, read
 
@@ -201,7 +201,7 @@ class Segments:
         of_constants, of_carry, of_xs = (
             [index for index, own in enumerate(group) if own] for group in cut(wanted, [len(constants), len(initial)])
         )
-        floats = [index for index, leaf in enumerate(initial) if is_float(leaf)]
+        moving = [index for index, moves in enumerate(self.plan.step.moving(wanted).carry) if moves]
         given = [index for index, leaf in enumerate(ys) if leaf is not None]
         # Each segment has gradients of the constants. Over rows their total is taken after all segments.
         by_rows = spread or _spread(constants, [*initial, *map(type_of_step, xs)], of_constants)
@@ -210,23 +210,23 @@ class Segments:
         copies = [rows.spread(constants[index]) for index, rows in by_rows.items()]
 
         def trip(carried: list[Any], steps: list[Any], once: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-            ct_carry, sums, sums_by_rows = cut(carried, [len(floats), len(summed)])
+            ct_carry, sums, sums_by_rows = cut(carried, [len(moving), len(summed)])
             steps, ct_ys = cut(steps, [len(xs)])
             (count,), before = cut(once, [1])
 
             def segment(some_constants: Any, copies: Any, some_carry: Any, some_xs: Any) -> tuple[list[Any], list[Any]]:
                 arguments = Arguments(
                     replaced(constants, summed, some_constants),
-                    replaced(before, floats, some_carry),
+                    replaced(before, moving, some_carry),
                     replaced(steps, of_xs, some_xs),
                 )
                 results = run(Stop(count, []), arguments, copies)
-                return [results.carry[index] for index in floats], [results.ys[index] for index in given]
+                return [results.carry[index] for index in moving], [results.ys[index] for index in given]
 
             some = (
                 [constants[index] for index in summed],
                 copies,
-                [before[index] for index in floats],
+                [before[index] for index in moving],
                 [steps[index] for index in of_xs],
             )
             new_sums, new_by_rows, ct_carry, ct_xs = jax.vjp(segment, *some)[1]((ct_carry, ct_ys))
@@ -238,7 +238,7 @@ class Segments:
         carried, ct_xs, _ = counted_loop(
             trip,
             [
-                *(jnp.zeros_like(initial[index]) if carry[index] is None else carry[index] for index in floats),
+                *(jnp.zeros_like(initial[index]) if carry[index] is None else carry[index] for index in moving),
                 *(zero_sum(constants[index]) for index in summed),
                 *(rows.zeros(zero_sum(constants[index])) for index, rows in by_rows.items()),
             ],
@@ -249,12 +249,12 @@ class Segments:
             blocks=Blocks(self.length, size),
             back=True,
         )
-        ct_carry, sums, sums_by_rows = cut(carried, [len(floats), len(summed)])
+        ct_carry, sums, sums_by_rows = cut(carried, [len(moving), len(summed)])
         of_each = dict(zip([*summed, *by_rows], [*sums, *sums_by_rows], strict=True))
         if not spread:
             of_each |= {index: rows.total(of_each[index], constants[index]) for index, rows in by_rows.items()}
         totals = [of_each[index].astype(constants[index].dtype) for index in of_constants]
-        return [*totals, *(ct_carry[floats.index(index)] for index in of_carry), *ct_xs]
+        return [*totals, *(ct_carry[moving.index(index)] for index in of_carry), *ct_xs]
 
 
 def _spread(constants: list[Any], of_step: list[Any], wanted: list[int]) -> Spread:
@@ -275,7 +275,6 @@ def differentiable(
             which are not read.
     """
 
-    @jax.custom_jvp
     def run(stop: Stop, arguments: Arguments, copies: list[Any]) -> Results:
         return scan.run(go_on, stop, arguments, save=False)[0]
 
@@ -286,22 +285,26 @@ def differentiable(
         leaves = jax.tree.leaves(
             moved._replace(constants=replaced(moved.constants, [*spread], of_copies)), is_leaf=is_zero
         )
-        return results, linear_tangents(saved, results, leaves, push, pull)
+        moving_results = [False, *moving(have_tangents(leaves))]  # The count has no tangent.
+        return results, linear_tangents(saved, results, leaves, push, pull, moving_results)
+
+    def moving(wanted: list[bool]) -> list[bool]:
+        leaves = scan.plan.step.moving(wanted)
+        return [*leaves.carry, *leaves.ys]
 
     # JAX caches both, so they must not hold an array of this trace.
     def push(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        moving = [index for index, own in enumerate(wanted) if own]
-        pairs = zip(moving, tangents, strict=True)
+        places = [index for index, own in enumerate(wanted) if own]
+        pairs = zip(places, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         counted = partial(scan_counted, count=saved.count, limit=scan.length)
-        return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents)
+        return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving(wanted))
 
     def pull(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         _, carry, ys = cut(cotangents, [1, len(scan.plan.step.carry)])
         return scan.pull(saved, wanted, carry, ys, spread)
 
-    run.defjvp(differentiate, symbolic_zeros=True)
-    return run
+    return with_derivative(run, differentiate)
 
 
 def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Arguments], tuple[Results, Any]]:
@@ -310,7 +313,6 @@ def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Argum
     These come from a scan over all steps, whose y has the values to save too. It saves the carry before every step.
     """
 
-    @jax.custom_jvp
     def run(stop: Stop, arguments: Arguments) -> tuple[Results, Any]:
         return scan.run(go_on, stop, arguments, save=True)
 
@@ -325,10 +327,9 @@ def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Argum
             ys, kept, carries = cut(made.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
             return Results(made.count, made.carry, ys), scan.saved(arguments, kept, carries, made.count)
 
-        return (results, saved), jax.jvp(run_all, [arguments], [tangents[1]])[1]
+        return (results, saved), jvp(run_all, (arguments,), (tangents[1],))[1]
 
-    run.defjvp(differentiate)
-    return run
+    return with_derivative(run, differentiate)
 
 
 def _type(atom: Atom) -> Any:
