@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import Heuristics, heuristics
@@ -110,9 +111,10 @@ class Plan:
     @cached_property
     def found(self) -> Found:
         """The matrix states of the step, and how they run in chunkwise form."""
-        step, least = self.step, self.choices.least_state
+        least = self.choices.least_state
         if least is None:
             return Found(None, {})
+        step = replace(self.step, program=passes.apply(passes.MATRIX_STATES, self.step.program))
         return find_stages(step, matrix_candidates(step, least), least=least)
 
     @cached_property

@@ -190,8 +190,6 @@ class _Follower:
         if name == "select_n" and len(operands) == 3 and operands[0] not in self._dependent:
             predicate, on_false, on_true = operands
             return select(self._factor(predicate), self._form(on_false), self._form(on_true), self._axes)
-        if name == "dot_general" and equation.outputs[0] not in self._dependent:
-            return self._outer_product(equation)
         raise NoFormError(f"{name} is not followed")
 
     def _keeps_digits(self, equation: Equation) -> bool:
@@ -262,26 +260,6 @@ class _Follower:
             return self._factor(operand)
         axes = frozenset(target[axis] for axis in _varying(operand.shape))
         return Factor(axes, frozenset([operand]), lambda values: placed(values[operand], target, self._axes.rank))
-
-    def _outer_product(self, equation: Equation) -> Form:
-        """An update by a product without a contraction, such as `einsum("nk,nv->nkv", k, v)`."""
-        (contracted, _), batch = equation.params["dimension_numbers"]
-        if contracted:
-            raise NoFormError("an update is no outer product")
-        first = 0
-        factors = []
-        for atom, own_batch in zip(equation.inputs, batch, strict=True):
-            first = first or len(own_batch)
-            target = {axis: place for place, axis in enumerate(own_batch)}
-            for axis in range(len(atom.shape)):
-                if axis not in target:
-                    target[axis] = first
-                    first += 1
-            factors.append(_placed_factor(atom, [target[axis] for axis in range(len(atom.shape))], self._axes.rank))
-        for u, w in (factors, factors[::-1]):
-            if self._axes.values not in u.axes and self._axes.keys not in w.axes:
-                return Form(None, ((u, w),))
-        raise NoFormError("an update is no outer product")
 
     def _read(self, equation: Equation) -> Read | None:
         name = equation.primitive.name

@@ -38,4 +38,6 @@ def _of_pass(run: Pass) -> Rewrite:
 
 
 # The passes over a step's program, by name, in the order in which the engine first runs them.
-ENGINE_PASSES: dict[str, Rewrite] = {run.__name__: _of_pass(run) for run in (*passes.FORWARD, *passes.BACKWARD)}
+ENGINE_PASSES: dict[str, Rewrite] = {
+    run.__name__: _of_pass(run) for run in (*passes.MATRIX_STATES, *passes.FORWARD, *passes.BACKWARD)
+}

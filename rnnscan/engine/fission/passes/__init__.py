@@ -1,6 +1,7 @@
 """Passes that rewrite a step's program. Each is a function from a `Program` to an equal `Program`.
 
-The passes run in the order of the two lists. A new pass is one file here and one line in a list.
+The passes run in the order of the three lists: on the step in which matrix states are searched, on what runs forward,
+and on its pull-back. A new pass is one file here and one line in a list.
 """
 
 from functools import reduce
@@ -10,6 +11,7 @@ from rnnscan.engine.fission.passes.half_powers import half_powers
 from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
+from rnnscan.engine.fission.passes.outer_products import outer_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
 from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
 from rnnscan.engine.fission.passes.sigmoids import sigmoids
@@ -18,6 +20,7 @@ from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.engine.fission.program import Pass, Program
 
 
+MATRIX_STATES: tuple[Pass, ...] = (outer_products,)
 FORWARD: tuple[Pass, ...] = (
     half_powers,
     sigmoids,
