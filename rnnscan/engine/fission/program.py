@@ -92,6 +92,16 @@ def is_zero(atom: Atom, maker: Mapping[Atom, "Equation"]) -> bool:
     return made is not None and is_view and is_zero(made.inputs[0], maker)
 
 
+def scatters_into_zeros(equation: "Equation | None", maker: Mapping[Atom, "Equation"]) -> bool:
+    """Whether an equation is a `scatter_add` into zeros, of `indices` and `updates`.
+
+    Args:
+        equation: the equation; None: it is none.
+        maker: value -> the equation that makes it.
+    """
+    return equation is not None and equation.primitive.name == "scatter-add" and is_zero(equation.inputs[0], maker)
+
+
 @dataclass(frozen=True, eq=False)
 class Equation:
     """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.engine.fission.program import Atom, Equation, Value, scatters_into_zeros
 
 
 # Linear jointly in all operands.
@@ -33,7 +33,8 @@ def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
 def ends_of_sum(
     atom: Atom, maker: Mapping[Any, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Atom] = ()
 ) -> Iterator[Equation | Value]:
-    """Where a sum over steps ends if it is pushed down: at products of two varying values, or at values to stack.
+    """Where a sum over steps ends if it is pushed down: at products of two varying values, at rows that are scattered
+    into zeros, or at values to stack.
 
     It stops at values that are stacked already (`at_hand`). Each end is yielded once.
     """
@@ -47,4 +48,9 @@ def ends_of_sum(
         if equation is not None and passes_sums(equation, varies):
             to_see.extend(reversed(equation.inputs))
         else:
-            yield equation if equation is not None and equation.primitive.name == "dot_general" else atom
+            yield equation if equation is not None and _makes_from_less(equation, maker) else atom
+
+
+def _makes_from_less(equation: Equation, maker: Mapping[Any, Equation]) -> bool:
+    """Whether one equation over all steps makes the sum from its operands at every step."""
+    return equation.primitive.name == "dot_general" or scatters_into_zeros(equation, maker)

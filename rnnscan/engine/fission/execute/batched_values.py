@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from rnnscan.engine.fission.program import (
     needed,
     nominal_size,
     outputs_of,
+    scatters_into_zeros,
 )
 
 
@@ -93,6 +95,7 @@ class Chunk:
         varying: values of each step, stacked, or as a part of a greater stack.
         looped: values that loops over the steps will make, and `add` will bring.
         equations: what else can be asked for.
+        once: the equations that made invariant values.
 
     Attributes:
         counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
@@ -106,6 +109,7 @@ class Chunk:
         varying: Mapping[Value, Any],
         looped: Iterable[Value],
         equations: Sequence[Equation],
+        once: Sequence[Equation] = (),
     ) -> None:
         self.steps = steps
         self.varying = dict(varying)
@@ -114,6 +118,7 @@ class Chunk:
         self._invariant = invariant
         self._equations = equations
         self._maker = {output: equation for equation in equations for output in equation.outputs}
+        self._makers: dict[Atom, Equation] = {o: own for own in (*once, *equations) for o in own.outputs}
         self._sums: dict[Atom, Any] = {}
         self._varies = {*varying, *looped}
         for equation in equations:
@@ -164,6 +169,22 @@ class Chunk:
             self._sums[atom] = self._sum(atom)
         return self._sums[atom]
 
+    def added_to(self, total: Any, atom: Atom) -> Any:
+        """A total, and the sum of a value over the steps. Rows of a table are added in place."""
+        equation = self._maker.get(atom)  # type: ignore[arg-type]
+        if equation is None or atom in self._sums or not self._scatters(atom):
+            return added(total, self.sum(atom))
+        if equation.primitive.name == "scatter-add":
+            return scattered_over_steps(equation, total, *map(self.stacked, equation.inputs[1:]))
+        return reduce(self.added_to, equation.inputs, total)
+
+    def _scatters(self, atom: Atom) -> bool:
+        """Whether a value is scattered into zeros, or has such a term."""
+        equation = self._maker.get(atom)  # type: ignore[arg-type]
+        if equation is not None and equation.primitive.name in ("add", "add_any"):
+            return any(map(self._scatters, equation.inputs))
+        return self.varies(atom) and scatters_into_zeros(equation, self._makers)
+
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
         if equation is not None and equation.primitive.name == "reduce_sum" and not self.has_sums_for(atom):
@@ -176,6 +197,11 @@ class Chunk:
             return self._sums[atom]
         if equation is not None and equation.primitive.name == "dot_general":
             return contracted_over_steps(equation, *map(self.read, equation.inputs))
+        if scatters_into_zeros(equation, self._makers):
+            assert equation is not None
+            return scattered_over_steps(
+                equation, self.read(equation.inputs[0]), *map(self.stacked, equation.inputs[1:])
+            )
         return _summed(self.read(atom), (0,))
 
     def has_sums_for(self, atom: Atom) -> bool:
@@ -218,6 +244,23 @@ class Chunk:
 def _summed(terms: Any, axes: tuple[int, ...]) -> Any:
     """A sum. `jnp.sum` adds up 16-bit numbers in 32 bits, but is traced as a call for each shape."""
     return jnp.sum(terms, axis=axes) if terms.dtype.itemsize < 4 else lax.reduce_sum(terms, axes)
+
+
+def added(total: Any, term: Any) -> Any:
+    """A sum and one more term, in the dtype of the sum. `+` would be traced as a call for each shape."""
+    return lax.add(total, lax.convert_element_type(term, total.dtype))
+
+
+def scattered_over_steps(equation: Equation, total: Any, indices: Any, updates: Any) -> Any:
+    """A total with what a `scatter_add` adds at every step: one of all steps, whose axis both stacks have first."""
+    numbers = equation.params["dimension_numbers"]
+    shifted = {
+        name: tuple(axis + 1 for axis in getattr(numbers, name))
+        for name in ("update_window_dims", "scatter_indices_batching_dims")
+    }
+    updates = lax.convert_element_type(updates, total.dtype)
+    numbers = numbers._replace(**shifted)
+    return lax.scatter_add(total, indices, updates, numbers, mode=equation.params["mode"])
 
 
 def contracted_over_steps(equation: Equation, left: Any, right: Any) -> Any:

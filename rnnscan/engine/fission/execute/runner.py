@@ -13,7 +13,7 @@ from rnnscan._zeros import zeros_of_value
 from rnnscan.engine.fission.analysis.split import Loop, Split
 from rnnscan.engine.fission.analysis.unreduced_sums import LoopSums, unreduced
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
-from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart
+from rnnscan.engine.fission.execute.batched_values import Chunk, StackPart, added
 from rnnscan.engine.fission.execute.clipped_scan import clipped_scan
 from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
@@ -64,7 +64,8 @@ class Runner:
         looped = [value for loop in split.loops for value in self._made(loop)]
         without_loop = {equation for loop in split.loops if loop.at_once for equation in loop.body}
         at_once = without_loop.union(split.at_once)
-        chunk = Chunk(steps, self.invariant, known, looped, [e for e in split.varying if e in at_once])
+        equations = [equation for equation in split.varying if equation in at_once]
+        chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant)
         made: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
@@ -78,7 +79,7 @@ class Runner:
             if position in self._after_loops:
                 new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
             elif position not in split.accumulated:
-                new_sums[position] = added(new_sums[position], chunk.sum(atom))
+                new_sums[position] = chunk.added_to(new_sums[position], atom)
         return new_carry, new_sums, chunk
 
     def spread(self, zeros: Sequence[Any]) -> list[Any]:
@@ -267,8 +268,3 @@ def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[
     for split in splits:
         evaluate([equation for equation in split.invariant if equation.outputs[0] not in values], values)
     return values
-
-
-def added(total: Any, term: Any) -> Any:
-    """A sum and one more term, in the dtype of the sum. `+` would be traced as a call for each shape."""
-    return lax.add(total, lax.convert_element_type(term, total.dtype))

@@ -13,7 +13,7 @@ from rnnscan.engine.fission.passes.join_sums import join_sums
 from rnnscan.engine.fission.passes.merge_products import merge_products
 from rnnscan.engine.fission.passes.outer_products import outer_products
 from rnnscan.engine.fission.passes.remove_repeats import remove_repeated_products, remove_repeats
-from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
+from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums, scatter_slices
 from rnnscan.engine.fission.passes.sigmoids import sigmoids
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
@@ -32,6 +32,7 @@ BACKWARD: tuple[Pass, ...] = (
     sigmoids,
     remove_repeats,
     join_sums,
+    scatter_slices,
     scatter_into_sums,
     swap_products,
     concatenate_pads,

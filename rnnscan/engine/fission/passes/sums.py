@@ -44,6 +44,11 @@ class Sums:
             equations += _sum(made, terms, equation) if made else [equation]
         return replace(self.program, equations=tuple(needed(equations, self.program.outputs)))
 
+    def terms(self, atom: Atom) -> list[Atom]:
+        """The terms of the sum that a value is; the value itself if it is none."""
+        equation = self.maker.get(atom)
+        return self._terms(equation) if equation is not None and equation.primitive.name in _ADDITIONS else [atom]
+
     def is_read_once(self, atom: Atom) -> bool:
         """Whether a value is read exactly once, by an equation or as an output."""
         return isinstance(atom, Value) and self._uses[atom] == 1
