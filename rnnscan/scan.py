@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _checks as checks
 from rnnscan._messages import is_count
 from rnnscan._step_wrappers import Padding
+from rnnscan.engine.closure_programs import ClosedOver
 from rnnscan.engine.execute import execute
 from rnnscan.engine.observing import inside_scan, observe
 from rnnscan.engine.plan import Plan
@@ -92,8 +93,8 @@ def scan(
     step; a memory choice that recomputes is an error. `jax.debug` prints again when a step is recomputed.
 
     Outside `jax.jit`, `scan` caches compiled programs, as `lax.scan` does, by cell, options and shapes: plain functions
-    by identity, cells of the library by value. A cell that closes over arrays, such as a lambda that reads a model,
-    compiles at every call. A training step belongs under `jax.jit`.
+    by identity, cells of the library by value. A function that closes over arrays is traced at every call, so that it
+    reads the arrays that it closes over now; a new lambda compiles. A training step belongs under `jax.jit`.
 
     Returns:
         The carry after the last step, and the stacked y of all steps: leaves `(T, ...)`.
@@ -124,7 +125,7 @@ def scan(
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     checks.check_time_is_whole(xs)
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
-    results = run_compiled(_run, cell, arrays, options | {"memory": memory})
+    results = run_compiled(_run, cell, arrays, options | {"memory": memory}, _closed_over)
     if memory is not None:
         _warn_if_nothing_is_saved(memory, checks.sequence_length(xs, length), unroll)
     return results
@@ -140,6 +141,11 @@ def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
         carry, ys = execute(plan)
     observe(plan, ys)
     return carry, ys
+
+
+def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:
+    with inside_scan():
+        return prepare(cell, **arguments).closed_over
 
 
 def _warn_if_nothing_is_saved(memory: Memory, length: Any, unroll: int | bool) -> None:

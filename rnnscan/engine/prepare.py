@@ -25,6 +25,7 @@ from rnnscan._step_wrappers import (
     type_of_step,
 )
 from rnnscan._varying import vary, varying
+from rnnscan.engine.closure_programs import ClosedOver
 from rnnscan.engine.fission.flat_step import FlatStep, flatten
 from rnnscan.engine.shared_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units import lay_out, shard_as_step
@@ -85,9 +86,15 @@ class Call:
         return self.info.y
 
     @property
+    def closed_over(self) -> ClosedOver:
+        """The arrays that the cell reads and that are not among its arguments."""
+        params, traced = set(map(id, jax.tree.leaves(self.params))), self.info.traced
+        return ClosedOver(traced, tuple(i for i, const in enumerate(traced.consts) if id(const) not in params))
+
+    @property
     def closes_over_arrays(self) -> bool:
         """Whether the cell reads arrays that are not among its arguments."""
-        return not self.info.closed_over <= set(map(id, jax.tree.leaves(self.params)))
+        return bool(self.closed_over.positions)
 
     @property
     def step(self) -> Step:

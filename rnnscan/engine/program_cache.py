@@ -15,22 +15,33 @@ import jax
 import numpy as np
 from jax import lax
 
+from rnnscan.engine.bounded_cache import BoundedCache
+from rnnscan.engine.closure_programs import ClosedOver, ClosurePrograms
 from rnnscan.engine.fission.heuristics import following
 
 
 # (cell, **arrays, **options) -> results
 Run = Callable[..., Any]
 
-# A program keeps a cell alive that compares by value, but never a function, which may close over anything.
-_PROGRAMS = 128
-_of_functions: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
+# The most cells that compare by value. A program keeps such a cell alive, but never a function, which may close over
+# anything.
+_CELLS = 128
+# The most programs of one cell, each for one choice of options and shapes.
+_PROGRAMS = 64
+_of_functions: WeakKeyDictionary[Any, BoundedCache] = WeakKeyDictionary()
 
 
 class ClosesOverArraysError(Exception):
     """Raised while tracing a cell that closes over arrays, because they may change before the next call."""
 
 
-def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str, Any]) -> Any:
+def run_compiled(
+    run: Run,
+    cell: Any,
+    arrays: dict[str, Any],
+    options: dict[str, Any],
+    closed_over: Callable[..., ClosedOver] | None = None,
+) -> Any:
     """Run a call with its cached program, or directly if it cannot be cached.
 
     Args:
@@ -39,6 +50,8 @@ def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str,
         cell: the cell. Plain functions are cached by identity, and other cells if they compare by value.
         arrays: pytrees of arrays by name, the arguments of the program.
         options: the other options, constants of the program.
+        closed_over: `closed_over(cell, **arrays, **options)` tells what the cell closes over. None: a cell that closes
+            over arrays is not cached.
 
     Returns:
         The result of `run`.
@@ -48,7 +61,7 @@ def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str,
         return run_directly()
     programs = _programs_of(cell)
     # With types, because 2.0 == 2 and True == 1, and a cached program does not run its checks again.
-    key = (run, *((name, type(value), value) for name, value in options.items()))
+    key = (run, _types(arrays), *((name, type(value), value) for name, value in options.items()))
     if programs is None or not _is_hashable(key):
         return run_directly()
     program = programs.get(key)
@@ -56,11 +69,15 @@ def run_compiled(run: Run, cell: Any, arrays: dict[str, Any], options: dict[str,
         program = programs[key] = jax.jit(_traceable(run, cell, options))
     if program is _NOT_KEPT:
         return run_directly()
+    if isinstance(program, ClosurePrograms):
+        assert closed_over is not None
+        with following(arrays):
+            return program.run(partial(run, cell, **options), closed_over(cell, **arrays, **options), arrays)
     try:
         with following(arrays):
             return program(**arrays)
     except ClosesOverArraysError:
-        programs[key] = _NOT_KEPT
+        programs[key] = _NOT_KEPT if closed_over is None else ClosurePrograms()
     except (
         jax.errors.ConcretizationTypeError,
         jax.errors.TracerArrayConversionError,
@@ -76,16 +93,21 @@ _NOT_KEPT = object()
 _UNCHANGING = (type(None), type, FunctionType, BuiltinFunctionType, jax.custom_jvp, jax.custom_vjp, type(jax.jit(len)))
 
 
-def _programs_of(cell: Any) -> dict[Hashable, Any] | None:
+def _programs_of(cell: Any) -> BoundedCache | None:
     """The programs of a cell by options; None for a cell that may change without comparing unequal."""
     if isinstance(cell, FunctionType):
-        return _of_functions.setdefault(cell, {})
+        return _of_functions.setdefault(cell, BoundedCache(_PROGRAMS))
     return _of_values(cell) if _compares_by_value(cell) and _is_hashable(cell) else None
 
 
-@lru_cache(maxsize=_PROGRAMS)
-def _of_values(cell: Hashable) -> dict[Hashable, Any]:
-    return {}
+@lru_cache(maxsize=_CELLS)
+def _of_values(cell: Hashable) -> BoundedCache:
+    return BoundedCache(_PROGRAMS)
+
+
+def _types(arrays: dict[str, Any]) -> Hashable:
+    leaves, structure = jax.tree.flatten(arrays)
+    return structure, tuple(map(jax.typeof, leaves))
 
 
 def _traceable(run: Run, cell: Any, options: dict[str, Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rnnscan.engine.fission.program import Program, Value
+from rnnscan.engine.fission.structure import structure_of
 from rnnscan.graph.convert import to_networkx
 from rnnscan.graph.draw.build import diagram_of
 from rnnscan.graph.draw.of_graph import content_of_graph
@@ -17,7 +18,6 @@ from rnnscan.graph.node import Captured, Node, SubgraphIO, nodes_of
 from rnnscan.graph.run import GraphFunction
 from rnnscan.graph.signature import Signature
 from rnnscan.graph.slices import ids_between, io_of
-from rnnscan.graph.structure import structure_of
 from rnnscan.graph.text import as_text
 from rnnscan.memory import Memory
 

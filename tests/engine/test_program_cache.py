@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from rnnscan.engine import closure_programs, program_cache
 from slow_reference import assert_close
 
 
@@ -108,6 +109,78 @@ def test_arrays_that_a_cell_closes_over_may_change():
     assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1], jnp.tanh(XS))
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.value_and_grad], ids=["call", "value_and_grad"])
+def test_a_cell_that_closes_over_arrays_is_compiled_once(transform, monkeypatch):
+    compiled = []
+    program = closure_programs._program
+    monkeypatch.setattr(closure_programs, "_program", lambda *given: compiled.append(given) or program(*given))
+    held = {"scale": jnp.ones(()), "shift": 0.0}
+
+    def cell(weight, carry, x):
+        return recurrence(weight * held["scale"] + held["shift"], carry, jax.nn.relu(x))
+
+    run = lambda: transform(total(cell))(WEIGHT)  # noqa: E731
+    expected = lambda: transform(  # noqa: E731
+        lambda weight: total(recurrence)(weight * held["scale"] + held["shift"])
+    )(WEIGHT)
+    for scale in (1.0, 0.5, 2.0):
+        held["scale"] = jnp.asarray(scale)
+        assert_close(run(), expected(), tolerance=1e-6)
+    run()
+    assert len(compiled) == 1
+    held["shift"] = 0.25
+    assert_close(run(), expected(), tolerance=1e-6)
+    held["scale"] = jnp.linspace(0.0, 1.0, 3)
+    assert_close(run(), expected(), tolerance=1e-6)
+
+
+def test_a_derivative_rule_of_a_cell_may_change():
+    held = {"slope": 1.0, "weight": WEIGHT}
+
+    @jax.custom_jvp
+    def identity(x):
+        return x
+
+    identity.defjvp(lambda primals, tangents: (primals[0], held["slope"] * tangents[0]))
+
+    def cell(_, carry, x):
+        return recurrence(held["weight"], identity(carry), x)
+
+    gradient = jax.grad(lambda carry: rs.scan(cell, None, carry, XS)[1].sum())
+    plain = jax.grad(lambda carry: rs.scan(recurrence, WEIGHT, carry, XS)[1].sum())(CARRY)
+    assert_close(gradient(CARRY), plain, tolerance=1e-6)
+    gradient(CARRY)
+    held["slope"] = 0.0
+    assert_close(gradient(CARRY), jnp.zeros_like(CARRY))
+
+
+def test_an_array_that_a_cell_makes_while_it_is_traced_may_change():
+    held = np.eye(3, dtype=np.float32)
+
+    def cell(_, carry, x):
+        return recurrence(jnp.asarray(held), carry, x)
+
+    for scale in (1.0, 2.0, 3.0):
+        held[:] = scale * np.eye(3)
+        assert_close(rs.scan(cell, None, CARRY, XS)[1], rs.scan(recurrence, scale * jnp.eye(3), CARRY, XS)[1])
+
+
+def test_a_cell_keeps_a_bounded_number_of_programs(monkeypatch):
+    monkeypatch.setattr(program_cache, "_PROGRAMS", 2)
+    counter = Counter()
+    cell = counter.count(recurrence)
+
+    def traces(length):
+        before = counter.traces
+        rs.scan(cell, WEIGHT, CARRY, XS[:length])
+        return counter.traces - before
+
+    assert all(traces(length) for length in (1, 2, 3))
+    assert [traces(3), traces(2)] == [0, 0]
+    assert traces(1)
+    assert len(program_cache._of_functions[cell]) == 2
+
+
 def test_what_a_cell_closes_over_gets_its_gradient():
     def of_closed_over(weight):
         return rs.scan(lambda _, carry, x: recurrence(weight, carry, x), None, CARRY, XS)[1].sum()
@@ -173,6 +246,20 @@ def test_a_program_does_not_keep_its_function_alive():
         return recurrence(weight, carry, x)
 
     rs.scan(cell, WEIGHT, CARRY, XS)
+    alive = weakref.ref(cell)
+    del cell
+    gc.collect()
+    assert alive() is None
+
+
+def test_nor_does_that_of_a_function_that_closes_over_arrays():
+    weight = jnp.array(WEIGHT)
+
+    def cell(_, carry, x):
+        return recurrence(weight, carry, x)
+
+    for _ in range(2):
+        rs.scan(cell, None, CARRY, XS)
     alive = weakref.ref(cell)
     del cell
     gc.collect()

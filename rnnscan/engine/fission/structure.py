@@ -50,6 +50,11 @@ def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, exact:
     return primitive, source, _structure_of_parameter(params, exact=exact)
 
 
+def structure_of_jaxpr(jaxpr: Any) -> Hashable:
+    """The structure of a jaxpr, with the numbers of its literals, by the rules of `structure_of_operation`."""
+    return _structure_of_jaxpr(jaxpr, exact=True)
+
+
 class _Numbers:
     """Numbers values in the order in which they are added."""
 
