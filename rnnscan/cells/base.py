@@ -1,5 +1,6 @@
 """The base of all cells of the library: a configuration that can be compared, hashed, pickled and printed."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -31,19 +32,23 @@ class Cell:
         carry_dtype: the dtype of the initial carry. None: the input's. Each step keeps the dtype of its carry.
     """
 
-    carry_names: ClassVar[tuple[str, ...]]
-    names: ClassVar[tuple[str, ...]]
-    # The parts of the carry that are complex.
+    # The parts of the carry and the named values. Properties if they depend on the options.
+    carry_names: ClassVar[Any]
+    names: ClassVar[Any]
+    # The parts of the carry that are complex, and those that are boolean; the others are real.
     complex_parts: ClassVar[frozenset[str]] = frozenset()
+    boolean_parts: ClassVar[frozenset[str]] = frozenset()
     # The index of the part of the new carry that equals y, or None. Wrappers that change that part also change y.
     # A property if it depends on the options.
     output_part: ClassVar[Any] = 0
     # The boolean options that determine the parameters: the likely cause if parameters do not fit.
     parameter_options: ClassVar[tuple[str, ...]] = ()
+    # The same for options that are one of several words.
+    parameter_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry in the recurrent product.
     takes_recurrent_mask: ClassVar[bool] = False
-    # Whether each unit reads a feature of its own, so that D must be H.
-    one_feature_per_unit: ClassVar[bool] = False
+    # Whether each unit reads a feature of its own, so that D must be H. A property if it depends on the options.
+    one_feature_per_unit: ClassVar[Any] = False
     # The spatial axes of x, between the batch and the features.
     input_axes: ClassVar[Any] = ()
 
@@ -107,9 +112,15 @@ class Cell:
         if dtype is None:
             dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else self.param_dtype
         return tuple(
-            zeros_sharded_like(x, shape, _complex(dtype) if name in self.complex_parts else dtype)
+            zeros_sharded_like(x, shape, self._part_dtype(name, dtype))
             for name, shape in zip(self.carry_names, self._carry_shapes(x), strict=True)
         )
+
+    def _part_dtype(self, name: str, dtype: Any) -> Any:
+        """The dtype of a part of the carry, whose real parts have `dtype`."""
+        if name in self.boolean_parts:
+            return jnp.bool_
+        return _complex(dtype) if name in self.complex_parts else dtype
 
     @property
     def _title(self) -> str:
@@ -138,7 +149,8 @@ class Cell:
         """
         input_size = self._check_params(params)
         checks.check_input(self._title, ("N", *self.input_axes, input_size), x)
-        checks.check_carry(self._title, self.carry_names, self._carry_shapes(x), carry, x, self.complex_parts)
+        part_dtypes = [self._part_dtype(name, jnp.float32) for name in self.carry_names]
+        checks.check_carry(self._title, self.carry_names, self._carry_shapes(x), carry, x, part_dtypes)
         dtype = jnp.result_type(x, *jax.tree.leaves(params)) if self.dtype is None else self.dtype
         # Cast inside the step, so that the gradients of all steps are summed in param_dtype.
         cast_params = {name: _cast(leaf, dtype) for name, leaf in params.items()}
@@ -159,15 +171,23 @@ class Cell:
             checks.check_one_feature_per_unit(self._title, self.hidden_size, input_size)
 
     def _likely_cause(self, params: Any) -> str:
-        for option in self.parameter_options:
-            own = getattr(self, option)
-            changed: Any = {option: not own}
+        for option, other in self._other_options():
+            changed: Any = {option: other}
             if checks.fitting_input_size(replace(self, **changed)._shapes(), params) is not None:
-                return f"They were made with {option}={not own}, and the cell has {own}."
+                return f"They were made with {option}={other!r}, and the cell has {getattr(self, option)!r}."
         return "They belong to a cell of another kind or size."
+
+    def _other_options(self) -> Iterator[tuple[str, Any]]:
+        """The options that determine the parameters, with each value that the cell does not have."""
+        for option in self.parameter_options:
+            yield option, not getattr(self, option)
+        for option, choices in self.parameter_choices.items():
+            yield from ((option, choice) for choice in choices if choice != getattr(self, option))
 
 
 def _cast(leaf: Array, dtype: Any) -> Array:
+    if leaf.dtype == bool:
+        return leaf
     return leaf.astype(_complex(dtype) if jnp.iscomplexobj(leaf) else dtype)
 
 

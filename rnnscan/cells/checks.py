@@ -1,12 +1,15 @@
 """Checks of a cell's options, parameters, input and carry, at trace time."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe, describe_shape
+from rnnscan._messages import describe, describe_shape, listing, nearest
+
+
+_KINDS = {"floating": jnp.floating, "complex": jnp.complexfloating, "boolean": jnp.bool_}
 
 
 def check_size(cell: str, argument: str, size: Any, *, least: int = 1) -> None:
@@ -26,6 +29,14 @@ def floating(cell: str, argument: str, dtype: Any, *, optional: bool) -> Any:
     if not is_floating:
         raise TypeError(f"{cell}: `{argument}` must be a floating dtype, such as jnp.bfloat16; got {dtype!r}.")
     return jnp.dtype(dtype).type
+
+
+def check_choice(cell: str, argument: str, choice: Any, choices: Sequence[str]) -> None:
+    """Check that an option is one of several words."""
+    if choice not in choices:
+        raise ValueError(
+            f"{cell}: `{argument}` must be one of {listing(choices)}; got {choice!r}.{nearest(str(choice), choices)}"
+        )
 
 
 def fitting_input_size(shapes: Mapping[str, tuple[Any, ...]], params: Any) -> int | None:
@@ -93,24 +104,24 @@ def check_carry(
     shapes: tuple[tuple[Any, ...], ...],
     carry: Any,
     x: Any,
-    complex_parts: frozenset[str] = frozenset(),
+    part_dtypes: Sequence[Any],
 ) -> None:
-    """Check the structure, shapes and dtypes of a carry for the input x."""
+    """Check the structure, shapes and kinds of dtypes of a carry for the input x."""
     if not isinstance(carry, tuple) or len(carry) != len(names):
         expected = describe_shape(shapes[0]) if len(set(shapes)) == 1 else ", ".join(map(describe_shape, shapes))
         raise TypeError(
             f"{cell}: the carry must be the tuple {describe_shape(names)} of arrays {expected}; got "
             f"{_show_tree(carry)}. Start from cell.initial_carry(x)."
         )
-    for part, shape, leaf in zip(names, shapes, carry, strict=True):
+    for part, shape, part_dtype, leaf in zip(names, shapes, part_dtypes, carry, strict=True):
         if jnp.shape(leaf) != shape:
             raise ValueError(
                 f"{cell}: {part} in the carry must be {describe_shape(shape)} for one step's input {describe(x)}; got "
                 f"{describe(leaf)}. Batch or hidden size may differ: start from cell.initial_carry(x). xs is "
                 "time-major, (T, N, D)."
             )
-        kind, is_kind = ("complex", jnp.complexfloating) if part in complex_parts else ("floating", jnp.floating)
-        if not jnp.issubdtype(leaf.dtype, is_kind):
+        kind, kind_type = next(pair for pair in _KINDS.items() if jnp.issubdtype(part_dtype, pair[1]))
+        if not jnp.issubdtype(leaf.dtype, kind_type):
             raise TypeError(
                 f"{cell}: {part} in the carry must be of a {kind} dtype, because the new carry keeps it; got "
                 f"{describe(leaf)}. Start from cell.initial_carry(x)."

@@ -1,5 +1,6 @@
 """The linear recurrent unit: a diagonal complex linear recurrence."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import pi
 from typing import Any, ClassVar
@@ -22,14 +23,15 @@ class LRU(Cell):
 
         a = exp(-exp(v) + i exp(p))
         s' = a * s + exp(g) * (x B)          x B named "projected"
-        y = Re(s' C) + x K
+        y = Re(s' C) + x K          with skip="matrix"
+        y = Re(s' C) + k * x        with skip="vector"
 
     s' is elementwise linear in s, so the engine batches the matrix products over all steps.
-    s, a, B and C are complex. The parameters are real, for any optimizer.
+    s, a, B and C are complex. The parameters are real, for any optimizer. With `skip="vector"`, D must be H.
 
     Parameters: `"log_decay"` v, `"log_phase"` p and `"log_scale"` g, each `(S,)`; `"input_kernel_real"` and
     `"input_kernel_imag"` of B `(D, S)`; `"output_kernel_real"` and `"output_kernel_imag"` of C `(S, H)`;
-    `"skip_kernel"` K `(D, H)`.
+    `"skip_kernel"` K `(D, H)`, or `"skip"` k `(H,)`.
     Carry: the tuple `(s,)`, s `(N, S)`, complex64 or complex128.
 
     Args:
@@ -44,9 +46,10 @@ class LRU(Cell):
         r_min: the smallest initial magnitude of a.
         r_max: the largest initial magnitude of a. `init` draws a uniformly from the ring between the two.
         max_phase: the largest initial phase of a.
+        skip: "matrix", or "vector", which public LRU code has. `init` draws a vector from the standard normal.
 
     Raises:
-        ValueError: if a size or a number is invalid, or an argument of a step does not fit the parameters.
+        ValueError: if a size, a number or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of complex arrays.
 
     Example:
@@ -60,13 +63,16 @@ class LRU(Cell):
         ((2, 8), 'complex64', (2, 4))
 
     Source: Orvieto et al. 2023, "Resurrecting Recurrent Neural Networks for Long Sequences", section 3 and appendix A.
-    There v, p and g are the logarithms of nu, theta and gamma, and K is D.
+    There v, p and g are the logarithms of nu, theta and gamma, and K is D. `skip="vector"` is that of `lru/model.py` in
+    `NicolasZucchet/minimal-LRU`: its `nu_log`, `theta_log` and `gamma_log` are v, p and g, its `B_re`, `B_im`, `C_re`
+    and `C_im` are the transposes of B and C, and `D` is k.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("state",)
     names: ClassVar[tuple[str, ...]] = ("projected",)
     complex_parts: ClassVar[frozenset[str]] = frozenset({"state"})
     output_part: ClassVar[int | None] = None
+    parameter_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"skip": ("matrix", "vector")}
 
     _: KW_ONLY
     kernel_init: Initializer = initializers.lecun_normal
@@ -74,6 +80,7 @@ class LRU(Cell):
     r_min: float = 0.0
     r_max: float = 1.0
     max_phase: float = 2 * pi
+    skip: str = "matrix"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,6 +93,12 @@ class LRU(Cell):
             )
         if not self.max_phase > 0:
             raise ValueError(f"LRU: `max_phase` must be a number above 0; got {self.max_phase!r}.")
+        checks.check_choice("LRU", "skip", self.skip, self.parameter_choices["skip"])
+
+    @property
+    def one_feature_per_unit(self) -> bool:
+        """Whether y reads x feature by feature."""
+        return self.skip == "vector"
 
     @property
     def states(self) -> int:
@@ -93,7 +106,7 @@ class LRU(Cell):
         return self.hidden_size if self.state_size is None else self.state_size
 
     def _make(self, key: Array, input_size: int) -> Params:
-        decay_key, phase_key, *kernel_keys = jax.random.split(key, 7)
+        decay_key, phase_key, *kernel_keys, skip_key = jax.random.split(key, 7)
         dtype, states = self.param_dtype, self.states
         # Above 0, for the logarithms.
         least = jnp.finfo(jnp.float32).tiny
@@ -106,12 +119,16 @@ class LRU(Cell):
             # sqrt(1 - |a|**2) gives the state the variance of its input.
             "log_scale": (0.5 * jnp.log(-jnp.expm1(-2 * decay))).astype(dtype),
         }
-        kernels = [shape for shape in self._shapes().items() if len(shape[1]) == 2]
+        shapes = {"input_kernel": (input_size, states), "output_kernel": (states, self.hidden_size)}
+        kernels = [(f"{kernel}_{part}", shape) for kernel, shape in shapes.items() for part in ("real", "imag")]
         for (kernel, shape), kernel_key in zip(kernels, kernel_keys, strict=True):
-            sizes = tuple(input_size if size == "D" else size for size in shape)
-            params[kernel] = self.kernel_init(kernel_key, sizes, dtype)
+            params[kernel] = self.kernel_init(kernel_key, shape, dtype)
         for part in ("real", "imag"):
             params[f"input_kernel_{part}"] /= 2**0.5
+        if self.skip == "vector":
+            params["skip"] = jax.random.normal(skip_key, (self.hidden_size,), jnp.float32).astype(dtype)
+        else:
+            params["skip_kernel"] = self.kernel_init(skip_key, (input_size, self.hidden_size), dtype)
         return params
 
     def __call__(
@@ -130,7 +147,8 @@ class LRU(Cell):
         state = (factor * carry[0] + update).astype(carry[0].dtype)
         y = project(state.real.astype(x.dtype), weights["output_kernel_real"])
         y -= project(state.imag.astype(x.dtype), weights["output_kernel_imag"])
-        return (state,), (y + project(x, weights["skip_kernel"])).astype(x.dtype)
+        y += weights["skip"] * x if self.skip == "vector" else project(x, weights["skip_kernel"])
+        return (state,), y.astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         states, units = self.states, self.hidden_size
@@ -142,8 +160,7 @@ class LRU(Cell):
             "input_kernel_imag": ("D", states),
             "output_kernel_real": (states, units),
             "output_kernel_imag": (states, units),
-            "skip_kernel": ("D", units),
-        }
+        } | ({"skip": (units,)} if self.skip == "vector" else {"skip_kernel": ("D", units)})
 
     def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         return ((*x.shape[:-1], self.states),)

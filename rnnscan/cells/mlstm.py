@@ -25,17 +25,21 @@ class MLSTM(InputKernelCell):
         m' = max(log f + m, log i)
         C' = exp(log f + m - m') * C + exp(log i - m') * v k^T
         n' = exp(log f + m - m') * n + exp(log i - m') * k
-        y = o * C' q / max(|n' . q|, exp(-m'))
+        y = o * C' q / (max(|n' . q|, exp(-m')) + epsilon)
 
-    With `forget_gate="exp"`, log f = x w_f + c_f. Named "projected": q, k, v and o. Named "gates": log i and log f. All
-    are named before their activations.
+    With `projections=False`, x is [q k v] `(N, 3H)`, k is divided by sqrt(d) as it comes, log i and log f read all of
+    x, and o = 1. q and k may then have an input of their own, such as the convolution of xLSTM's blocks, their kernels
+    may be block-diagonal, and the bias of k is scaled with k. So the cell is the `mLSTMCell` of public code.
+
+    With `forget_gate="exp"`, log f = x w_f + c_f. Named "projected": q, k, v and o, unless x has them. Named "gates":
+    log i and log f. All are named before their activations.
 
     C and n are stored divided by exp(m), which does not change y: without m, the cell would have the states C exp(m)
     and n exp(m), and the bound 1 instead of exp(-m'). The initial state is zero for any m. Given m, C and n are
     elementwise linear, and no matrix product depends on the carry.
 
-    Parameters: `"kernel"` W `(D, 4H)` and `"bias"` b `(4H,)`, order q, k, v, o, each one head after the other;
-    `"gate_kernel"` w `(D, 2 heads)` and `"gate_bias"` c `(2 heads,)`, order i, f.
+    Parameters: with projections `"kernel"` W `(D, 4H)` and `"bias"` b `(4H,)`, order q, k, v, o, each one head after
+    the other; `"gate_kernel"` w `(D, 2 heads)` and `"gate_bias"` c `(2 heads,)`, order i, f.
     Carry: the tuple `(C, n, m)`, C `(N, heads, d, d)` with v along its rows and k along its columns, n `(N, heads, d)`,
     m `(N, heads)`.
 
@@ -52,9 +56,11 @@ class MLSTM(InputKernelCell):
         forget_gate: "sigmoid" or "exp".
         forget_bias: added by `init` to the forget gates' bias, evenly spaced over the heads from the first number to
             the second. Unused without biases.
+        projections: whether the cell computes q, k, v and o. False: x is [q k v], and the output gate is left out.
+        epsilon: added to the denominator of y. Public code has 1e-6.
 
     Raises:
-        ValueError: if a size or a name is invalid, or an argument of a step does not fit the parameters.
+        ValueError: if a size, a number or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -68,33 +74,46 @@ class MLSTM(InputKernelCell):
         ([(5, 2, 3, 3), (5, 2, 3), (5, 2)], (5, 6))
 
     Source: Beck et al. 2024, "xLSTM: Extended Long Short-Term Memory", equations 19 to 27, with m as in equations 15 to
-    17. forget_bias and the initial gate kernel of zeros are those of the authors' code.
+    17. forget_bias and the initial gate kernel of zeros are those of the authors' code. `projections=False` and epsilon
+    are those of `mLSTMCell` in `xlstm/blocks/mlstm/cell.py` of `NX-AI/xlstm`, and of
+    `xlstm_jax/models/xlstm_clean/blocks/mlstm/cell.py` of `NX-AI/xlstm-jax`, before their `outnorm`: `igate` and
+    `fgate` side by side are w and c.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("memory", "normalizer", "stabilizer")
-    names: ClassVar[tuple[str, ...]] = ("projected", "gates")
     output_part: ClassVar[int | None] = None
+    parameter_options: ClassVar[tuple[str, ...]] = ("use_bias", "projections")
 
     _: KW_ONLY
     gate_kernel_init: Initializer = initializers.zeros
     heads: int = 1
     forget_gate: str = "sigmoid"
     forget_bias: tuple[float, float] = (3.0, 6.0)
+    projections: bool = True
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_heads("MLSTM", self.hidden_size, self.heads)
         check_forget_gate("MLSTM", self.forget_gate, self.forget_bias)
+        if not self.epsilon >= 0:
+            raise ValueError(f"MLSTM: `epsilon` must be a number of at least 0; got {self.epsilon!r}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of a step's values."""
+        return ("projected", "gates") if self.projections else ("gates",)
 
     def _make(self, key: Array, input_size: int) -> Params:
         kernel_key, gate_kernel_key, bias_key, gate_bias_key = jax.random.split(key, 4)
         units, heads, dtype = self.hidden_size, self.heads, self.param_dtype
-        params = {
-            "kernel": initializers.by_block(self.kernel_init, kernel_key, input_size, units, 4, dtype),
-            "gate_kernel": initializers.by_block(self.gate_kernel_init, gate_kernel_key, input_size, heads, 2, dtype),
-        }
-        if self.use_bias:
+        gate_kernel = initializers.by_block(self.gate_kernel_init, gate_kernel_key, input_size, heads, 2, dtype)
+        params = {"gate_kernel": gate_kernel}
+        if self.projections:
+            params["kernel"] = initializers.by_block(self.kernel_init, kernel_key, input_size, units, 4, dtype)
+        if self.projections and self.use_bias:
             params["bias"] = self.bias_init(bias_key, (4 * units,), dtype)
+        if self.use_bias:
             spaced = jnp.linspace(*self.forget_bias, heads, dtype=dtype)
             params["gate_bias"] = self.bias_init(gate_bias_key, (2 * heads,), dtype).at[heads:].add(spaced)
         return params
@@ -104,16 +123,23 @@ class MLSTM(InputKernelCell):
     ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
-        query, key, value, output = self._projected(weights, x)
+        query, key, value, output = (self._projected if self.projections else self._given)(weights, x)
         # The states accumulate over the whole sequence, so they are updated in their own dtypes.
         memory, normalizer, stabilizer = carry
         new_stabilizer, keep, write = self._gates(weights, x, stabilizer)
         written = (write * value)[..., :, None] * key[..., None, :]
         new_memory = (keep[..., None] * memory + written).astype(memory.dtype)
         new_normalizer = (keep * normalizer + write * key).astype(normalizer.dtype)
-        read = _read(new_memory, new_normalizer, new_stabilizer, query)
-        y = jax.nn.sigmoid(output) * read.reshape(output.shape)
+        read = _read(new_memory, new_normalizer, new_stabilizer, query, self.epsilon)
+        y = read.reshape(*x.shape[:-1], self.hidden_size)
+        if output is not None:
+            y = jax.nn.sigmoid(output) * y
         return (new_memory, new_normalizer, new_stabilizer), y.astype(x.dtype)
+
+    def _given(self, weights: Params, x: Array) -> tuple[Array, Array, Array, None]:
+        """Take q, k and v by head from x; there is no o."""
+        query, key, value = (part.reshape(*x.shape[:-1], self.heads, -1) for part in jnp.split(x, 3, axis=-1))
+        return query, key / key.shape[-1] ** 0.5, value, None
 
     def _projected(self, weights: Params, x: Array) -> tuple[Array, Array, Array, Array]:
         """Compute q, k and v by head, and o before the sigmoid."""
@@ -139,12 +165,18 @@ class MLSTM(InputKernelCell):
         return new_stabilizer, keep, write
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
-        shapes: dict[str, tuple[Any, ...]] = {
-            "kernel": ("D", 4 * self.hidden_size),
-            "gate_kernel": ("D", 2 * self.heads),
-        }
-        biases = {"bias": (4 * self.hidden_size,), "gate_bias": (2 * self.heads,)}
-        return shapes | (biases if self.use_bias else {})
+        units, heads = self.hidden_size, self.heads
+        projections: dict[str, tuple[Any, ...]] = {"kernel": ("D", 4 * units), "bias": (4 * units,)}
+        gates: dict[str, tuple[Any, ...]] = {"gate_kernel": ("D", 2 * heads), "gate_bias": (2 * heads,)}
+        shapes = (projections if self.projections else {}) | gates
+        return {name: shape for name, shape in shapes.items() if self.use_bias or not name.endswith("bias")}
+
+    def _check_features(self, input_size: int) -> None:
+        if not self.projections and input_size != 3 * self.hidden_size:
+            raise ValueError(
+                f"MLSTM: the input must be q, k and v side by side, {3 * self.hidden_size} features; got {input_size}. "
+                "Set projections=True for a cell that computes them."
+            )
 
     def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
         by_head = (*x.shape[:-1], self.heads)
@@ -152,12 +184,15 @@ class MLSTM(InputKernelCell):
         return (*by_head, head, head), (*by_head, head), by_head
 
 
-def _read(memory: Array, normalizer: Array, stabilizer: Array, query: Array) -> Array:
-    """`C' q / max(|n' . q|, exp(-m'))`."""
+def _read(memory: Array, normalizer: Array, stabilizer: Array, query: Array, epsilon: float) -> Array:
+    """`C' q / (max(|n' . q|, exp(-m')) + epsilon)`."""
     wide = jnp.promote_types(memory.dtype, jnp.float32)
     memory, normalizer, stabilizer, query = (part.astype(wide) for part in (memory, normalizer, stabilizer, query))
     # Clipping does not matter: the bound is then below the rounding of n' . q, or so large that y vanishes.
     limit = largest_exponent(stabilizer)
     bound = jnp.exp(-jnp.clip(stabilizer, -limit, limit))
     length = jnp.abs((normalizer * query).sum(axis=-1))
-    return (memory * query[..., None, :]).sum(axis=-1) / jnp.maximum(length, bound)[..., None]
+    denominator = jnp.maximum(length, bound)
+    if epsilon:
+        denominator += epsilon
+    return (memory * query[..., None, :]).sum(axis=-1) / denominator[..., None]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, with_bias
 from rnnscan.cells.heads import check_heads, initialize_heads, project_heads
@@ -20,7 +21,8 @@ class RGLRU(InputKernelCell):
         [z_r z_i] = x W + b          (named "gates")
         r = sigmoid(z_r)    i = sigmoid(z_i)
         a = sigmoid(L) ** (exponent * r)
-        h' = a * h + sqrt(1 - a**2) * (i * x)
+        h' = a * h + sqrt(1 - a**2) * (i * x)     with first_step="normalized", and after the first step
+        h' = a * h + i * x                        with first_step="plain", at the first step of a sequence or document
         y = h'
 
     h' is elementwise linear in h, so the engine batches the matrix products over all steps. D must be H, because x is
@@ -28,7 +30,11 @@ class RGLRU(InputKernelCell):
 
     Parameters: `"kernel"` W `(heads, H / heads, 2 H / heads)`, block-diagonal: one block `(H / heads, H / heads)` for
     each head and gate; `"bias"` b `(2H,)`; order r, i; `"decay"` L `(H,)`.
-    Carry: the tuple `(h,)`, h `(N, H)`.
+    Carry: the tuple `(h,)`, h `(N, H)`; with `first_step="plain"` the tuple `(h, started)`, started `(N,)` bool.
+
+    Public RecurrentGemma weights need `first_step="plain"`. The carry then tells the cell where a sequence begins:
+    `started` is false in `initial_carry`, so also where `reset` is true, and each step sets it. A carry that resumes a
+    sequence has `started` true. A `reset_to` of your own must have it false.
 
     Args:
         hidden_size: H, the number of units, and of features of x.
@@ -42,10 +48,11 @@ class RGLRU(InputKernelCell):
         heads: the number of blocks of x. The gates of a block read only that block.
         exponent: how fast a unit with an open gate forgets, c in the paper.
         decay_range: the range of the initial a for r = 1, from which `init` draws uniformly.
+        first_step: "normalized" or "plain", whether the first step has the square root.
 
     Raises:
-        ValueError: if a size or a number is invalid, or an argument of a step does not fit the parameters.
-        TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
+        ValueError: if a size, a number or a name is invalid, or an argument of a step does not fit the parameters.
+        TypeError: if a dtype is not floating, or the carry is not a tuple of arrays of its dtypes.
 
     Example:
         >>> import jax
@@ -58,11 +65,12 @@ class RGLRU(InputKernelCell):
         ((2, 4), (2, 4))
 
     Source: De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language
-    Models", equations 1 to 4; the heads are those of `recurrentgemma`. Its `a_param` is -L, and it omits the square
-    root at the first step of a document.
+    Models", equations 1 to 4. The heads and `first_step="plain"` are those of `RGLRU` in `recurrentgemma/jax/layers.py`
+    of `google-deepmind/recurrentgemma`, where `segment_pos == 0` is the first step. Its `a_param` is -L. Each block of
+    W is that head of `a_gate.w` beside that of `input_gate.w`; b is `a_gate.b` and then `input_gate.b`, flattened.
     """
 
-    carry_names: ClassVar[tuple[str, ...]] = ("hidden",)
+    boolean_parts: ClassVar[frozenset[str]] = frozenset({"started"})
     names: ClassVar[tuple[str, ...]] = ("gates",)
     one_feature_per_unit: ClassVar[bool] = True
 
@@ -70,6 +78,7 @@ class RGLRU(InputKernelCell):
     heads: int = 1
     exponent: float = 8.0
     decay_range: tuple[float, float] = (0.9, 0.999)
+    first_step: str = "normalized"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,6 +90,12 @@ class RGLRU(InputKernelCell):
             raise ValueError(
                 f"RGLRU: `decay_range` must be a tuple of two ascending numbers between 0 and 1; got {span!r}."
             )
+        checks.check_choice("RGLRU", "first_step", self.first_step, ("normalized", "plain"))
+
+    @property
+    def carry_names(self) -> tuple[str, ...]:
+        """The parts of the carry."""
+        return ("hidden",) if self.first_step == "normalized" else ("hidden", "started")
 
     def _make(self, key: Array, input_size: int) -> Params:
         kernel_key, bias_key, decay_key = jax.random.split(key, 3)
@@ -106,9 +121,15 @@ class RGLRU(InputKernelCell):
         # For a near 1, 1 - a**2 loses all digits in 16 bits, so powers are computed as products of logarithms in 32.
         wide = jnp.promote_types(x.dtype, jnp.float32)
         log_decay = self.exponent * recurrence_gate.astype(wide) * jax.nn.log_sigmoid(params["decay"].astype(wide))
-        update = _sqrt(-jnp.expm1(2 * log_decay)) * (input_gate * x)
-        hidden = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
-        return (hidden,), hidden.astype(x.dtype)
+        scale = _sqrt(-jnp.expm1(2 * log_decay))
+        if self.first_step == "plain":
+            scale = jnp.where(carry[1][..., None], scale, 1)
+        hidden = (jnp.exp(log_decay) * carry[0] + scale * (input_gate * x)).astype(carry[0].dtype)
+        return (hidden, *map(jnp.ones_like, carry[1:])), hidden.astype(x.dtype)
+
+    def _carry_shapes(self, x: Array) -> tuple[tuple[Any, ...], ...]:
+        batch = x.shape[:-1]
+        return ((*batch, self.hidden_size), batch)[: len(self.carry_names)]
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         head = self.hidden_size // self.heads

@@ -22,8 +22,11 @@ class S6(Cell):
         [r B C] = x W          (named "projected")
         dt = softplus(r W_d + b_d)          (its argument named "projected")
         A = -exp(L)
-        s' = exp(dt A) * s + (exp(dt A) - 1) / A * (x B^T)
+        s' = exp(dt A) * s + (exp(dt A) - 1) / A * (x B^T)     with discretization="zoh"
+        s' = exp(dt A) * s + dt * (x B^T)                      with discretization="euler"
         y = s' C + skip * x
+
+    Public Mamba weights need `discretization="euler"`.
 
     s' is elementwise linear in s, so the engine batches the matrix products over all steps. Its decay differs along
     both axes of the state. D must be H, because each channel of x has its own states.
@@ -42,9 +45,11 @@ class S6(Cell):
         state_size: S, the number of states of each channel.
         rank: the rank of dt's product with x. None: H / 16, rounded up.
         step_range: the range of the initial dt for r = 0, from which `init` draws log-uniformly.
+        discretization: "zoh", the zero-order hold of the paper's equation, or "euler", its first order in dt, which
+            public Mamba code computes.
 
     Raises:
-        ValueError: if a size or a range is invalid, or an argument of a step does not fit the parameters.
+        ValueError: if a size, a range or a name is invalid, or an argument of a step does not fit the parameters.
         TypeError: if a dtype is not floating, or the carry is not a tuple of floating arrays.
 
     Example:
@@ -58,8 +63,10 @@ class S6(Cell):
         ((5, 4, 3), (5, 4))
 
     Source: Gu and Dao 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", equation 4 (zero-order
-    hold) and algorithm 2, with the real initial A = -(1, ..., S) and the dt of section 3.6. The authors' code replaces
-    (exp(dt A) - 1) / A by dt. The skip connection, the initial b_d and W_d are those of the authors' code.
+    hold) and algorithm 2, with the real initial A = -(1, ..., S) and the dt of section 3.6. The skip connection, the
+    initial b_d and W_d, and "euler" are those of the authors' code: `selective_scan_ref` in
+    `mamba_ssm/ops/selective_scan_interface.py` of `state-spaces/mamba`. Its `x_proj.weight` and `dt_proj.weight` are
+    the transposes of W and W_d; `A_log` is L, `D` is the skip.
     """
 
     carry_names: ClassVar[tuple[str, ...]] = ("state",)
@@ -72,6 +79,7 @@ class S6(Cell):
     state_size: int = 16
     rank: int | None = None
     step_range: tuple[float, float] = (0.001, 0.1)
+    discretization: str = "zoh"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,6 +87,7 @@ class S6(Cell):
         if self.rank is not None:
             checks.check_size("S6", "rank", self.rank)
         check_range("S6", "step_range", self.step_range)
+        checks.check_choice("S6", "discretization", self.discretization, ("zoh", "euler"))
 
     @property
     def _rank(self) -> int:
@@ -113,7 +122,7 @@ class S6(Cell):
         step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
         rate = -jnp.exp(params["log_decay"].astype(wide))
         log_decay = step[..., None] * rate
-        held = jnp.expm1(log_decay) / rate
+        held = jnp.expm1(log_decay) / rate if self.discretization == "zoh" else step[..., None]
         update = held * (x[..., :, None].astype(wide) * write[..., None, :].astype(wide))
         state = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
         found = jnp.einsum("...hs,...s->...h", state.astype(wide), read.astype(wide))

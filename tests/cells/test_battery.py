@@ -183,7 +183,9 @@ def test_bfloat16_with_a_carry_of_32_bits_is_near_float32(case):
         for (path, leaf), exact_leaf in zip(
             jax.tree_util.tree_leaves_with_path(actual), jax.tree.leaves(exact), strict=True
         ):
-            if leaf.dtype != jax.dtypes.float0:
+            if leaf.dtype == bool:
+                assert np.array_equal(leaf, exact_leaf), jax.tree_util.keystr(path)
+            elif leaf.dtype != jax.dtypes.float0:
                 distance = np.abs(np.asarray(leaf, exact_leaf.dtype) - exact_leaf).max()
                 assert distance <= tolerance * np.abs(exact_leaf).max(), jax.tree_util.keystr(path)
 

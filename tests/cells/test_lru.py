@@ -77,6 +77,21 @@ def test_new_eigenvalues_lie_on_their_ring():
     assert 0.95 < float(params["output_kernel_imag"].std()) * 64 < 1.05
 
 
+def test_a_skip_vector_has_no_matrix_product_and_leaves_the_other_parameters_as_they_are():
+    matrix, vector = (LRU(4, skip=skip).init(jax.random.key(0), 4) for skip in ("matrix", "vector"))
+    shared = matrix.keys() & vector.keys()
+    assert shared == matrix.keys() - {"skip_kernel"} == vector.keys() - {"skip"}
+    assert all(np.array_equal(matrix[name], vector[name]) for name in shared)
+    assert vector["skip"].shape == (4,)
+    assert len(np.unique(vector["skip"])) == 4
+    products = {}
+    for skip in ("matrix", "vector"):
+        cell = LRU(4, skip=skip)
+        explanation = rs.explain(cell, *Case(cell, features=(4,)).arguments())
+        products[skip] = sum(equation.operation == "dot_general" for equation in explanation.equations)
+    assert products["vector"] == products["matrix"] - 1
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"^LRU: `r_min` and `r_max` must be two ascending numbers .* 0\.9 and 0\.5"):
         LRU(4, r_min=0.9, r_max=0.5)
@@ -84,6 +99,12 @@ def test_what_does_not_fit_is_refused():
         LRU(4, max_phase=0.0)
     with pytest.raises(ValueError, match=r"^LRU: `state_size` must be an int of at least 1; got 0\."):
         LRU(4, state_size=0)
+    with pytest.raises(ValueError, match=r"^LRU: `skip` must be one of 'matrix', 'vector'; got 'none'\."):
+        LRU(4, skip="none")
+    with pytest.raises(ValueError, match=r"^LRU: the input must have as many features as `hidden_size`, 4; got 3\."):
+        LRU(4, skip="vector").init(jax.random.key(0), 3)
+    with pytest.raises(ValueError, match=r"They were made with skip='matrix', and the cell has 'vector'\."):
+        LRU(4, skip="vector")(LRU(4).init(jax.random.key(0), 4), (jnp.ones((2, 4), complex),), jnp.ones((2, 4)))
     cell, x = LRU(4), jnp.ones((2, 3))
     with pytest.raises(TypeError, match=r"^LRU: state in the carry must be of a complex dtype"):
         cell(cell.init(jax.random.key(0), 3), (jnp.ones((2, 4)),), x)

@@ -128,7 +128,7 @@ def mamba2(cell, p, carry, xs):
 
 
 def s6(cell, p, carry, xs):
-    """Equations 2 and 4 with the choices of algorithm 2, channel after channel."""
+    """Equations 2 and 4, or the Euler method, with the choices of algorithm 2, channel after channel."""
     rank = p["step_kernel"].shape[0]
     (state,), ys = carry, []
     for x in xs:
@@ -138,7 +138,9 @@ def s6(cell, p, carry, xs):
         for channel in range(cell.hidden_size):
             a = -jnp.exp(p["log_decay"][channel])
             scaled = dt[:, channel, None] * a
-            b_bar = 1 / scaled * (jnp.exp(scaled) - 1) * (dt[:, channel, None] * b)
+            b_bar = dt[:, channel, None] * b
+            if cell.discretization == "zoh":
+                b_bar = 1 / scaled * (jnp.exp(scaled) - 1) * b_bar
             h = jnp.exp(scaled) * state[:, channel] + b_bar * x[:, channel, None]
             channels.append(h)
             outputs.append((c * h).sum(-1) + p["skip"][channel] * x[:, channel])
@@ -287,6 +289,9 @@ REFUSED = {
     r"^Mamba2: `window` must be an int of at least 1; got 0\.": lambda: cells.Mamba2(4, window=0),
     r"^Mamba2: `step_range` must be a tuple of two ascending numbers above 0; got \(0\.2, 0\.1\)\.": lambda: (
         cells.Mamba2(4, step_range=(0.2, 0.1))
+    ),
+    r"^S6: `discretization` must be one of 'zoh', 'euler'; got 'eular'\. Did you mean 'euler'": lambda: cells.S6(
+        4, discretization="eular"
     ),
     r"^S6: `state_size` must be an int of at least 1; got 0\.": lambda: cells.S6(4, state_size=0),
     r"^S6: the input must have as many features as `hidden_size`, 4; got 3\.": lambda: cells.S6(4).init(

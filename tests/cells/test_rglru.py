@@ -50,8 +50,9 @@ def test_values_and_gradients_are_those_of_the_paper(cell):
     assert_trees_close(actual, expected, tolerance=1e-9)
 
 
-def test_the_state_is_linear_and_nothing_is_recurrent():
-    cell = RGLRU(4, heads=2)
+@pytest.mark.parametrize("first_step", ["normalized", "plain"])
+def test_the_state_is_linear_and_nothing_is_recurrent(first_step):
+    cell = RGLRU(4, heads=2, first_step=first_step)
     params, carry, xs = Case(cell, features=(4,)).arguments()
     explanation = rs.explain(cell, params, carry, xs)
     assert explanation.carry["[0]"].kind == "linear"
@@ -113,3 +114,60 @@ def test_what_does_not_fit_is_refused():
         cell({**params, "decay": jnp.ones(3)}, (jnp.ones((2, 4)),), jnp.ones((2, 3)))
     with pytest.raises(ValueError, match=r"^RGLRU: one step's input must be \(N, 4\)"):
         cell(params, (jnp.ones((2, 4)),), jnp.ones((2, 3)))
+
+
+def plain_and_normalized(zoned=lambda cell: cell):
+    """A step of a cell with each kind of first step, from equal parameters and inputs."""
+    plain, normalized = (RGLRU(4, heads=2, first_step=first_step) for first_step in ("plain", "normalized"))
+    params, (hidden, _), xs = Case(plain, features=(4,)).arguments()
+    return zoned(plain), zoned(normalized), params, hidden, xs
+
+
+def test_the_carry_tells_where_a_sequence_begins():
+    plain, normalized, params, hidden, xs = plain_and_normalized()
+    started = jnp.array([True, False, True])
+    (last, after), _ = plain(params, (hidden, started), xs[0])
+    (expected,), _ = normalized(params, (hidden,), xs[0])
+    equal = np.isclose(last, expected, atol=1e-6)
+    assert equal[started].all()
+    assert not equal[~started].any()
+    assert after.dtype == bool
+    assert after.all()
+    assert not plain.initial_carry(xs[0])[1].any()
+
+
+def test_a_carry_of_ones_own_says_whether_a_reset_begins_a_sequence():
+    plain, normalized, params, hidden, xs = plain_and_normalized()
+    reset = jnp.zeros(xs.shape[:2], bool).at[3, 1].set(True)
+    options = {"reset": reset, "engine": "fission"}
+    for started in (True, False):
+        flags = jnp.full(3, started)
+        (_, _), ys = rs.scan(plain, params, (hidden, jnp.ones(3, bool)), xs, reset_to=(hidden, flags), **options)
+        _, expected = rs.scan(normalized, params, (hidden,), xs, reset_to=(hidden,), **options)
+        np.testing.assert_allclose(ys[:3], expected[:3], atol=1e-6)
+        np.testing.assert_allclose(ys[:, [0, 2]], expected[:, [0, 2]], atol=1e-6)
+        assert np.allclose(ys[3, 1], expected[3, 1], atol=1e-6) == started
+
+
+def test_zoneout_holds_units_and_no_flags():
+    cell, _, params, hidden, xs = plain_and_normalized(lambda cell: rs.zoneout(cell, 0.7))
+    started = jnp.zeros(3, bool)
+    step = rs.with_key(cell, jax.random.key(1), params, xs[0])
+    for (last, after), _ in (
+        cell(params, (hidden, started), xs[0]),
+        step(params, (hidden, started), (xs[0], jnp.asarray(0))),
+    ):
+        assert after.dtype == bool
+        assert after.all()
+        assert np.any(last != hidden)
+
+
+def test_a_first_step_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"^RGLRU: `first_step` must be one of 'normalized', 'plain'; got 'none'\."):
+        RGLRU(4, first_step="none")
+    cell = RGLRU(4, first_step="plain")
+    params, (hidden, _), xs = Case(cell, features=(4,)).arguments()
+    with pytest.raises(TypeError, match=r"^RGLRU: the carry must be the tuple \(hidden, started\)"):
+        cell(params, (hidden,), xs[0])
+    with pytest.raises(TypeError, match=r"^RGLRU: started in the carry must be of a boolean dtype"):
+        cell(params, (hidden, jnp.zeros(3)), xs[0])

@@ -240,3 +240,23 @@ def test_a_forget_bias_that_is_no_pair_is_refused(cell_type):
         ValueError, match=rf"^{cell_type.__name__}: `forget_bias` must be a tuple of two numbers; got 1"
     ):
         cell_type(4, forget_bias=1.0)
+
+
+def test_an_mlstm_that_is_given_q_k_and_v_is_one_that_computes_them():
+    cell, given = MLSTM(4, heads=2), MLSTM(4, heads=2, projections=False)
+    params, carry, xs = Case(cell, features=(12,)).arguments()
+    # The kernel passes on x, with an open output gate; the bias of k is 0, because the two scale it differently.
+    scaled = {"kernel": jnp.eye(12, 16), "bias": jnp.zeros(16).at[12:].set(100.0)}
+    _, expected = rs.scan(cell, params | scaled, carry, xs)
+    _, ys = rs.scan(given, {name: params[name] for name in ("gate_kernel", "gate_bias")}, carry, xs)
+    np.testing.assert_allclose(ys, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_options_of_an_mlstm_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"^MLSTM: `epsilon` must be a number of at least 0; got -1\.0\."):
+        MLSTM(4, epsilon=-1.0)
+    cell = MLSTM(4, projections=False)
+    with pytest.raises(ValueError, match=r"^MLSTM: the input must be q, k and v side by side, 12 features; got 4\."):
+        cell.init(jax.random.key(0), 4)
+    with pytest.raises(ValueError, match="made with projections=True, and the cell has False"):
+        cell(MLSTM(4).init(jax.random.key(0), 12), cell.initial_carry(jnp.ones((2, 12))), jnp.ones((2, 12)))

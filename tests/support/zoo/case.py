@@ -37,6 +37,8 @@ class Case:
         def fill(leaf: Any) -> jax.Array:
             if jnp.issubdtype(leaf.dtype, jnp.integer):
                 return jnp.asarray(random.integers(1, 5, size=leaf.shape, dtype=leaf.dtype))
+            if leaf.dtype == bool:
+                return jnp.asarray(random.random(leaf.shape) < 0.5)
             if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
                 values = 0.5 * random.normal(size=leaf.shape) + 0.5j * random.normal(size=leaf.shape)
                 return jnp.asarray(values.astype(jnp.result_type(complex)))

@@ -22,6 +22,8 @@ CASES = {
     "MinLSTM no bias": Case(MinLSTM(4, use_bias=False, activation="tanh")),
     "RGLRU": Case(RGLRU(4), features=(4,)),
     "RGLRU heads": Case(RGLRU(4, heads=2, use_bias=False), features=(4,)),
+    "RGLRU plain first step": Case(RGLRU(4, heads=2, first_step="plain"), features=(4,)),
     "LRU": Case(LRU(4)),
     "LRU wide": Case(LRU(4, state_size=6, r_min=0.4, r_max=0.9, max_phase=0.3)),
+    "LRU vector": Case(LRU(4, state_size=3, skip="vector"), features=(4,)),
 }

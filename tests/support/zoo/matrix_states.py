@@ -35,6 +35,7 @@ CASES = {
     "Mamba2 groups": Case(Mamba2(4, heads=4, key_size=3, value_size=2, groups=2, window=2)),
     "S6": Case(S6(4, state_size=3), features=(4,)),
     "S6 rank": Case(S6(4, state_size=2, rank=2), features=(4,)),
+    "S6 euler": Case(S6(4, state_size=3, discretization="euler"), features=(4,)),
     "DeltaNet": Case(DeltaNet(4)),
     "DeltaNet heads": Case(DeltaNet(4, heads=2, key_size=3)),
 }

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from rnnscan.cells.initializers import lecun_normal
 from rnnscan.cells.mlstm import MLSTM
 from rnnscan.cells.slstm import SLSTM
 from zoo.case import Case
@@ -26,4 +27,8 @@ CASES = {
     "MLSTM": Case(MLSTM(4)),
     "MLSTM heads": Case(MLSTM(4, heads=2, use_bias=False)),
     "MLSTM exp": Case(MLSTM(4, heads=2, forget_gate="exp")),
+    # A large epsilon, so that it shows. Of the initial parameters only this kernel is random.
+    "MLSTM given": Case(
+        MLSTM(4, heads=2, projections=False, epsilon=0.1, gate_kernel_init=lecun_normal), features=(12,)
+    ),
 }
