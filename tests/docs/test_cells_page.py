@@ -1,5 +1,6 @@
 """The page of cells is what its script writes, and has every cell."""
 
+import ast
 import re
 
 import jax
@@ -23,3 +24,16 @@ def test_the_page_of_cells_is_what_its_script_writes_and_has_every_cell():
     for cell in made.FAMILIES["Long short-term memory"]:
         picture = made.explanation_of(cell).draw()
         assert (made.PICTURES / f"{type(cell).__name__}.svg").read_text() == picture.text
+
+
+def test_each_row_of_public_code_has_a_test_of_that_cell():
+    page = script("make_cells_page")
+    for row in page.PUBLIC_CODE:
+        path, function = row.test.split("::")
+        tree = ast.parse((DOCS.parent / path).read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, row.test
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        made = [node for node in calls if ast.unparse(node.func).split(".")[-1] == type(row.cell).__name__]
+        options = set(re.findall(r"(\w+)=", page.call_of(row.cell)))
+        assert any(options <= {keyword.arg for keyword in node.keywords} for node in made), row.test
+    assert {"RGLRU", "LRU", "S6", "MLSTM"} <= {type(row.cell).__name__ for row in page.PUBLIC_CODE}
