@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rnnscan._messages import describe, listing
 from rnnscan.cells import LSTM
+from rnnscan.interop.arrays import Tensor, concatenate, split, to_host
 from rnnscan.interop.caffe2_blobs import (
     LIBRARY,
     MECHANISM_BLOBS,
@@ -19,7 +18,7 @@ from rnnscan.interop.caffe2_blobs import (
     with_scope,
 )
 from rnnscan.interop.nets import CellWeights, cells_of, check_cell_params, make_net, only_layer
-from rnnscan.interop.tensors import as_arrays, check_names, reshape_by_size, to_jax
+from rnnscan.interop.tensors import as_arrays, check_concrete, check_names, reshape_by_size, to_jax
 
 
 # In Caffe2's order, i f o g.
@@ -91,7 +90,7 @@ def from_caffe2(
         )
     params = read_cell("from_caffe2", kind, blobs, sizes, forget_bias=forget_bias)
     if into is not None:
-        kept = {name: np.asarray(leaf) for name, leaf in into.items()}
+        kept = {name: to_host(leaf) for name, leaf in into.items()}
         if alone == "recurrent" and "bias" in kept:
             params["bias"] = kept["bias"] + params["bias"]
         params = kept | params
@@ -116,7 +115,7 @@ def to_caffe2(net: Any, params: Any, *, fused: bool = False, scope: str | None =
         Numpy arrays in the form that `from_caffe2` takes: blobs by name, or `{"input": {...}, "recurrent": {...}}`.
 
     Raises:
-        TypeError: if the net is of another kind.
+        TypeError: if the net is of another kind, or the parameters are traced.
         ValueError: if Caffe2 has no such net, or the parameters do not fit the net.
 
     Example:
@@ -131,7 +130,7 @@ def to_caffe2(net: Any, params: Any, *, fused: bool = False, scope: str | None =
         ['lstm/i2h_w', 'lstm/gates_t_w', 'lstm/i2h_b', 'lstm/gates_t_b']
     """
     (weights,) = only_layer("to_caffe2", LIBRARY, cells_of("to_caffe2", LIBRARY, net, params, merges=()))
-    blobs = cell_blobs("to_caffe2", *weights)
+    blobs = check_concrete("to_caffe2", cell_blobs("to_caffe2", *weights))
     if fused or weights.kind != "LSTM":
         return with_scope(scope, blobs)
     if scope is not None:
@@ -142,13 +141,13 @@ def to_caffe2(net: Any, params: Any, *, fused: bool = False, scope: str | None =
         source: {
             f"{gate}_{suffix}": block
             for blob, suffix in ((kernel, "w"), (bias, "b"))
-            for gate, block in zip(_GATES, np.split(blobs[blob], 4), strict=True)
+            for gate, block in zip(_GATES, split(blobs[blob], 4), strict=True)
         }
         for source, (kernel, bias, _) in _SOURCES.items()
     }
 
 
-def _fuse(param_values: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+def _fuse(param_values: Any, sizes: dict[str, int]) -> dict[str, Tensor]:
     """Convert blobs, or weights by gate, to blobs by name."""
     if not isinstance(param_values, Mapping):
         raise TypeError(f"from_caffe2: the weights must be a dictionary by name; got {describe(param_values)}.")
@@ -160,7 +159,7 @@ def _fuse(param_values: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
             f"{listing(param_values)}. Give blobs without nested dictionaries."
         )
     sizes = dict(sizes)
-    blobs: dict[str, np.ndarray] = {}
+    blobs: dict[str, Tensor] = {}
     for source, gates in param_values.items():
         weights, bias, columns = _SOURCES[source]
         arrays = as_arrays("from_caffe2", gates)
@@ -173,12 +172,12 @@ def _fuse(param_values: Any, sizes: dict[str, int]) -> dict[str, np.ndarray]:
             arrays[name] = reshape_by_size("from_caffe2", LIBRARY, place, arrays[name], shape, sizes, _BY_GATE)
             if suffix == "w":
                 sizes[columns] = arrays[name].shape[1]
-        blobs[weights] = np.concatenate([arrays[f"{gate}_w"] for gate in _GATES])
-        blobs[bias] = np.concatenate([arrays[f"{gate}_b"] for gate in _GATES])
+        blobs[weights] = concatenate([arrays[f"{gate}_w"] for gate in _GATES])
+        blobs[bias] = concatenate([arrays[f"{gate}_b"] for gate in _GATES])
     return blobs
 
 
-def _check_blobs(kind: str, blobs: Mapping[str, np.ndarray]) -> None:
+def _check_blobs(kind: str, blobs: Mapping[str, Tensor]) -> None:
     """Check for missing and unknown blobs. An LSTM may have only input or only recurrent weights."""
     unexpected = [name for name in MECHANISM_BLOBS if name in blobs]
     if unexpected:

@@ -7,6 +7,7 @@ import numpy as np
 
 from rnnscan._messages import listing, nearest
 from rnnscan.attention import Additive, Coverage, Decoder, Dot, Mechanism, RecurrentAdditive, decoder
+from rnnscan.interop.arrays import Tensor, concatenate, contiguous, split, to_host
 from rnnscan.interop.caffe2_blobs import (
     LIBRARY,
     Blobs,
@@ -19,7 +20,7 @@ from rnnscan.interop.caffe2_blobs import (
     with_scope,
 )
 from rnnscan.interop.nets import cell_of
-from rnnscan.interop.tensors import as_arrays, check_names, reshape_by_size, to_jax
+from rnnscan.interop.tensors import as_arrays, check_concrete, check_names, reshape_by_size, to_jax
 
 
 _QUERY = "weighted_decoder_hidden_state"
@@ -110,8 +111,8 @@ def from_caffe2_attention(
     sizes["E"] = next((arrays[name].size for name in ("attention_v", f"{_QUERY}_b") if name in arrays), sizes["H"])
     sizes["H+E"] = sizes["H"] + sizes["E"]
     cell_params = read_cell(function, kind, arrays, sizes, forget_bias=forget_bias, context="+E")
-    of_hidden, of_context = np.split(cell_params["recurrent_kernel"], [sizes["H"]])
-    kernel = np.concatenate([cell_params["kernel"], of_context])
+    of_hidden, of_context = split(cell_params["recurrent_kernel"], [sizes["H"]])
+    kernel = concatenate([cell_params["kernel"], of_context])
     cell_params |= {"kernel": kernel, "recurrent_kernel": of_hidden}
     params = to_jax({"cell": cell_params, "attention": _read_mechanism(function, names, arrays, sizes)})
     mechanism = _make_mechanism(mechanism_type, sizes["E"], params)
@@ -135,7 +136,7 @@ def to_caffe2_attention(decoder: Decoder, params: Any, *, scope: str | None = No
         The blobs by name, as numpy arrays. Those of the cell have the scope `"decoder"`, as in Caffe2.
 
     Raises:
-        TypeError: if `decoder` is not a decoder.
+        TypeError: if `decoder` is not a decoder, or the parameters are traced.
         ValueError: if Caffe2 has no such decoder, or the parameters do not fit it.
 
     Example:
@@ -161,11 +162,12 @@ def to_caffe2_attention(decoder: Decoder, params: Any, *, scope: str | None = No
             f"{function}: the cell must be an LSTM or a LayerNormLSTM; got {cell!r}. Caffe2 multiplies the context of "
             "a MILSTM by its input."
         )
-    kernel, of_context = np.split(np.asarray(cell_params["kernel"]), [-decoder.attention.context_size])
-    of_hidden = np.concatenate([np.asarray(cell_params["recurrent_kernel"]), of_context])
+    kernel, of_context = split(to_host(cell_params["kernel"]), [-decoder.attention.context_size])
+    of_hidden = concatenate([to_host(cell_params["recurrent_kernel"]), of_context])
     cell_params = cell_params | {"kernel": kernel, "recurrent_kernel": of_hidden}
     blobs = with_scope("decoder", cell_blobs(function, kind, cell, cell_params))
-    return with_scope(scope, blobs | _mechanism_blobs(names, decoder.attention, params["attention"]))
+    blobs |= _mechanism_blobs(names, decoder.attention, params["attention"])
+    return check_concrete(function, with_scope(scope, blobs))
 
 
 def _find_type(attention_type: str) -> tuple[type[Mechanism], Blobs]:
@@ -177,7 +179,7 @@ def _find_type(attention_type: str) -> tuple[type[Mechanism], Blobs]:
     return _TYPES[attention_type]
 
 
-def _check_names(attention_type: str, kind: str, names: Blobs, arrays: Mapping[str, np.ndarray]) -> None:
+def _check_names(attention_type: str, kind: str, names: Blobs, arrays: Mapping[str, Tensor]) -> None:
     mechanism = [blob for blobs in names.values() for blob in blobs]
     # Keys may come from the caller. A Dot projects its query only if H is not E.
     together = list(_DOT["query_kernel"] + _DOT["bias"]) if attention_type == "Dot" else list(_KEYS)
@@ -190,9 +192,9 @@ def _check_names(attention_type: str, kind: str, names: Blobs, arrays: Mapping[s
 
 
 def _read_mechanism(
-    function: str, names: Blobs, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int]
-) -> dict[str, np.ndarray]:
-    params: dict[str, np.ndarray] = {}
+    function: str, names: Blobs, arrays: Mapping[str, Tensor], sizes: Mapping[str, int]
+) -> dict[str, Tensor]:
+    params: dict[str, Tensor] = {}
     for param, blobs in names.items():
         summands = [
             reshape_by_size(function, LIBRARY, name, arrays[name], _shape_of(name), sizes, _LAYOUT)
@@ -203,7 +205,7 @@ def _read_mechanism(
             params[param] = sum(summands[1:], start=summands[0]).T
     if "score_kernel" in params:
         params["score_kernel"] = params["score_kernel"][:, 0]
-    return {param: np.ascontiguousarray(array) for param, array in params.items()}
+    return {param: contiguous(array) for param, array in params.items()}
 
 
 def _shape_of(blob: str) -> tuple[str, ...]:
@@ -248,15 +250,15 @@ def _blobs_of(function: str, decoder: Decoder) -> Blobs:
     return names
 
 
-def _mechanism_blobs(names: Blobs, mechanism: Mechanism, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _mechanism_blobs(names: Blobs, mechanism: Mechanism, params: Mapping[str, Any]) -> dict[str, Tensor]:
     zeros = np.zeros(mechanism.encoder_size, mechanism.param_dtype)
-    blobs: dict[str, np.ndarray] = {}
+    blobs: dict[str, Tensor] = {}
     for param, given in names.items():
         if param == "key_kernel" and param not in params:
             continue
         for name in given:
             if name == _KEYS[1] and "key_kernel" not in params:
                 continue
-            array = np.asarray(params[param]) if param in params and name == given[0] else zeros
-            blobs[name] = np.ascontiguousarray(array[None] if name == "attention_v" else array.T)
+            array = to_host(params[param]) if param in params and name == given[0] else zeros
+            blobs[name] = contiguous(array[None] if name == "attention_v" else array.T)
     return blobs

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rnnscan._messages import listing
+from rnnscan.interop.arrays import Tensor, to_host, zeros_like
 from rnnscan.interop.gates import LAYOUTS
 from rnnscan.interop.nets import CELLS
 from rnnscan.interop.tensors import reshape_by_size
@@ -58,7 +57,7 @@ def shape_of(kind: str, context: str = "") -> dict[str, tuple[str, ...]]:
     return {blob: shapes.get(param, ("4H",)) for param, blobs in BLOBS[kind].items() for blob in blobs}
 
 
-def strip_scopes(function: str, blobs: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
+def strip_scopes(function: str, blobs: Mapping[Any, Tensor]) -> dict[str, Tensor]:
     """Remove scopes from the names of blobs.
 
     Raises:
@@ -76,7 +75,7 @@ def strip_scopes(function: str, blobs: Mapping[Any, np.ndarray]) -> dict[str, np
     return dict(zip(found, blobs.values(), strict=True))
 
 
-def with_scope(scope: str | None, blobs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def with_scope(scope: str | None, blobs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Add a scope to the names of blobs."""
     return blobs if scope is None else {f"{scope}/{name}": blob for name, blob in blobs.items()}
 
@@ -91,12 +90,12 @@ def find_kind(blobs: Mapping[str, Any]) -> str:
 def read_cell(
     function: str,
     kind: str,
-    blobs: Mapping[str, np.ndarray],
+    blobs: Mapping[str, Tensor],
     sizes: dict[str, int],
     *,
     forget_bias: float,
     context: str = "",
-) -> dict[str, np.ndarray]:
+) -> dict[str, Tensor]:
     """Convert the given blobs of a cell to its parameters.
 
     Args:
@@ -113,7 +112,7 @@ def read_cell(
     sizes = {"H": max(1, blobs[first_bias].size // 4)} | sizes
     # Checked first, because the other sizes follow from it.
     reshape_by_size(function, LIBRARY, first_bias, blobs[first_bias], ("4H",), sizes, layout)
-    params: dict[str, np.ndarray] = {}
+    params: dict[str, Tensor] = {}
     for param, names in BLOBS[kind].items():
         arrays = [
             reshape_by_size(function, LIBRARY, name, blobs[name], shapes[name], sizes, layout)
@@ -138,7 +137,7 @@ def find_cell(kind: str, params: Mapping[str, Any]) -> Any:
     return CELLS[kind](first.shape[-1] // 4, param_dtype=first.dtype, **norm)
 
 
-def cell_blobs(function: str, kind: str, cell: Any, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def cell_blobs(function: str, kind: str, cell: Any, params: Mapping[str, Any]) -> dict[str, Tensor]:
     """Convert a cell's parameters to blobs.
 
     Raises:
@@ -150,11 +149,11 @@ def cell_blobs(function: str, kind: str, cell: Any, params: Mapping[str, Any]) -
             f"Make the cell with epsilon={EPSILON}."
         )
     layout, own = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
-    zeros = np.zeros_like(np.asarray(params["kernel"])[0])
+    zeros = zeros_like(to_host(params["kernel"])[0])
     blobs = {}
     for param, names in BLOBS[kind].items():
         for name in names:
             given = param in params and name == names[0]
-            columns = np.asarray(params[param]) if given else zeros
+            columns = to_host(params[param]) if given else zeros
             blobs[name] = layout.fuse(own.split(columns))
     return blobs

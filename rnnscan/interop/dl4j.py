@@ -7,9 +7,10 @@ import numpy as np
 
 from rnnscan._messages import listing
 from rnnscan.cells.activations import Activation
+from rnnscan.interop.arrays import Tensor, concatenate, split, stack
 from rnnscan.interop.gates import find_layout, read_weights
 from rnnscan.interop.nets import CellWeights, activation_name, cells_of, make_cell, make_net, only_layer
-from rnnscan.interop.tensors import as_arrays, check_names, check_shape
+from rnnscan.interop.tensors import as_arrays, check_concrete, check_names, check_shape
 from rnnscan.nets import Bidirectional
 
 
@@ -102,7 +103,7 @@ def to_dl4j(
         The tensors, in the form that `from_dl4j` takes.
 
     Raises:
-        TypeError: if the net is of another kind.
+        TypeError: if the net is of another kind, or the parameters are traced.
         ValueError: if DL4J has no such net, or the parameters do not fit the net.
 
     Example:
@@ -124,15 +125,15 @@ def to_dl4j(
             raise ValueError(
                 f"to_dl4j: `kind` is for a bidirectional net; got kind={kind!r} and {net!r}. Leave it out."
             )
-        return _write_cell(cells[0], _NAMES)
+        return check_concrete("to_dl4j", _write_cell(cells[0], _NAMES))
     kind = kind or "Bidirectional"
     _check_directions(net, cells, kind)
     forward, backward = (_write_cell(weights, names) for weights, names in zip(cells, _DIRECTIONS[kind], strict=True))
-    return forward | backward
+    return check_concrete("to_dl4j", forward | backward)
 
 
 def _read_cell(
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Tensor],
     names: tuple[str, ...],
     sizes: dict[str, int],
     options: Mapping[str, Any],
@@ -158,7 +159,7 @@ def _read_cell(
     for name, shape in shapes.items():
         check_shape("from_dl4j", "DL4J", name, arrays[name], shape, sizes, layout)
     sizes["D"] = arrays[kernel].shape[0]
-    recurrent_kernel, columns = np.split(arrays[recurrent], [4 * units], axis=1)
+    recurrent_kernel, columns = split(arrays[recurrent], [4 * units], axis=1)
     by_gate = read_weights(
         layout,
         arrays[kernel],
@@ -169,12 +170,12 @@ def _read_cell(
     return make_cell("LSTM", by_gate, **options)
 
 
-def _write_cell(weights: CellWeights, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _write_cell(weights: CellWeights, names: tuple[str, ...]) -> dict[str, Tensor]:
     layout, by_gate = find_layout("to_dl4j", "DL4J", "LSTM"), weights.by_gate
     recurrent_kernel = layout.fuse(by_gate.recurrent_kernel)
     if by_gate.peepholes is not None:
-        columns = np.stack([by_gate.peepholes[gate] for gate in layout.peepholes], axis=1)
-        recurrent_kernel = np.concatenate([recurrent_kernel, columns], axis=1)
+        columns = stack([by_gate.peepholes[gate] for gate in layout.peepholes], axis=1)
+        recurrent_kernel = concatenate([recurrent_kernel, columns], axis=1)
     (bias,) = by_gate.biases(layout, absent="zeros")
     return dict(zip(names, (layout.fuse(by_gate.kernel), recurrent_kernel, bias[None]), strict=True))
 

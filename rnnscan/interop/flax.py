@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 from jaxtyping import Array
 
 from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
+from rnnscan.interop.arrays import Tensor, zeros_like
 from rnnscan.interop.gates import GateWeights, find_layout
 from rnnscan.interop.nets import CellWeights, cells_of, make_cell, make_net, only_layer
 from rnnscan.interop.tensors import as_arrays, check_names, check_shape, to_jax
@@ -38,6 +38,8 @@ def from_flax(
 
     The carry of an LSTM is `(c, h)` in Flax and `(h, c)` in rnnscan. For a `SimpleCell(residual=True)`, which adds h to
     the preactivation, add the identity to `"recurrent_kernel"`.
+
+    It also runs inside `jax.jit` and `jax.grad`: a training loop can keep the parameters in Flax's form.
 
     Args:
         params: `cell.init(...)["params"]`: a dictionary of dense layers.
@@ -104,7 +106,7 @@ def find_kind(function: str, kind: str, known: Iterable[str]) -> None:
         raise ValueError(f"{function}: the cell must be one of {listing(known)}; got {kind!r}.{nearest(kind, known)}")
 
 
-def flatten(function: str, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def flatten(function: str, params: Mapping[str, Any]) -> dict[str, Tensor]:
     """Flatten a dictionary of dense layers to tensors by `layer/tensor`."""
     tensors: dict[str, Any] = {}
     for dense, of_dense in params.items():
@@ -115,7 +117,7 @@ def flatten(function: str, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return as_arrays(function, tensors)
 
 
-def nest(tensors: Mapping[str, np.ndarray]) -> dict[str, dict[str, Array]]:
+def nest(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Array]]:
     """Nest tensors by `layer/tensor` to a dictionary of dense layers."""
     nested: dict[str, dict[str, Array]] = {}
     for name, tensor in tensors.items():
@@ -124,7 +126,7 @@ def nest(tensors: Mapping[str, np.ndarray]) -> dict[str, dict[str, Array]]:
     return nested
 
 
-def read_dense(function: str, kind: str, tensors: Mapping[str, np.ndarray], **activations: Any) -> tuple[Any, Any]:
+def read_dense(function: str, kind: str, tensors: Mapping[str, Tensor], **activations: Any) -> tuple[Any, Any]:
     """Make a net from dense layers, one per gate."""
     gates = find_layout(function, "Flax", kind).gates
     names = _names(kind, gates)
@@ -154,13 +156,13 @@ def make_dense_net(kind: str, by_gate: GateWeights, **options: Any) -> tuple[Any
     return make_net([[make_cell(kind, by_gate, **options)]])
 
 
-def write_dense(weights: CellWeights) -> dict[str, np.ndarray]:
+def write_dense(weights: CellWeights) -> dict[str, Tensor]:
     """Convert the weights of a cell to dense layers, one per gate, by `layer/tensor`."""
     by_gate = weights.by_gate
     names = _names(weights.kind, find_layout("to_flax", "Flax", weights.kind).gates)
     tensors = {name: by_gate.kernel[gate] for gate, name in names["kernel"].items()}
     tensors |= {name: by_gate.recurrent_kernel[gate] for gate, name in names["recurrent_kernel"].items()}
-    zeros = np.zeros_like(next(iter(by_gate.kernel.values()))[0])
+    zeros = zeros_like(next(iter(by_gate.kernel.values()))[0])
     for gate, name in names["bias"].items():
         tensors[name] = zeros if by_gate.bias is None else by_gate.bias[gate]
     if getattr(weights.cell, "reset_gate", weights.kind == "GRU"):

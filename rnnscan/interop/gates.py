@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Shaped
 
 from rnnscan._messages import listing, nearest
+from rnnscan.interop.arrays import Tensor, concatenate, contiguous, split, zeros_like
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Layout:
             return f"units in {self.gates_in}"
         return f"gates {' '.join(self.gates)} in {self.gates_in}"
 
-    def split(self, fused: np.ndarray) -> dict[str, np.ndarray]:
+    def split(self, fused: Tensor) -> dict[str, Tensor]:
         """Split a kernel into blocks `(D, H)`, or a bias into blocks `(H,)`, by gate."""
         columns = fused.T if self.gates_in == "rows" else fused
         return split_blocks(columns, self.gates)
 
-    def fuse(self, blocks: dict[str, np.ndarray]) -> np.ndarray:
+    def fuse(self, blocks: dict[str, Tensor]) -> Tensor:
         """Fuse blocks `(D, H)` or `(H,)` into one tensor."""
-        columns = np.concatenate([blocks[gate] for gate in self.gates], axis=-1)
-        return np.ascontiguousarray(columns.T) if self.gates_in == "rows" else columns
+        columns = concatenate([blocks[gate] for gate in self.gates], axis=-1)
+        return contiguous(columns.T) if self.gates_in == "rows" else columns
 
 
 _ACTIVATIONS = ("activation", "gate_activation")
@@ -113,14 +113,14 @@ class GateWeights:
         projection_kernel: `(H, P)`.
     """
 
-    kernel: dict[str, np.ndarray]
-    recurrent_kernel: dict[str, np.ndarray]
-    bias: dict[str, np.ndarray] | None = None
-    recurrent_bias: np.ndarray | None = None
-    peepholes: dict[str, np.ndarray] | None = None
-    projection_kernel: np.ndarray | None = None
+    kernel: dict[str, Tensor]
+    recurrent_kernel: dict[str, Tensor]
+    bias: dict[str, Tensor] | None = None
+    recurrent_bias: Tensor | None = None
+    peepholes: dict[str, Tensor] | None = None
+    projection_kernel: Tensor | None = None
 
-    def biases(self, layout: Layout, *, absent: Literal["zeros", "none"] = "none") -> list[np.ndarray]:
+    def biases(self, layout: Layout, *, absent: Literal["zeros", "none"] = "none") -> list[Tensor]:
         """Make the bias vectors of a layout. The first holds the bias, the second only `recurrent_bias`.
 
         Args:
@@ -129,7 +129,7 @@ class GateWeights:
         """
         if self.bias is None and absent == "none":
             return []
-        zeros = {gate: np.zeros_like(block[0]) for gate, block in self.kernel.items()}
+        zeros = {gate: zeros_like(block[0]) for gate, block in self.kernel.items()}
         bias = zeros if self.bias is None else self.bias
         vectors = [layout.fuse(bias)]
         if layout.biases == 2:
@@ -140,13 +140,13 @@ class GateWeights:
 
 def read_weights(
     layout: Layout,
-    kernel: np.ndarray,
-    recurrent_kernel: np.ndarray,
-    biases: Sequence[np.ndarray],
+    kernel: Tensor,
+    recurrent_kernel: Tensor,
+    biases: Sequence[Tensor],
     *,
     resets_product: bool = False,
-    peepholes: np.ndarray | None = None,
-    projection_kernel: np.ndarray | None = None,
+    peepholes: Tensor | None = None,
+    projection_kernel: Tensor | None = None,
 ) -> GateWeights:
     """Split a library's tensors by gate.
 
@@ -180,9 +180,9 @@ def read_weights(
     )
 
 
-def split_blocks(columns: np.ndarray, gates: str) -> dict[str, np.ndarray]:
+def split_blocks(columns: Tensor, gates: str) -> dict[str, Tensor]:
     """Split the last axis into equal blocks, by gate."""
-    return dict(zip(gates, np.split(columns, len(gates), axis=-1), strict=True))
+    return dict(zip(gates, split(columns, len(gates), axis=-1), strict=True))
 
 
 def find_layout(function: str, library: str, kind: str) -> Layout:

@@ -10,9 +10,10 @@ import numpy as np
 
 from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
+from rnnscan.interop.arrays import Tensor, stack
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import CellWeights, cells_of, find_activation, make_cell, make_net, only_layer
-from rnnscan.interop.tensors import as_array, check_shape
+from rnnscan.interop.tensors import as_array, check_concrete, check_shape
 from rnnscan.nets import layer as make_layer
 
 
@@ -145,7 +146,7 @@ def to_keras(net: Any, params: Any) -> list[np.ndarray]:
         forward layer, then those of the backward layer.
 
     Raises:
-        TypeError: if the net is of another kind.
+        TypeError: if the net is of another kind, or the parameters are traced.
         ValueError: if Keras has no such net, or the parameters do not fit the net.
 
     Example:
@@ -157,7 +158,8 @@ def to_keras(net: Any, params: Any) -> list[np.ndarray]:
         [(3, 12), (4, 12), (2, 12)]
     """
     layers = cells_of("to_keras", "Keras", net, params, merges=tuple(_MERGES.values()), reverse=True)
-    return [array for weights in only_layer("to_keras", "Keras", layers) for array in _write_weights(weights)]
+    arrays = [array for weights in only_layer("to_keras", "Keras", layers) for array in _write_weights(weights)]
+    return check_concrete("to_keras", arrays)
 
 
 def _class_of(layer: Any) -> str | None:
@@ -221,9 +223,7 @@ def _read_weights(function: str, name: str, weights: Sequence[Any], options: dic
     return make_cell(kind, read, **options)
 
 
-def _check_shapes(
-    function: str, layout: Layout, arrays: dict[str, np.ndarray], spatial: int, *, two_biases: bool
-) -> None:
+def _check_shapes(function: str, layout: Layout, arrays: dict[str, Tensor], spatial: int, *, two_biases: bool) -> None:
     fused, window = f"{len(layout.gates)}H", tuple("XYZ"[:spatial])
     shapes = {
         "recurrent_kernel": (*window, "H", fused),
@@ -241,9 +241,9 @@ def _check_shapes(
             check_shape(function, "Keras", name, arrays[name], shape, known, layout)
 
 
-def _write_weights(weights: CellWeights) -> list[np.ndarray]:
+def _write_weights(weights: CellWeights) -> list[Tensor]:
     layout, by_gate = find_layout("to_keras", "Keras", weights.kind), weights.by_gate
     biases = by_gate.biases(layout)
     if weights.kind == "GRU" and biases:
-        biases = [np.stack(biases)] if weights.cell.reset_after else biases[:1]
+        biases = [stack(biases)] if weights.cell.reset_after else biases[:1]
     return [layout.fuse(by_gate.kernel), layout.fuse(by_gate.recurrent_kernel), *biases]

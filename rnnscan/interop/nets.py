@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rnnscan import cells
 from rnnscan._messages import listing
 from rnnscan.cells.activations import ACTIVATIONS, Activation
+from rnnscan.interop.arrays import concatenate, to_host
 from rnnscan.interop.gates import LAYOUTS, GateWeights, split_blocks
 from rnnscan.interop.tensors import to_jax
 from rnnscan.nets import Bidirectional, Chain, Layer, bidirectional, chain, layer
@@ -53,7 +53,7 @@ class CellWeights(NamedTuple):
     def by_gate(self) -> GateWeights:
         """The parameters by gate."""
         layout = LAYOUTS["rnnscan"][self.kind]
-        arrays = {name: np.asarray(leaf) for name, leaf in self.params.items()}
+        arrays = {name: to_host(leaf) for name, leaf in self.params.items()}
         return GateWeights(
             layout.split(arrays["kernel"]),
             layout.split(arrays["recurrent_kernel"]),
@@ -81,7 +81,7 @@ def make_cell(kind: str, by_gate: GateWeights, **options: Any) -> CellWeights:
     if by_gate.bias is not None:
         arrays["bias"] = layout.fuse(by_gate.bias)
     if by_gate.peepholes is not None:
-        arrays["peepholes"] = np.concatenate([by_gate.peepholes[gate] for gate in layout.peepholes])
+        arrays["peepholes"] = concatenate([by_gate.peepholes[gate] for gate in layout.peepholes])
         options["peepholes"] = True
     if by_gate.projection_kernel is not None:
         options["proj_size"] = by_gate.projection_kernel.shape[1]

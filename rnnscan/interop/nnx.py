@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from jaxtyping import Array
 
 from rnnscan._messages import listing
+from rnnscan.interop.arrays import Tensor, is_traced, zeros_like
 from rnnscan.interop.flax import KINDS, find_kind, flatten, make_dense_net, nest, read_dense, write_dense
 from rnnscan.interop.gates import find_layout, read_weights
 from rnnscan.interop.nets import CellWeights, activation_name, cells_of, only_layer
@@ -104,7 +104,7 @@ def _import_nnx() -> Any:
         ) from error
 
 
-def _read_fused(name: str, tensors: Mapping[str, np.ndarray], activations: dict[str, Any]) -> tuple[Any, Any]:
+def _read_fused(name: str, tensors: Mapping[str, Tensor], activations: dict[str, Any]) -> tuple[Any, Any]:
     kind, bias = KINDS[name], _FUSED[name]
     layout = find_layout("from_nnx", "Flax", kind)
     fused = f"{len(layout.gates)}H"
@@ -116,15 +116,17 @@ def _read_fused(name: str, tensors: Mapping[str, np.ndarray], activations: dict[
         sizes = sizes or {"H": tensors[tensor].shape[0]}
     by_gate = read_weights(layout, tensors["dense_i/kernel"], tensors["dense_h/kernel"], [tensors[bias]])
     if kind == "GRU":
-        by_gate = replace(by_gate, recurrent_bias=np.zeros_like(tensors[bias][: sizes["H"]]))
+        by_gate = replace(by_gate, recurrent_bias=zeros_like(tensors[bias][: sizes["H"]]))
     return make_dense_net(kind, by_gate, **activations)
 
 
-def _write_fused(name: str, weights: CellWeights) -> dict[str, np.ndarray]:
+def _write_fused(name: str, weights: CellWeights) -> dict[str, Tensor]:
     layout, by_gate = find_layout("to_nnx", "Flax", weights.kind), weights.by_gate
-    if by_gate.recurrent_bias is not None and by_gate.recurrent_bias.any():
+    recurrent_bias = by_gate.recurrent_bias
+    if recurrent_bias is not None and (is_traced(recurrent_bias) or recurrent_bias.any()):
+        got = "a traced array" if is_traced(recurrent_bias) else "other values"
         raise ValueError(
-            "to_nnx: `recurrent_bias` must be zero, because flax.nnx's GRUCell has none; got other values. Use "
+            f"to_nnx: `recurrent_bias` must be zero, because flax.nnx's GRUCell has none; got {got}. Use "
             "to_flax, whose GRUCell has one."
         )
     (bias,) = by_gate.biases(layout, absent="zeros")

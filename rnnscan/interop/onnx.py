@@ -7,6 +7,7 @@ import numpy as np
 
 from rnnscan._messages import listing, nearest
 from rnnscan.cells.activations import Activation
+from rnnscan.interop.arrays import Tensor, concatenate, split, stack
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import (
     CellWeights,
@@ -18,7 +19,7 @@ from rnnscan.interop.nets import (
     make_net,
     only_layer,
 )
-from rnnscan.interop.tensors import as_arrays, check_names, check_shape
+from rnnscan.interop.tensors import as_arrays, check_concrete, check_names, check_shape
 from rnnscan.nets import Bidirectional, layer
 
 
@@ -114,7 +115,7 @@ def to_onnx(net: Any, params: Any) -> dict[str, np.ndarray]:
         Numpy arrays `"W"`, `"R"`, and `"B"` and `"P"` if the net has biases and peepholes.
 
     Raises:
-        TypeError: if the net is of another kind.
+        TypeError: if the net is of another kind, or the parameters are traced.
         ValueError: if ONNX has no such net, or the parameters do not fit the net.
 
     Example:
@@ -130,7 +131,8 @@ def to_onnx(net: Any, params: Any) -> dict[str, np.ndarray]:
     for weights in cells:
         _write_activations(weights.kind, weights.cell)
     tensors = [write_cell(weights) for weights in cells]
-    return {name: np.stack([of_cell[name] for of_cell in tensors]) for name in tensors[0]}
+    stacked = {name: stack([of_cell[name] for of_cell in tensors]) for name in tensors[0]}
+    return check_concrete("to_onnx", stacked)
 
 
 def onnx_attributes(net: Any) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def onnx_attributes(net: Any) -> dict[str, Any]:
     return attributes
 
 
-def _check_shapes(layout: Layout, arrays: dict[str, np.ndarray], directions: int) -> None:
+def _check_shapes(layout: Layout, arrays: dict[str, Tensor], directions: int) -> None:
     blocks, count = len(layout.gates), str(directions)
     shapes = {
         "W": (count, f"{blocks}H", "D"),
@@ -179,26 +181,26 @@ def _check_shapes(layout: Layout, arrays: dict[str, np.ndarray], directions: int
         check_shape("from_onnx", "ONNX", name, array, shapes[name], {"H": arrays["R"].shape[-1]}, layout)
 
 
-def _read_cell(kind: str, layout: Layout, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> CellWeights:
+def _read_cell(kind: str, layout: Layout, tensors: dict[str, Tensor], options: dict[str, Any]) -> CellWeights:
     by_gate = read_weights(
         layout,
         tensors["W"],
         tensors["R"],
-        np.split(tensors["B"], 2) if "B" in tensors else [],
+        split(tensors["B"], 2) if "B" in tensors else [],
         resets_product=options.get("reset_after", False),
         peepholes=tensors.get("P"),
     )
     return make_cell(kind, by_gate, **options)
 
 
-def write_cell(weights: CellWeights) -> dict[str, np.ndarray]:
+def write_cell(weights: CellWeights) -> dict[str, Tensor]:
     """The tensors of one direction: W, R, and B and P if the cell has biases and peepholes."""
     layout, by_gate = find_layout("to_onnx", "ONNX", weights.kind), weights.by_gate
     tensors = {"W": layout.fuse(by_gate.kernel), "R": layout.fuse(by_gate.recurrent_kernel)}
     if by_gate.bias is not None:
-        tensors["B"] = np.concatenate(by_gate.biases(layout))
+        tensors["B"] = concatenate(by_gate.biases(layout))
     if by_gate.peepholes is not None:
-        tensors["P"] = np.concatenate([by_gate.peepholes[gate] for gate in layout.peepholes])
+        tensors["P"] = concatenate([by_gate.peepholes[gate] for gate in layout.peepholes])
     return tensors
 
 

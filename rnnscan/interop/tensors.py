@@ -1,4 +1,4 @@
-"""Convert tensors of other libraries to numpy arrays, and check their names and shapes."""
+"""Convert tensors of other libraries to arrays, and check their names and shapes."""
 
 import math
 import re
@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from rnnscan._messages import describe, describe_shape, listing, nearest
+from rnnscan.interop.arrays import Tensor, is_traced, to_host
 
 
 # A size in a documented shape: "D", "4H", "4H+3", "2".
 _SIZE = re.compile(r"(\d*)([A-Z]?)(?:\+(\d+))?")
 
 
-def as_array(function: str, name: str, tensor: Any) -> np.ndarray:
-    """Convert a tensor of torch, numpy, JAX or Keras to a numpy array of the same dtype.
+def as_array(function: str, name: str, tensor: Any) -> Tensor:
+    """Convert a tensor of torch, numpy, JAX or Keras to a numpy array of the same dtype. A traced array stays one.
 
     Raises:
         TypeError: if it is not a tensor of a floating dtype.
@@ -27,14 +28,14 @@ def as_array(function: str, name: str, tensor: Any) -> np.ndarray:
         if str(tensor.dtype) == "torch.bfloat16":
             # torch cannot convert bfloat16 to numpy; float32 holds it exactly.
             tensor = np.asarray(tensor.float()).astype(jnp.bfloat16)
-    array = np.asarray(tensor)
+    array = to_host(tensor)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{function}: {name} must be a tensor of a floating dtype; got {describe(tensor)}.")
     return array
 
 
-def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Convert a dictionary of tensors to numpy arrays.
+def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Convert a dictionary of tensors to arrays, as `as_array` does.
 
     Raises:
         TypeError: if it is not a dictionary, or a value is not a tensor of a floating dtype.
@@ -72,7 +73,7 @@ def check_shape(
     function: str,
     library: str,
     name: str,
-    array: np.ndarray,
+    array: Tensor,
     shape: tuple[str, ...],
     sizes: Mapping[str, int],
     layout: object,
@@ -106,11 +107,11 @@ def reshape_by_size(
     function: str,
     library: str,
     name: str,
-    array: np.ndarray,
+    array: Tensor,
     shape: tuple[str, ...],
     sizes: Mapping[str, int],
     layout: object,
-) -> np.ndarray:
+) -> Tensor:
     """Reshape a tensor, row by row, to the shape in its library's documentation.
 
     The arguments are those of `check_shape`. One letter may be without a size; the tensor's size determines it.
@@ -137,6 +138,20 @@ def _evaluate(size: str, sizes: Mapping[str, int]) -> int | str:
     if match is None or (match[2] and match[2] not in sizes):
         return size
     return int(match[1] or 1) * (sizes[match[2]] if match[2] else 1) + int(match[3] or 0)
+
+
+def check_concrete(function: str, weights: Any) -> Any:
+    """Return the weights for another library, which reads numpy arrays.
+
+    Raises:
+        TypeError: if they are traced.
+    """
+    if any(is_traced(leaf) for leaf in jax.tree.leaves(weights)):
+        raise TypeError(
+            f"{function}: the parameters must have values, because the result is numpy arrays; got traced arrays. "
+            "Convert them outside of jax.jit and jax.grad."
+        )
+    return weights
 
 
 def to_jax(params: Any) -> Any:

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array
 
 from rnnscan._messages import listing
+from rnnscan.interop.arrays import Tensor, contiguous
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import CellWeights, activation_name, cells_of, check_alike, make_cell, make_net
-from rnnscan.interop.tensors import as_array, as_arrays, check_names, check_shape
+from rnnscan.interop.tensors import as_array, as_arrays, check_concrete, check_names, check_shape
 from rnnscan.nets import Bidirectional, Chain
 
 
@@ -100,7 +101,7 @@ def to_torch(net: Any, params: Any) -> dict[str, np.ndarray]:
         Numpy arrays by torch's names, for `module.load_state_dict({name: torch.from_numpy(array) for ...})`.
 
     Raises:
-        TypeError: if the net is of another kind.
+        TypeError: if the net is of another kind, or the parameters are traced.
         ValueError: if torch has no such net, or the parameters do not fit the net.
 
     Example:
@@ -123,7 +124,7 @@ def to_torch(net: Any, params: Any) -> dict[str, np.ndarray]:
         for weights, suffix in zip(directions, ("", "_reverse"), strict=False):
             for tensor, array in _write_cell(weights).items():
                 state_dict[f"{tensor}_l{number}{suffix}"] = array
-    return state_dict
+    return check_concrete("to_torch", state_dict)
 
 
 def carry_from_torch(net: Any, states: Any) -> Any:
@@ -206,7 +207,7 @@ def _tensor_shapes(blocks: int, *, biases: bool, projection: bool) -> dict[str, 
 
 def _check_shapes(
     layout: Layout,
-    tensors: dict[str, np.ndarray],
+    tensors: dict[str, Tensor],
     shapes: dict[str, tuple[str, ...]],
     sizes: dict[str, int],
     suffix: str,
@@ -223,7 +224,7 @@ def _check_shapes(
     return sizes
 
 
-def _read_cell(kind: str, layout: Layout, tensors: dict[str, np.ndarray], options: dict[str, Any]) -> CellWeights:
+def _read_cell(kind: str, layout: Layout, tensors: dict[str, Tensor], options: dict[str, Any]) -> CellWeights:
     projection = tensors.get("weight_hr")
     by_gate = read_weights(
         layout,
@@ -236,10 +237,10 @@ def _read_cell(kind: str, layout: Layout, tensors: dict[str, np.ndarray], option
     return make_cell(kind, by_gate, **options)
 
 
-def _write_cell(weights: CellWeights) -> dict[str, np.ndarray]:
+def _write_cell(weights: CellWeights) -> dict[str, Tensor]:
     layout, by_gate = find_layout("to_torch", "torch", weights.kind), weights.by_gate
     tensors = {"weight_ih": layout.fuse(by_gate.kernel), "weight_hh": layout.fuse(by_gate.recurrent_kernel)}
     tensors |= dict(zip(("bias_ih", "bias_hh"), by_gate.biases(layout), strict=False))
     if by_gate.projection_kernel is not None:
-        tensors["weight_hr"] = np.ascontiguousarray(by_gate.projection_kernel.T)
+        tensors["weight_hr"] = contiguous(by_gate.projection_kernel.T)
     return tensors

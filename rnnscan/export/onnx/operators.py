@@ -9,6 +9,7 @@ import numpy as np
 from rnnscan import cells
 from rnnscan.export.onnx.activations import activations_of, attributes_of, is_symmetric
 from rnnscan.export.onnx.builder import Builder, NoOperatorError, Value
+from rnnscan.interop.arrays import Tensor
 from rnnscan.interop.nets import CellWeights
 from rnnscan.interop.onnx import write_cell
 
@@ -165,7 +166,7 @@ def _check_dtype(cell: Any, dtype: Any, opset: int) -> None:
         raise NoOperatorError(f"ONNX's operators do not have the dtype {dtype} of {cell!r}")
 
 
-def _tensors(run: Run, dtype: Any) -> dict[str, np.ndarray]:
+def _tensors(run: Run, dtype: Any) -> dict[str, Tensor]:
     """The tensors of one direction: W, R, and B and P if the cell has biases and peepholes."""
     cell, params = run.cell, {name: np.asarray(leaf) for name, leaf in run.params.items()}
     if getattr(cell, "coupled_gates", False):
