@@ -10,9 +10,13 @@ from rnnscan.interop.cudnn import from_cudnn as from_cudnn
 from rnnscan.interop.cudnn import to_cudnn as to_cudnn
 from rnnscan.interop.dl4j import from_dl4j as from_dl4j
 from rnnscan.interop.dl4j import to_dl4j as to_dl4j
+from rnnscan.interop.equinox import from_equinox as from_equinox
+from rnnscan.interop.equinox import to_equinox as to_equinox
 from rnnscan.interop.flax import from_flax as from_flax
 from rnnscan.interop.flax import to_flax as to_flax
 from rnnscan.interop.gates import reorder_gates as reorder_gates
+from rnnscan.interop.haiku import from_haiku as from_haiku
+from rnnscan.interop.haiku import to_haiku as to_haiku
 from rnnscan.interop.keras import from_keras as from_keras
 from rnnscan.interop.keras import from_keras_weights as from_keras_weights
 from rnnscan.interop.keras import to_keras as to_keras

@@ -121,7 +121,7 @@ def nest(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Array]]:
     """Nest tensors by `layer/tensor` to a dictionary of dense layers."""
     nested: dict[str, dict[str, Array]] = {}
     for name, tensor in tensors.items():
-        dense, leaf = name.split("/")
+        dense, _, leaf = name.rpartition("/")
         nested.setdefault(dense, {})[leaf] = to_jax(tensor)
     return nested
 

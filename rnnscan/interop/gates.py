@@ -82,6 +82,14 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
         "RNN": Layout("h", "columns", options=_ACTIVATIONS),
         "MGU": Layout("fn", "columns", options=("reset_gate", *_ACTIVATIONS)),
     },
+    # The bias of a GRU's reset product is an array of its own.
+    "Equinox": {"LSTM": Layout("ifgo", "rows"), "GRU": Layout("rzn", "rows")},
+    # Haiku calls n a. Its z weighs n, so rnnscan's is 1 - z.
+    "Haiku": {
+        "LSTM": Layout("igfo", "columns"),
+        "GRU": Layout("zrn", "columns", options=("reset_after",)),
+        "RNN": Layout("h", "columns", biases=2, options=("activation",)),
+    },
     "cuDNN": {"LSTM": Layout("ifgo", "rows", biases=2)},
     "Caffe2": {
         "LSTM": Layout("ifog", "rows", biases=2),
@@ -208,8 +216,8 @@ def reorder_gates(
 
     Args:
         fused: a kernel or bias with equal blocks along an axis.
-        source: its order, such as "iofg", or the name of a library: "torch", "keras", "flax", "cudnn", "caffe2",
-            "dl4j", "onnx" or "rnnscan".
+        source: its order, such as "iofg", or the name of a library: "torch", "keras", "flax", "equinox", "haiku",
+            "cudnn", "caffe2", "dl4j", "onnx" or "rnnscan".
         target: the order of the result, or the name of a library.
         kind: the kind of cell, which determines the gates.
         axis: the axis of the gates, 0 for gates in rows.

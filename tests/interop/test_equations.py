@@ -1,4 +1,6 @@
-"""Nets of Caffe2's, DL4J's and ONNX's tensors compute what loops straight from their documentations do."""
+"""Nets of other libraries' tensors compute what loops straight from those libraries' documentations do."""
+
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -232,3 +234,126 @@ def test_onnxs_attributes_are_those_of_the_net():
         "linear_before_reset": 1,
     }
     assert interop.onnx_attributes(rs.layer(rs.cells.LSTM(3)))["activations"] == ["Sigmoid", "Tanh", "Tanh"]
+
+
+class LSTMCell(SimpleNamespace):
+    """An Equinox cell has its arrays as attributes."""
+
+
+class GRUCell(SimpleNamespace):
+    pass
+
+
+def equinox_lstm(cell, xs, h, c):
+    """`eqx.nn.LSTMCell`: rows i, f, g, o."""
+    ys = []
+    for x in xs:
+        i, f, g, o = np.split(x @ cell.weight_ih.T + h @ cell.weight_hh.T + cell.bias, 4, axis=-1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        ys.append(h)
+    return (h, c), np.stack(ys)
+
+
+def equinox_gru(cell, xs, h):
+    """`eqx.nn.GRUCell`: rows reset, inp, new, and a bias of the reset product."""
+    ys = []
+    for x in xs:
+        igates = np.split(x @ cell.weight_ih.T + cell.bias, 3, axis=-1)
+        hgates = np.split(h @ cell.weight_hh.T, 3, axis=-1)
+        reset, inp = sigmoid(igates[0] + hgates[0]), sigmoid(igates[1] + hgates[1])
+        new = np.tanh(igates[2] + reset * (hgates[2] + cell.bias_n))
+        h = new + inp * (h - new)
+        ys.append(h)
+    return (h,), np.stack(ys)
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
+def test_equinoxs_cells(kind, random, assert_trees_close):
+    blocks, states = {"LSTMCell": (4, 2), "GRUCell": (3, 1)}[kind]
+    arrays = {
+        "weight_ih": random(blocks * H, INPUT_SIZE),
+        "weight_hh": random(blocks * H, H),
+        "bias": random(blocks * H),
+    }
+    cell = LSTMCell(**arrays) if kind == "LSTMCell" else GRUCell(**arrays, bias_n=random(H))
+    xs, carry = random(TIME, BATCH, INPUT_SIZE), tuple(random(BATCH, H) for _ in range(states))
+    net, params = interop.from_equinox(cell)
+    expected = (equinox_lstm if kind == "LSTMCell" else equinox_gru)(cell, xs, *carry)
+    assert_trees_close(run(net, params, xs, jax.tree.map(jnp.asarray, carry)), expected, tolerance=1e-9)
+
+
+def haiku_lstm(params, xs, h, c):
+    """`hk.LSTM`: one kernel for x and h, columns i, g, f, o, and a forget bias of 1."""
+    w, b = params["core/linear"]["w"], params["core/linear"]["b"]
+    ys = []
+    for x in xs:
+        i, g, f, o = np.split(np.concatenate([x, h], axis=-1) @ w + b, 4, axis=-1)
+        c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        ys.append(h)
+    return (h, c), np.stack(ys)
+
+
+def haiku_gru(params, xs, h):
+    """`hk.GRU`: columns z, r, a; z weighs the candidate, and r the state before its product."""
+    w_i, w_h, b = (np.split(params["core"][name], 3, axis=-1) for name in ("w_i", "w_h", "b"))
+    ys = []
+    for x in xs:
+        z, r = (sigmoid(x @ w_i[gate] + h @ w_h[gate] + b[gate]) for gate in (0, 1))
+        a = np.tanh(x @ w_i[2] + (r * h) @ w_h[2] + b[2])
+        h = (1 - z) * h + z * a
+        ys.append(h)
+    return (h,), np.stack(ys)
+
+
+def haiku_rnn(params, xs, h):
+    """`hk.VanillaRNN`: two dense layers and relu."""
+    of_input, of_hidden = params["core/linear"], params["core/linear_1"]
+    ys = []
+    for x in xs:
+        h = np.maximum(x @ of_input["w"] + of_input["b"] + h @ of_hidden["w"] + of_hidden.get("b", 0), 0)
+        ys.append(h)
+    return (h,), np.stack(ys)
+
+
+def dense(random, rows, columns):
+    return {"w": random(rows, columns), "b": random(columns)}
+
+
+HAIKU = {
+    "LSTM": (haiku_lstm, 2, lambda random: {"core/linear": dense(random, INPUT_SIZE + H, 4 * H)}),
+    "GRU": (
+        haiku_gru,
+        1,
+        lambda random: {"core": {"w_i": random(INPUT_SIZE, 3 * H), "w_h": random(H, 3 * H), "b": random(3 * H)}},
+    ),
+    "VanillaRNN": (
+        haiku_rnn,
+        1,
+        lambda random: {
+            "core/linear": dense(random, INPUT_SIZE, H),
+            "core/linear_1": dense(random, H, H),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HAIKU)
+def test_haikus_cores(kind, random, assert_trees_close):
+    loop, states, draw = HAIKU[kind]
+    values = draw(random)
+    xs, carry = random(TIME, BATCH, INPUT_SIZE), tuple(random(BATCH, H) for _ in range(states))
+    net, params = interop.from_haiku(values, kind)
+    actual = run(net, params, xs, jax.tree.map(jnp.asarray, carry))
+    assert_trees_close(actual, loop(values, xs, *carry), tolerance=1e-9)
+    again = jax.tree.map(np.asarray, interop.to_haiku(net, params, name="core"))
+    assert_trees_close(loop(again, xs, *carry), loop(values, xs, *carry), tolerance=1e-9)
+
+
+def test_a_haiku_rnn_may_have_one_bias(random, assert_trees_close):
+    values = HAIKU["VanillaRNN"][2](random)
+    del values["core/linear_1"]["b"]
+    xs, hidden = random(TIME, BATCH, INPUT_SIZE), random(BATCH, H)
+    actual = run(*interop.from_haiku(values, "VanillaRNN"), xs, (jnp.asarray(hidden),))
+    assert_trees_close(actual, haiku_rnn(values, xs, hidden), tolerance=1e-9)

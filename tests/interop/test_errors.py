@@ -1,5 +1,7 @@
 """What does not fit is refused by name, with both shapes and the library's layout."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -33,7 +35,54 @@ def flax_gru(**changed):
     return params | changed
 
 
+HAIKU_GRU = {"w_i": (3, 12), "w_h": (4, 12), "b": (12,)}
+
+
+class LSTMCell(SimpleNamespace):
+    """An Equinox cell has its arrays as attributes."""
+
+
 FAULTS = {
+    "equinox_cell": (
+        lambda: interop.from_equinox({"weight_ih": np.ones((16, 3))}),
+        r"from_equinox: the cell must be one of 'LSTMCell', 'GRUCell'; got 'dict'\.",
+    ),
+    "equinox_missing": (
+        lambda: interop.from_equinox(LSTMCell(**tensors(weight_ih=(16, 3)))),
+        r"from_equinox: the tensors of Equinox's LSTMCell must be .*: missing 'weight_hh'\.",
+    ),
+    "equinox_shape": (
+        lambda: interop.from_equinox(LSTMCell(**tensors(weight_ih=(3, 16), weight_hh=(16, 4)))),
+        r"'weight_ih' must be \(16, D\), which Equinox lays out as \(4H, D\), gates i f g o in rows; got \(3, 16\)\.",
+    ),
+    "haiku_kind": (
+        lambda: interop.from_haiku({}, "VanilaRNN"),
+        r"from_haiku: the cell must be one of 'LSTM', 'GRU', 'VanillaRNN'; got 'VanilaRNN'\. Did you mean 'VanillaRNN'",
+    ),
+    "haiku_missing": (
+        lambda: interop.from_haiku({"gru": tensors(**without(HAIKU_GRU, "b"))}, "GRU"),
+        r"from_haiku: the tensors of Haiku's GRU must be .*: missing 'b'\.",
+    ),
+    "haiku_of_another_kind": (
+        lambda: interop.from_haiku({"gru": tensors(**HAIKU_GRU)}, "LSTM"),
+        r"from_haiku: the tensors of Haiku's LSTM must be .*: missing 'linear/b', 'linear/w', and unknown",
+    ),
+    "haiku_shape": (
+        lambda: interop.from_haiku({"gru": tensors(**HAIKU_GRU | {"w_h": (4, 16)})}, "GRU"),
+        r"'w_h' must be .*H.*3H.*gates z r n in columns; got \(4, 16\)\.",
+    ),
+    "haiku_without_an_input": (
+        lambda: interop.from_haiku({"lstm/linear": tensors(w=(4, 16), b=(16,))}),
+        r"'linear/w' must have more rows than H=4, those of the input and then those of the state; got 4\.",
+    ),
+    "haiku_several_cores": (
+        lambda: interop.from_haiku({"gru": tensors(**HAIKU_GRU), "gru_1": tensors(**HAIKU_GRU)}, "GRU"),
+        r"from_haiku: the modules must be those of one core; got 'gru', 'gru_1'\. Pass `name`, .*name='gru'\.",
+    ),
+    "haiku_name": (
+        lambda: interop.from_haiku({"gru": tensors(**HAIKU_GRU)}, "GRU", name="gro"),
+        r"from_haiku: `name` must be .* Haiku's GRU in the parameters; got 'gro', and .* 'gru'\. Did you mean 'gru'\?",
+    ),
     "torch_kind": (
         lambda: interop.from_torch(tensors(**TORCH), "lstm"),
         r"from_torch: `kind` must be one of 'LSTM', 'GRU', 'RNN'; got 'lstm'\.",
@@ -201,6 +250,8 @@ WRITERS = {
     "cudnn": interop.to_cudnn,
     "keras": interop.to_keras,
     "flax": interop.to_flax,
+    "equinox": interop.to_equinox,
+    "haiku": interop.to_haiku,
     "nnx": interop.to_nnx,
     "caffe2": interop.to_caffe2,
     "dl4j": interop.to_dl4j,
@@ -239,7 +290,7 @@ def test_a_cell_is_no_net(write, random_params):
         write(LSTM, random_params(LSTM))
 
 
-@pytest.mark.parametrize("name", ["keras", "flax", "nnx", "caffe2", "dl4j", "onnx"])
+@pytest.mark.parametrize("name", ["keras", "flax", "nnx", "equinox", "haiku", "caffe2", "dl4j", "onnx"])
 def test_where_a_library_has_one_layer_a_chain_is_refused(name, random_params):
     net = rs.chain(rs.layer(LSTM), rs.layer(LSTM))
     with pytest.raises(ValueError, match=r"has one layer at a time; got a chain of 2\. .*params\['net_0'\]"):
@@ -300,3 +351,28 @@ def test_states_of_another_number_of_cells_are_refused():
         ValueError, match=r"states must be \(2, N, H\), torch's \(layers \* directions, N, H\).*\(1, 2, 4\)"
     ):
         interop.carry_from_torch(rs.bidirectional(rs.cells.GRU(4)), np.zeros((1, 2, 4)))
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (rs.layer(rs.cells.GRU(4)), r"Haiku's GRU resets the state before the product; got GRU\(.*reset_after=False"),
+        (rs.layer(rs.cells.RNN(4)), r"Haiku's VanillaRNN has the activation relu; got RNN\(.*activation=\"relu\""),
+        (rs.layer(rs.cells.LSTM(4, activation="relu")), r"Haiku has no LSTM with activation='relu'"),
+    ],
+    ids=["reset_after", "tanh", "activation"],
+)
+def test_nets_that_haiku_has_not_are_refused(net, message, random_params):
+    with pytest.raises(ValueError, match=message):
+        interop.to_haiku(net, random_params(net))
+
+
+def test_nets_that_equinox_has_not_are_refused(random_params):
+    for cell in (rs.cells.RNN(4), rs.cells.GRU(4, reset_after=False)):
+        with pytest.raises(ValueError, match=r"to_equinox: Equinox has "):
+            interop.to_equinox(rs.layer(cell), random_params(rs.layer(cell)))
+
+
+def test_haikus_parameters_are_a_dictionary():
+    with pytest.raises(TypeError, match=r"from_haiku: the parameters must be a dictionary by module; got list"):
+        interop.from_haiku([np.ones((7, 16))])

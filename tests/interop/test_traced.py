@@ -1,6 +1,7 @@
 """Conversions inside jax.jit and jax.grad: traced tensors are read like concrete ones, and get gradients."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -21,6 +22,10 @@ def two(cell):
     return rs.chain(rs.bidirectional(cell), rs.bidirectional(cell))
 
 
+class GRUCell(SimpleNamespace):
+    """An Equinox cell has its arrays as attributes."""
+
+
 # A net, its tensors in another library, and what reads them.
 READ = {
     "torch": (two(GRU), interop.to_torch, partial(interop.from_torch, kind="GRU")),
@@ -33,6 +38,12 @@ READ = {
         partial(interop.from_keras_weights, kind="ConvLSTM2D"),
     ),
     "flax": (rs.layer(GRU), interop.to_flax, partial(interop.from_flax, kind="GRUCell")),
+    "equinox": (rs.layer(GRU), interop.to_equinox, lambda arrays: interop.from_equinox(GRUCell(**arrays))),
+    "haiku": (
+        rs.layer(rs.cells.GRU(4, reset_after=False)),
+        interop.to_haiku,
+        partial(interop.from_haiku, kind="GRU"),
+    ),
     "caffe2": (rs.layer(LSTM), interop.to_caffe2, interop.from_caffe2),
     "caffe2_blobs": (rs.layer(rs.cells.MILSTM(4)), interop.to_caffe2, interop.from_caffe2),
     "caffe2_attention": (
