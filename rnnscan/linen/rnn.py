@@ -15,6 +15,7 @@ from rnnscan._zeros import zeros_of_step
 from rnnscan.linen.cell import Cell, as_module
 from rnnscan.linen.lifted_scan import lifted_scan
 from rnnscan.memory import Memory
+from rnnscan.nets.pieces import REVERSED
 from rnnscan.newton import Newton
 from rnnscan.scan import scan
 
@@ -23,8 +24,8 @@ class RNN(nn.RNN):
     """Run a cell over time: Flax's `nn.RNN` with a memory choice.
 
     It replaces `flax.linen.RNN`. Arguments, outputs, carry, parameters, their paths and initial values, variable
-    collections and rngs are Flax's. It adds `memory`, `engine`, `truncate` and `reset`, and it takes cells of rnnscan,
-    which it wraps in a `Cell` in the scope "cell".
+    collections and rngs are Flax's. It adds `memory`, `engine`, `truncate` `reset` and the
+    method `step`, and it takes cells of rnnscan, which it wraps in a `Cell` in the scope "cell".
 
     A cell of Flax names no intermediates: the backward pass keeps its inputs and carries and recomputes everything
     else. To keep more, name it in a cell of your own with `rnnscan.name`.
@@ -137,6 +138,58 @@ class RNN(nn.RNN):
             keep_order=self.keep_order if keep_order is None else keep_order,
             loop_reverses=True,
         )
+
+    def step(
+        self,
+        inputs: Num[Array, "*batch_and_features"],
+        carry: Any = None,
+        *,
+        init_key: PRNGKey | None = None,
+        reset: Bool[Array, "*batch"] | None = None,
+        reset_to: Any = None,
+    ) -> tuple[Any, Any]:
+        """Run one step, with the parameters of a call: the RNN over a sequence of one.
+
+        Use it for inputs that arrive over time, as an agent that acts gets them. A call over the same steps gives the
+        same carry and outputs.
+
+        Args:
+            inputs: one step's input, `(*batch, *features)`.
+            carry: the carry to start from; None: the cell's. A leaf without batch axes is shared by the rows.
+            init_key: as in a call.
+            reset: booleans `(*batch)`, true where an episode or document begins at this step.
+            reset_to: as in a call.
+
+        Returns:
+            The new carry, and the outputs `(*batch, ...)`.
+
+        Raises:
+            ValueError: if the RNN runs in reverse, or shapes do not fit.
+
+        Example:
+            >>> import jax
+            >>> import jax.numpy as jnp
+            >>> from flax import linen as nn
+            >>> from rnnscan import linen
+            >>> model, x = linen.RNN(nn.GRUCell(4)), jnp.ones((2, 3))
+            >>> variables = model.init(jax.random.key(0), x, method="step")
+            >>> carry, y = model.apply(variables, x, method="step")
+            >>> carry, y = model.apply(variables, x, carry, reset=jnp.array([True, False]), method="step")
+            >>> y.shape
+            (2, 4)
+        """
+        if self.reverse:
+            raise ValueError(f"linen.RNN.step: the RNN must run forward; got reverse=True. {REVERSED}")
+        carry, outputs = self(
+            jnp.asarray(inputs)[None],
+            initial_carry=carry,
+            init_key=init_key,
+            return_carry=True,
+            time_major=True,
+            reset=None if reset is None else jnp.asarray(reset)[None],
+            reset_to=reset_to,
+        )
+        return carry, jax.tree.map(lambda leaf: leaf[0], outputs)
 
     def _make_carry(self, init_key: PRNGKey | None, xs: Array) -> Any:
         if isinstance(self.cell, Cell):
