@@ -6,7 +6,7 @@
 # make docs: the documentation site, into site/.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
-# make test-pages: the code of pages and docstrings, the notebooks, the site, the example, commands, benchmarks, runs
+# make test-pages: the code of pages and docstrings, the notebooks, the site, the examples, commands, benchmarks, runs
 # that are killed, scans on several devices.
 # .ci/run runs these three.
 # make test-all: all of them and the slow tests too, with every Python. Its parts are make

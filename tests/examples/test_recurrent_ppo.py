@@ -1,9 +1,7 @@
 """The recurrent PPO in examples/: acting and learning agree, and equal a plain `lax.scan`, which keeps more."""
 
-import importlib.util
 import re
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 import rnnscan as rs
+from example import load
 from pages import number, table
 from rnnscan.insight import kept_bytes
 from zoo.case import assert_trees_close
 
 
-def load(path):
-    """A script as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ppo = load(Path(__file__).parents[2] / "examples" / "recurrent_ppo.py")
+ppo = load("recurrent_ppo")
 HIDDEN, ROWS, STEPS = 5, 6, 14
 
 
