@@ -16,8 +16,7 @@ def _is_recurrent(step: FlatStep) -> bool:
     equations = needed(step.program.equations, step.new_carry)
     components = Components(equations, step.carry, step.new_carry)
     recurrent = 0
-    for members in components.members:
-        cycle = [equation for equation in equations if components.has(members, equation)]
+    for members, cycle in zip(components.members, components.by_group(equations), strict=True):
         first = members[0]
         if len(members) > 1 or not is_linear(cycle, step.carry[first], step.new_carry[first], updates=True):
             recurrent += total_bytes(step.carry[index] for index in members)

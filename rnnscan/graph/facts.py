@@ -26,8 +26,8 @@ def kinds_of_work(program: Program, values: Iterable[Value]) -> dict[Value, str]
     fixed = determined(program.equations, [*program.invariant, *(old for old, new in pairs if old is new)])
     kinds: dict[Value, str] = {value: "invariant" if value in fixed else "parallel" for value in values}
     components = Components(program.equations, carry, new_carry)
-    for members in components.members:
-        equations = [equation for equation in program.equations if components.has(members, equation)]
+    by_group = components.by_group(program.equations)
+    for members, equations in zip(components.members, by_group, strict=True):
         kind = kind_of_loop(equations, [carry[i] for i in members], [new_carry[i] for i in members])
         inside = [carry[member] for member in members] + [one for equation in equations for one in equation.outputs]
         kinds.update(dict.fromkeys(inside, kind))

@@ -126,8 +126,8 @@ class _Loop:
 def _loops(step: FlatStep) -> list[_Loop]:
     components = Components(step.program.equations, step.carry, step.new_carry)
     loops = []
-    for members in components.members:
-        equations = [equation for equation in step.program.equations if components.has(members, equation)]
+    by_group = components.by_group(step.program.equations)
+    for members, equations in zip(components.members, by_group, strict=True):
         kind = kind_of_loop(equations, [step.carry[i] for i in members], [step.new_carry[i] for i in members])
         loops.append(_Loop(members, equations, kind))
     return loops

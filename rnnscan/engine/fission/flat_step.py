@@ -108,9 +108,9 @@ class FlatStep:
         parts = parts_to_keep(program.equations, program.carry, program.new_carry, self.kept)
         return replace(self, program=replace(program, stacked=(*program.stacked, *parts)), parts=tuple(parts.values()))
 
-    def keeping_too(self, value: Value) -> "FlatStep":
-        """The step with one more value among its outputs, which has no name."""
-        return replace(self, program=replace(self.program, stacked=(*self.program.stacked, value)))
+    def keeping_too(self, *values: Value) -> "FlatStep":
+        """The step with more values among its outputs, which have no names."""
+        return replace(self, program=replace(self.program, stacked=(*self.program.stacked, *values)))
 
     @property
     def dear(self) -> tuple[Atom, ...]:

@@ -1,6 +1,6 @@
 """The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -9,11 +9,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.engine.fission import passes
-from rnnscan.engine.fission.analysis.dear_values import Derivative
-from rnnscan.engine.fission.analysis.derivative_reads import spared
+from rnnscan.engine.fission.analysis.components import Components
+from rnnscan.engine.fission.analysis.cones import Cones
+from rnnscan.engine.fission.analysis.dear_values import cones_with_all_carries
+from rnnscan.engine.fission.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
 from rnnscan.engine.fission.costs import PRODUCTS, too_dear_to_recompute, unbatchable, work_of_products
+from rnnscan.engine.fission.dear_choice import DearChoice
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
     Heuristics,
@@ -28,7 +31,6 @@ from rnnscan.engine.fission.program import (
     Atom,
     Equation,
     Program,
-    Value,
     determined,
     nominal_size,
     outputs_of,
@@ -57,6 +59,8 @@ class ScanPlan:
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
+        cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
+            matter to it, so plans of one step that keep other values share it.
     """
 
     step: FlatStep
@@ -68,6 +72,7 @@ class ScanPlan:
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
     choices: Heuristics = field(default_factory=heuristics)
+    cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @contextmanager
     def choosing(self) -> Iterator[None]:
@@ -81,15 +86,12 @@ class ScanPlan:
 
         They take at most as many bytes as what is kept in any case, and at most `Heuristics.dear_bytes` over all steps.
         """
-        plan, rejected = self, set[Value]()
-        left = min(self.choices.dear_bytes // max(1, self.length), self._step_bytes().kept)
-        while (found := plan._derivative.dearest(left, rejected)) is not None:
-            with_it = replace(plan, step=plan.step.keeping_too(found.value))
-            if with_it._recomputes_more_than(plan):
-                rejected.add(found.value)
-            else:
-                plan, left = with_it, left - found.nbytes
-        return plan
+        most_bytes = min(self.choices.dear_bytes // max(1, self.length), self._kept_bytes)
+        step, candidates = self.step, self._recomputable_candidates
+        leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
+        looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
+        choice = DearChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
+        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)))
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -124,20 +126,28 @@ class ScanPlan:
     @cached_property
     def _recomputable_carries(self) -> list[int]:
         """`recomputed_carries`, for chunks of several steps."""
+        recomputed = {*self._cheap_carries(self.step.kept), *self.unread_carries}
+        # What nothing reads is not recomputed either.
+        return [index for index in self._recomputable_candidates if index in recomputed]
+
+    @property
+    def _recomputable_candidates(self) -> list[int]:
+        """The carry leaves that may be recomputed: arrays that y does not repeat."""
         if self.keep_all_carries:
             return []
-        with self.choosing():
-            return self._found_recomputable()
+        arrays = [index for index, leaf in enumerate(self.step.carry) if nominal_size(leaf.shape) > 1]
+        return [index for index in arrays if index not in self.repeats]
 
-    def _found_recomputable(self) -> list[int]:
-        step = self.step
-        equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
-        arrays = [index for index, leaf in enumerate(step.carry) if nominal_size(leaf.shape) > 1]
-        candidates = [index for index in arrays if index not in self.repeats]
-        found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=candidates)
-        cheap = [index for index in found if self._is_cheap_to_recompute(index)]
-        # What nothing reads is not recomputed either.
-        return [index for index in candidates if index in cheap or index in self.unread_carries]
+    def _cheap_carries(self, kept: Collection[Atom]) -> list[int]:
+        """The carry leaves that loops can recompute cheaply if these values are kept."""
+        step, kept = self.step, {*kept}
+        equations = [equation for equation in step.program.equations if not kept.issuperset(equation.outputs)]
+        found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=self._recomputable_candidates)
+        with self.choosing():
+            for index in found:
+                if index not in self.cheap:
+                    self.cheap[index] = self._is_cheap_to_recompute(index)
+        return [index for index in found if self.cheap[index]]
 
     @cached_property
     def kept_carries(self) -> list[int]:
@@ -153,8 +163,10 @@ class ScanPlan:
         """
         if self.keep_all_carries:  # The last step is not known.
             return []
-        candidates = [index for index in range(len(self.step.carry)) if index not in self.recomputed_carries]
-        return [index for index in candidates if self._is_worth_restoring(self.step.new_carry[index])]
+        recomputed, cones = {*self.recomputed_carries}, cones_of_derivative(self.step.program)
+        maker = self.step.program.maker
+        candidates = [index for index in range(len(self.step.carry)) if index not in recomputed]
+        return [index for index in candidates if _is_worth_restoring(self.step.new_carry[index], maker, cones)]
 
     @cached_property
     def chunk(self) -> int:
@@ -197,24 +209,18 @@ class ScanPlan:
         saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
         return replace(step.program, stacked=(*step.y, *saved))
 
-    @property
-    def _derivative(self) -> Derivative:
-        stacked = frozenset(range(len(self.step.carry))).difference(self.repeats, self._recomputable_carries)
-        kept = frozenset(self.step.kept).union(self.step.new_carry[index] for index in self.repeats)
-        return Derivative(self.step.program, kept, stacked)
-
-    @property
+    @cached_property
     def unread_carries(self) -> frozenset[int]:
         """The carry leaves that the derivative does not read, because dear values are kept in their place."""
         if not self.step.dear:
             return frozenset()
-        every = frozenset(range(len(self.step.carry)))
-        return Derivative(self.step.program, frozenset(self.step.kept), every).unread_carry
+        cones = cones_with_all_carries(self.step.program, self.step.kept)
+        return frozenset(index for index in range(len(self.step.carry)) if not cones.reads(index))
 
     def _is_cheap_to_recompute(self, index: int) -> bool:
         """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
         step, leaf = self.step, self.step.carry[index]
-        known = [value for value in [*step.carry, *step.x, *values_of(step.kept)] if value is not leaf]
+        known = [value for value in [*step.carry, *step.x] if value is not leaf]
         alone = replace(step.program, known=tuple(known), carry=(leaf,), new_carry=(step.new_carry[index],), stacked=())
         fixed = determined(step.program.equations, step.program.invariant)
         should_batch = partial(heuristics().should_batch, shared=frozenset(step.program.equations))
@@ -222,18 +228,12 @@ class ScanPlan:
         body = [equation for loop in loops for equation in loop.body]
         return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body, fixed)
 
-    def _is_worth_restoring(self, leaf: Atom) -> bool:
-        equations = self.step.program.equations
-        maker = next((equation for equation in equations if leaf in equation.outputs), None)
-        if maker is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            return False
-        products = any(equation.primitive.name in PRODUCTS for equation in spared(self.step.program, leaf))
-        return products or derives_from_result(maker)
-
-    def _recomputes_more_than(self, plan: "ScanPlan") -> bool:
-        """Whether loops recompute carry leaves that they do not recompute in another plan."""
-        more = {*self._recomputable_carries}.difference(plan._recomputable_carries)
-        return not more <= self.unread_carries
+    @property
+    def _kept_bytes(self) -> int:
+        """`StepBytes.kept`."""
+        step = self.step
+        starts = total_bytes(step.carry[index] for index in self._recomputable_carries)
+        return total_bytes([*step.carry, *step.x, *values_of(step.kept)]) - starts
 
     def _step_bytes(self) -> StepBytes:
         step = self.step
@@ -242,7 +242,7 @@ class ScanPlan:
             # The batched values, their cotangents, the carry, and x.
             made=2 * total_bytes(outputs_of(self.recomputed.batched)) + given,
             given=given,
-            kept=given - total_bytes(starts) + total_bytes(values_of(step.kept)),
+            kept=self._kept_bytes,
             starts=total_bytes(starts),
             tensors=total_bytes(leaf for leaf in [*step.carry, *step.x] if len(leaf.shape) > 2),
             operations=self._operations_at_each_step(),
@@ -256,6 +256,14 @@ class ScanPlan:
             return None
         fixed = determined(equations, self.step.program.invariant)
         return work_of_products(products, fixed)[0]
+
+
+def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones) -> bool:
+    equation = maker.get(leaf)
+    if equation is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return False
+    products = any(spared.primitive.name in PRODUCTS for spared in cones.of(equation).equations)
+    return products or derives_from_result(equation)
 
 
 def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:

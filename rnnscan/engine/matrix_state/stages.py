@@ -83,16 +83,12 @@ def matrix_candidates(step: FlatStep, least: int) -> list[int]:
         return []
     equations = step.program.equations
     components = Components(equations, step.carry, step.new_carry)
-    alone = [members[0] for members in components.members if len(members) == 1]
     return [
-        index
-        for index in alone
-        if is_large(step.carry[index])
-        and is_linear(
-            [equation for equation in equations if components.has([index], equation)],
-            step.carry[index],
-            step.new_carry[index],
-        )
+        members[0]
+        for members, cycle in zip(components.members, components.by_group(equations), strict=True)
+        if len(members) == 1
+        and is_large(step.carry[members[0]])
+        and is_linear(cycle, step.carry[members[0]], step.new_carry[members[0]])
     ]
 
 

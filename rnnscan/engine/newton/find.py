@@ -85,9 +85,8 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
     equations, found = step.program.equations, list[str]()
     components = Components(equations, step.carry, step.new_carry)
     solves = False
-    for members in components.members:
+    for members, own in zip(components.members, components.by_group(equations), strict=True):
         leaves, new_leaves = [step.carry[i] for i in members], [step.new_carry[i] for i in members]
-        own = [equation for equation in equations if components.has(members, equation)]
         cycle = Cycle(tuple(own), tuple(leaves), tuple(new_leaves))
         way = solved(cycle, newton)
         solves = solves or (way is not None and way.kind != "delay")

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import jax.numpy as jnp
 
+from rnnscan.engine.fission.analysis.cones import Cones
 from rnnscan.engine.fission.analysis.linear import LINEAR
 from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.program import Atom, Equation, Program, needed, values_of
@@ -45,13 +46,11 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     return inputs
 
 
-def spared(program: Program, value: Atom) -> list[Equation]:
-    """The equations that the derivative of a step need not run if it is given one of their results.
+def cones_of_derivative(program: Program) -> Cones:
+    """The cone of each equation: what the derivative of a step need not run if it is given the result.
 
     Of `h' = tanh(x W + h U), y = h' V` and h' these are all but the last. Of `h' = f * h + g, y = h' V` it is the sum:
     the derivative of the product with f reads f.
     """
-    equations, read = program.equations, values_of(read_by_derivatives(program))
-    others = [equation for equation in equations if value not in equation.outputs]
-    again = set(needed(others, read))
-    return [equation for equation in needed(equations, read) if equation not in again]
+    read = dict.fromkeys(values_of(read_by_derivatives(program)))
+    return Cones(needed(program.equations, read), read)

@@ -1,11 +1,14 @@
 """Linear recurrences: `c' = a * c + b`, elementwise, with `a` and `b` free of c."""
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
 
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.program import Atom, Equation, Value, needed
+from rnnscan.engine.fission.program import Atom, Equation, Value
 
 
 _SUMS = frozenset({"add", "add_any", "sub"})
@@ -25,43 +28,79 @@ def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom, *, upd
     Padding and resets keep the form: they select by a predicate that is free of the leaf. With `updates`, so does
     writing values that are free of the leaf into a part of it, where a is 0, or adding them, where it is 1.
     """
-    dependent = {leaf}
-    for equation in equations:
-        operands = [atom in dependent for atom in equation.inputs]
-        if not any(operands):
-            continue
-        result = equation.outputs[0]
-        updated = updates and equation.primitive.name in _UPDATES and not any(operands[1:])
-        linear = updated or _is_linear_in(equation, operands)
-        if not linear or result.shape != leaf.shape or not jnp.issubdtype(result.dtype, jnp.number):
-            return False
-        dependent.update(equation.outputs)
-    return new_leaf in dependent
+    return bool(_linear(((equation, 1) for equation in equations), [leaf], [new_leaf], updates=updates))
 
 
 def are_linear(equations: Iterable[Equation], leaves: Iterable[Value], new_leaves: Iterable[Atom]) -> bool:
     """Whether new leaves that are elementwise functions of the leaves are linear in them, all together."""
     dependent: set[Atom] = set(leaves)
     for equation in equations:
-        operands = [atom in dependent for atom in equation.inputs]
+        operands = [int(atom in dependent) for atom in equation.inputs]
         if any(operands):
             moves = equation.primitive.name in _MOVES
             is_number = jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
-            if not is_number or not (moves or _is_linear_in(equation, operands)):
+            if not is_number or not (moves or _linear_in(equation, operands)):
                 return False
             dependent.update(equation.outputs)
     return dependent.issuperset(new_leaves)
 
 
-def _is_linear_in(equation: Equation, operands: Sequence[bool]) -> bool:
-    """Whether an elementwise operation is linear in the operands that are marked."""
-    primitive = equation.primitive.name
-    return (
-        primitive in _SUMS | _SAME
-        or (primitive == "mul" and operands.count(True) == 1)
-        or (primitive == "div" and not operands[1])
-        or (primitive == "select_n" and not operands[0])
-    )
+def _linear(
+    equations: Iterable[tuple[Equation, int]],
+    leaves: Sequence[Value],
+    new_leaves: Sequence[Atom],
+    *,
+    updates: bool,
+) -> int:
+    """The leaves of which `is_linear` holds, each by itself. Sets of leaves are the bits of an int.
+
+    Args:
+        equations: equations in order, and the leaves for which each lies between the leaf and the new leaf.
+        leaves: the leaves.
+        new_leaves: the new leaves.
+        updates: as `is_linear` has it.
+    """
+    dependent: dict[Atom, int] = {leaf: 1 << index for index, leaf in enumerate(leaves)}
+    of_shape: dict[Any, int] = {}
+    for index, leaf in enumerate(leaves):
+        of_shape[leaf.shape] = of_shape.get(leaf.shape, 0) | 1 << index
+    linear = (1 << len(leaves)) - 1
+    for equation, between in equations:
+        operands = [dependent.get(atom, 0) & between for atom in equation.inputs]
+        reading = _union(operands)
+        if not reading:
+            continue
+        result = equation.outputs[0]
+        passing = _linear_in(equation, operands)
+        if updates and equation.primitive.name in _UPDATES:
+            passing |= operands[0] & ~_union(operands[1:])
+        if not jnp.issubdtype(result.dtype, jnp.number):
+            passing = 0
+        linear &= ~reading | (passing & of_shape.get(result.shape, 0))
+        for output in equation.outputs:
+            dependent[output] = dependent.get(output, 0) | reading
+    return _union(linear & dependent.get(new, 0) & 1 << index for index, new in enumerate(new_leaves))
+
+
+def _linear_in(equation: Equation, operands: Sequence[int]) -> int:
+    """The leaves in which an elementwise operation is linear.
+
+    Args:
+        equation: the operation.
+        operands: for each operand the leaves that it depends on.
+    """
+    primitive, reading = equation.primitive.name, _union(operands)
+    if primitive in _SUMS | _SAME:
+        return reading
+    if primitive == "mul":
+        return operands[0] ^ operands[1]
+    if primitive == "div":
+        return reading & ~operands[1]
+    return reading & ~operands[0] if primitive == "select_n" else 0
+
+
+def _union(sets: Iterable[int]) -> int:
+    return reduce(or_, sets, 0)
 
 
 def linearly_recomputable(
@@ -81,24 +120,26 @@ def linearly_recomputable(
     Returns:
         Positions in `carry`.
     """
+    leaves, new_leaves = [carry[index] for index in candidates], [new_carry[index] for index in candidates]
+    components = Components(equations, leaves, new_leaves)
+    linear = _linear(components.between(equations), leaves, new_leaves, updates=True)
     left_out: list[int] = []
-    for candidate in candidates:
-        trial = [*left_out, candidate]
-        if _all_linear(equations, [carry[index] for index in trial], [new_carry[index] for index in trial]):
-            left_out = trial
-    return left_out
+    for members in components.members:
+        left_out += _without_cycles([leaf for leaf in members if linear >> leaf & 1], components)
+    return [candidates[leaf] for leaf in sorted(left_out)]
 
 
-def _all_linear(equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom]) -> bool:
-    equations = needed(equations, new_carry)
-    components = Components(equations, carry, new_carry)
-    return all(
-        len(members) == 1
-        and is_linear(
-            [equation for equation in equations if components.has(members, equation)],
-            carry[members[0]],
-            new_carry[members[0]],
-            updates=True,
-        )
-        for members in components.members
-    )
+def _without_cycles(leaves: Iterable[int], components: Components) -> list[int]:
+    """Of leaves that are tried in order, those that do not feed each other all around."""
+    after: dict[int, int] = {}  # Those that depend on a leaf, over any number of steps.
+    for leaf in leaves:
+        ends = components.reaches[leaf]
+        ahead = _union(1 << other | after[other] for other in after if ends >> other & 1)
+        starts = components.reached_from[leaf]
+        if ahead & starts:
+            continue
+        for other in after:
+            if (1 << other | after[other]) & starts:
+                after[other] |= ahead | 1 << leaf
+        after[leaf] = ahead
+    return [*after]

@@ -361,8 +361,7 @@ def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
 def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
     components = Components(equations, program.carry, program.new_carry)
     groups = [
-        _Group(members, [equation for equation in equations if components.has(members, equation)])
-        for members in components.members
+        _Group(members, own) for members, own in zip(components.members, components.by_group(equations), strict=True)
     ]
     cyclic = {equation for group in groups for equation in group.equations}
     return groups + [_Group((), [e]) for e in equations if unbatchable(e) and e not in cyclic]
