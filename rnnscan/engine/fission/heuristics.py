@@ -28,6 +28,9 @@ from rnnscan.engine.platform import default_platform, platform_of
 ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Cut], Collection[Value]], bool]
 
 
+_CUTS = frozenset({"slice", "split"})
+
+
 class StepBytes(NamedTuple):
     """The memory of a step, in bytes, and the work of its products.
 
@@ -141,11 +144,16 @@ class Heuristics:
             return self.batch == "everything" or is_bounded(equation, cut)
         if equation.primitive.name in TRANSCENDENTAL:
             return should_batch_function(equation, cut)
-        if equation.primitive.name in ("slice", "split"):
+        if equation.primitive.name in _CUTS:
             return is_cut_from_a_stack(cut)
         if equation.primitive.name == "sharding_constraint":
             return True  # It may be a gather, which is then one for a chunk of steps.
         return equation.primitive.name in PRODUCTS and should_batch_product(equation, cut, fixed, shared)
+
+    def may_batch(self, equation: Equation) -> bool:
+        """Whether `should_batch` can be true of an equation, whatever it takes to have its operands at once."""
+        name = equation.primitive.name
+        return self.batch != "costly" or name in TRANSCENDENTAL | PRODUCTS | _CUTS | {"sharding_constraint"}
 
     def should_repeat(self, equation: Equation, carry: Iterable[Value]) -> bool:
         """Whether a loop computes again what runs at once too: elementwise work on values too large to be stacked.

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from rnnscan.engine.fission.analysis.dear_values import cones_with_all_carries
 from rnnscan.engine.fission.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
-from rnnscan.engine.fission.costs import PRODUCTS, too_dear_to_recompute, unbatchable, work_of_products
+from rnnscan.engine.fission.costs import PRODUCTS, unbatchable, work_of_products
 from rnnscan.engine.fission.dear_choice import DearChoice
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
@@ -24,7 +24,6 @@ from rnnscan.engine.fission.heuristics import (
     StepBytes,
     heuristics,
     near_divisor,
-    too_large_to_feed,
     using,
 )
 from rnnscan.engine.fission.program import (
@@ -37,6 +36,7 @@ from rnnscan.engine.fission.program import (
     total_bytes,
     values_of,
 )
+from rnnscan.engine.fission.recompute_costs import RecomputeCosts
 from rnnscan.engine.fission.restore import derives_from_result
 from rnnscan.newton import Newton
 
@@ -144,10 +144,12 @@ class ScanPlan:
         equations = [equation for equation in step.program.equations if not kept.issuperset(equation.outputs)]
         found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=self._recomputable_candidates)
         with self.choosing():
-            for index in found:
-                if index not in self.cheap:
-                    self.cheap[index] = self._is_cheap_to_recompute(index)
+            self.cheap.update({index: self._costs.is_cheap(index) for index in found if index not in self.cheap})
         return [index for index in found if self.cheap[index]]
+
+    @cached_property
+    def _costs(self) -> RecomputeCosts:
+        return RecomputeCosts(self.step.program)
 
     @cached_property
     def kept_carries(self) -> list[int]:
@@ -216,17 +218,6 @@ class ScanPlan:
             return frozenset()
         cones = cones_with_all_carries(self.step.program, self.step.kept)
         return frozenset(index for index in range(len(self.step.carry)) if not cones.reads(index))
-
-    def _is_cheap_to_recompute(self, index: int) -> bool:
-        """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
-        step, leaf = self.step, self.step.carry[index]
-        known = [value for value in [*step.carry, *step.x] if value is not leaf]
-        alone = replace(step.program, known=tuple(known), carry=(leaf,), new_carry=(step.new_carry[index],), stacked=())
-        fixed = determined(step.program.equations, step.program.invariant)
-        should_batch = partial(heuristics().should_batch, shared=frozenset(step.program.equations))
-        loops = split(alone, should_batch=lambda _: should_batch).loops
-        body = [equation for loop in loops for equation in loop.body]
-        return not too_large_to_feed(leaf, body) and not too_dear_to_recompute(leaf, body, fixed)
 
     @property
     def _kept_bytes(self) -> int:

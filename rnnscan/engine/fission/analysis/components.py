@@ -52,6 +52,15 @@ class Components:
                 lists[index].append(equation)
         return lists
 
+    def feeds_leaf(self, equation: Equation, leaf: int) -> bool:
+        """Whether a leaf of the new carry depends on an equation."""
+        return any(self._leaf_feeds.get(output, 0) >> leaf & 1 for output in equation.outputs)
+
+    def is_between(self, equation: Equation, leaf: int) -> bool:
+        """Whether an equation lies between a leaf and the same leaf of the new carry."""
+        depends, feeds = self._leaf_depends, self._leaf_feeds
+        return any(depends.get(output, 0) & feeds.get(output, 0) & 1 << leaf for output in equation.outputs)
+
     def between(self, equations: Iterable[Equation]) -> Iterator[tuple[Equation, int]]:
         """Equations that lie between a leaf and the same leaf of the new carry, and these leaves, as bits."""
         for equation in equations:
