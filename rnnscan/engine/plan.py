@@ -161,8 +161,12 @@ class Plan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
         if keep_all_carries:
             return self.scan_of(self.step, length, keep_all_carries=True)
+        return self.scan_to_run(length).for_derivatives
+
+    def scan_to_run(self, length: int) -> ScanPlan:
+        """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
         scan = self.scan_of(self.step.keeping_parts(), length)
-        return scan.keeping_dear_values() if self._leaves_the_choice else scan
+        return replace(scan, chooses_dear_values=self._leaves_the_choice)
 
     @property
     def _leaves_the_choice(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.analysis.cut import Cut
+from rnnscan.engine.fission.analysis.cut import Needs
 from rnnscan.engine.fission.program import Equation, Value, nominal_size, total_bytes
 
 
@@ -59,7 +59,7 @@ def _threefry() -> Any:
 
 
 def should_batch_product(
-    equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value], shared: Set[Equation]
+    equation: Equation, needs: Callable[[], Needs], fixed: Collection[Value], shared: Set[Equation]
 ) -> bool:
     """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
     varying = [value for value in equation.reads if value not in fixed]
@@ -69,48 +69,47 @@ def should_batch_product(
     if operations_of(equation) < _OPERATIONS_PER_BYTE * moved:
         return False
     if equation in shared:
-        return not too_large(cut().work, moved)
+        return needs().largest <= _FEEDING_BYTES * moved
     most = total_bytes(value for value in equation.reads if value in fixed) - equation.outputs[0].nbytes
-    return most > 0 and cut().moved < most and not too_large(cut().work, moved)
+    return most > 0 and needs().moved < most and needs().largest <= _FEEDING_BYTES * moved
 
 
-def should_batch_function(equation: Equation, cut: Callable[[], Cut]) -> bool:
+def should_batch_function(equation: Equation, needs: Callable[[], Needs]) -> bool:
     """At once a function uses all cores. It pays behind products at once, and for kept values of some KiB."""
     made = equation.outputs[0].nbytes
     if made > _CACHED_BYTES:
         return False
-    needs = cut()
-    reads = needs.moved + total_bytes(needs.at_hand)
-    follows = bool(needs.at_hand) and needs.moved <= made
-    return (follows or _reads_kept_values(needs, made)) and made <= _GROWTH * reads and not too_large(needs.work, made)
+    its = needs()
+    follows = its.at_hand is not None and its.moved <= made
+    pays = follows or _reads_kept_values(its, made)
+    return pays and made <= _GROWTH * its.read and its.largest <= _FEEDING_BYTES * made
 
 
-def _reads_kept_values(needs: Cut, made: int) -> bool:
+def _reads_kept_values(needs: Needs, made: int) -> bool:
     """Whether a function of some KiB reads kept values, as those of gates do: no loop or product makes them."""
-    has_product = any(equation.primitive.name in PRODUCTS for equation in needs.work)
-    is_cheap = not needs.stacked and not has_product and needs.moved <= _GROWTH * made
+    is_cheap = not needs.stacks and PRODUCTS.isdisjoint(needs.operations) and needs.moved <= _GROWTH * made
     return is_cheap and made >= _LEAST_FUNCTION_BYTES
 
 
-def is_cut_from_a_stack(cut: Callable[[], Cut]) -> bool:
+def is_cut_from_a_stack(needs: Callable[[], Needs]) -> bool:
     """Whether the parts of what runs at once are cut out at once too.
 
     A loop that cuts the gates of a step out of their stack is not vectorised: a ParaGRU takes 2.9 of plain's forward
     time so, and 0.92 with a stack for each gate.
     """
-    needs = cut()
-    return bool(needs.at_hand) and not needs.moved
+    its = needs()
+    return its.at_hand is not None and not its.moved
 
 
-def is_bounded(equation: Equation, cut: Callable[[], Cut]) -> bool:
+def is_bounded(equation: Equation, needs: Callable[[], Needs]) -> bool:
     """Whether an equation at once makes no values that are much larger than what it reads, but by a product.
 
     The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
     """
-    needs, made = cut(), total_bytes(equation.outputs)
-    reads = needs.moved + total_bytes(needs.at_hand)
+    its, made = needs(), total_bytes(equation.outputs)
     is_product = equation.primitive.name in PRODUCTS
-    return (is_product or made <= _FEEDING_BYTES * reads) and not too_large(needs.work, max(made, reads))
+    is_small = is_product or made <= _FEEDING_BYTES * its.read
+    return is_small and its.largest <= _FEEDING_BYTES * max(made, its.read)
 
 
 def too_large_to_stack(values: Iterable[Value], carry: Iterable[Value]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 
-from rnnscan.engine.fission.analysis.cut import Cut
+from rnnscan.engine.fission.analysis.cut import Needs
 from rnnscan.engine.fission.costs import (
     ELEMENTWISE,
     PRODUCTS,
@@ -25,7 +25,7 @@ from rnnscan.engine.platform import default_platform, platform_of
 
 # Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at
 # every step.
-ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Cut], Collection[Value]], bool]
+ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Needs], Collection[Value]], bool]
 
 
 _CUTS = frozenset({"slice", "split"})
@@ -125,7 +125,7 @@ class Heuristics:
     def should_batch(
         self,
         equation: Equation,
-        cut: Callable[[], Cut],
+        needs: Callable[[], Needs],
         fixed: Collection[Value],
         shared: Set[Equation] = frozenset(),
     ) -> bool:
@@ -136,19 +136,19 @@ class Heuristics:
 
         Args:
             equation: the equation.
-            cut: finds what it takes to have its operands at once. Few equations need it.
+            needs: finds what it takes to have its operands at once. Few equations need it.
             fixed: values that are the same at every step.
             shared: equations that two loops would run: the one that recomputes carries, and the pull-back.
         """
         if self.batch != "costly":
-            return self.batch == "everything" or is_bounded(equation, cut)
+            return self.batch == "everything" or is_bounded(equation, needs)
         if equation.primitive.name in TRANSCENDENTAL:
-            return should_batch_function(equation, cut)
+            return should_batch_function(equation, needs)
         if equation.primitive.name in _CUTS:
-            return is_cut_from_a_stack(cut)
+            return is_cut_from_a_stack(needs)
         if equation.primitive.name == "sharding_constraint":
             return True  # It may be a gather, which is then one for a chunk of steps.
-        return equation.primitive.name in PRODUCTS and should_batch_product(equation, cut, fixed, shared)
+        return equation.primitive.name in PRODUCTS and should_batch_product(equation, needs, fixed, shared)
 
     def may_batch(self, equation: Equation) -> bool:
         """Whether `should_batch` can be true of an equation, whatever it takes to have its operands at once."""
@@ -178,9 +178,9 @@ class Heuristics:
             return lambda *_: False
         largest = max((value.nbytes for value in outputs_of(loops)), default=0)
 
-        def should_batch(equation: Equation, cut: Callable[[], Cut], fixed: Collection[Value]) -> bool:
-            hides = _HIDDEN * total_bytes(equation.outputs) <= largest and not cut().at_hand
-            return not hides and self.should_batch(equation, cut, fixed)
+        def should_batch(equation: Equation, needs: Callable[[], Needs], fixed: Collection[Value]) -> bool:
+            hides = _HIDDEN * total_bytes(equation.outputs) <= largest and needs().at_hand is None
+            return not hides and self.should_batch(equation, needs, fixed)
 
         return should_batch
 

@@ -59,6 +59,7 @@ class ScanPlan:
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
+        chooses_dear_values: whether `for_derivatives` chooses values to keep that have no names.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
             matter to it, so plans of one step that keep other values share it.
     """
@@ -72,6 +73,7 @@ class ScanPlan:
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
     choices: Heuristics = field(default_factory=heuristics)
+    chooses_dear_values: bool = False
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @contextmanager
@@ -91,7 +93,12 @@ class ScanPlan:
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
         choice = DearChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
-        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)))
+        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_dear_values=False)
+
+    @cached_property
+    def for_derivatives(self) -> "ScanPlan":
+        """The plan where something is differentiated."""
+        return self.keeping_dear_values() if self.chooses_dear_values else self
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -173,6 +180,8 @@ class ScanPlan:
     @cached_property
     def chunk(self) -> int:
         """Steps of a chunk."""
+        if self.chooses_dear_values:
+            return self.for_derivatives.chunk
         if self.chosen_chunk is not None:
             return max(1, min(self.length, self.chosen_chunk))
         if self.parallel is not None:

@@ -56,7 +56,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         if windows is None:
-            return _differentiable(plan.scan(length), spread)(constants, copies, carry, xs)
+            return _differentiable(plan.scan_to_run(length), spread)(constants, copies, carry, xs)
         in_windows = partial(run_windows, plan, windows, _run_loop)
         if plan.loops_forward:
             return differentiate_as(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)
@@ -112,8 +112,9 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         leaves = jax.tree.leaves([own, of_others], is_leaf=is_zero)
         # For reverse mode JAX runs this rule on tangents that it does not know, to stage what depends on them.
         linearizes = any(isinstance(leaf, JaxprTracer) for leaf in leaves)
-        *results, saved = run_and_save(plan, constants, *others, in_one_call=linearizes)
-        return tuple(results), tangents_of_scan(plan, saved, results, leaves, spread)
+        saving = plan.for_derivatives
+        *results, saved = run_and_save(saving, constants, *others, in_one_call=linearizes)
+        return tuple(results), tangents_of_scan(saving, saved, results, leaves, spread)
 
     def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
         every_step = partial(lax.scan, length=plan.length, reverse=plan.reverse)

@@ -48,7 +48,7 @@ class Components:
         """For each group of `members` the equations that lie between two of its leaves, in order."""
         lists: list[list[Equation]] = [[] for _ in self.members]
         for equation in equations:
-            for index in _positions(self._groups_around(equation)):
+            for index in positions(self._groups_around(equation)):
                 lists[index].append(equation)
         return lists
 
@@ -85,7 +85,7 @@ class Components:
         return bits
 
     def _groups(self, bits: int) -> frozenset[tuple[int, ...]]:
-        return frozenset(self.members[index] for index in _positions(bits))
+        return frozenset(self.members[index] for index in positions(bits))
 
 
 def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Value, int]]) -> dict[Value, int]:
@@ -158,7 +158,7 @@ def _search(root: int, edges: Sequence[int], left: int, order: list[int]) -> int
     return left
 
 
-def _positions(bits: int) -> Iterator[int]:
+def positions(bits: int) -> Iterator[int]:
     """The positions of the bits that are set, in order."""
     while bits:
         first = bits & -bits

@@ -7,7 +7,9 @@ readout too, S need not be stacked.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from rnnscan.engine.fission.analysis.components import positions
 from rnnscan.engine.fission.program import Atom, Equation, Value, outputs_of, total_bytes, values_of
 
 
@@ -33,6 +35,38 @@ class Cut:
         return total_bytes([*self.stacked, *self.copied])
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What is asked of a cut before it is made.
+
+    Attributes:
+        stacks: whether loops must stack values for it.
+        moved: the bytes that are stacked and copied at each step.
+        at_hand: the bytes of the values that the work reads and that can be had already; None: there are none.
+        largest: the bytes of the largest value that the work makes.
+        operations: the names of the work's operations.
+    """
+
+    stacks: bool
+    moved: int
+    at_hand: int | None
+    largest: int
+    operations: frozenset[str]
+
+    @property
+    def read(self) -> int:
+        """The bytes that are read at each step."""
+        return self.moved + (self.at_hand or 0)
+
+
+class _Way(NamedTuple):
+    """The way to have a value at once: the values where it begins, as bits, and as in `Needs`."""
+
+    begins: int = 0
+    largest: int = 0
+    operations: frozenset[str] = frozenset()
+
+
 class Cuts:
     """Finds cuts, in one pass over the equations of a step that need not run in a loop.
 
@@ -47,6 +81,11 @@ class Cuts:
         self._at_hand: set[Value] = set()
         self._fixed = fixed
         self._maker: dict[Value, Equation] = {}
+        # Few cuts are made, but many are asked for. A way is kept until a value on it can be had at once.
+        self._ways: dict[Value, _Way] = {}
+        self._read_by: dict[Value, list[Value]] = {}
+        self._numbers: dict[Value, int] = {}
+        self._numbered: list[Value] = []
 
     def add(self, equation: Equation) -> None:
         """Pass on to the next equation."""
@@ -77,19 +116,77 @@ class Cuts:
                 to_see.extend(equation.reads)
         return Cut(tuple(stacked), tuple(copied), tuple(at_hand), tuple(work))
 
+    def needs(self, atoms: Iterable[Atom]) -> Needs:
+        """What the cut that `find` finds would need, in time that does not grow with its work."""
+        begins, largest, operations = self._joined([value for value in values_of(atoms) if value not in self._fixed])
+        ends = [self._numbered[number] for number in positions(begins)]
+        at_hand = [value for value in ends if value in self._at_hand]
+        moved = [value for value in ends if value not in self._at_hand]
+        stacks = any(value in self._stacks for value in moved)
+        return Needs(stacks, total_bytes(moved), total_bytes(at_hand) if at_hand else None, largest, operations)
+
     def take(self, cut: Cut, made: Iterable[Value] = ()) -> None:
         """Make a cut. What it moves and makes, and `made`, can be had at once from now on."""
-        self._at_hand.update([*cut.stacked, *cut.copied, *outputs_of(cut.work), *made])
+        for value in (*cut.stacked, *cut.copied, *outputs_of(cut.work), *made):
+            self.take_value(value)
 
     def take_value(self, value: Value) -> None:
         """Have a loop stack this value. It can be had at once from now on."""
+        if value in self._at_hand:
+            return
         self._at_hand.add(value)
+        changed = [value]
+        while changed:
+            value = changed.pop()
+            if self._ways.pop(value, None) is not None:
+                changed += self._read_by.pop(value, [])
 
     def to_stack(self, cut: Cut) -> list[Value]:
         """What loops stack for a cut beside the results of their cycles, which they stack where they are asked to."""
         return [value for value in cut.stacked if value in self._maker]
 
+    def _joined(self, values: Collection[Value]) -> _Way:
+        """The ways of several values together."""
+        ahead = [value for value in values if value not in self._ways]
+        while ahead:
+            value = ahead[-1]
+            equation = None if self._begins_at(value) else self._maker[value]
+            reads = [] if equation is None else [read for read in equation.reads if read not in self._fixed]
+            missing = [read for read in reads if read not in self._ways]
+            if missing:
+                ahead += missing
+                continue
+            ahead.pop()
+            if value in self._ways:
+                continue
+            for read in reads:
+                self._read_by.setdefault(read, []).append(value)
+            self._ways[value] = self._begin(value) if equation is None else _with(equation, self._union(reads))
+        return self._union(values)
+
+    def _begins_at(self, value: Value) -> bool:
+        return value in self._at_hand or value not in self._maker or value in self._stacks.get(value, ())
+
+    def _begin(self, value: Value) -> _Way:
+        number = self._numbers.setdefault(value, len(self._numbers))
+        if number == len(self._numbered):
+            self._numbered.append(value)
+        return _Way(1 << number)
+
+    def _union(self, values: Iterable[Value]) -> _Way:
+        ways = [self._ways[value] for value in values]
+        begins, operations = 0, frozenset[str]()
+        for way in ways:
+            begins, operations = begins | way.begins, operations | way.operations
+        return _Way(begins, max((way.largest for way in ways), default=0), operations)
+
     def _of(self, atoms: Iterable[Atom]) -> frozenset[Value]:
         """What must still be stacked to have values at once."""
         wanted = (value for value in values_of(atoms) if value not in self._at_hand)
         return frozenset[Value]().union(*(self._stacks.get(value, ()) for value in wanted)) - self._at_hand
+
+
+def _with(equation: Equation, way: _Way) -> _Way:
+    """A way with one more equation at its end."""
+    largest = max([way.largest, *(output.nbytes for output in equation.outputs)])
+    return _Way(way.begins, largest, way.operations | {equation.primitive.name})

@@ -191,9 +191,8 @@ def _to_batch(
     for equation in varying:
         if equation in cyclic:
             continue
-        find_cut = cache(partial(cuts.find, equation.inputs))
-        if decide(equation, find_cut, fixed):
-            cut = find_cut()
+        if decide(equation, cache(partial(cuts.needs, equation.inputs)), fixed):
+            cut = cuts.find(equation.inputs)
             worth.append(equation)
             feeding += cut.work
             stacked += cuts.to_stack(cut)
