@@ -9,7 +9,7 @@ A label's effect depends on who traces the cell:
   on demand").
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -42,8 +42,8 @@ class Reader(Protocol):
 # The prefix of a marked value's name in a jaxpr; its position follows.
 MARK = "rnnscan mark "
 
-# Part of jit's cache key: a function that the cell jits is retraced for every reader, so a trace made for one memory
-# choice is never reused for another.
+# Part of jit's cache key: a function that the cell jits is retraced for every reader that is not equal, so a trace of
+# names made for one memory choice is never reused for another. Readers that have read no name are equal.
 _reader = jax.make_user_context(None)
 
 
@@ -123,12 +123,32 @@ class Names:
         return "inner scan: " * self.depth + label
 
 
-class _Recorder:
+class _CacheKey:
+    """A part of jit's cache key, equal to others of its class and depth as long as neither has labels.
+
+    A function that was jitted without a label has no marks of its reader, so its trace serves them all. A reader with
+    labels equals itself alone: those that it leaves in traces are its own. The hash never changes.
+    """
+
+    def __init__(self, depth: int, labels: Sequence[str]) -> None:
+        self.depth = depth
+        self._labels = labels
+
+    def __eq__(self, other: object) -> bool:
+        if self is other or not isinstance(other, _CacheKey):
+            return self is other
+        return type(self) is type(other) and self.depth == other.depth and not (self._labels or other._labels)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.depth))
+
+
+class _Recorder(_CacheKey):
     """Records every label, and marks the labelled value."""
 
     def __init__(self, depth: int) -> None:
-        self.depth = depth
         self._labels: list[str] = []
+        super().__init__(depth, self._labels)
         self._values: list[int] = []
         self._shapes: list[tuple[int, ...]] = []
         self._value_of: dict[int, int] = {}
@@ -168,14 +188,14 @@ def _mark(value: Any, position: int) -> Any:
     return jax.jit(marked)(value)
 
 
-class _Emitter:
+class _Emitter(_CacheKey):
     """Labels the values to keep for the policies of `jax.checkpoint`.
 
     A value with several names is kept once per trace: a branch of a cond cannot use the other branch's copy.
     """
 
     def __init__(self, kept: frozenset[str], names: Names) -> None:
-        self.depth = names.depth
+        super().__init__(names.depth, names.labels)
         self._names = names
         self._to_keep = names.to_keep(kept)
         self._read: dict[int, list[tuple[Any, Any]]] = {}
@@ -226,10 +246,13 @@ class _Ignorer:
         pass
 
 
+_IGNORER = _Ignorer()
+
+
 @contextmanager
 def unnamed() -> Iterator[None]:
     """Hide names inside this context from the step around it."""
-    with reading(_Ignorer()):
+    with reading(_IGNORER):
         yield
 
 

@@ -59,3 +59,53 @@ def test_where_jax_linearizes_each_pass_is_one_call():
 
     assert calls(jax.grad(loss)) == 2
     assert calls(lambda params: jax.jvp(loss, (params,), (params,))) == 0
+
+
+@pytest.mark.parametrize("engine", ["fission", "lax"])
+def test_a_jitted_function_without_names_is_traced_once_for_all_scans(engine):
+    traces = []
+
+    @jax.jit
+    def block(w, h):
+        traces.append(None)
+        return jnp.tanh(h @ w)
+
+    def loss(w):
+        h = jnp.ones((2, 3))
+        for _ in range(4):
+            h, _ = rs.scan(lambda w, h, x: (block(w, h) + x, h), w, h, XS, engine=engine)
+        return h.sum()
+
+    # The lax engine traces names, of which there are none, and then what runs.
+    expected = {"fission": 1, "lax": 2}[engine]
+    jax.jit(loss).lower(jnp.eye(3))
+    assert len(traces) == expected
+    jax.jit(jax.grad(loss)).lower(jnp.eye(3))
+    assert len(traces) == expected
+
+
+def test_a_jitted_function_with_names_is_traced_for_each_scan():
+    """Each scan reads the names of its own trace, also after scans that read none."""
+    unnamed = jax.jit(lambda w, h: h * w[0])
+    product = jax.jit(lambda w, h: rs.name(unnamed(w, h) @ w, "product"))
+
+    def named(w, h, x):
+        # The other name comes first, so the product has another position.
+        x = rs.name(jnp.sin(x), "input") if x.shape[0] == 4 else x
+        h = jnp.tanh(product(w, h)) + x
+        return h, h
+
+    def nameless(w, h, x):
+        return unnamed(w, h), x
+
+    def kept(rows, recompute):
+        arguments = jnp.eye(3), jnp.ones((rows, 3)), jnp.ones((5, rows, 3))
+        rs.scan(nameless, *arguments)
+        equations = rs.explain(named, *arguments, memory=rs.Memory(recompute=recompute)).equations
+        return [equation.operation for equation in equations if equation.backward == "kept"]
+
+    assert kept(2, ()) == ["dot_general"]
+    assert kept(4, ()) == ["sin", "dot_general"]
+    assert kept(4, ("product",)) == ["sin"]
+    assert kept(2, ("product",)) == []
+    assert kept(2, ()) == ["dot_general"]
