@@ -76,7 +76,7 @@ class Cones:
                 if cone.uses[node] == self._uses[node]:
                     if isinstance(node, int):
                         cone.inputs.append(node)
-                    else:
+                    elif node in self._operands:  # Else it is the maker of a value that is known by now.
                         ahead.append(node)
         return cone
 

@@ -183,9 +183,8 @@ def _run(
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
-    chunks = Chunks(plan.length, plan.chunk, from_end=plan.reverse)
     at_once = not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None
-    in_one_loop = _in_one_loop(parts, starting, chunks) if at_once and in_place else None
+    in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if at_once and in_place else None
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
     stacks = [*xs, *(known or {}).values()]
@@ -203,7 +202,11 @@ def _run(
         return run_chunk(list(carry), stacks, [], plan.length)
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
     run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
-    return chunks.run(run, list(carry), stacks, [], [], back=False)
+    return _chunks(plan).run(run, list(carry), stacks, [], [], back=False)
+
+
+def _chunks(plan: ScanPlan) -> Chunks:
+    return Chunks(plan.length, plan.chunk, from_end=plan.reverse)
 
 
 def _in_one_loop(parts: Split, starting: Sequence[int], chunks: Chunks) -> InPlace | None:
