@@ -1,6 +1,8 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make bench-beyond: uses of lax.scan that are no RNN, into docs/benchmarks_beyond.md.
+# make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
+# installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table.
 # make accelerators: what XLA makes of the benchmarks for a GPU and a TPU, which need not be there, into
 # docs/accelerators.md. Its compilers take 6 GB. Compiled programs are remembered in .accelerators/.
 # make docs: the documentation site, into site/.
@@ -59,7 +61,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons coverage lint clean
+.PHONY: demo bench bench-beyond accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -73,6 +75,11 @@ bench: $(VENV)/.installed-bench
 
 bench-beyond: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.beyond --write docs/benchmarks_beyond.md
+
+test-suites:
+	@test -n "$(SUITES)" || { echo "make test-suites: say where the checkouts are, with SUITES=folder"; exit 2; }
+	@test -x $(BIN)/python || { echo "make test-suites: $(VENV) is no environment; say which one, with VENV=folder"; exit 2; }
+	$(BIN)/python -m benchmarks.suites $(SUITES) --jobs $(JOBS) $(addprefix --project ,$(PROJECT)) $(addprefix --write ,$(WRITE))
 
 accelerators:
 	$(MAKE) accelerators-here DEVICE=gpu VENV=.venv-gpu JAX="jax[cuda12]==$(COMPILERS_JAX)"

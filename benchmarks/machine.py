@@ -12,12 +12,12 @@ import jax
 PACKAGES = ("rnnscan", "jax", "jaxlib", "flax", "dm-haiku", "equinox", "keras", "torch", "onnxruntime")
 
 
-def describe_machine(precision: str) -> dict[str, str]:
-    """Machine, versions, precision of products and date, without the machine's name."""
+def describe_machine(precision: str | None) -> dict[str, str]:
+    """Machine, versions, precision of products if it matters, and date, without the machine's name."""
     return {
         "machine": f"{_processor()}, {processors()} processors, {platform.system()}{_accelerator()}",
         "versions": f"Python {platform.python_version()}, {', '.join(_versions())}",
-        "precision": precision,
+        **({} if precision is None else {"precision": precision}),
         "date": datetime.date.today().isoformat(),
     }
 

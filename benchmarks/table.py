@@ -68,7 +68,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def _is_text(heading: str) -> bool:
-    return heading in ("row", "use", "workload", "what", "what it is", "loops", "met", "where")
+    return heading in ("row", "use", "workload", "what", "what it is", "loops", "met", "where", "project", "memory")
 
 
 def _bytes(count: int | None) -> str:

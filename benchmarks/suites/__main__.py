@@ -1,0 +1,6 @@
+"""The command: `python -m benchmarks.suites FOLDER`."""
+
+from benchmarks.suites.app import app
+
+
+app()

@@ -1,0 +1,64 @@
+"""The command line of other projects' tests."""
+
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.app import shown_command
+from benchmarks.machine import describe_machine
+from benchmarks.suites.projects import PROJECTS, SuiteError, projects_in
+from benchmarks.suites.run import Runner
+from benchmarks.suites.table import HEADINGS, failures, make_page, rows
+from benchmarks.table import rich_table
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    folder: Annotated[Path, typer.Argument(help="holds a checkout of each project, under the project's name")],
+    project: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(PROJECTS)}, or another folder; may be repeated")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="processes of a run; above 1 needs pytest-xdist")] = 1,
+    minutes: Annotated[float, typer.Option(help="the time limit of a run")] = 60,
+    recorded: Annotated[bool, typer.Option("--recorded", help="read complete runs from their last records")] = False,
+    write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
+) -> None:
+    """Run other projects' tests with their `lax.scan` as `rs.scan`."""
+    console = Console(highlight=False, width=max(Console().width, 125))
+    try:
+        projects = projects_in(folder, project)
+    except SuiteError as error:
+        raise SystemExit(f"suites: {error}") from None
+    runner = Runner(folder, jobs=jobs, minutes=minutes, recorded=recorded)
+    comparisons, errors = [], []
+    for one in projects:
+        with console.status(f"{one.name}: tests plain, by default and with all recomputed"):
+            try:
+                comparisons += runner.compare(one)
+            except SuiteError as error:  # The others run, and the command fails in the end.
+                errors.append(str(error))
+    console.print(rich_table("Tests that pass plain, with rs.scan for lax.scan", HEADINGS, rows(comparisons)))
+    failed = failures(comparisons)
+    for line in [*failed, *errors]:
+        console.print(line, style="red", markup=False)
+    if write is not None and not errors:
+        versions = {one.name: version_of(folder / one.name) for one in projects}
+        command = shown_command("benchmarks.suites", write).replace(str(folder), "folder")
+        write.write_text(make_page(comparisons, machine=describe_machine(None), versions=versions, command=command))
+        console.print(f"written to {write}")
+    if errors or failed:
+        raise SystemExit(f"suites: {len(failed)} failures only with rs.scan, and {len(errors)} runs without a result.")
+
+
+def version_of(checkout: Path) -> str:
+    """The commit of a checkout and its date; "unknown" for a folder that is no checkout of its own."""
+    if not (checkout / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

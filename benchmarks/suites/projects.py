@@ -1,0 +1,109 @@
+"""The projects whose tests run, and what they need."""
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+
+class SuiteError(Exception):
+    """A suite could not run, or its result means nothing. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project that scans.
+
+    Attributes:
+        name: its folder among the checkouts.
+        repository: where it is from, as owner/name; empty for a project that is not listed here.
+        tests: the files and folders of tests that scan, from the root of the checkout; empty for pytest's own choice.
+        packages: the packages that its tests need beside rnnscan and pytest, as a package index calls them.
+        options: more arguments of pytest.
+    """
+
+    name: str
+    repository: str = ""
+    tests: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+PROJECTS = {
+    project.name: project
+    for project in (
+        Project(
+            "equinox",
+            "patrick-kidger/equinox",
+            tests=tuple(f"tests/test_{name}.py" for name in ("ad", "module", "nn", "scan", "while_loop")),
+            packages=("beartype", "jaxtyping", "optax", "wadler_lindig"),
+        ),
+        Project(
+            "diffrax",
+            "patrick-kidger/diffrax",
+            tests=("test",),
+            packages=("beartype", "diffrax", "equinox", "jaxtyping", "lineax", "optimistix", "optax", "scipy"),
+        ),
+        Project(
+            "dynamax",
+            "probml/dynamax",
+            tests=("dynamax",),
+            packages=("fastprogress", "jaxtyping", "optax", "scikit-learn", "tfp-nightly"),
+        ),
+        Project(
+            "distrax",
+            "google-deepmind/distrax",
+            tests=("distrax/_src/utils/hmm_test.py",),
+            packages=("absl-py", "chex", "dm-haiku", "tfp-nightly"),
+        ),
+        Project(
+            "rlax",
+            "google-deepmind/rlax",
+            tests=("rlax",),
+            packages=("absl-py", "chex", "distrax", "dm-env", "dm-haiku"),
+        ),
+    )
+}
+# The folder must hold these; the others run where they are there.
+NAMED = ("equinox", "diffrax", "dynamax")
+
+
+def projects_in(folder: Path, names: list[str] | None) -> list[Project]:
+    """The projects to run, each with a checkout and its packages.
+
+    Args:
+        folder: holds a checkout of each project, in a folder that bears its name.
+        names: projects by name, and other folders of `folder`, whose tests pytest finds; None: all that are known.
+
+    Raises:
+        SuiteError: if a checkout or a package is missing.
+    """
+    if names is None:
+        names = [*NAMED, *(name for name in PROJECTS if name not in NAMED and (folder / name).is_dir())]
+    chosen = [PROJECTS.get(name, Project(name)) for name in names]
+    absent = [project for project in chosen if not (folder / project.name).is_dir()]
+    if absent:
+        sources = ", ".join(_source(project) for project in absent)
+        raise SuiteError(
+            f"There is no checkout of {', '.join(project.name for project in absent)} in {folder}. "
+            f"Clone there: {sources}. Or name projects that are there, with --project."
+        )
+    missing = {package: project.name for project in chosen for package in project.packages if not _is_there(package)}
+    if missing:
+        needed = ", ".join(f"{package} (for {project})" for package, project in missing.items())
+        raise SuiteError(
+            f"Packages are missing: {needed}. Nothing is installed here. Run `python -m pip install "
+            f"{' '.join(missing)}` in this environment, with the jax that it has."
+        )
+    return chosen
+
+
+def _source(project: Project) -> str:
+    return f"github.com/{project.repository}" if project.repository else f"{project.name}, which is not known here"
+
+
+def _is_there(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
