@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from rnnscan._dtypes import promoted
 from rnnscan._messages import describe, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
 from rnnscan._varying import explicit_spec
@@ -269,7 +270,7 @@ def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
         if there.shape not in (leaf.shape, leaf.shape[rows:]):
             raise ValueError(_differs(root, path, leaf, there))
         promotes = there.dtype == leaf.dtype or (
-            not is_key(leaf) and not is_key(there) and jnp.result_type(there, leaf.dtype) == leaf.dtype
+            not is_key(leaf) and not is_key(there) and promoted(there, leaf.dtype) == leaf.dtype
         )
         # An explicit `reset_to` has the same dtype; a Python number, and the cell's own carry, may promote to it.
         if not promotes or (root == "reset_to" and there.dtype != leaf.dtype and not is_weak(there)):

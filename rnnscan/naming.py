@@ -11,7 +11,7 @@ A label's effect depends on who traces the cell:
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -292,9 +292,7 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
         carry: a carry, of arrays or `jax.ShapeDtypeStruct`.
         x: one step's input, likewise.
     """
-    outer: Reader | None = _reader.value
-    recorder = _Recorder(0 if outer is None else outer.depth + 1)
-    names = Names()
+    recorder, names = _new_recorder(), Names()
 
     def recorded(carry: Any, x: Any) -> tuple[Any, Any]:
         nonlocal names
@@ -307,3 +305,27 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
     # Effects have no public type; those of jax.debug have it in their names.
     has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
     return StepInfo(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)), traced)
+
+
+def evaluate_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> tuple[StepInfo, tuple[Any, Any]]:
+    """Run one step on values.
+
+    Args:
+        step: `(carry, x) -> (carry, y)`.
+        carry: a carry, of arrays.
+        x: one step's input, likewise.
+
+    Returns:
+        What `trace_step` tells of a step that has these results; and the results.
+    """
+    recorder = _new_recorder()
+    with reading(recorder):
+        results = step(carry, x)
+        names = recorder.names((carry, x), results[0])
+    info = trace_step(lambda carry, x: results, carry, x)
+    return replace(info, names=names, closed_over=frozenset()), results
+
+
+def _new_recorder() -> _Recorder:
+    outer: Reader | None = _reader.value
+    return _Recorder(0 if outer is None else outer.depth + 1)

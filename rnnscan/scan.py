@@ -13,8 +13,9 @@ from rnnscan import _checks as checks
 from rnnscan._messages import is_count
 from rnnscan._step_wrappers import Padding
 from rnnscan.engine.closure_programs import ClosedOver
+from rnnscan.engine.concrete import run_on_values, runs_on_values
 from rnnscan.engine.execute import execute
-from rnnscan.engine.observing import inside_scan, observe
+from rnnscan.engine.observing import inside_scan, is_observed, observe
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.prepare import prepare
 from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
@@ -92,6 +93,9 @@ def scan(
     A cell with side effects, such as `jax.experimental.io_callback`, is never recomputed, so that they happen once a
     step; a memory choice that recomputes is an error. `jax.debug` prints again when a step is recomputed.
 
+    Under `jax.disable_jit()` the cell runs on values in a Python loop, as with `lax.scan`: it may print them, branch on
+    them or stop in a debugger. The first step may run twice, to find the types of its results. All is kept.
+
     Outside `jax.jit`, `scan` caches compiled programs, as `lax.scan` does, by cell, options and shapes: plain functions
     by identity, cells of the library by value. A function that closes over arrays is traced at every call, so that it
     reads the arrays that it closes over now; a new lambda compiles. A training step belongs under `jax.jit`.
@@ -125,6 +129,8 @@ def scan(
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     checks.check_time_is_whole(xs)
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
+    if runs_on_values(checks.sequence_length(xs, length)) and not is_observed():
+        return run_on_values(cell, **arrays, **options, memory=memory)
     results = run_compiled(_run, cell, arrays, options | {"memory": memory}, _closed_over)
     if memory is not None:
         _warn_if_nothing_is_saved(memory, checks.sequence_length(xs, length), unroll)
@@ -155,8 +161,10 @@ def _warn_if_nothing_is_saved(memory: Memory, length: Any, unroll: int | bool) -
             "Use `recompute` or `segment`.",
             stacklevel=3,
         )
+    # Without a choice the call needs no more memory than `lax.scan` does, so nothing is lost.
+    asks_to_save = memory.recompute != () or memory.offload != ()
     unrolls_all = unroll is True or (is_count(length, least=2) and length <= unroll)
-    if unrolls_all and length != 1 and memory.segment is None:
+    if asks_to_save and unrolls_all and length != 1 and memory.segment is None:
         warnings.warn(
             f"scan: unroll={unroll} leaves no loop of the {length} steps, so XLA merges the recomputation with the "
             "forward pass, and the memory choice saves nothing. Unroll fewer, or set `segment`, or memory=None.",

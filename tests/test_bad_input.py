@@ -112,7 +112,13 @@ def test_a_forward_only_net_is_refused_before_it_runs(no_loop_runs):
 @pytest.mark.parametrize("unroll", [True, 5, 9])
 def test_a_memory_choice_without_a_loop_warns(unroll):
     with pytest.warns(UserWarning, match="leaves no loop of the 5 steps"):
-        scan(unroll=unroll)()
+        scan(unroll=unroll, memory=rs.Memory(recompute="all"))()
+
+
+@pytest.mark.parametrize("unroll", [True, 5, 9])
+def test_no_loop_without_a_memory_choice_is_silent(unroll):
+    scan(unroll=unroll)()
+    scan(unroll=unroll, memory=None)()
 
 
 def test_segments_of_a_symbolic_time():

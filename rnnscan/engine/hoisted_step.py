@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan._step_wrappers import Step
 from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
@@ -215,7 +216,7 @@ class _Hoisted:
             (first,) = chain[-1].reads
         if not any(map(_narrows, chain)):
             chain, first = [], vector
-        wide = self.values[first].astype(jnp.promote_types(first.dtype, jnp.float32))
+        wide = self.values[first].astype(at_least_float32(first.dtype))
         for equation in reversed(chain):
             wide = wide if _casts_floats(equation) else equation.evaluate(wide)[0]
         return wide
@@ -264,15 +265,16 @@ def _casts_floats(equation: Equation) -> bool:
 
 def _narrows(equation: Equation) -> bool:
     """Whether an equation casts floats to 16 bits."""
-    return _casts_floats(equation) and jnp.promote_types(equation.inputs[0].dtype, equation.outputs[0].dtype) != (
-        equation.outputs[0].dtype
-    )
+    if not _casts_floats(equation):
+        return False
+    old, new = equation.inputs[0].dtype, equation.outputs[0].dtype
+    return promoted(old, new) != new
 
 
 def _widened(leaf: Any) -> Any:
     """An array that a loop reads, so that the gradients of all steps are added up in at least float32."""
     dtype = jnp.result_type(leaf)
-    return leaf.astype(jnp.promote_types(dtype, jnp.float32)) if jnp.issubdtype(dtype, jnp.floating) else leaf
+    return leaf.astype(at_least_float32(dtype)) if jnp.issubdtype(dtype, jnp.floating) else leaf
 
 
 def _narrowed(leaf: Any, dtype: Any) -> Any:

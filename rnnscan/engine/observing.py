@@ -40,6 +40,11 @@ def inside_scan() -> Iterator[None]:
         yield
 
 
+def is_observed() -> bool:
+    """Whether the context lists the plans of scans."""
+    return _observed.get() is not None
+
+
 def observe(plan: Plan, ys: Any) -> None:
     """Add a plan to the list of the context, if any."""
     found = _observed.get()

@@ -6,13 +6,14 @@ The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report`
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 
 from rnnscan import _checks as checks
+from rnnscan._dtypes import promoted
 from rnnscan._messages import is_weak
 from rnnscan._step_wrappers import (
     Length,
@@ -33,6 +34,10 @@ from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton
 from rnnscan.protocols import Cell, check_cell
+
+
+# (step, carry, xs) -> what one step tells
+Trace: TypeAlias = Callable[[Step, Any, Any], StepInfo]
 
 
 @dataclass(frozen=True)
@@ -161,11 +166,13 @@ def prepare(
     truncate: int | None = None,
     engine: str = "auto",
     parallel: Newton | None = None,
+    trace: Trace | None = None,
 ) -> Call:
     """Check the arguments of `scan` and make a `Call` of them.
 
     Arguments are those of `scan`, with no budget for `memory`. Nothing runs but a trace of one step. Call it inside
-    `jax.eval_shape` to read the call for arguments that are `jax.ShapeDtypeStruct`.
+    `jax.eval_shape` to read the call for arguments that are `jax.ShapeDtypeStruct`. `trace` takes the place of the
+    trace: it tells of a step, a carry and `xs` what `trace_step` does.
 
     Returns:
         The call.
@@ -202,7 +209,7 @@ def prepare(
     cell, params, xs = lay_out(cell, params, carry, xs)
     rows = Rows.of(xs, valid, reset)
     carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
-    carry, info = _resolve_carry(cell_step(cell, params), carry, xs, rows)
+    carry, info = _resolve_carry(trace or _trace_first, cell_step(cell, params), carry, xs, rows)
     if memory is not None:
         check_names(memory, info.names)
         checks.check_side_effects(memory, info)
@@ -277,7 +284,7 @@ def _varying_as(carry: Any, params: Any, rows: Rows | None) -> Any:
     return vary(params, frozenset.intersection(*axes)) if axes else params
 
 
-def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
+def _resolve_carry(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
     """Trace the step, and give the carry the types that the step returns.
 
     A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
@@ -285,7 +292,7 @@ def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[
     sharded over the explicit axes of a mesh over which the step returns it.
     """
     while True:
-        carry, info = _trace(step, carry, xs, rows)
+        carry, info = _trace_or_repeat(trace, step, carry, xs, rows)
         checks.check_structure(carry, info.carry)
         resolved = share_by_step(jax.tree.map(resolve_weak_type, carry, info.carry), info.carry, rows)
         resolved = shard_as_step(resolved, info.traced)
@@ -296,24 +303,27 @@ def _resolve_carry(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[
         carry = resolved
 
 
-def _trace(step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
+def _trace_first(step: Step, carry: Any, xs: Any) -> StepInfo:
+    return trace_step(step, carry, jax.tree.map(type_of_step, xs))
+
+
+def _trace_or_repeat(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
     """Trace the step on the carry; if that fails, on the carry with its leaves repeated for the rows."""
-    x = jax.tree.map(type_of_step, xs)
     try:
-        return carry, trace_step(step, carry, x)
+        return carry, trace(step, carry, xs)
     except Exception as error:
         repeated = share_all(carry, rows)
-        info = None if repeated is carry else _trace_repeated(step, repeated, x)
+        info = None if repeated is carry else _trace_repeated(trace, step, repeated, xs)
         if info is None:
-            checks.add_call_context(error, carry, x, xs)
+            checks.add_call_context(error, carry, jax.tree.map(type_of_step, xs), xs)
             raise
         return repeated, info
 
 
-def _trace_repeated(step: Step, carry: Any, x: Any) -> StepInfo | None:
+def _trace_repeated(trace: Trace, step: Step, carry: Any, xs: Any) -> StepInfo | None:
     """The trace on a repeated carry, if the step takes it and returns one like it."""
     try:
-        info = trace_step(step, carry, x)
+        info = trace(step, carry, xs)
     except Exception:  # The first error is the one to show.
         return None
     types = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (carry, info.carry)]
@@ -325,4 +335,4 @@ def resolve_weak_type(leaf: Any, new_leaf: Any) -> Any:
     same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
     if not is_weak(leaf) or same:
         return leaf
-    return leaf.astype(new_leaf.dtype) if jnp.result_type(leaf, new_leaf.dtype) == new_leaf.dtype else leaf
+    return leaf.astype(new_leaf.dtype) if promoted(leaf, new_leaf.dtype) == new_leaf.dtype else leaf

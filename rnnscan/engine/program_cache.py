@@ -122,7 +122,8 @@ def _traceable(run: Run, cell: Any, options: dict[str, Any]) -> Callable[..., An
 
 def _is_staged() -> bool:
     """Whether the current operations are traced: under `jit`, or in the body of a loop."""
-    return isinstance(lax.full((), 0), jax.core.Tracer)
+    # An iota, because a constant would be moved to the device, which `jax.transfer_guard("disallow")` forbids.
+    return isinstance(lax.iota(np.int32, 1), jax.core.Tracer)
 
 
 def _are_arrays(tree: Any) -> bool:

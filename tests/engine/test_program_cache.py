@@ -269,4 +269,4 @@ def test_nor_does_that_of_a_function_that_closes_over_arrays():
 def test_a_warning_is_given_at_every_call():
     for _ in range(2):
         with pytest.warns(UserWarning, match="leaves no loop"):
-            rs.scan(recurrence, WEIGHT, CARRY, XS, unroll=4)
+            rs.scan(recurrence, WEIGHT, CARRY, XS, unroll=4, memory=rs.Memory(recompute="all"))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._dtypes import promoted
 from rnnscan.engine.fission.program import Value
 from rnnscan.engine.matrix_state.chunks import recurrence, run_chunks
 from rnnscan.engine.matrix_state.find import MatrixState
@@ -102,7 +103,7 @@ class Parts:
         """
         axes, batch = self.state.axes, self.state.batch_axes
         order = [*batch, axes.keys, axes.values]
-        dtype = jnp.result_type(start, *(leaf for group in stacks.terms for leaf in group), *stacks.queries)
+        dtype = promoted(start, *(leaf for group in stacks.terms for leaf in group), *stacks.queries)
 
         def by_key(leaf: Any) -> Any:
             return _moved(leaf, order)[..., 0].astype(dtype)

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.execute.chunked_scan import before_each
 from rnnscan.engine.newton.affine import Vector, affine_scan, product, times
@@ -246,4 +247,4 @@ def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:
 
 def _wide(leaf: Any) -> Any:
     """The dtype that corrections are computed in."""
-    return jnp.promote_types(leaf.dtype, jnp.float32)
+    return at_least_float32(leaf.dtype)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split
@@ -324,5 +325,4 @@ def _instantiated(leaf: Any, like: Any) -> Any:
 
 def zero_sum(constant: Any) -> Any:
     """The start of a sum of cotangents of a constant, in at least float32."""
-    dtype = jnp.result_type(constant)
-    return lax.full_like(constant, 0, dtype=jnp.promote_types(dtype, jnp.float32))
+    return lax.full_like(constant, 0, dtype=at_least_float32(jnp.result_type(constant)))
