@@ -34,7 +34,7 @@ PROJECTS = {
         Project(
             "equinox",
             "patrick-kidger/equinox",
-            tests=tuple(f"tests/test_{name}.py" for name in ("ad", "module", "nn", "scan", "while_loop")),
+            tests=tuple(f"tests/test_{name}.py" for name in ("module", "nn", "progress_meter", "scan", "while_loop")),
             packages=("beartype", "jaxtyping", "optax", "wadler_lindig"),
         ),
         Project(
@@ -58,7 +58,10 @@ PROJECTS = {
         Project(
             "rlax",
             "google-deepmind/rlax",
-            tests=("rlax",),
+            tests=tuple(
+                f"rlax/_src/{name}_test.py"
+                for name in ("losses", "multistep", "nonlinear_bellman", "value_learning", "vtrace")
+            ),
             packages=("absl-py", "chex", "distrax", "dm-env", "dm-haiku"),
         ),
     )
