@@ -7,7 +7,7 @@ jitted function need no cache.
 from collections.abc import Callable, Hashable
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -137,6 +137,8 @@ def _compares_by_value(part: Any) -> bool:
         return True
     if isinstance(part, tuple):
         return all(map(_compares_by_value, part))
+    if isinstance(part, MethodType):  # They are equal for one object, which may have changed.
+        return _compares_by_value(part.__self__)
     by_identity: Any = object.__hash__
     inner = [getattr(part, field.name) for field in fields(part)] if is_dataclass(part) else []
     return type(part).__hash__ is not by_identity and all(map(_compares_by_value, inner))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import rnnscan as rs
 from rnnscan.engine import closure_programs, program_cache
@@ -270,3 +271,17 @@ def test_a_warning_is_given_at_every_call():
     for _ in range(2):
         with pytest.warns(UserWarning, match="leaves no loop"):
             rs.scan(recurrence, WEIGHT, CARRY, XS, unroll=4, memory=rs.Memory(recompute="all"))
+
+
+def test_a_method_of_an_object_that_changes_is_not_cached():
+    class Decay:
+        rate = 2.0
+
+        def __call__(self, params, carry, x):
+            return self.rate * carry + x, None
+
+    decay = Decay()
+    for decay.rate in (2.0, 3.0):
+        for cell in (decay.__call__, decay):
+            carry, _ = rs.scan(cell, None, jnp.float32(1), jnp.ones(3))
+            assert carry == lax.scan(lambda carry, x: decay(None, carry, x), jnp.float32(1), jnp.ones(3))[0]
