@@ -49,7 +49,7 @@ def main(
         console.print(line, style="red", markup=False)
     if write is not None and not errors:
         versions = {one.name: version_of(folder / one.name) for one in projects}
-        command = shown_command("benchmarks.suites", write).replace(str(folder), "folder")
+        command = shown_command("benchmarks.suites", write).replace(str(folder), "folder").replace(" --recorded", "")
         write.write_text(make_page(comparisons, machine=describe_machine(None), versions=versions, command=command))
         console.print(f"written to {write}")
     if errors or failed:
