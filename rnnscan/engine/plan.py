@@ -100,7 +100,8 @@ class Plan:
     @cached_property
     def step(self) -> FlatStep:
         """The step as a program whose outputs include the named values to keep."""
-        return self.call.flat.keeping(self.kept_names, self.call.names)
+        policies = self.memory is not None and self.memory.recompute != "all"
+        return self.call.flat.keeping(self.kept_names, self.call.names, policies=policies)
 
     @property
     def constants(self) -> list[Any]:
@@ -172,7 +173,7 @@ class Plan:
     def _leaves_the_choice(self) -> bool:
         """Whether it is left to the engine what is kept of a step: the cell has no names, and all may be kept."""
         memory, call = self.memory, self.call
-        free = memory is not None and memory.recompute == () and not call.names.known
+        free = memory is not None and memory.recompute == () and not call.names.known and not self.step.kept_labels
         return free and self.route.engine == "fission" and call.parallel is None
 
     def scan_of(self, step: FlatStep, length: int, *, keep_all_carries: bool = False) -> ScanPlan:

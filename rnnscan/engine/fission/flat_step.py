@@ -5,12 +5,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from rnnscan.engine.fission.analysis.derivative_reads import read_first
 from rnnscan.engine.fission.analysis.moving import moving_values
 from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
-from rnnscan.engine.fission.program import Atom, Program, Value, evaluate, needed, read
+from rnnscan.engine.fission.program import Atom, Program, Value, evaluate, needed, read, values_of
 from rnnscan.engine.fission.restore import derives_from_result, restored, restored_function
 from rnnscan.engine.fission.trace import Inliner
 from rnnscan.naming import Names
+
+
+# The label of values that a policy of `jax.checkpoint` within the step saves.
+SAVED_BY_POLICY = "jax.checkpoint policy"
 
 
 class Moving(NamedTuple):
@@ -31,6 +36,7 @@ class FlatStep:
         y_size: number of leaves of y.
         changing: positions of the carry leaves that the step changes.
         unchanged: positions of the others. They are the last constants, so that they are not kept at each step.
+        saved: the values that policies of `jax.checkpoint` within the step save for the derivative.
         named: the values that carry a name, by position in `Names`. A name within a vmap or a branch has none.
         kept_labels: the labels of the kept values that have names, in their order. These come first.
         parts: for each kept value after these the position in `carry` of the leaf that it is a part of.
@@ -41,6 +47,7 @@ class FlatStep:
     changing: tuple[int, ...]
     unchanged: tuple[int, ...]
     named: Mapping[int, Atom]
+    saved: tuple[Value, ...] = ()
     kept_labels: tuple[str, ...] = ()
     parts: tuple[int, ...] = ()
 
@@ -88,14 +95,22 @@ class FlatStep:
         """Whether every named value to keep can be taken out of the step."""
         return names.to_keep(kept).keys() <= self.named.keys()
 
-    def keeping(self, kept: frozenset[str], names: Names) -> "FlatStep":
-        """The step with the named values to keep among its outputs, each once."""
+    def keeping(self, kept: frozenset[str], names: Names, *, policies: bool = False) -> "FlatStep":
+        """The step with the values to keep among its outputs, each once.
+
+        Args:
+            kept: the names whose values are kept.
+            names: the names that the step uses.
+            policies: whether the values that policies of `jax.checkpoint` save are kept too.
+        """
         inputs = {*self.constants, *self.carry, *self.x}
         labels: dict[Value, str] = {}
         for position, label in names.to_keep(kept).items():
             atom = self.named.get(position)
             if isinstance(atom, Value) and atom not in inputs:
                 labels.setdefault(atom, label)
+        if policies:
+            labels = dict.fromkeys(self.saved, SAVED_BY_POLICY) | labels
         return replace(
             self,
             program=replace(self.program, stacked=(*self.y, *labels)),
@@ -211,4 +226,5 @@ def flatten(traced: Any, carry_size: int, names: Names) -> FlatStep:
     )
     # A value within a vmap has fewer axes than the marked one.
     named = {position: atom for position, atom in inliner.marked.items() if atom.shape == names.shapes[position]}
-    return FlatStep(program, len(program.stacked), tuple(changing), tuple(unchanged), named)
+    saved = read_first(program, set(values_of(inliner.saved)))
+    return FlatStep(program, len(program.stacked), tuple(changing), tuple(unchanged), named, saved)

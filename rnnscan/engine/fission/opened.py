@@ -47,6 +47,23 @@ def checkpointed(eqn: Any) -> Any:
     return None if params is None else params["jaxpr"]
 
 
+def saves(eqn: Any, policy: Any) -> bool:
+    """Whether a policy of `jax.checkpoint` saves the results of an equation.
+
+    A policy returns a boolean, or an object whose type has no public name.
+    """
+    if policy is None:
+        return False
+    primitive, params = eqn.primitive, eqn.params
+    answer = policy(primitive, *(var.aval for var in eqn.invars), **params)
+    return answer if isinstance(answer, bool) else type(answer).__name__ in ("SaveableType", "Offloadable")
+
+
+def policy_of(eqn: Any) -> Any:
+    """The policy of a `jax.checkpoint`; None if it has none."""
+    return (_params_of("RematTraced", eqn) or eqn.params).get("policy")
+
+
 def _params_of(kind: str, eqn: Any) -> dict[str, Any] | None:
     """The parameters of an equation's object, if it is of this kind."""
     found = eqn.params.get("_prim")

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.fission.opened import checkpointed, opened
+from rnnscan.engine.fission.opened import checkpointed, opened, policy_of, saves
 from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
 from rnnscan.naming import MARK
 
@@ -21,6 +21,9 @@ _INLINED = {
     "checkpoint": "jaxpr",
     "remat2": "jaxpr",
 }
+
+
+_CHECKPOINTS = frozenset({"checkpoint", "remat2"})
 
 
 def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
@@ -46,6 +49,7 @@ class Inliner:
     Attributes:
         equations: the equations so far.
         marked: the values that `rnnscan.naming` marked, by their positions. A nested `jit` may hold them.
+        saved: the values that policies of `jax.checkpoint` save. Its body is inlined, so its policy is kept here.
     """
 
     def __init__(self, *, whole: Collection[str] = ()) -> None:
@@ -57,6 +61,8 @@ class Inliner:
         self._whole = whole
         self.equations: list[Equation] = []
         self.marked: dict[int, Atom] = {}
+        self.saved: list[Atom] = []
+        self._policy: Any = None
         self._scope = ""
 
     def inline(self, jaxpr: Any, consts: Sequence[Atom], arguments: Sequence[Atom]) -> list[Atom]:
@@ -67,7 +73,11 @@ class Inliner:
             return Constant(var.val) if isinstance(var, core.Literal) else atoms[var]
 
         for eqn in jaxpr.eqns:
-            results = self._equation(eqn, [read(var) for var in eqn.invars])
+            operands = [read(var) for var in eqn.invars]
+            results = self._equation(eqn, operands)
+            if self._policy is not None and saves(eqn, self._policy):
+                # A name is an identity. Its operand is the value that derivatives read.
+                self.saved.extend(operands if opened(eqn)[0].name == "name" else results)
             atoms.update(zip(eqn.outvars, results, strict=True))
         return [read(var) for var in jaxpr.outvars]
 
@@ -88,7 +98,8 @@ class Inliner:
             self.equations.append(Equation(primitive, params, tuple(inputs), outputs, eqn.effects, scope))
             return outputs
         around, self._scope = self._scope, scope  # A call's body has paths that begin at the call.
+        policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy
         consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []
         results = self.inline(body.jaxpr if isinstance(body, core.ClosedJaxpr) else body, consts, inputs)
-        self._scope = around
+        self._scope, self._policy = around, policy_around
         return results

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from rnnscan.engine.fission.execute.forward import run_forward
-from rnnscan.engine.fission.flat_step import FlatStep
+from rnnscan.engine.fission.flat_step import SAVED_BY_POLICY, FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.program import Value
 from rnnscan.engine.matrix_state.looped import looped
@@ -87,5 +87,7 @@ def _kept(plan: Plan) -> tuple[Callable[..., Any], dict[Value, str]]:
     memory, names = plan.memory, plan.call.names
     assert memory is not None
     pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
-    labels = {value: names.as_emitted(label) for value, label in pairs if isinstance(value, Value)}
+    # A value that a policy saves has no name that a checkpoint around the window could see.
+    named = ((value, label) for value, label in pairs if isinstance(value, Value) and label != SAVED_BY_POLICY)
+    labels = {value: names.as_emitted(label) for value, label in named}
     return checkpoint_policy(memory, names), labels

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from rnnscan.engine.fission.analysis.cones import Cones
 from rnnscan.engine.fission.analysis.linear import LINEAR
 from rnnscan.engine.fission.costs import PRODUCTS
-from rnnscan.engine.fission.program import Atom, Equation, Program, needed, values_of
+from rnnscan.engine.fission.program import Atom, Equation, Program, Value, needed, outputs_of, values_of
 from rnnscan.engine.fission.restore import derives_from_result
 
 
@@ -44,6 +44,27 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     if name in _BILINEAR:
         return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
     return inputs
+
+
+def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:
+    """The values among saved ones that the derivative of a step reads, or computes others from that it reads.
+
+    As in `jax.checkpoint`: a value that only makes other saved values is not saved. Nor are inputs and the new carry,
+    which are known in any case.
+    """
+    known = {*program.inputs, *program.new_carry}
+    maker, first = program.maker, dict[Value, None]()
+    waiting, seen = values_of(read_by_derivatives(program)) if saved else [], set[Value]()
+    while waiting:
+        value = waiting.pop()
+        if value in seen or value in known:
+            continue
+        seen.add(value)
+        if value in saved:
+            first[value] = None
+        else:
+            waiting.extend(maker[value].reads)
+    return tuple(value for value in outputs_of(program.equations) if value in first)
 
 
 def cones_of_derivative(program: Program) -> Cones:

@@ -54,7 +54,7 @@ def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
     types = tuple(atom.aval for atom in equation.inputs)
     if any(map(_is_function, equation.params.values())):
         return moving_results(equation.evaluate, types, flags)
-    return _moving_outputs_of(equation.primitive, flags, _Sample(equation.evaluate, types))
+    return _moving_outputs_of(equation.primitive, flags, len(equation.outputs), _Sample(equation.evaluate, types))
 
 
 class _Sample:
@@ -71,7 +71,7 @@ class _Sample:
 
 
 @lru_cache(maxsize=4096)
-def _moving_outputs_of(primitive: Any, flags: tuple[bool, ...], sample: _Sample) -> list[bool]:
+def _moving_outputs_of(primitive: Any, flags: tuple[bool, ...], outputs: int, sample: _Sample) -> list[bool]:
     return moving_results(sample.evaluate, sample.types, flags)
 
 
