@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
+from jax.experimental import checkify
 
 import rnnscan as rs
 
@@ -188,3 +189,27 @@ def test_a_loop_with_a_condition_within_a_scan_has_second_derivatives(outer, der
 
     results = [derivative(partial(loops, loop))(1.1) for loop in (ours, lambda carry: masked(cond, body, carry, 9))]
     np.testing.assert_allclose(*results, rtol=1e-4)
+
+
+@pytest.mark.parametrize("derivative", [None, jax.grad], ids=["values", "gradient"])
+@pytest.mark.parametrize(("errors", "word"), [(checkify.float_checks, "nan"), (checkify.index_checks, "out-of-bounds")])
+def test_checkify_names_what_fails_within_a_step(errors, word, derivative):
+    """The rule is registered by private names of JAX."""
+
+    def cell(params, carry, x):
+        carry = jnp.log(carry * params - x[0]) if word == "nan" else carry * params + jnp.arange(3.0)[x[1]]
+        return carry, carry
+
+    def loss(scan, params):
+        return jnp.sum(scan(cell, params, jnp.ones(()), (jnp.arange(4.0), jnp.arange(4)))[1])
+
+    messages = []
+    for scan in (rs.scan, plain):
+        function = partial(loss, scan)
+        function = function if derivative is None else derivative(function)
+        error, _ = checkify.checkify(jax.jit(function), errors=errors)(jnp.float32(1.5))
+        messages.append(error.get())
+    for message in messages:
+        assert word in message
+    if word == "nan":
+        assert messages[0] == messages[1]

@@ -11,10 +11,13 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.interpreters.partial_eval import JaxprTracer
 
 from rnnscan._step_wrappers import type_of_step
+from rnnscan._varying import varying
+from rnnscan.engine.fission.batched_plan import batched_plan
 from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
 from rnnscan.engine.fission.execute.own_derivative import differentiate_as, is_zero, with_derivative
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
@@ -24,6 +27,7 @@ from rnnscan.engine.matrix_state.windows import run_windows
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.segments import run_sub_scans
 from rnnscan.engine.units.lay_out import UnitCell
+from rnnscan.engine.units.mesh import unit_mesh
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves
@@ -120,5 +124,38 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         every_step = partial(lax.scan, length=plan.length, reverse=plan.reverse)
         return step_by_step(plan.step, every_step)(constants, carry, xs)
 
+    def batched(axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
+        return None if spread else _run_on_rows(plan, axis, axes, arguments)
+
     size = len(plan.step.carry)
-    return with_derivative(scan, differentiate, reference=plain, batch_axis=lambda index: 0 if index < size else 1)
+    batch_axis = lambda index: 0 if index < size else 1  # noqa: E731
+    return with_derivative(scan, differentiate, reference=plain, batch_axis=batch_axis, batched=batched)
+
+
+def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
+    """Run a scan under `jax.vmap` by the plan of all rows.
+
+    Newton's method and scans over a mesh keep the plan of one row.
+
+    Returns:
+        The final carry and ys, and the axes of the rows in them; None if the plan of one row runs.
+    """
+    constants, _, carry, xs = arguments
+    on_mesh = sharded_rows([*carry, *map(type_of_step, xs)], constants) is not None or unit_mesh([*constants, *carry])
+    if plan.parallel is not None or on_mesh or any(varying(jax.typeof(leaf)) for leaf in [*constants, *carry, *xs]):
+        return None
+    axes_of_constants, _, axes_of_carry, axes_of_xs = axes
+    flags = [own is not None for group in (axes_of_constants, axes_of_carry, axes_of_xs) for own in group]
+    rows = batched_plan(plan, axis, flags)
+
+    def moved(leaf: Any, own: int | None, place: int, *, is_mapped: bool) -> Any:
+        if own is not None:
+            return jnp.moveaxis(leaf, own, place)
+        return jnp.broadcast_to(leaf, (axis.size, *leaf.shape)) if is_mapped else leaf
+
+    constants = [moved(leaf, own, 0, is_mapped=False) for leaf, own in zip(constants, axes_of_constants, strict=True)]
+    triples = zip(carry, axes_of_carry, rows.carry, strict=True)
+    carry = [moved(leaf, own, 0, is_mapped=is_mapped) for leaf, own, is_mapped in triples]
+    xs = [moved(leaf, own, 1, is_mapped=False) for leaf, own in zip(xs, axes_of_xs, strict=True)]
+    results = _differentiable(rows.plan, {})(constants, [], carry, xs)
+    return results, [*(0 if own else None for own in rows.carry), *(1 if own else None for own in rows.ys)]

@@ -50,7 +50,7 @@ DERIVATIVES = ("none", "grad", "jvp", "jvp of grad", "linearize")
 
 
 class RefusedError(Exception):
-    """Plain `lax.scan` fails too."""
+    """An order that is not compared."""
 
 
 class Order(Comparison):
@@ -70,6 +70,9 @@ class Order(Comparison):
             count = int(random.choice(3, p=[0.45, 0.45, 0.1]))
             self.layers += [str(name) for name in random.choice([*WRAPPERS], size=count)]
             self.layers += [layer] if layer else []
+        if self.features & {"carry: key", "key input"}:
+            # A branch that saves a key does not compile (jax 0.10.0), with a checkpoint in it not in plain JAX either.
+            self.layers = [layer for layer in self.layers if layer != "cond"]
         leaves = jax.tree.leaves(self.case.arguments)
         self._floats = [index for index, leaf in enumerate(leaves) if _is_inexact(leaf)]
         share = float(random.choice([0.2, 0.5, 0.9]))
@@ -79,9 +82,12 @@ class Order(Comparison):
         """Compare `rs.scan` with plain `lax.scan`.
 
         Raises:
-            RefusedError: if plain `lax.scan` fails, as it does for a `jax.custom_vjp` in forward mode.
+            RefusedError: if plain `lax.scan` fails, as it does for a `jax.custom_vjp` in forward mode; or if the cell
+                has one and is differentiated twice, which `rs.scan` does not do.
         """
         case = self.case
+        if "operation: custom vjp" in self.features and "jvp of grad" in self.layers:
+            raise RefusedError
         try:
             expected = self._results(self.by_scan(PLAIN, inner=PLAIN))
         except Exception as error:

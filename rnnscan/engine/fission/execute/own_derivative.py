@@ -17,12 +17,15 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
+from rnnscan.engine.fission.execute.checked import check_within
 from rnnscan.engine.fission.leaves import replaced
 from rnnscan.engine.fission.probe import has_tangent, mapped_results, no_axis_is_mapped
 
 
 # (primals, tangents or symbolic zeros) -> (results, tangents or symbolic zeros), as for a `jax.custom_jvp`
 Rule: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+# (batch axis, axes of the arguments, arguments) -> (results, axes of their leaves); or None
+Batched: TypeAlias = Callable[[Any, Any, Any], tuple[Any, list[int | None]] | None]
 
 
 def is_zero(tangent: Any) -> bool:
@@ -36,6 +39,7 @@ def with_derivative(
     *,
     reference: Callable[..., Any] | None = None,
     batch_axis: Callable[[int], int] = lambda _: 0,
+    batched: Batched | None = None,
 ) -> Callable[..., Any]:
     """A function that JAX differentiates by a rule.
 
@@ -45,6 +49,7 @@ def with_derivative(
         reference: a function with the same results, by which `jax.vmap` decides which of them it maps; None: the
             function.
         batch_axis: position of a leaf of the results -> the axis that `jax.vmap` puts its batch on.
+        batched: makes the call under `jax.vmap`; None: the function is mapped as it is.
     """
 
     def call(*arguments: Any) -> Any:
@@ -63,8 +68,19 @@ def with_derivative(
             leaves, result_structure = jax.tree.flatten(results)
             return leaves, jax.tree.leaves(result_tangents, is_leaf=is_zero)
 
+        def flat_batched(axis: Any, axes: Sequence[Any], operands: Sequence[Any]) -> Any:
+            nonlocal result_structure
+            assert batched is not None
+            made = batched(axis, *(jax.tree.unflatten(structure, leaves) for leaves in (axes, operands)))
+            if made is None:
+                return None
+            results, result_axes = made
+            leaves, result_structure = jax.tree.flatten(results)
+            return leaves, result_axes
+
         run = partial(flat, function)
-        own = _Function(run, flat_rule, partial(flat, reference) if reference else run, batch_axis)
+        plain = partial(flat, reference) if reference else run
+        own = _Function(run, flat_rule, plain, batch_axis, flat_batched if batched else None)
         leaves = _bind(own, operands)
         return jax.tree.unflatten(result_structure, leaves)
 
@@ -118,6 +134,7 @@ class _Function:
         rule: its derivative.
         reference: the function that tells which results `jax.vmap` maps.
         batch_axis: position of a result -> the axis that `jax.vmap` puts its batch on.
+        batched: the call under `jax.vmap`.
         traces: types of the operands -> the jaxpr of `run`.
     """
 
@@ -125,6 +142,7 @@ class _Function:
     rule: Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
     reference: Callable[[Sequence[Any]], list[Any]]
     batch_axis: Callable[[int], int]
+    batched: Callable[[Any, Sequence[Any], Sequence[Any]], Any] | None
     traces: dict[Any, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -172,7 +190,7 @@ class _Function:
             return results, [_zero(leaf) if dot is None else dot for leaf, dot in zip(results, own, strict=True)]
 
         # A batch around this one is put beside it: both axes stand where they are asked for.
-        whole = replace(self, run=run, rule=rule, reference=run, traces={})
+        whole = replace(self, run=run, rule=rule, reference=run, batched=None, traces={})
         return whole, [at if maps else None for at, maps in zip(out_axes, is_mapped, strict=True)]
 
 
@@ -212,6 +230,7 @@ def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -
 _call.def_impl(_run)
 _call.def_effectful_abstract_eval(_types)
 mlir.register_lowering(_call, _lower)
+check_within(_call)
 
 
 def _differentiate(primals: Any, tangents: Any, *, function: _Function, call_jaxpr: Any) -> tuple[list[Any], list[Any]]:
@@ -244,6 +263,9 @@ def _batch(
     if no_axis_is_mapped(axis, axes):
         results = _bind(function, operands)
         return results, [None] * len(results)
+    results_and_axes = None if function.batched is None else function.batched(axis, axes, operands)
+    if results_and_axes is not None:
+        return results_and_axes
     mapped, result_axes = function.mapped(axis, axes, operands)
     return _bind(mapped, operands), result_axes
 
