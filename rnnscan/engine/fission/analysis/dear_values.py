@@ -121,9 +121,9 @@ class DearValues:
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}
-        self._waiting: list[tuple[float, int, Cone, Dear]] = []
-        self._too_large: list[tuple[float, int, Cone, Dear]] = []
-        self._most_bytes = 0
+        self._waiting: list[tuple[float, int, int, Cone, Dear]] = []
+        self._too_large: list[tuple[float, int, int, Cone, Dear]] = []
+        self._most_bytes = self._judged = 0
         for equation in self._candidates(derivative.wanted):
             if equation.outputs[0] not in rejected:
                 self._judge(equation)
@@ -141,7 +141,7 @@ class DearValues:
         self._most_bytes = most_bytes
         while self._waiting:
             entry = heappop(self._waiting)
-            _, _, cone, dear = entry
+            *_, cone, dear = entry
             if self._cone_of.get(dear.equation) is not cone:
                 continue  # It was looked at again since.
             if dear.nbytes <= most_bytes:
@@ -178,7 +178,9 @@ class DearValues:
         # Bytes that it takes the place of still have to be written.
         gain = spared / max(nbytes, value.nbytes // 8, 1)
         if gain > 0:
-            heappush(self._waiting, (-gain, self._place[equation], cone, Dear(value, equation, nbytes)))
+            self._judged += 1  # Else equal entries of one equation would be compared by their cones.
+            dear = Dear(value, equation, nbytes)
+            heappush(self._waiting, (-gain, self._place[equation], self._judged, cone, dear))
 
     def _candidates(self, wanted: Iterable[Value]) -> Iterator[Equation]:
         """The makers of values that are read, or reduced from many, whose way may take longer than keeping them.

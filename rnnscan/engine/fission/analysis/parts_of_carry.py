@@ -32,9 +32,13 @@ def parts_to_keep(
         Part -> the position in `carry` of its leaf.
     """
     unknown = [equation for equation in equations if not {*equation.outputs} <= {*known}]
+    reads_of: dict[Atom, list[Equation]] = {}
+    for equation in unknown:
+        if equation.primitive.name in _READS:
+            reads_of.setdefault(equation.inputs[0], []).append(equation)
     parts: dict[Value, int] = {}
     for index, leaf in enumerate(carry):
-        reads = [equation for equation in unknown if equation.primitive.name in _READS and equation.inputs[0] is leaf]
+        reads = reads_of.get(leaf, [])
         read = [equation.outputs[0] for equation in reads]
         if not reads or nominal_size(leaf.shape) == 1 or total_bytes(read) > _LARGEST_PART * leaf.nbytes:
             continue

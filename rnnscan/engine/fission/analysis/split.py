@@ -19,7 +19,7 @@ Flow".
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Literal
 
 from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
@@ -97,7 +97,7 @@ class Split:
     at_once: tuple[Equation, ...]
     batched: tuple[Equation, ...]
 
-    @property
+    @cached_property
     def accumulated(self) -> set[int]:
         """Positions in `Program.summed` of the sums that a loop accumulates."""
         return {position for loop in self.loops for position in loop.accumulated}

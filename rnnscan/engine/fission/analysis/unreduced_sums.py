@@ -5,14 +5,14 @@ the numbers of one head after those of another, and makes each from its operands
 themselves, and they are reduced once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
-from rnnscan.engine.fission.program import Atom, Equation, Value, needed, nominal_size, total_bytes
+from rnnscan.engine.fission.program import Atom, Equation, Value, nominal_size, total_bytes
 
 
 # Of what a loop adds up instead of one sum: they should stay in a core's cache.
@@ -37,23 +37,32 @@ class LoopSums:
         return [*dict.fromkeys(chain.from_iterable(self.unreduced.values()))]
 
 
-def unreduced(atom: Atom, body: Sequence[Equation], varies: Callable[[Atom], bool]) -> tuple[Value, ...]:
+def unreduced(atom: Atom, maker: Mapping[Atom, Equation], varies: Callable[[Atom], bool]) -> tuple[Value, ...]:
     """The values whose sums over the steps make that of an atom by linear equations; none if it is to be added itself.
 
     Args:
         atom: what is summed.
-        body: the equations of the loop.
+        maker: value -> the equation of the loop that makes it.
         varies: whether a value differs from step to step.
     """
-    maker = {output: equation for equation in body for output in equation.outputs}
     ends = list(ends_of_sum(atom, maker, varies))
     values = [end for end in ends if isinstance(end, Value)]
     if len(values) < len(ends) or total_bytes(values) > _MOST_BYTES:
         return ()
     if any(value.dtype not in (jnp.float32, jnp.float64) for value in values):
         return ()  # Sums of narrower numbers are wider than the numbers.
-    way = needed([equation for equation in body if equation.outputs[0] not in values], [atom])
-    return tuple(values) if any(map(_reduces_rows, way)) else ()
+    return tuple(values) if any(map(_reduces_rows, _way(atom, maker, values))) else ()
+
+
+def _way(atom: Atom, maker: Mapping[Atom, Equation], begin: Collection[Atom]) -> set[Equation]:
+    """The equations on the way from some values to another."""
+    way, ahead = set[Equation](), [atom]
+    while ahead:
+        equation = maker.get(ahead.pop())
+        if equation is not None and equation not in way and equation.outputs[0] not in begin:
+            way.add(equation)
+            ahead.extend(equation.reads)
+    return way
 
 
 def _reduces_rows(equation: Equation) -> bool:

@@ -122,7 +122,8 @@ class Runner:
         if self.rows is not None:
             return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
         summed = self.split.program.summed
-        found = {position: unreduced(summed[position], loop.body, self._varies) for position in positions}
+        maker: dict[Atom, Equation] = {output: equation for equation in loop.body for output in equation.outputs}
+        found = {position: unreduced(summed[position], maker, self._varies) for position in positions}
         instead = {position: values for position, values in found.items() if values}
         return LoopSums([position for position in positions if position not in instead], instead)
 
