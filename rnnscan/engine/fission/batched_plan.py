@@ -12,7 +12,7 @@ from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.probe import mapped_results
-from rnnscan.engine.fission.program import evaluate, read
+from rnnscan.engine.fission.program import evaluate, needed, read
 from rnnscan.engine.fission.trace import trace
 
 
@@ -42,10 +42,11 @@ def batched_plan(plan: ScanPlan, axis: Any, is_mapped: Sequence[bool]) -> Batche
     inputs, first, size = [*step.constants, *step.carry, *step.x], len(step.constants), len(step.carry)
     # Parts of the carry and values without names are chosen again, for all rows.
     outputs = [*step.new_carry, *step.y, *step.kept[: len(step.kept_labels)]]
+    equations = needed(step.program.equations, outputs)
 
     def run(*leaves: Any) -> list[Any]:
         values = dict(zip(inputs, leaves, strict=True))
-        evaluate(step.program.equations, values)
+        evaluate(equations, values)
         return [read(atom, values) for atom in outputs]
 
     vmap = partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)

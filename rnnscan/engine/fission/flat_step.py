@@ -140,7 +140,8 @@ class FlatStep:
     def run(self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The new carry and y."""
         values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
-        evaluate(self.program.equations, values)
+        # JAX cannot differentiate every equation that nothing reads: a `jax.custom_vjp` has no forward mode.
+        evaluate(needed(self.program.equations, [*self.new_carry, *self.y]), values)
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
     def moving(self, wanted: Sequence[bool]) -> Moving:
