@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
@@ -207,7 +208,7 @@ class Coverage(Additive):
 
     def initial_state(self, x: Array, length: Any) -> tuple[Array, ...]:
         """The coverage `(N, L)`: zeros, at least float32 because it sums over all steps."""
-        dtype: Any = jnp.promote_types(x.dtype, jnp.float32)
+        dtype: Any = at_least_float32(x.dtype)
         return (zeros_sharded_like(x, (*x.shape[:-1], length), dtype),)
 
     def _shapes(self, query_size: int) -> dict[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan._messages import describe, describe_shape
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import show_options
@@ -221,7 +222,7 @@ def masked_softmax(
         >>> masked_softmax(jnp.zeros((2, 3)), jnp.array([[True, True, False], [False, False, False]])).tolist()
         [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
-    scores = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+    scores = scores.astype(at_least_float32(scores.dtype))
     if valid is None:
         return jax.nn.softmax(scores, axis=-1)
     if scores.ndim > valid.ndim:
@@ -233,5 +234,5 @@ def masked_softmax(
 
 def product(subscripts: str, one: Array, other: Array) -> Array:
     """Compute an einsum in at least float32."""
-    wide = jnp.promote_types(jnp.result_type(one, other), jnp.float32)
+    wide = at_least_float32(promoted(one, other))
     return jnp.einsum(subscripts, one, other, preferred_element_type=wide)

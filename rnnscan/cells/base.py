@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._dtypes import promoted
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
@@ -193,7 +194,7 @@ def _cast(leaf: Array, dtype: Any) -> Array:
 
 def _complex(dtype: Any) -> Any:
     """The complex dtype with at least the precision of a floating dtype."""
-    return jnp.promote_types(dtype, jnp.complex64)
+    return promoted(jnp.dtype(dtype), jnp.dtype(jnp.complex64))
 
 
 def show_options(configuration: Any) -> str:

@@ -3,10 +3,10 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
-import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._messages import describe_shape, listing
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
@@ -121,7 +121,7 @@ def convolve(
         padding=padding.upper(),
         rhs_dilation=dilation,
         dimension_numbers=(channels_last, f"{letters}IO", channels_last),
-        preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
+        preferred_element_type=at_least_float32(x.dtype),
     )
 
 

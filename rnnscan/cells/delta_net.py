@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.layer_norm import check_epsilon
 from rnnscan.cells.matrix_state import MatrixStateCell, read, rms_norm, write
@@ -94,7 +95,7 @@ class DeltaNet(MatrixStateCell):
         *parts, rate = self._by_head(*parts)
         query, key, value = map(jax.nn.silu, parts)
         query, key = _unit(query), _unit(key)
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = at_least_float32(x.dtype)
         change = jax.nn.sigmoid(rate.astype(wide)) * (value.astype(wide) - read(key, carry[0]))
         # A kept change of V numbers saves keeping the state of K V numbers at each step.
         change = name(change, "change")
@@ -109,5 +110,5 @@ class DeltaNet(MatrixStateCell):
 
 def _unit(z: Array) -> Array:
     """Divide the last axis by its length, in at least float32."""
-    wide = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+    wide = z.astype(at_least_float32(z.dtype))
     return wide * lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + _LEAST_SQUARE)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import initializers
 from rnnscan.cells.base import Cell, Params
 from rnnscan.cells.initializers import Initializer
@@ -99,7 +100,7 @@ class KernelCell(InputKernelCell):
 
 def project(x: Float[Array, "*batch rows"], kernel: Float[Array, "rows columns"]) -> Float[Array, "*batch columns"]:
     """Compute `x @ kernel` in at least float32, so that a 16-bit sum of products and bias is rounded only once."""
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = at_least_float32(x.dtype)
     return jnp.matmul(x, kernel, preferred_element_type=wide)
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import project
@@ -119,7 +120,7 @@ class GLA(MatrixStateCell):
         parts = [query, key / self.keys**0.5, value, gate + weights["gate_bias"], decay]
         *parts, decay = self._by_head(*name([part.astype(x.dtype) for part in parts], "projected"))
         # For a near 1, a - 1 loses its digits in 16 bits.
-        log_decay = jax.nn.log_sigmoid(decay.astype(jnp.promote_types(x.dtype, jnp.float32))) / self.temperature
+        log_decay = jax.nn.log_sigmoid(decay.astype(at_least_float32(x.dtype))) / self.temperature
         return [*parts, log_decay]
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.initializers import Initializer
 
@@ -40,7 +41,7 @@ def project_heads(
         like a product without heads.
     """
     heads, rows, _ = kernel.shape
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = at_least_float32(x.dtype)
     by_head = x.reshape(*x.shape[:-1], heads, rows)
     by_block = kernel.reshape(heads, rows, -1, rows)
     products = jnp.einsum("...hr,hrbc->...bhc", by_head, by_block, preferred_element_type=wide)

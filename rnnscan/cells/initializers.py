@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rnnscan._dtypes import at_least_float32
+
 
 Initializer: TypeAlias = Callable[..., Array]
 
@@ -84,7 +86,7 @@ def orthogonal(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> 
 
 @_compiled
 def _orthogonal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = at_least_float32(dtype)
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 

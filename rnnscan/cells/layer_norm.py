@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._messages import listing
 from rnnscan.cells import checks
 from rnnscan.cells.activations import activate
@@ -45,7 +46,7 @@ def layer_norm(
 
     Source: Ba et al. 2016, "Layer Normalization", equations 3 and 4, with epsilon as in `torch.nn.LayerNorm`.
     """
-    wide = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+    wide = z.astype(at_least_float32(z.dtype))
     centered = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centered).mean(-1, keepdims=True)
     return scale * (centered * lax.rsqrt(variance + epsilon))

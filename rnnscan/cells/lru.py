@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Carry, Cell, Params
 from rnnscan.cells.dense import project
@@ -140,10 +141,10 @@ class LRU(Cell):
             tuple(project(x, weights[f"input_kernel_{part}"]).astype(x.dtype) for part in ("real", "imag")), "projected"
         )
         # Errors of a grow with its powers over time, so its parameters are not cast to a narrower dtype.
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = at_least_float32(x.dtype)
         log_decay, log_phase, log_scale = (params[f"log_{of}"].astype(wide) for of in ("decay", "phase", "scale"))
         factor = jnp.exp(lax.complex(-jnp.exp(log_decay), jnp.exp(log_phase)))
-        update = jnp.exp(log_scale) * lax.complex(*(part.astype(wide) for part in projected))
+        update = lax.complex(*(jnp.exp(log_scale) * part.astype(wide) for part in projected))
         state = (factor * carry[0] + update).astype(carry[0].dtype)
         y = project(state.real.astype(x.dtype), weights["output_kernel_real"])
         y -= project(state.imag.astype(x.dtype), weights["output_kernel_imag"])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.layer_norm import check_epsilon
@@ -137,7 +138,7 @@ class Mamba2(MatrixStateCell):
         seen = [*(earlier[..., past, :] for past in range(self.window - 1)), now]
         query, key, value = self._convolve(weights, seen)
         # Errors of a grow with its powers over time, so its parameters are not cast to a narrower dtype.
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = at_least_float32(x.dtype)
         step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
         log_decay = -step * jnp.exp(params["log_decay"].astype(wide))
         state = write(carry[0], key, step[..., None] * value, decay=jnp.exp(log_decay)[..., None, None])
@@ -149,7 +150,7 @@ class Mamba2(MatrixStateCell):
     def _convolve(self, weights: Params, seen: list[Array]) -> tuple[Array, Array, Array]:
         """Compute q, k and v of each head from the inputs of the last steps. The sum is rounded only once."""
         dtype = seen[-1].dtype
-        wide = jnp.promote_types(dtype, jnp.float32)
+        wide = at_least_float32(dtype)
         pairs = zip(weights["convolution_kernel"].astype(wide), seen, strict=True)
         convolved = sum((kernel * past for kernel, past in pairs), weights["convolution_bias"].astype(wide))
         convolved = jax.nn.silu(convolved).astype(dtype)

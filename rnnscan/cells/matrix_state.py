@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Cell, Params
 from rnnscan.cells.dense import project, with_bias
@@ -103,7 +104,7 @@ def write(
 ) -> Float[Array, "*batch heads keys values"]:
     """Compute `decay * S + k v^T` in the dtype of S, which accumulates over the whole sequence."""
     # Rounding k v^T to 16 bits would lose most of what a state of 32 bits is for.
-    wide = jnp.promote_types(state.dtype, key.dtype)
+    wide = promoted(state, key)
     written = key.astype(wide)[..., :, None] * value.astype(wide)[..., None, :]
     kept = state if decay is None else decay * state
     return (kept + written).astype(state.dtype)
@@ -113,7 +114,7 @@ def read(
     query: Float[Array, "*batch heads keys"], state: Float[Array, "*batch heads keys values"]
 ) -> Float[Array, "*batch heads values"]:
     """Compute `S^T q` in at least float32."""
-    wide = jnp.promote_types(jnp.promote_types(query.dtype, state.dtype), jnp.float32)
+    wide = at_least_float32(jnp.promote_types(query.dtype, state.dtype))
     return jnp.einsum("...hk,...hkv->...hv", query.astype(wide), state.astype(wide))
 
 
@@ -141,5 +142,5 @@ def rms_norm(
     Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", equation 4, with epsilon as in
     `torch.nn.RMSNorm`.
     """
-    wide = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+    wide = z.astype(at_least_float32(z.dtype))
     return scale * (wide * lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import initializers
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project
@@ -186,7 +187,7 @@ class MLSTM(InputKernelCell):
 
 def _read(memory: Array, normalizer: Array, stabilizer: Array, query: Array, epsilon: float) -> Array:
     """`C' q / (max(|n' . q|, exp(-m')) + epsilon)`."""
-    wide = jnp.promote_types(memory.dtype, jnp.float32)
+    wide = at_least_float32(memory.dtype)
     memory, normalizer, stabilizer, query = (part.astype(wide) for part in (memory, normalizer, stabilizer, query))
     # Clipping does not matter: the bound is then below the rounding of n' . q, or so large that y vanishes.
     limit = largest_exponent(stabilizer)

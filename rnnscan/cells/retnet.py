@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.layer_norm import check_epsilon, layer_norm
 from rnnscan.cells.matrix_state import MatrixStateCell, read, write
@@ -88,7 +89,7 @@ class RetNet(MatrixStateCell):
         query, key, value, gate = self._project(weights, x)
         parts = name([part.astype(x.dtype) for part in (query, key / self.keys**0.5, value, gate)], "projected")
         query, key, value, gate = self._by_head(*parts)
-        log_decay = jnp.asarray(np.log1p(-np.exp2(-5.0 - np.arange(self.heads))), jnp.promote_types(x.dtype, "float32"))
+        log_decay = jnp.asarray(np.log1p(-np.exp2(-5.0 - np.arange(self.heads))), at_least_float32(x.dtype))
         state = write(carry[0], key, value, decay=jnp.exp(log_decay)[:, None, None])
         found = name(read(query, state).astype(x.dtype), "read")
         normalized = layer_norm(found, jnp.ones(self.values, found.dtype), epsilon=self.epsilon)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, with_bias
@@ -119,7 +120,7 @@ class RGLRU(InputKernelCell):
         gates = name(with_bias(project_heads(x, weights["kernel"]), weights).astype(x.dtype), "gates")
         recurrence_gate, input_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
         # For a near 1, 1 - a**2 loses all digits in 16 bits, so powers are computed as products of logarithms in 32.
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = at_least_float32(x.dtype)
         log_decay = self.exponent * recurrence_gate.astype(wide) * jax.nn.log_sigmoid(params["decay"].astype(wide))
         scale = _sqrt(-jnp.expm1(2 * log_decay))
         if self.first_step == "plain":

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Carry, Cell, Params
 from rnnscan.cells.dense import project
@@ -118,7 +119,7 @@ class S6(Cell):
         step = project(narrow, weights["step_kernel"]).astype(x.dtype)
         write, read, step = name((write, read, step), "projected")
         # Errors of the decay grow with its powers over time, so its parameters are not cast to a narrower dtype.
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        wide = at_least_float32(x.dtype)
         step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
         rate = -jnp.exp(params["log_decay"].astype(wide))
         log_decay = step[..., None] * rate

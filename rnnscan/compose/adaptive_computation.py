@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan._messages import describe, is_count, is_float, is_key, leaves_with_places, listing
 from rnnscan._step_wrappers import select_rows
 from rnnscan._varying import vary, varying
@@ -162,7 +163,7 @@ def _like(mean: Any, leaf: Any) -> Any:
 
 def _wide(dtype: Any) -> Any:
     """The dtype of a sum: at least float32 for floats."""
-    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.inexact) else dtype
+    return at_least_float32(dtype) if jnp.issubdtype(dtype, jnp.inexact) else dtype
 
 
 def _add(running: Array, weight: Array, mean: Any, value: Any) -> Any:
@@ -175,7 +176,7 @@ def _add(running: Array, weight: Array, mean: Any, value: Any) -> Any:
 
 def _halting(params: Any, output: Array) -> Array:
     """The halting probability of each row, in at least float32."""
-    wide = _wide(jnp.promote_types(output.dtype, params["kernel"].dtype))
+    wide = _wide(promoted(output, params["kernel"]))
     logits = jnp.matmul(output.astype(wide), params["kernel"].astype(wide)) + params["bias"].astype(wide)
     return jax.nn.sigmoid(logits)[..., 0]
 

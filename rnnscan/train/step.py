@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._messages import describe
 from rnnscan.nets.pieces import training_carry
 from rnnscan.train.state import TrainState
@@ -106,7 +107,7 @@ def make_step(
 def _clip(gradient: Any, clip_norm: float | None) -> tuple[Any, Array]:
     """The clipped gradient, and its norm before clipping."""
     # In float16 the square of 256 is infinite.
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), gradient)
+    wide = jax.tree.map(lambda leaf: leaf.astype(at_least_float32(leaf.dtype)), gradient)
     norm = optax.tree.norm(wide)
     if clip_norm is None:
         return gradient, norm

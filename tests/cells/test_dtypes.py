@@ -9,6 +9,7 @@ import pytest
 
 import rnnscan as rs
 from tiers import variants
+from zoo.cases import CASES
 
 
 def in_bfloat16(cell):
@@ -124,3 +125,18 @@ def test_dtype_may_be_spelt_in_any_way():
     assert repr(cells.pop()) == "GRU(hidden_size=4, dtype=bfloat16, param_dtype=bfloat16, carry_dtype=bfloat16)"
     # np.dtype("float64") equals None.
     assert rs.cells.GRU(4, dtype=np.dtype("float64")) != rs.cells.GRU(4)
+
+
+@pytest.mark.parametrize("wide", [pytest.param(False, marks=pytest.mark.slow), True], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_cells_need_no_implicit_promotion(name, wide):
+    case = CASES[name]
+
+    def loss(params, carry, xs):
+        leaves = jax.tree.leaves(case.scan(params, carry, xs))
+        return sum(jnp.sum(jnp.abs(leaf)) for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+    with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
+        arguments = case.arguments(length=3, batch=2)
+        types = jax.eval_shape(jax.value_and_grad(loss, argnums=0, allow_int=True), *arguments)
+    assert types[0].dtype == (jnp.float64 if wide else jnp.float32)

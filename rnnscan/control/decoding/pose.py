@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rnnscan._dtypes import at_least_float32
 from rnnscan._messages import describe, describe_shape, is_count, is_key, leaves_with_places
 from rnnscan._varying import explicit_spec
 from rnnscan.control.decoding._numbers import check_count
@@ -143,7 +144,7 @@ def _step(decoder: Decoder, params: Any, has_aux: bool) -> Any:
                 f"{describe(logits)}. One step has no time axis."
             )
         if getattr(decoder, "returns_log_probs", False):
-            return carry, (logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), aux)
+            return carry, (logits.astype(at_least_float32(logits.dtype)), aux)
         return carry, (log_probabilities(jnp.asarray(logits)), aux)
 
     return step

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from rnnscan._dtypes import at_least_float32
+
 
 # decoder(params, carry, tokens) -> (carry, logits), or (carry, (logits, aux)).
 Decoder: TypeAlias = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -77,4 +79,4 @@ def varying_axes(tree: Any) -> frozenset[str]:
 
 def log_probabilities(logits: Float[Array, "... vocabulary"]) -> Float[Array, "... vocabulary"]:
     """The log-softmax, in float32 for narrower logits."""
-    return jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))
+    return jax.nn.log_softmax(logits.astype(at_least_float32(logits.dtype)))

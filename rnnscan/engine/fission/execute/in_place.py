@@ -3,7 +3,7 @@
 `lax.scan` cuts what it is given in items, and stacks what it makes. Loops within loops then copy each item twice. Under
 `jax.vmap` it also moves the steps to the front of all stacks, and others move them back. Here the stacks are in the
 state of the loop, or outside it. But JAX's derivative of such a loop takes time with the square of the steps, so
-another function must stand for it (`same_derivatives.py`).
+another function must stand for it (`own_derivative.py`).
 """
 
 from collections.abc import Callable, Sequence

@@ -102,7 +102,7 @@ class Steps:
             made = hold(runs, made, jax.tree.map(jnp.zeros_like, made))
             stacks = [each.write(stack, leaf[None], at) for stack, leaf in zip(stacks, made, strict=True)]
             carry = hold(runs, [read(atom, known) for atom in program.new_carry], carry)
-            count = count + runs
+            count = count + runs.astype(count.dtype)
             return at + 1, runs & stop.goes_on(go_on, count, carry), count, carry, stacks
 
         none = jnp.zeros_like(stop.bound)
