@@ -224,7 +224,8 @@ def _types(*types: Any, function: _Function, call_jaxpr: Any) -> tuple[Sequence[
 
 def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> Any:
     traced = call_jaxpr or function.traced(context.avals_in)
-    return mlir.core_call_lowering(context, *operands, name="rnnscan", call_jaxpr=traced)
+    # Inlined. A function of the module would materialize its operands: an LSTM took one stack more (jaxlib 0.10.0).
+    return mlir.lower_fun(core.jaxpr_as_fun(traced))(context, *operands)
 
 
 _call.def_impl(_run)
