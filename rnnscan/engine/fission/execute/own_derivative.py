@@ -225,7 +225,20 @@ def _types(*types: Any, function: _Function, call_jaxpr: Any) -> tuple[Sequence[
 def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> Any:
     traced = call_jaxpr or function.traced(context.avals_in)
     # Inlined. A function of the module would materialize its operands: an LSTM took one stack more (jaxlib 0.10.0).
-    return mlir.lower_fun(core.jaxpr_as_fun(traced))(context, *operands)
+    consts = [mlir.ir_constants(const, const_lowering=context.const_lowering) for const in traced.consts]
+    results, tokens = mlir.jaxpr_subcomp(
+        context.module_context,
+        traced.jaxpr,
+        context.name_stack,
+        context.tokens_in,
+        consts,
+        *operands,
+        dim_var_values=context.dim_var_values,
+        const_lowering=context.const_lowering,
+        outer_traceback=context.traceback,
+    )
+    context.set_tokens_out(tokens)
+    return results
 
 
 _call.def_impl(_run)
