@@ -28,7 +28,7 @@ OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
 # One version for both compilers, so that their tables belong together.
 COMPILERS_JAX := 0.10.2
 # What differs from one jax or Flax to the next shows here first.
-CORE := tests/engine/test_fission.py tests/engine/test_products.py tests/engine/newton/test_solve.py \
+CORE := tests/test_scan_as_lax.py tests/engine/test_fission.py tests/engine/test_products.py tests/engine/newton/test_solve.py \
     tests/linen/test_rnn.py tests/nnx/test_rnn.py
 # The run-time type checks; tests that give wrong types on purpose run without them. Checking the engine's functions
 # too, which are called most often, is for make test-all.

@@ -14,8 +14,11 @@ from jax.extend.core import ClosedJaxpr, Primitive
 def check_within(primitive: Primitive) -> None:
     """Check the operations of the function that a primitive calls."""
 
-    def check(error: Any, enabled_errors: Any, *operands: Any, function: Any, call_jaxpr: ClosedJaxpr | None) -> Any:
+    def check(*arguments: Any, function: Any, call_jaxpr: ClosedJaxpr | None) -> Any:
+        # With jax 0.12 a context stands before the error.
+        context = [] if isinstance(arguments[0], checkify.Error) else [arguments[0]]
+        error, enabled_errors, *operands = arguments[len(context) :]
         body = call_jaxpr or function.traced(map(jax.typeof, operands))
-        return checkify.checkify_jaxpr(body, enabled_errors, error, *operands)
+        return checkify.checkify_jaxpr(*context, body, enabled_errors, error, *operands)
 
     checkify.error_checks[primitive] = check
