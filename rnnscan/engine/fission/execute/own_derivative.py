@@ -225,7 +225,8 @@ def _types(*types: Any, function: _Function, call_jaxpr: Any) -> tuple[Sequence[
 def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> Any:
     traced = call_jaxpr or function.traced(context.avals_in)
     # Inlined. A function of the module would materialize its operands: an LSTM took one stack more (jaxlib 0.10.0).
-    consts = [mlir.ir_constants(const, const_lowering=context.const_lowering) for const in traced.consts]
+    lowered = [mlir.ir_constants(const, const_lowering=context.const_lowering) for const in traced.consts]
+    consts = [values[0] if len(values) == 1 else values for values in lowered]
     results, tokens = mlir.jaxpr_subcomp(
         context.module_context,
         traced.jaxpr,
