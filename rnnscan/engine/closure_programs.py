@@ -12,7 +12,7 @@ import jax
 from jax.extend import core
 
 from rnnscan.engine.bounded_cache import BoundedCache
-from rnnscan.engine.fission.structure import structure_of_jaxpr
+from rnnscan.ir.structure import structure_of_jaxpr
 
 
 class ClosedOver(NamedTuple):

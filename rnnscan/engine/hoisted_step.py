@@ -22,21 +22,9 @@ from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan._step_wrappers import Step
 from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
-from rnnscan.engine.fission.program import (
-    Atom,
-    Equation,
-    Value,
-    depending,
-    determined,
-    evaluate,
-    inputs_of,
-    needed,
-    outputs_of,
-    partition,
-    read,
-    values_of,
-)
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.dataflow import depending, determined, needed, partition
+from rnnscan.ir.program import Atom, Equation, Value, evaluate, inputs_of, outputs_of, read, values_of
+from rnnscan.ir.trace import Inliner
 
 
 # The rows of a tile. A sum over rows is a product that makes so many rows, of which one is not zero.

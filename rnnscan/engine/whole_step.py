@@ -1,9 +1,10 @@
 """Whether a step runs whole, in one loop, on a platform where splitting gains little."""
 
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Equation, Value, determined, needed, nominal_size, total_bytes
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 
 
 def runs_whole(step: FlatStep) -> bool:

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.fission.program import Constant, Program, Value, evaluate, read
-from rnnscan.engine.fission.trace import Inliner
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name, complete
 from rnnscan.graph.signature import Signature
+from rnnscan.ir.program import Constant, Program, Value, evaluate, read
+from rnnscan.ir.trace import Inliner
 
 
 # Operation -> the parameters that are bodies. Others, such as the reducer of `reduce`, are no programs of a user.

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from rnnscan._messages import listing, nearest
-from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.program import Program, Value, determined
 from rnnscan.engine.newton.find import kind_of_loop
 from rnnscan.graph.names import is_name_equation
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Program, Value
 from rnnscan.memory import Memory
 
 

@@ -6,8 +6,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from rnnscan.engine.fission.program import Program, Value
-from rnnscan.engine.fission.structure import structure_of
 from rnnscan.graph.convert import to_networkx
 from rnnscan.graph.draw.build import diagram_of
 from rnnscan.graph.draw.of_graph import content_of_graph
@@ -19,6 +17,8 @@ from rnnscan.graph.run import GraphFunction
 from rnnscan.graph.signature import Signature
 from rnnscan.graph.slices import ids_between, io_of
 from rnnscan.graph.text import as_text
+from rnnscan.ir.program import Program, Value
+from rnnscan.ir.structure import structure_of
 from rnnscan.memory import Memory
 
 

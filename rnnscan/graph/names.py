@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rnnscan._messages import listing, nearest
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, outputs_of
+from rnnscan.ir.program import Atom, Equation, Program, Value, outputs_of
 
 
 class Name(NamedTuple):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rnnscan.engine.fission.program import Program, Value
 from rnnscan.graph.names import Name, Operand, operand, type_of
+from rnnscan.ir.program import Program, Value
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.fission.program import Program, Value, read
 from rnnscan.graph.names import is_name_equation
 from rnnscan.graph.signature import Signature
+from rnnscan.ir.program import Program, Value, read
 from rnnscan.naming import name
 
 

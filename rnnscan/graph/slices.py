@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from rnnscan.engine.fission.program import Equation, Value
 from rnnscan.graph.names import Name, Operand
 from rnnscan.graph.node import Node, SubgraphIO
+from rnnscan.ir.program import Equation, Value
 
 
 def ids_between(equations: Sequence[Equation], inputs: Collection[Value], outputs: Collection[Value]) -> list[int]:

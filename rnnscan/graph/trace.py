@@ -8,12 +8,12 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from rnnscan._messages import describe, leaves_with_places
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
-from rnnscan.engine.fission.trace import Inliner
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name, complete, is_name_equation
 from rnnscan.graph.run import GraphFunction
 from rnnscan.graph.signature import Signature, as_array, names_of_arguments
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
+from rnnscan.ir.trace import Inliner
 from rnnscan.naming import reading
 
 

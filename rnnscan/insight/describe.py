@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Atom, Equation
 from rnnscan.engine.newton.find import kind_of_loop
 from rnnscan.engine.plan import Plan
 from rnnscan.insight.describe_states import describe_states
+from rnnscan.ir.components import Components
+from rnnscan.ir.program import Atom, Equation
 
 
 Kind: TypeAlias = Literal["invariant", "parallel", "linear", "elementwise", "recurrent"]

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import is_float
-from rnnscan.engine.fission.program import Value
-from rnnscan.engine.fission.trace import trace
 from rnnscan.engine.observing import Observed
 from rnnscan.engine.plan import Plan
 from rnnscan.insight.kept_values import Kept, kept_values
+from rnnscan.ir.program import Value
+from rnnscan.ir.trace import trace
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import scan_names
 from rnnscan.planning.arguments import Arguments

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.fission.program import Atom, Value
 from rnnscan.engine.plan import Plan
 from rnnscan.graph.draw.build import Content, diagram_of
 from rnnscan.graph.draw.colours import KEPT, KEPT_AT_SOME, OFFLOADED, RECOMPUTED
@@ -16,6 +15,7 @@ from rnnscan.graph.facts import kinds_of_work
 from rnnscan.graph.names import Name, complete
 from rnnscan.insight.describe import StepDescription
 from rnnscan.insight.kept_values import kept_values
+from rnnscan.ir.program import Atom, Value
 
 
 def step_diagram(plan: Plan, description: StepDescription, places: Mapping[int, str]) -> Diagram:

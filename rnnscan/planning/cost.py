@@ -8,9 +8,9 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.fission.opened import opened
-from rnnscan.engine.fission.program import TRANSCENDENTAL
 from rnnscan.engine.newton.find import Solved
+from rnnscan.ir.opened import opened
+from rnnscan.ir.program import TRANSCENDENTAL
 
 
 # Matrix products are bound by arithmetic, other operations by memory. These weights are rough and only order the

@@ -13,17 +13,9 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.fission.program import (
-    TRANSCENDENTAL,
-    Atom,
-    Equation,
-    Program,
-    Value,
-    depending,
-    needed,
-    values_of,
-)
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.dataflow import depending, needed
+from rnnscan.ir.program import TRANSCENDENTAL, Atom, Equation, Program, Value, values_of
+from rnnscan.ir.trace import trace
 
 
 # Views of their operand's memory.

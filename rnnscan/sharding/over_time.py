@@ -10,8 +10,9 @@ from rnnscan import _checks as checks
 from rnnscan._messages import place
 from rnnscan._varying import vary, varying
 from rnnscan.engine.fission.analysis.linear import is_linear
-from rnnscan.engine.fission.program import Value, inputs_of, needed
 from rnnscan.engine.prepare import Call, prepare
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Value, inputs_of
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell
 from rnnscan.scan import scan

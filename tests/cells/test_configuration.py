@@ -11,7 +11,7 @@ import pytest
 import rnnscan as rs
 from rnnscan import cells
 from rnnscan.cells import initializers
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.trace import trace
 
 
 KEY = jax.random.key(0)

@@ -13,8 +13,8 @@ from drawn import normal
 from matrix_states import SMALL, assert_equal, compiled
 from rnnscan.engine.fission.heuristics import using
 from rnnscan.engine.fission.passes.outer_products import outer_products
-from rnnscan.engine.fission.program import evaluate
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.program import evaluate
+from rnnscan.ir.trace import trace
 from steps import program_of
 
 

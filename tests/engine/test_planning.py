@@ -12,13 +12,14 @@ from jax import lax
 
 import rnnscan as rs
 from rnnscan.engine.fission.analysis import dear_values
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cones import Cones
 from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.dear_values import DearValues, Derivative
 from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
-from rnnscan.engine.fission.program import Equation, Program, Value, needed, outputs_of, total_bytes
 from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_keep
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Equation, Program, Value, outputs_of, total_bytes
 from tiers import variants
 
 

@@ -21,8 +21,9 @@ from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
 from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
-from rnnscan.engine.fission.program import evaluate, needed
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import evaluate
+from rnnscan.ir.trace import trace
 from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
 from tiers import variants
 

@@ -12,8 +12,9 @@ import rnnscan as rs
 from drawn import normal
 from jaxprs import equations_of
 from rnnscan.engine.fission.passes.sigmoids import sigmoids
-from rnnscan.engine.fission.program import evaluate, needed
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import evaluate
+from rnnscan.ir.trace import trace
 from tiers import variants
 
 

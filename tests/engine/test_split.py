@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.fission.analysis.split import split
 from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.ir.components import Components
 from steps import SIZE, program_of
 
 

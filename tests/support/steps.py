@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.trace import trace
 
 
 SIZE = 32

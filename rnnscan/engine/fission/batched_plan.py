@@ -12,8 +12,9 @@ from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.fission.probe import mapped_results
-from rnnscan.engine.fission.program import evaluate, needed, read
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import evaluate, read
+from rnnscan.ir.trace import trace
 
 
 class BatchedPlan(NamedTuple):

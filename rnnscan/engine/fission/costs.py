@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cut import Needs
-from rnnscan.engine.fission.program import Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rnnscan.engine.fission.analysis.dear_values import Dear, DearValues, Derivative, cones_with_all_carries
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value
+from rnnscan.ir.program import Atom, Equation, Program, Value
 
 
 # The carry leaves that loops can recompute cheaply if these values are kept.

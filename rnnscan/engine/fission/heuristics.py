@@ -19,8 +19,8 @@ from rnnscan.engine.fission.costs import (
     too_large_to_stack,
     work_of_products,
 )
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, outputs_of, total_bytes
 from rnnscan.engine.platform import default_platform, platform_of
+from rnnscan.ir.program import TRANSCENDENTAL, Equation, Value, outputs_of, total_bytes
 
 
 # Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at

@@ -9,7 +9,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.engine.fission import passes
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cones import Cones
 from rnnscan.engine.fission.analysis.dear_values import cones_with_all_carries
 from rnnscan.engine.fission.analysis.derivative_reads import cones_of_derivative
@@ -26,18 +25,11 @@ from rnnscan.engine.fission.heuristics import (
     near_divisor,
     using,
 )
-from rnnscan.engine.fission.program import (
-    Atom,
-    Equation,
-    Program,
-    determined,
-    nominal_size,
-    outputs_of,
-    total_bytes,
-    values_of,
-)
 from rnnscan.engine.fission.recompute_costs import RecomputeCosts
 from rnnscan.engine.fission.restore import derives_from_result
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
 from rnnscan.newton import Newton
 
 

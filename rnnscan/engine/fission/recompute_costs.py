@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.split import split
 from rnnscan.engine.fission.costs import too_dear_to_recompute
 from rnnscan.engine.fission.heuristics import heuristics, too_large_to_feed
-from rnnscan.engine.fission.program import Equation, Program, Value, determined, values_of
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Equation, Program, Value, values_of
 
 
 class RecomputeCosts:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.fission.program import Equation
+from rnnscan.ir.program import Equation
 
 
 # The functions whose derivatives follow from their results, in the forms that JAX has: 1 - result^2 would lose the

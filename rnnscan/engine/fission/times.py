@@ -7,7 +7,7 @@ Only the order of the figures matters. They are of one core of a CPU, and were s
 from collections.abc import Set
 
 from rnnscan.engine.fission.costs import PRODUCTS, operations_of
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size
+from rnnscan.ir.program import TRANSCENDENTAL, Equation, Value, nominal_size
 
 
 _NANOSECONDS_PER_EQUATION = 50.0

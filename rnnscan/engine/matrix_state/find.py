@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value, depending, is_zero, needed, values_of
 from rnnscan.engine.matrix_state.form import (
     ONE,
     Axes,
@@ -25,6 +24,8 @@ from rnnscan.engine.matrix_state.form import (
     quotient,
     select,
 )
+from rnnscan.ir.dataflow import depending, needed
+from rnnscan.ir.program import Atom, Constant, Equation, Value, is_zero, values_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.program import Value
+from rnnscan.ir.program import Value
 
 
 Values: TypeAlias = Mapping[Value, Any]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._dtypes import promoted
-from rnnscan.engine.fission.program import Value
 from rnnscan.engine.matrix_state.chunks import recurrence, run_chunks
 from rnnscan.engine.matrix_state.find import MatrixState
 from rnnscan.engine.matrix_state.form import ZERO, Factor, Form
+from rnnscan.ir.program import Value
 
 
 class Stacks(NamedTuple):

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, inputs_of, read
 from rnnscan.engine.matrix_state.find import MatrixState
 from rnnscan.engine.matrix_state.parts import Parts
 from rnnscan.engine.matrix_state.stages import Stages
+from rnnscan.ir.program import Atom, Equation, Value, evaluate, inputs_of, read
 
 
 # (step, constants, carry, xs, length) -> (carry, ys): a scan with derivatives.

@@ -7,23 +7,14 @@ states in chunkwise form. The next stage knows what they made. Layers whose stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import (
-    Equation,
-    Program,
-    Value,
-    depending,
-    determined,
-    inputs_of,
-    needed,
-    outputs_of,
-    values_of,
-)
 from rnnscan.engine.matrix_state.find import MatrixState, find_state
 from rnnscan.engine.matrix_state.form import NoFormError
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import depending, determined, needed
+from rnnscan.ir.program import Equation, Program, Value, inputs_of, outputs_of, values_of
 
 
 @dataclass(frozen=True)

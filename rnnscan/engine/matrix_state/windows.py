@@ -9,11 +9,11 @@ import jax
 from rnnscan.engine.fission.execute.forward import run_forward
 from rnnscan.engine.fission.flat_step import SAVED_BY_POLICY, FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Value
 from rnnscan.engine.matrix_state.looped import looped
 from rnnscan.engine.matrix_state.run import Window
 from rnnscan.engine.plan import Plan, Windows
 from rnnscan.engine.segments import run_segments
+from rnnscan.ir.program import Value
 from rnnscan.memory import checkpoint_policy
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of, outputs_of, read, values_of
 from rnnscan.engine.newton.diagonal import Rule, diagonal_rules
+from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, read, values_of
 
 
 @dataclass(frozen=True, eq=False)

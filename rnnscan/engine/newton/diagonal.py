@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.engine.newton.elementwise import MixesError, Place, Places
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 # Operands -> results, with the derivative of elements alone.

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from jax.extend import core
 
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.program import Atom, Constant, Equation, Value
+from rnnscan.ir.trace import Inliner
 
 
 # For each axis of the leaf with more than one element, its axis in the value.

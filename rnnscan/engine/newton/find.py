@@ -8,13 +8,13 @@ import jax.numpy as jnp
 
 from rnnscan._messages import listing
 from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.linear import are_linear, is_linear
 from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
+from rnnscan.ir.components import Components
+from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.newton import Newton, NewtonInNet
 
 

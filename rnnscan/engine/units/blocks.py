@@ -17,15 +17,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.program import (
-    TRANSCENDENTAL,
-    Atom,
-    Equation,
-    Value,
-    depending,
-    determined,
-    read,
-)
+from rnnscan.ir.dataflow import depending, determined
+from rnnscan.ir.program import TRANSCENDENTAL, Atom, Equation, Value, read
 
 
 # Functions of each element that cells apply to gates before they take them apart.

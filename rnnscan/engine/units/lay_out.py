@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._step_wrappers import type_of_step
-from rnnscan.engine.fission.program import Atom, Equation, Value, needed
-from rnnscan.engine.fission.trace import Inliner
 from rnnscan.engine.units.blocks import BlockedRun, block_sizes, in_blocks, weights
 from rnnscan.engine.units.mesh import UnitMesh, unit_mesh
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.trace import Inliner
 from rnnscan.naming import StepInfo, name, trace_step
 from rnnscan.protocols import Cell
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnscan.engine.fission.program import Constant, Equation
+from rnnscan.ir.program import Constant, Equation
 
 
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})

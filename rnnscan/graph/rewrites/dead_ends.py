@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from rnnscan.engine.fission.program import values_of
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.unused_results import without_unused_results
+from rnnscan.ir.program import values_of
 
 
 def remove_dead_ends(graph: Graph) -> Graph:

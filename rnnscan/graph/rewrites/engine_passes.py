@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from rnnscan._messages import listing
 from rnnscan.engine.fission import passes
-from rnnscan.engine.fission.program import Pass, Value
 from rnnscan.graph.graph import Graph
+from rnnscan.ir.program import Pass, Value
 
 
 # A function from a graph to a graph of the same function.

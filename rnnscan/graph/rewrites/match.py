@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value
-from rnnscan.engine.fission.structure import structure_of_array, structure_of_operation
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name, Operand, operand, type_of
 from rnnscan.graph.rewrites.pattern import Pattern, TypedPattern
+from rnnscan.ir.program import Atom, Constant, Equation, Value
+from rnnscan.ir.structure import structure_of_array, structure_of_operation
 
 
 # These give the same result with their two operands swapped.

@@ -2,11 +2,11 @@
 
 from collections.abc import Hashable
 
-from rnnscan.engine.fission.program import Atom, Constant, Equation
-from rnnscan.engine.fission.structure import structure_of_array
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.rewire import reading, rewired
+from rnnscan.ir.program import Atom, Constant, Equation
+from rnnscan.ir.structure import structure_of_array
 
 
 def merge_common(graph: Graph) -> Graph:

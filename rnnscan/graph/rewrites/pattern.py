@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from rnnscan._messages import in_words
-from rnnscan.engine.fission.program import Atom, Equation, Value, needed
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import type_of
 from rnnscan.graph.trace import trace
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 # Shapes for the first trace have this size along each axis: equal, because most functions want equal sizes somewhere,

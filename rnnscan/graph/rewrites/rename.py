@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from rnnscan._messages import listing
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Value
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name, is_name_equation
 from rnnscan.graph.rewrites.rewire import rewired
+from rnnscan.ir.program import Atom, Constant, Equation, Value
 
 
 _Atom = TypeVar("_Atom")

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import jax
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import type_of
 from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 _SHAPE_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim"})

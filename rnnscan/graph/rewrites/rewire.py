@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, inputs_of, values_of
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, values_of
 
 
 def rewired(

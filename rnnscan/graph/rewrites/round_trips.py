@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 def fuse_round_trips(graph: Graph) -> Graph:

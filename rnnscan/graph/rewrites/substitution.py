@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import describe, in_words, is_weak, listing
-from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name, type_of
 from rnnscan.graph.rewrites.rewire import reading, rewired
 from rnnscan.graph.trace import trace
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 class Substitution:

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, evaluate, needed, read
-from rnnscan.engine.fission.trace import Inliner
 from rnnscan.graph.bodies import carry_of_scan, program_of_body
 from rnnscan.graph.names import type_of
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, evaluate, read
+from rnnscan.ir.trace import Inliner
 
 
 # Other parameters, which a later jax may add, could change what a scan does.

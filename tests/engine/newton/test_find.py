@@ -8,11 +8,11 @@ import pytest
 import rnnscan as rs
 from newton_cells import CELLS, arguments_of
 from rnnscan import cells
-from rnnscan.engine.fission.program import Value
-from rnnscan.engine.fission.trace import trace
 from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
 from rnnscan.engine.plan import Plan
 from rnnscan.engine.prepare import prepare
+from rnnscan.ir.program import Value
+from rnnscan.ir.trace import trace
 from rnnscan.newton import Newton
 
 

@@ -13,8 +13,8 @@ import pytest
 import rnnscan as rs
 from fuzz.compare import Comparison, Run, UnequalError
 from fuzz.random_cells import Case
-from rnnscan.engine.fission.program import evaluate
 from rnnscan.graph.run import GraphFunction
+from rnnscan.ir.program import evaluate
 
 
 # The seeds of `make test-all`.

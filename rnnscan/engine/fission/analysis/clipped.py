@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 SHIFTS = frozenset({"add", "add_any", "sub"})

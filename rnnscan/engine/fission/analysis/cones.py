@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 class Cone(NamedTuple):

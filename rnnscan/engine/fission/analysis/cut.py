@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rnnscan.engine.fission.analysis.components import positions
-from rnnscan.engine.fission.program import Atom, Equation, Value, outputs_of, total_bytes, values_of
+from rnnscan.ir.components import positions
+from rnnscan.ir.program import Atom, Equation, Value, outputs_of, total_bytes, values_of
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,9 @@ import jax.numpy as jnp
 from rnnscan.engine.fission.analysis.cones import Cone, Cones
 from rnnscan.engine.fission.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.fission.costs import PRODUCTS
-from rnnscan.engine.fission.program import (
-    Atom,
-    Equation,
-    Program,
-    Value,
-    determined,
-    needed,
-    values_of,
-)
 from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_keep
+from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 
 
 # Another view of the same values, or a cast: what it is made from is as good.

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from rnnscan.engine.fission.analysis.cones import Cones
 from rnnscan.engine.fission.analysis.linear import LINEAR
 from rnnscan.engine.fission.costs import PRODUCTS
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, needed, outputs_of, values_of
 from rnnscan.engine.fission.restore import derives_from_result
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, outputs_of, values_of
 
 
 # Linear in all operands: the derivative reads none.

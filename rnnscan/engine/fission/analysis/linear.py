@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.analysis.components import Components
-from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.ir.components import Components
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 _SUMS = frozenset({"add", "add_any", "sub"})

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.program import Atom, Equation, Value, scatters_into_zeros
+from rnnscan.ir.program import Atom, Equation, Value, scatters_into_zeros
 
 
 # Linear jointly in all operands.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from rnnscan.engine.fission.probe import moving_results
-from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 def moving_values(

@@ -23,25 +23,15 @@ from functools import cache, cached_property, partial
 from typing import Literal
 
 from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.costs import too_large_to_stack, unbatchable
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, too_large_to_feed
-from rnnscan.engine.fission.program import (
-    Atom,
-    Equation,
-    Program,
-    Value,
-    determined,
-    inputs_of,
-    needed,
-    outputs_of,
-    partition,
-    values_of,
-)
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.engine.newton.find import Solved, solved
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
 from rnnscan.newton import Newton
 
 

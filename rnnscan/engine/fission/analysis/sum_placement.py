@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
 from rnnscan.engine.fission.costs import too_large_to_stack
 from rnnscan.engine.fission.heuristics import heuristics
-from rnnscan.engine.fission.program import Equation, Program, Value, depending, total_bytes
+from rnnscan.ir.dataflow import depending
+from rnnscan.ir.program import Equation, Program, Value, total_bytes
 
 
 def place_sums(program: Program) -> tuple[list[int], list[Value]]:

@@ -12,7 +12,7 @@ from itertools import chain
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
-from rnnscan.engine.fission.program import Atom, Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
 
 
 # Of what a loop adds up instead of one sum: they should stay in a core's cache.

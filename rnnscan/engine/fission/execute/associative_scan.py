@@ -14,7 +14,7 @@ from jax import lax
 from rnnscan.engine.fission.execute.batched_values import Chunk
 from rnnscan.engine.fission.execute.chunked_scan import before_each
 from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
-from rnnscan.engine.fission.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 def associative_scan(

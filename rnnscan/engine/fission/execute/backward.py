@@ -36,19 +36,9 @@ from rnnscan.engine.fission.execute.stacks import has_product
 from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
 from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import (
-    Atom,
-    Equation,
-    Program,
-    Value,
-    depending,
-    inputs_of,
-    needed,
-    outputs_of,
-    total_bytes,
-    values_of,
-)
 from rnnscan.engine.units.mesh import unit_mesh
+from rnnscan.ir.dataflow import depending, needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, passes_sums, sums_its_operands
 from rnnscan.engine.fission.execute.items import item_of, item_or, items_of, moved, shifted
 from rnnscan.engine.fission.heuristics import heuristics
-from rnnscan.engine.fission.program import (
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import (
     Atom,
     Constant,
     Equation,
     Value,
     evaluate,
     inputs_of,
-    needed,
     nominal_size,
     outputs_of,
     scatters_into_zeros,

@@ -19,7 +19,7 @@ from rnnscan.engine.fission.analysis.clipped import SHIFTS
 from rnnscan.engine.fission.execute.batched_values import Chunk
 from rnnscan.engine.fission.execute.chunked_scan import before_each
 from rnnscan.engine.fission.execute.in_blocks import run_in_blocks
-from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of, outputs_of, read
+from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, read
 
 
 LIMITS = {"max": jnp.maximum, "min": jnp.minimum}

@@ -16,7 +16,7 @@ from rnnscan.engine.fission.execute.own_derivative import differentiate_as
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Program, total_bytes, values_of
+from rnnscan.ir.program import Program, total_bytes, values_of
 
 
 # The final carry, the stacked outputs, and carry leaves before each whole chunk.

@@ -17,7 +17,7 @@ from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.fission.execute.chunked_scan import Chunks
 from rnnscan.engine.fission.execute.items import item_of, put_item, put_items
 from rnnscan.engine.fission.execute.trips import LoopStep
-from rnnscan.engine.fission.program import Value
+from rnnscan.ir.program import Value
 
 
 # (state, first step, number of the whole chunk or None, steps) -> (state, what each step made)

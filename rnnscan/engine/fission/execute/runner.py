@@ -21,9 +21,9 @@ from rnnscan.engine.fission.execute.stacks import has_product, operands_of_produ
 from rnnscan.engine.fission.execute.trips import LoopStep, counting, scan_in_trips
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.leaves import cut
-from rnnscan.engine.fission.program import Atom, Equation, Value, evaluate, read
 from rnnscan.engine.newton.find import Solved
 from rnnscan.engine.newton.run import run_solved
+from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rnnscan._messages import is_count
 from rnnscan.engine.fission.analysis.linear_sums import passes_sums, sums_its_operands
 from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps
-from rnnscan.engine.fission.program import Atom, Equation, Value
 from rnnscan.engine.units.mesh import batch_devices
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 @dataclass(frozen=True)

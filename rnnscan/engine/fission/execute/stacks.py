@@ -9,7 +9,7 @@ from jax import lax
 
 from rnnscan.engine.fission.analysis.split import Loop
 from rnnscan.engine.fission.costs import PRODUCTS
-from rnnscan.engine.fission.program import Atom, Equation, Value, inputs_of
+from rnnscan.ir.program import Atom, Equation, Value, inputs_of
 
 
 # They move elements of one operand, and change none.

@@ -28,7 +28,7 @@ from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_row
 from rnnscan.engine.fission.execute.tangents import push_forward, step_by_step
 from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Atom, Value, evaluate, read
+from rnnscan.ir.program import Atom, Value, evaluate, read
 
 
 # (arrays that it reads, carry) -> whether to run another step

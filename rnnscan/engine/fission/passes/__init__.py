@@ -17,7 +17,7 @@ from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums, s
 from rnnscan.engine.fission.passes.sigmoids import sigmoids
 from rnnscan.engine.fission.passes.store_transposed import store_transposed
 from rnnscan.engine.fission.passes.swap_products import swap_products
-from rnnscan.engine.fission.program import Pass, Program
+from rnnscan.ir.program import Pass, Program
 
 
 MATRIX_STATES: tuple[Pass, ...] = (outer_products,)

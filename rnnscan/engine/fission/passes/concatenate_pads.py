@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Atom, Equation, Program, concatenated, concrete
+from rnnscan.ir.program import Atom, Equation, Program, concatenated, concrete
 
 
 def concatenate_pads(program: Program) -> Program:

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, concrete, needed
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, concrete
+from rnnscan.ir.trace import Inliner
 
 
 # In float32 and float64 x^n leaves the range only where x^(n + 1/2) does too. In 16 bits roots would round once more.

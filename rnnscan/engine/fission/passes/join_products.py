@@ -5,18 +5,10 @@ from dataclasses import replace
 
 from jax import lax
 
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
-from rnnscan.engine.fission.program import (
-    Equation,
-    Program,
-    Value,
-    concatenated,
-    determined,
-    needed,
-    nominal_size,
-    partition,
-)
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.program import Equation, Program, Value, concatenated, nominal_size
 
 
 # A product is not joined if the joined one is wider by more than this: where it alone is wanted, all are computed.

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from rnnscan.engine.fission.program import Equation, Program, needed
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Equation, Program
 
 
 def join_sums(program: Program) -> Program:

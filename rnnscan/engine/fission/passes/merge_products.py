@@ -3,18 +3,12 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from rnnscan.engine.fission.analysis.components import Components
 from rnnscan.engine.fission.heuristics import heuristics, too_large_to_feed
 from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import (
-    Atom,
-    Equation,
-    Program,
-    Value,
-    concatenated,
-    determined,
-)
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Atom, Equation, Program, Value, concatenated
 
 
 def merge_products(program: Program) -> Program:

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan.engine.fission.program import Equation, Program, Value, determined
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Equation, Program, Value
+from rnnscan.ir.trace import Inliner
 
 
 def outer_products(program: Program) -> Program:

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import replace
 
-from rnnscan.engine.fission.program import Atom, Equation, Program
+from rnnscan.ir.program import Atom, Equation, Program
 
 
 def remove_repeats(program: Program) -> Program:

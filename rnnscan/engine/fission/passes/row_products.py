@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from rnnscan.engine.fission.program import Equation, Value
+from rnnscan.ir.program import Equation, Value
 
 
 def is_rows_by_matrix(equation: Equation, fixed: Collection[Value]) -> bool:

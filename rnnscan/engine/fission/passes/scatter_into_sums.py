@@ -11,8 +11,8 @@ from jax import lax
 
 from rnnscan.engine.fission.analysis.linear_sums import sums_its_operands
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, inputs_of, is_zero, scatters_into_zeros
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, is_zero, scatters_into_zeros
+from rnnscan.ir.trace import Inliner
 
 
 def scatter_slices(program: Program) -> Program:

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, concrete, is_zero, needed
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, concrete, is_zero
+from rnnscan.ir.trace import Inliner
 
 
 # The operations of `jnp.logaddexp`: the larger operand, and log(1 + exp(-|difference|)) more.

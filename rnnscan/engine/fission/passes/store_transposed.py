@@ -6,7 +6,8 @@ import jax
 from jax import lax
 
 from rnnscan.engine.fission.heuristics import heuristics
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, determined
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Atom, Equation, Program, Value
 
 
 def store_transposed(program: Program) -> Program:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, needed, values_of
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 
 
 # From the terms of a sum to new equations, and the terms to add after them. The first term has the shape of the sum. No

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from rnnscan.engine.fission.passes.sums import Sums
-from rnnscan.engine.fission.program import Equation, Program, needed
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Equation, Program
 
 
 def swap_products(program: Program) -> Program:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from rnnscan.engine.fission.opened import checkpointed, opened, policy_of, saves
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
+from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 from rnnscan.naming import MARK
 
 

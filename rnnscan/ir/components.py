@@ -8,7 +8,7 @@ Source: Sharir 1981, "A strong-connectivity algorithm and its applications in da
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rnnscan.engine.fission.program import Atom, Equation, Value, values_of
+from rnnscan.ir.program import Atom, Equation, Value, values_of
 
 
 class Components:

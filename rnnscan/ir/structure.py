@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from rnnscan.engine.fission.program import Atom, Constant, Equation, Program, Value
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 
 
 def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[Atom]) -> Hashable:

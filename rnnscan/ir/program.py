@@ -204,43 +204,6 @@ def total_bytes(values: Iterable[Value]) -> int:
     return sum(value.nbytes for value in values)
 
 
-def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equation]:
-    """The equations that the wanted values depend on, in order: dead code elimination."""
-    open_values = set(values_of(wanted))
-    kept = []
-    for equation in reversed(equations):
-        if not open_values.isdisjoint(equation.outputs):
-            kept.append(equation)
-            open_values.update(equation.reads)
-    return kept[::-1]
-
-
-def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
-    """The inputs, and every value that depends on one of them."""
-    found = set(inputs)
-    for equation in equations:
-        if not found.isdisjoint(equation.reads):
-            found.update(equation.outputs)
-    return found
-
-
-def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
-    """The inputs, and every value that depends only on them."""
-    found = set(inputs)
-    for equation in equations:
-        if found.issuperset(equation.reads):
-            found.update(equation.outputs)
-    return found
-
-
-def partition(equations: Iterable[Equation], made: Collection[Value]) -> tuple[list[Equation], list[Equation]]:
-    """The equations that make the given values, and the others."""
-    halves: tuple[list[Equation], list[Equation]] = ([], [])
-    for equation in equations:
-        halves[0 if all(output in made for output in equation.outputs) else 1].append(equation)
-    return halves
-
-
 def concatenated(atoms: Sequence[Atom], axis: int) -> Equation:
     """An equation that concatenates values along an axis."""
     types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in atoms]

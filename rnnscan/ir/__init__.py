@@ -1,0 +1,1 @@
+"""A step as data: programs of equations between values, made from jaxprs. It knows no engine."""
