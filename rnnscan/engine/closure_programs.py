@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend import core
 
 from rnnscan.engine.bounded_cache import BoundedCache
+from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.structure import structure_of_jaxpr
 
 
@@ -88,16 +88,9 @@ def _program(run: Callable[..., Any], closed_over: ClosedOver, arrays: dict[str,
 
 def _has_own_rules(jaxpr: Any) -> bool:
     """Whether a jaxpr has a derivative rule that is not JAX's: what such a rule closes over is in no trace."""
-    for equation in jaxpr.eqns:
-        leaves = jax.tree.leaves([*equation.params.values()], is_leaf=_is_jaxpr)
-        inner: list[Any] = [getattr(leaf, "jaxpr", leaf) for leaf in leaves if _is_jaxpr(leaf)]
-        if any(map(_has_own_rules, inner)):
-            return True
+    for equation in all_equations(jaxpr):
+        inner = list(inner_jaxprs(equation.params))
         sources = [str(getattr(own.debug_info, "func_src_info", None)) for own in inner]
         if equation.primitive.name.startswith("custom_") and not all(_JAX in source for source in sources):
             return True
     return False
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)

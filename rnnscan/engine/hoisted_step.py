@@ -171,10 +171,10 @@ class _Hoisted:
         """
         batchable = [equation for equation in self.equations if not unbatchable(equation)]
         ahead = determined(batchable, [*self.values, *x]) & depending(batchable, x)
-        products = [e for e in batchable if e.primitive.name == "dot_general" and ahead.issuperset(e.outputs)]
+        products = [e for e in batchable if e.name == "dot_general" and ahead.issuperset(e.outputs)]
         found = {*outputs_of(products)}
         for equation in batchable:
-            adds = equation.primitive.name in _ADDING and ahead.issuperset(equation.outputs)
+            adds = equation.name in _ADDING and ahead.issuperset(equation.outputs)
             if adds and not found.isdisjoint(equation.reads):
                 found.update(equation.outputs)
         others = [equation for equation in self.equations if found.isdisjoint(equation.outputs)]
@@ -243,11 +243,11 @@ def _only_repeated(equations: Sequence[Equation], outputs: Sequence[Atom]) -> se
 
 def _passes_on(equation: Equation) -> bool:
     """Whether an equation reshapes, cuts or casts floats."""
-    return equation.primitive.name in _RESHAPING or _casts_floats(equation)
+    return equation.name in _RESHAPING or _casts_floats(equation)
 
 
 def _casts_floats(equation: Equation) -> bool:
-    is_cast = equation.primitive.name == "convert_element_type"
+    is_cast = equation.name == "convert_element_type"
     return is_cast and all(jnp.issubdtype(one.dtype, jnp.floating) for one in (equation.inputs[0], equation.outputs[0]))
 
 
@@ -273,7 +273,7 @@ def _is_repeated(equation: Equation, operand: Value) -> bool:
     """Whether an equation repeats an invariant vector for several rows."""
     shape, own = equation.outputs[0].shape, operand.shape
     sizes_known = all(isinstance(size, int) for size in shape)
-    if equation.primitive.name not in _REPEATING or len(own) != len(shape) or not sizes_known:
+    if equation.name not in _REPEATING or len(own) != len(shape) or not sizes_known:
         return False
     leading = next((axis for axis, size in enumerate(own) if size != 1), len(own))
     repeats_leading_only = leading < len(own) and own[leading:] == shape[leading:]

@@ -35,7 +35,7 @@ def _sums_outer_products(step: FlatStep) -> bool:
     return any(
         value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1
         for equation in equations
-        if equation.primitive.name == "dot_general" and not fixed.issuperset(equation.reads)
+        if equation.name == "dot_general" and not fixed.issuperset(equation.reads)
         for value in equation.reads
     )
 

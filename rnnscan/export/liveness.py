@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Literal
 
-
-# Calls whose arguments and results are those of the function called, in order.
-_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "rnnscan_call")
+from rnnscan.ir.jaxprs import inner_jaxprs
+from rnnscan.ir.traits import Kind, traits_of
 
 
 def arguments_read(jaxpr: Any, is_read: list[bool] | None = None) -> list[bool]:
@@ -33,12 +32,12 @@ def arguments_read(jaxpr: Any, is_read: list[bool] | None = None) -> list[bool]:
 
 
 def _called(equation: Any) -> Any:
-    """The jaxpr of a function that an equation calls, if it is one of `_CALLS`."""
-    if equation.primitive.name not in _CALLS:
+    """The jaxpr of a function that an equation calls, if its arguments and results are that function's, in order."""
+    if traits_of(equation.primitive.name).kind is not Kind.CALL:
         return None
-    inner = [value for value in equation.params.values() if isinstance(value, ClosedJaxpr | Jaxpr)]
-    if len(inner) != 1:
+    bodies = list(inner_jaxprs(equation.params))
+    if len(bodies) != 1:
         return None
-    jaxpr = inner[0].jaxpr if isinstance(inner[0], ClosedJaxpr) else inner[0]
+    (jaxpr,) = bodies
     fits = len(jaxpr.invars) == len(equation.invars) and len(jaxpr.outvars) == len(equation.outvars)
     return jaxpr if fits else None

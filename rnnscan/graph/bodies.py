@@ -58,7 +58,7 @@ def bodies(graph: Graph, node: int) -> dict[str, Graph]:
     [node] = graph.checked_ids("bodies", [node])
     equation = graph.program.equations[node]
     found = {}
-    for parameter in BODIES.get(equation.primitive.name, ()):
+    for parameter in BODIES.get(equation.name, ()):
         body = equation.params[parameter]
         if isinstance(body, tuple | list):
             found.update({f"{parameter}[{index}]": graph_of_body(each) for index, each in enumerate(body)})
@@ -131,7 +131,7 @@ def with_bodies(
 
     equations = []
     for equation in graph.program.equations:
-        parameters = operations.get(equation.primitive.name, ())
+        parameters = operations.get(equation.name, ())
         own = {name: rewritten(equation.params[name]) for name in parameters}
         if any(body is not equation.params[name] for name, body in own.items()):
             equation = replace(equation, params={**equation.params, **own})

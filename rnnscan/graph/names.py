@@ -63,7 +63,7 @@ def type_of(atom: Atom) -> Any:
 
 def is_name_equation(equation: Equation) -> bool:
     """Whether the equation does nothing but label its operand, as `rnnscan.name` does."""
-    return equation.primitive.name == "name" and len(equation.outputs) == 1
+    return equation.name == "name" and len(equation.outputs) == 1
 
 
 def complete(program: Program, names: Mapping[Value, Name], bases: Mapping[Value, str]) -> dict[Value, Name]:
@@ -81,7 +81,7 @@ def complete(program: Program, names: Mapping[Value, Name], bases: Mapping[Value
         versions[name.base] = max(name.version, versions.get(name.base, 0))
     for value, equation in made:
         if value not in found:
-            base = bases.get(value, equation.primitive.name)
+            base = bases.get(value, equation.name)
             versions[base] = versions.get(base, 0) + 1
             found[value] = Name(base, versions[base])
     return found

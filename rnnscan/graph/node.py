@@ -74,7 +74,7 @@ def nodes_of(program: Program, names: Mapping[Value, Name]) -> tuple[Node, ...]:
     return tuple(
         Node(
             index,
-            equation.primitive.name,
+            equation.name,
             tuple(operand(atom, names) for atom in equation.inputs),
             tuple(names[output] for output in equation.outputs),
             tuple(map(type_of, equation.inputs)),

@@ -5,11 +5,11 @@ from typing import Any, TypeAlias
 
 from jax.sharding import PartitionSpec
 
-from rnnscan.graph.elementwise import ELEMENTWISE
 from rnnscan.graph.names import Name
 from rnnscan.graph.node import Node
 from rnnscan.graph.rewrites.reshapes import groups
 from rnnscan.graph.transfer_bodies import has_bodies, through_bodies
+from rnnscan.ir.traits import Kind, names_of
 
 
 # The mesh axes of each axis; None: not sharded.
@@ -198,11 +198,10 @@ def _made(node: Node, specs: Sequence[_Axes]) -> _Axes:
 
 
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
-    **dict.fromkeys((f"reduce_{kind}" for kind in ("sum", "max", "min", "prod", "and", "or", "xor")), _reduced),
-    **dict.fromkeys(("argmax", "argmin"), _reduced),
+    **dict.fromkeys(names_of(Kind.ELEMENTWISE, Kind.SAME), _elementwise),
+    **dict.fromkeys(names_of(Kind.REDUCE), _reduced),
     **dict.fromkeys(("slice", "pad", "dynamic_slice", "dynamic_update_slice", "tile"), _resized),
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), _along("axis")),
+    **dict.fromkeys((*names_of(Kind.CUMULATIVE), "split"), _along("axis")),
     **dict.fromkeys(("rev", "concatenate", "sort"), _along("dimension", "dimensions")),
     "stack": _stacked,
     "unstack": _unstacked,

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.graph.elementwise import COMPARISONS, OF_ONE_DTYPE
 from rnnscan.graph.names import Name
 from rnnscan.graph.node import Node
 from rnnscan.graph.status import same_status
 from rnnscan.graph.transfer_bodies import has_bodies, through_bodies
+from rnnscan.ir.traits import TRAITS, Kind, names_of
 
 
 # Statuses of inputs, and of outputs.
@@ -226,26 +226,22 @@ def _random_bits(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _
     return [None] * len(inputs), [jnp.dtype(f"uint{node.params.get('bit_width', 32)}")]
 
 
-_REDUCTIONS = {f"reduce_{kind}" for kind in ("sum", "max", "min", "prod", "and", "or", "xor")}
-_CUMULATIVE = {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}
-_SHAPES = {"broadcast_in_dim", "expand_dims", "pad", "reshape", "rev", "slice", "squeeze", "transpose"}
-_JOINED = {"concatenate", "split", "stack", "unstack", "tile"}
-_SCATTERS = {"scatter", "scatter-add", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"}
+_OF_ONE_DTYPE = [name for name, traits in TRAITS.items() if traits.has_one_dtype]
+_MOVES_AND_SUMS = names_of(Kind.VIEW, Kind.PART, Kind.JOIN, Kind.REDUCE, Kind.CUMULATIVE)
 _DTYPES: Mapping[str, _Rule] = {
-    **dict.fromkeys(OF_ONE_DTYPE | _REDUCTIONS | _CUMULATIVE | _SHAPES | _JOINED, _one_dtype()),
-    **dict.fromkeys(COMPARISONS, _compared),
-    **dict.fromkeys(("gather", "dynamic_slice", "pow"), _one_dtype(0)),
-    "dynamic_update_slice": _one_dtype(0, 1),
-    **dict.fromkeys(_SCATTERS, _one_dtype(0, 2)),
+    **dict.fromkeys((*_OF_ONE_DTYPE, *_MOVES_AND_SUMS), _one_dtype()),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "is_finite"), _compared),
+    **dict.fromkeys((*names_of(Kind.READ), "pow"), _one_dtype(0)),
+    **dict.fromkeys(names_of(Kind.WRITE), _one_dtype(0, 1)),
+    **dict.fromkeys(names_of(Kind.SCATTER), _one_dtype(0, 2)),
     "select_n": _selected,
-    **dict.fromkeys(("sort", "device_put", "sharding_constraint", "reshard"), _each),
+    **dict.fromkeys(("sort", "device_put", "sharding_constraint", "reshard", "optimization_barrier"), _each),
     "convert_element_type": _parameter("new_dtype"),
     "bitcast_convert_type": _parameter("new_dtype"),
     "iota": _parameter("dtype"),
     "argmax": _parameter("index_dtype"),
     "argmin": _parameter("index_dtype"),
-    "dot_general": _product,
-    "conv_general_dilated": _product,
+    **dict.fromkeys(names_of(Kind.PRODUCT), _product),
     **dict.fromkeys(("real", "imag", "abs"), _part_of_complex),
     "complex": _complex,
     "top_k": _top_k,

@@ -98,7 +98,7 @@ def describe(plan: Plan) -> StepDescription:
     sources = _sources(step)
     equations = [
         EquationInfo(
-            operation=equation.primitive.name,
+            operation=equation.name,
             result=_type(equation.outputs[0]),
             name=", ".join(labels[output] for output in equation.outputs if output in labels),
             reads=tuple(sources(atom) for atom in equation.inputs),

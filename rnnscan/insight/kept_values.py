@@ -120,7 +120,7 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
         yield from _stacks("carry", {leaf: part}, [leaf], length)
     for value in step.dear:
         (kept,) = _stacks("unnamed", [value], [0], length)
-        yield replace(kept, of=step.program.maker[value].primitive.name)
+        yield replace(kept, of=step.program.maker[value].name)
 
 
 @dataclass(frozen=True)

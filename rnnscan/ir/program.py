@@ -12,6 +12,8 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
+from rnnscan.ir.traits import Kind, Traits, traits_of
+
 
 # The assumed size of a symbolic dimension of `jax.export`, usually the batch. Results are correct for every size;
 # sizes far from this one may take more time or memory.
@@ -88,8 +90,7 @@ def is_zero(atom: Atom, maker: Mapping[Atom, "Equation"]) -> bool:
     if number is not None:
         return not np.any(number)
     made = maker.get(atom)
-    is_view = made is not None and made.primitive.name in ("broadcast_in_dim", "convert_element_type")
-    return made is not None and is_view and is_zero(made.inputs[0], maker)
+    return made is not None and made.kind in (Kind.SAME, Kind.VIEW) and is_zero(made.inputs[0], maker)
 
 
 def scatters_into_zeros(equation: "Equation | None", maker: Mapping[Atom, "Equation"]) -> bool:
@@ -115,6 +116,21 @@ class Equation:
     outputs: tuple[Value, ...]
     effects: Collection[Any] = ()
     scope: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the primitive."""
+        return str(self.primitive.name)
+
+    @property
+    def traits(self) -> Traits:
+        """What the primitive is."""
+        return traits_of(self.primitive.name)
+
+    @property
+    def kind(self) -> Kind:
+        """What the primitive does with elements."""
+        return self.traits.kind
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
@@ -174,11 +190,6 @@ class Program:
         """The equation that makes each value."""
         return {output: equation for equation in self.equations for output in equation.outputs}
 
-
-# Functions with many operations per element.
-TRANSCENDENTAL = frozenset(
-    {"tanh", "logistic", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "erf", "pow", "sqrt", "rsqrt", "cbrt"}
-)
 
 # A compiler pass.
 Pass: TypeAlias = Callable[[Program], Program]

@@ -6,11 +6,12 @@ from math import prod
 from typing import Any
 
 import jax
-from jax.extend import core
 
 from rnnscan.engine.newton.find import Solved
+from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.opened import opened
-from rnnscan.ir.program import TRANSCENDENTAL
+from rnnscan.ir.traits import Kind, traits_of
+from rnnscan.ir.work import flops_of_product
 
 
 # Matrix products are bound by arithmetic, other operations by memory. These weights are rough and only order the
@@ -99,16 +100,11 @@ def offload_cost(step: Callable[[Any, Any, Any], Any], offloaded: Iterable[str],
     """
     sizes: dict[str, int] = dict.fromkeys(offloaded, 0)
 
-    def note(jaxpr: Any) -> None:
-        for equation in jaxpr.eqns:
-            primitive, params = opened(equation)
-            if primitive.name == "name" and params["name"] in sizes:
-                aval = equation.outvars[0].aval
-                sizes[params["name"]] += prod(aval.shape) * aval.dtype.itemsize
-            for inner in _inner_jaxprs(equation):
-                note(inner)
-
-    note(jax.make_jaxpr(step)(*arguments).jaxpr)
+    for equation in all_equations(jax.make_jaxpr(step)(*arguments).jaxpr):
+        primitive, params = opened(equation)
+        if primitive.name == "name" and params["name"] in sizes:
+            aval = equation.outvars[0].aval
+            sizes[params["name"]] += prod(aval.shape) * aval.dtype.itemsize
     return 2 * _MOVED_BYTE * sum(sizes.values())
 
 
@@ -121,24 +117,12 @@ def _jaxpr_cost(jaxpr: Any) -> int | float:
 
 
 def _equation_cost(equation: Any) -> int | float:
-    inner = _inner_jaxprs(equation)
-    if inner:
-        return equation.params.get("length", 1) * max(map(_jaxpr_cost, inner))
-    made = sum(prod(variable.aval.shape) for variable in equation.outvars)
-    primitive = equation.primitive.name
-    if primitive == "dot_general":
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        return 2 * made * prod(equation.invars[0].aval.shape[axis] for axis in contracted)
-    if primitive == "conv_general_dilated":
-        kernel = equation.invars[1].aval.shape
-        return 2 * made * prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
-    return made * (_FUNCTION if primitive in TRANSCENDENTAL else _ELEMENTWISE)
-
-
-def _inner_jaxprs(equation: Any) -> list[Any]:
-    return [
-        value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
-        for param in equation.params.values()
-        for value in (param if isinstance(param, tuple | list) else (param,))
-        if isinstance(value, core.ClosedJaxpr | core.Jaxpr)
-    ]
+    bodies = list(inner_jaxprs(equation.params))
+    if bodies:
+        return equation.params.get("length", 1) * max(map(_jaxpr_cost, bodies))
+    name, traits = equation.primitive.name, traits_of(equation.primitive.name)
+    if traits.kind is Kind.PRODUCT:
+        shapes = [variable.aval.shape for variable in equation.invars]
+        return flops_of_product(name, shapes, equation.outvars[0].aval.shape, equation.params)
+    elements = sum(prod(variable.aval.shape) for variable in equation.outvars)
+    return elements * (_FUNCTION if traits.is_transcendental else _ELEMENTWISE)

@@ -14,19 +14,16 @@ import jax
 from jax.extend import core
 
 from rnnscan.ir.dataflow import depending, needed
-from rnnscan.ir.program import TRANSCENDENTAL, Atom, Equation, Program, Value, values_of
+from rnnscan.ir.jaxprs import inner_bodies
+from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 from rnnscan.ir.trace import trace
+from rnnscan.ir.traits import Kind
 
 
-# Views of their operand's memory.
-_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "copy", "copy_p", "optimization_barrier", "stop_gradient"})
-# Not fused: they read their operands from memory, and write their results there.
-_NOT_FUSED = frozenset(
-    {"dot_general", "conv_general_dilated", "scan", "while", "cond", "sort", "scatter", "scatter-add", "pallas_call"}
-)
-_LOOPS = frozenset({"scan", "while"})
+# They read their operands from memory, and write their results there.
+_NOT_FUSED = frozenset({Kind.PRODUCT, Kind.LOOP, Kind.BRANCH, Kind.SORT, Kind.SCATTER, Kind.KERNEL})
 # Fused with their operands, but not with their readers.
-_WRITTEN = frozenset({"concatenate", "reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin", "cumsum"})
+_WRITTEN = frozenset({Kind.JOIN, Kind.REDUCE, Kind.CUMULATIVE})
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class _Ranges:
         self._maker = {output: equation for equation in program.equations for output in equation.outputs}
         returned = {self.home(value) for value in values_of(program.outputs)}
         self._placed = {*program.known, *returned, *self._with_places()}
-        loops = [equation for equation in program.equations if equation.primitive.name in _LOOPS]
+        loops = [equation for equation in program.equations if equation.kind is Kind.LOOP]
         self._stacks = {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :]}
         self._roots: dict[Value, frozenset[Value]] = {}
         self.running = [index for index, equation in enumerate(self._equations) if self._runs(equation)]
@@ -125,7 +122,7 @@ class _Ranges:
         XLA on a CPU does not overwrite the stacked results of a loop.
         """
         equation = self._equations[index]
-        if equation.primitive.name in _LOOPS:
+        if equation.kind is Kind.LOOP:
             operands = {self.home(value) for value in values_of(_of_loop(equation, equation.inputs).carry)}
         else:
             operands = {*()} if _is_not_fused(equation) else {*self._roots_of(equation)}
@@ -146,14 +143,14 @@ class _Ranges:
     def _with_places(self) -> Iterator[Value]:
         readers: dict[Value, int] = defaultdict(int)
         for equation in self._equations:
-            if _is_not_fused(equation) or equation.primitive.name in _WRITTEN:
+            if _is_not_fused(equation) or equation.kind in _WRITTEN:
                 yield from equation.outputs
             for value in map(self.home, equation.reads):
                 if _is_not_fused(equation):
                     yield value
                 readers[value] += not _is_view(equation)
         for equation in self._equations:
-            if equation.primitive.name in TRANSCENDENTAL and readers[equation.outputs[0]] > 1:
+            if equation.traits.is_transcendental and readers[equation.outputs[0]] > 1:
                 yield equation.outputs[0]
 
     def _runs(self, equation: Equation) -> bool:
@@ -173,9 +170,9 @@ class _Ranges:
 
 def _inside(equation: Equation) -> int:
     """The memory inside an equation with inner programs: that of one run of the largest."""
-    if equation.primitive.name in _LOOPS:
+    if equation.kind is Kind.LOOP:
         return _in_loop(equation)
-    programs = [_program(body) for body in _bodies(equation)]
+    programs = [_program(body) for body in inner_bodies(equation.params) if isinstance(body, core.ClosedJaxpr)]
     return max((_need(program, program.known, varying=()).nbytes for program in programs), default=0)
 
 
@@ -212,7 +209,7 @@ def _of_loop(equation: Equation, inputs: Sequence[Any]) -> _OfLoop:
 
 
 def _body(loop: Equation) -> core.ClosedJaxpr:
-    return loop.params["jaxpr" if loop.primitive.name == "scan" else "body_jaxpr"]
+    return loop.params["jaxpr" if loop.name == "scan" else "body_jaxpr"]
 
 
 def _carry_size(equation: Equation) -> int:
@@ -222,13 +219,6 @@ def _carry_size(equation: Equation) -> int:
 
 def _program(body: Any) -> Program:
     return _inlined(trace(core.jaxpr_as_fun(body), *body.in_avals))
-
-
-def _bodies(equation: Equation) -> Iterator[Any]:
-    for value in equation.params.values():
-        for body in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(body, core.ClosedJaxpr):
-                yield body
 
 
 def _inlined(program: Program) -> Program:
@@ -257,7 +247,7 @@ def _inlinable(equation: Equation) -> Callable[..., Sequence[Any]] | None:
     """The function of an equation that is a call or a loop of one trip; None for others."""
     if "call_jaxpr" in equation.params:
         return core.jaxpr_as_fun(equation.params["call_jaxpr"])
-    if equation.primitive.name != "scan" or equation.params["length"] != 1:
+    if equation.name != "scan" or equation.params["length"] != 1:
         return None
     body, carry_size = core.jaxpr_as_fun(_body(equation)), _carry_size(equation)
 
@@ -280,8 +270,8 @@ def _device_bytes(value: Value) -> int:
 
 
 def _is_view(equation: Equation) -> bool:
-    return equation.primitive.name in _VIEWS
+    return equation.traits.is_free
 
 
 def _is_not_fused(equation: Equation) -> bool:
-    return equation.primitive.name in _NOT_FUSED
+    return equation.kind in _NOT_FUSED

@@ -192,7 +192,7 @@ def test_what_a_cut_needs_is_what_it_has(seed):
         assert needs.moved == cut.moved
         assert needs.at_hand == (total_bytes(cut.at_hand) if cut.at_hand else None)
         assert needs.largest == max((output.nbytes for output in outputs_of(cut.work)), default=0)
-        assert needs.operations == {one.primitive.name for one in cut.work}
+        assert needs.kinds == {equation.kind for equation in cut.work}
         if random.random() < 0.2:
             cuts.take(cut, equation.outputs if random.random() < 0.5 else ())
         cuts.add(equation)

@@ -11,7 +11,6 @@ from drawn import normal
 from jaxprs import is_loop
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis import sum_placement
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.heuristics import BACKENDS, using
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.join_products import join_products
@@ -24,13 +23,14 @@ from rnnscan.engine.fission.passes.swap_products import swap_products
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import evaluate
 from rnnscan.ir.trace import trace
+from rnnscan.ir.traits import Kind
 from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
 from tiers import variants
 
 
 def products(program):
     equations = needed(program.equations, program.outputs)
-    return sum(equation.primitive.name in PRODUCTS for equation in equations)
+    return sum(equation.kind is Kind.PRODUCT for equation in equations)
 
 
 def assert_equal(program, rewritten):
@@ -343,6 +343,6 @@ def test_a_weight_that_is_read_by_columns_is_transposed_once():
     names = [equation.primitive.name for equation in stored.equations]
     assert names.count("transpose") == 1
     contracted = [
-        equation.params["dimension_numbers"][0] for equation in stored.equations if equation.primitive.name in PRODUCTS
+        equation.params["dimension_numbers"][0] for equation in stored.equations if equation.kind is Kind.PRODUCT
     ]
     assert set(contracted) == {((1,), (0,))}

@@ -9,9 +9,9 @@ import pytest
 import rnnscan as rs
 from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.fission.analysis.split import split
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.heuristics import BACKENDS, using
 from rnnscan.ir.components import Components
+from rnnscan.ir.traits import Kind
 from steps import SIZE, program_of
 
 
@@ -21,7 +21,7 @@ def split_of(step, carry, backend="cpu"):
 
 
 def products(equations):
-    return sum(equation.primitive.name in PRODUCTS for equation in equations)
+    return sum(equation.kind is Kind.PRODUCT for equation in equations)
 
 
 def two_layers(matrix, carry, x):

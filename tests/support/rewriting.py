@@ -1,5 +1,8 @@
 """What the tests of rewrites share."""
 
+import os
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,11 +10,15 @@ import numpy as np
 from drawn import normal
 
 
-RANDOM = np.random.default_rng(5)
+@cache
+def random_of(test):
+    """The random numbers of a test, the same in whatever order tests run."""
+    return np.random.default_rng([*test.encode()])
 
 
 def floats(*shape, dtype=jnp.float32):
-    return normal(RANDOM, shape, dtype)
+    test = os.environ["PYTEST_CURRENT_TEST"].removesuffix(" (call)").removesuffix(" (setup)")
+    return normal(random_of(test), shape, dtype)
 
 
 def operations(graph):

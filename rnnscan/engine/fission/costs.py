@@ -8,15 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cut import Needs
-from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.program import Equation, Value, total_bytes
+from rnnscan.ir.traits import Kind
+from rnnscan.ir.work import flops_of_product
 
-
-PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
-
-# Batching changes their cost: a vmapped cond runs both branches, a vmapped while runs until all rows are done.
-_UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
-
-ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "max", "min", "neg", "broadcast_in_dim", "convert_element_type"})
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
 _GROWTH = 4
@@ -41,13 +36,13 @@ _LEAST_FUNCTION_BYTES = 4 << 10
 
 def unbatchable(equation: Equation) -> bool:
     """Whether an equation must run step by step, because batching changes its cost or its random bits."""
-    return equation.primitive.name in _UNBATCHABLE or _draws_other_bits(equation)
+    return not equation.traits.is_batchable or _draws_other_bits(equation)
 
 
 def _draws_other_bits(equation: Equation) -> bool:
     """Whether it draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
     dtypes = [atom.dtype for atom in equation.inputs]
-    return equation.primitive.name == "rng_bit_generator" or any(
+    return equation.name == "rng_bit_generator" or any(
         jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes
     )
 
@@ -87,7 +82,7 @@ def should_batch_function(equation: Equation, needs: Callable[[], Needs]) -> boo
 
 def _reads_kept_values(needs: Needs, made: int) -> bool:
     """Whether a function of some KiB reads kept values, as those of gates do: no loop or product makes them."""
-    is_cheap = not needs.stacks and PRODUCTS.isdisjoint(needs.operations) and needs.moved <= _GROWTH * made
+    is_cheap = not needs.stacks and Kind.PRODUCT not in needs.kinds and needs.moved <= _GROWTH * made
     return is_cheap and made >= _LEAST_FUNCTION_BYTES
 
 
@@ -107,7 +102,7 @@ def is_bounded(equation: Equation, needs: Callable[[], Needs]) -> bool:
     The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
     """
     its, made = needs(), total_bytes(equation.outputs)
-    is_product = equation.primitive.name in PRODUCTS
+    is_product = equation.kind is Kind.PRODUCT
     is_small = is_product or made <= _FEEDING_BYTES * its.read
     return is_small and its.largest <= _FEEDING_BYTES * max(made, its.read)
 
@@ -125,7 +120,7 @@ def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Valu
     body = list(body)
     if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
         return True
-    again = [e for e in body if e.primitive.name in PRODUCTS and fixed.isdisjoint(e.reads)]
+    again = [e for e in body if e.kind is Kind.PRODUCT and fixed.isdisjoint(e.reads)]
     return sum(map(operations_of, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
 
 
@@ -134,20 +129,15 @@ def work_of_products(equations: Iterable[Equation], fixed: Collection[Value]) ->
     operations = matrices = 0
     for equation in equations:
         own = total_bytes(value for value in equation.reads if value in fixed)
-        if own and equation.primitive.name in PRODUCTS:
+        if own and equation.kind is Kind.PRODUCT:
             operations, matrices = operations + operations_of(equation), matrices + own
     return operations, matrices
 
 
 def operations_of(equation: Equation) -> int:
     """The additions and multiplications of a product."""
-    out = nominal_size(equation.outputs[0].shape)
-    if equation.primitive.name == "dot_general":
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        return 2 * out * nominal_size(equation.inputs[0].shape[axis] for axis in contracted)
-    dimensions: Any = equation.params["dimension_numbers"]
-    kernel = equation.inputs[1].shape
-    return 2 * out * nominal_size(kernel) // nominal_size([kernel[dimensions.rhs_spec[0]]])
+    shapes = [atom.shape for atom in equation.inputs]
+    return flops_of_product(equation.name, shapes, equation.outputs[0].shape, equation.params)
 
 
 def too_large(feeding: Sequence[Equation], moved: int) -> bool:

@@ -194,7 +194,7 @@ class FlatStep:
             operands = [read(atom, values) for atom in equation.inputs]
             if derives_from_result(equation) and equation.outputs[0] in restore:
                 (output,) = equation.outputs
-                values[output] = restored_function(equation.primitive.name, operands[0], restore[output])
+                values[output] = restored_function(equation.name, operands[0], restore[output])
                 continue
             for output, result in zip(equation.outputs, equation.evaluate(*operands), strict=True):
                 values[output] = restored(result, restore[output]) if output in restore else result

@@ -9,8 +9,6 @@ import jax
 
 from rnnscan.engine.fission.analysis.cut import Needs
 from rnnscan.engine.fission.costs import (
-    ELEMENTWISE,
-    PRODUCTS,
     is_bounded,
     is_cut_from_a_stack,
     should_batch_function,
@@ -20,15 +18,13 @@ from rnnscan.engine.fission.costs import (
     work_of_products,
 )
 from rnnscan.engine.platform import default_platform, platform_of
-from rnnscan.ir.program import TRANSCENDENTAL, Equation, Value, outputs_of, total_bytes
+from rnnscan.ir.program import Equation, Value, outputs_of, total_bytes
+from rnnscan.ir.traits import Kind
 
 
 # Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at
 # every step.
 ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Needs], Collection[Value]], bool]
-
-
-_CUTS = frozenset({"slice", "split"})
 
 
 class StepBytes(NamedTuple):
@@ -142,18 +138,19 @@ class Heuristics:
         """
         if self.batch != "costly":
             return self.batch == "everything" or is_bounded(equation, needs)
-        if equation.primitive.name in TRANSCENDENTAL:
+        if equation.traits.is_transcendental:
             return should_batch_function(equation, needs)
-        if equation.primitive.name in _CUTS:
+        if equation.kind is Kind.PART:
             return is_cut_from_a_stack(needs)
-        if equation.primitive.name == "sharding_constraint":
+        if equation.kind is Kind.PLACE:
             return True  # It may be a gather, which is then one for a chunk of steps.
-        return equation.primitive.name in PRODUCTS and should_batch_product(equation, needs, fixed, shared)
+        return equation.kind is Kind.PRODUCT and should_batch_product(equation, needs, fixed, shared)
 
     def may_batch(self, equation: Equation) -> bool:
         """Whether `should_batch` can be true of an equation, whatever it takes to have its operands at once."""
-        name = equation.primitive.name
-        return self.batch != "costly" or name in TRANSCENDENTAL | PRODUCTS | _CUTS | {"sharding_constraint"}
+        traits = equation.traits
+        costs = traits.is_transcendental or traits.kind in (Kind.PRODUCT, Kind.PART, Kind.PLACE)
+        return self.batch != "costly" or costs
 
     def should_repeat(self, equation: Equation, carry: Iterable[Value]) -> bool:
         """Whether a loop computes again what runs at once too: elementwise work on values too large to be stacked.
@@ -161,7 +158,7 @@ class Heuristics:
         The tanh of an additive attention is 100 times the carry. For 16 steps at once it makes sums of itself, which
         are small, and would be stacked for the loop of the backward pass only.
         """
-        is_elementwise = equation.primitive.name in TRANSCENDENTAL | ELEMENTWISE
+        is_elementwise = equation.traits.is_elementwise or equation.kind is Kind.VIEW
         return self.batch == "bounded" and is_elementwise and too_large_to_stack(equation.outputs, carry)
 
     def should_batch_forward(self, loops: Iterable[Equation]) -> ShouldBatch:
@@ -174,7 +171,7 @@ class Heuristics:
         if self.batch != "costly":
             return self.should_batch
         loops = list(loops)
-        if any(equation.primitive.name in PRODUCTS for equation in loops):
+        if any(equation.kind is Kind.PRODUCT for equation in loops):
             return lambda *_: False
         largest = max((value.nbytes for value in outputs_of(loops)), default=0)
 

@@ -14,7 +14,7 @@ from rnnscan.engine.fission.analysis.dear_values import cones_with_all_carries
 from rnnscan.engine.fission.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.engine.fission.analysis.split import Split, split
-from rnnscan.engine.fission.costs import PRODUCTS, unbatchable, work_of_products
+from rnnscan.engine.fission.costs import unbatchable, work_of_products
 from rnnscan.engine.fission.dear_choice import DearChoice
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
@@ -30,6 +30,7 @@ from rnnscan.engine.fission.restore import derives_from_result
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton
 
 
@@ -243,7 +244,7 @@ class ScanPlan:
     def _operations_at_each_step(self) -> int | None:
         """`StepBytes.operations`."""
         equations = self.step.program.equations
-        products = [equation for equation in equations if equation.primitive.name in PRODUCTS]
+        products = [equation for equation in equations if equation.kind is Kind.PRODUCT]
         if not products and not any(map(unbatchable, equations)):
             return None
         fixed = determined(equations, self.step.program.invariant)
@@ -254,7 +255,7 @@ def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones
     equation = maker.get(leaf)
     if equation is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return False
-    products = any(spared.primitive.name in PRODUCTS for spared in cones.of(equation).equations)
+    products = any(spared.kind is Kind.PRODUCT for spared in cones.of(equation).equations)
     return products or derives_from_result(equation)
 
 

@@ -21,7 +21,7 @@ _DERIVATIVES: Mapping[str, Callable[[Any], Any]] = {
 
 def derives_from_result(equation: Equation) -> bool:
     """Whether the derivative of an equation follows from its result."""
-    return equation.primitive.name in _DERIVATIVES
+    return equation.name in _DERIVATIVES
 
 
 @jax.custom_jvp

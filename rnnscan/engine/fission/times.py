@@ -6,8 +6,9 @@ Only the order of the figures matters. They are of one core of a CPU, and were s
 
 from collections.abc import Set
 
-from rnnscan.engine.fission.costs import PRODUCTS, operations_of
-from rnnscan.ir.program import TRANSCENDENTAL, Equation, Value, nominal_size
+from rnnscan.engine.fission.costs import operations_of
+from rnnscan.ir.program import Equation, Value, nominal_size
+from rnnscan.ir.traits import TRAITS, Kind
 
 
 _NANOSECONDS_PER_EQUATION = 50.0
@@ -16,7 +17,7 @@ _PER_PRODUCT = 300.0
 _PER_OPERATION, _PER_OPERATION_AT_ONCE = 0.020, 0.012
 _PER_ELEMENT = 0.15
 _PER_ELEMENT_OF = {
-    **dict.fromkeys(TRANSCENDENTAL, 1.0),
+    **dict.fromkeys((name for name, traits in TRAITS.items() if traits.is_transcendental), 1.0),
     **dict.fromkeys(("pow", "erf_inv", "lgamma", "digamma"), 5.0),
     **dict.fromkeys(("gather", "scatter", "scatter-add", "dynamic_slice", "dynamic_update_slice", "rev"), 1.0),
     **dict.fromkeys(("threefry2x32", "random_bits", "random_split", "random_fold_in"), 20.0),
@@ -32,10 +33,10 @@ def nanoseconds(equation: Equation, fixed: Set[Value]) -> float:
         equation: the equation.
         fixed: values that are the same at every step.
     """
-    name, made = equation.primitive.name, sum(nominal_size(value.shape) for value in equation.outputs)
-    if name in PRODUCTS and fixed.isdisjoint(equation.reads):
+    name, made = equation.name, sum(nominal_size(value.shape) for value in equation.outputs)
+    if equation.kind is Kind.PRODUCT and fixed.isdisjoint(equation.reads):
         return _PER_PRODUCT + _PER_OPERATION * operations_of(equation)
-    if name in PRODUCTS:
+    if equation.kind is Kind.PRODUCT:
         return _PER_OPERATION_AT_ONCE * operations_of(equation)
     if name.startswith(("reduce_", "arg")):
         made = sum(nominal_size(atom.shape) for atom in equation.inputs)

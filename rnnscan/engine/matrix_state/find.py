@@ -173,7 +173,7 @@ class _Follower:
 
     def _rule(self, equation: Equation) -> Form:
         """The form of an equation's result."""
-        operands, name = equation.inputs, equation.primitive.name
+        operands, name = equation.inputs, equation.name
         if equation.outputs[0].shape != self._leaf.shape:
             raise NoFormError(f"{name} changes its shape")
         if name in ("add", "add_any"):
@@ -248,9 +248,9 @@ class _Follower:
                 raise NoFormError("a factor has another rank")
             return Factor(_varying(atom.shape), frozenset(), lambda _: jnp.asarray(atom.value))
         maker = self._maker.get(atom)
-        if maker is not None and maker.primitive.name == "broadcast_in_dim" and len(atom.shape) == rank:
+        if maker is not None and maker.name == "broadcast_in_dim" and len(atom.shape) == rank:
             return self._broadcast(maker)
-        if maker is not None and maker.primitive.name in _UNARY and len(atom.shape) == rank:
+        if maker is not None and maker.name in _UNARY and len(atom.shape) == rank:
             inner = self._factor(maker.inputs[0])
             return combined(lambda array: maker.evaluate(array)[0], inner)
         return _whole(atom, rank)
@@ -263,7 +263,7 @@ class _Follower:
         return Factor(axes, frozenset([operand]), lambda values: placed(values[operand], target, self._axes.rank))
 
     def _read(self, equation: Equation) -> Read | None:
-        name = equation.primitive.name
+        name = equation.name
         if name == "reduce_sum" and self._axes.keys in equation.params["axes"]:
             form, query = self._dependent[equation.inputs[0]], ONE
             summed, order = equation.params["axes"], [*range(self._axes.rank)]

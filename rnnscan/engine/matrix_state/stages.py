@@ -145,7 +145,7 @@ def _stages(step: FlatStep, fixed: set[Value], states: dict[int, MatrixState]) -
 def _check_batchable(equations: Sequence[Equation]) -> None:
     for equation in equations:
         if unbatchable(equation):
-            raise NoFormError(f"the step has a {equation.primitive.name}, which runs step by step")
+            raise NoFormError(f"the step has a {equation.name}, which runs step by step")
 
 
 def _loop(

@@ -55,7 +55,7 @@ class Cycle:
         values = dict(zip([*self.leaves, *self.reads], [*carry, *others], strict=True))
         for equation in self.equations:
             operands = [read(atom, values) for atom in equation.inputs]
-            if of_values and equation.primitive.name == "stop_gradient":
+            if of_values and equation.name == "stop_gradient":
                 results = operands
             elif of_values and equation in self.diagonal:
                 results = self.diagonal[equation](equation, operands)

@@ -40,7 +40,7 @@ def diagonal_rules(equations: Sequence[Equation], leaves: Sequence[Value]) -> di
 
 def _matrix_side(equation: Equation, found: dict[Atom, Place], places: Places) -> int | None:
     """Which operand of a product is a matrix of square blocks, that multiplies the last axis of the leaves."""
-    if equation.primitive.name != "dot_general" or not places.own:
+    if equation.name != "dot_general" or not places.own:
         return None
     contracted, batch = equation.params["dimension_numbers"]
     depends = [atom in found for atom in equation.inputs]

@@ -15,23 +15,11 @@ from jax.extend import core
 
 from rnnscan.ir.program import Atom, Constant, Equation, Value
 from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import Kind
 
 
 # For each axis of the leaf with more than one element, its axis in the value.
 Place: TypeAlias = tuple[int, ...]
-
-# Operations whose result has at each position a function of the operands at this position.
-_ELEMENTWISE = frozenset(
-    {"neg", "sign", "floor", "ceil", "round", "is_finite", "not", "abs", "square", "integer_pow", "sqrt", "rsqrt"}
-    | {"cbrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan"}
-    | {"sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv", "lgamma", "digamma"}
-    | {"bessel_i0e", "bessel_i1e", "igamma", "igammac", "polygamma", "zeta", "regularized_incomplete_beta"}
-    | {"convert_element_type", "reduce_precision", "copy", "stop_gradient", "real", "imag", "conj", "complex"}
-    | {"add", "add_any", "sub", "mul", "div", "rem", "max", "min", "pow", "atan2", "nextafter", "clamp", "select_n"}
-    | {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "shift_left", "shift_right_logical"}
-    | {"shift_right_arithmetic", "population_count", "pvary", "pcast", "sharding_constraint", "reshard"}
-)
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"})
 
 
 class MixesError(Exception):
@@ -90,14 +78,14 @@ class Places:
         for equation in equations:
             if not any(atom in found for atom in equation.inputs):
                 continue
-            name = equation.primitive.name
+            name = equation.name
             if name == "custom_jvp_call":
                 self._follow_call(equation, found)
                 continue
-            rule = _RULES.get(name, self._elementwise if name in _ELEMENTWISE else None)
+            rule = _RULES_OF_KINDS.get(equation.kind) or _RULES.get(name)
             if rule is None:
                 raise MixesError(f"{name} mixes its elements")
-            place = rule(equation, found) if name in _ELEMENTWISE else rule(self, equation, found)
+            place = rule(self, equation, found)
             found.update(dict.fromkeys(equation.outputs, place))
 
     def _follow_call(self, equation: Equation, found: dict[Atom, Place]) -> None:
@@ -109,12 +97,13 @@ class Places:
         pairs = zip(equation.outputs, outputs, strict=True)
         found.update((output, found[inner]) for output, inner in pairs if inner in found)
 
-    def _elementwise(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def elementwise(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+        """Each element from those at its place."""
         place = self._common(equation, found)
         for atom in equation.inputs:
             if atom in found:
                 if len(atom.shape) != len(equation.outputs[0].shape):
-                    raise MixesError(f"{equation.primitive.name} broadcasts it")
+                    raise MixesError(f"{equation.name} broadcasts it")
                 self._check(equation, place, [atom.shape[axis] for axis in place])
         return place
 
@@ -122,7 +111,7 @@ class Places:
         """The place that all dependent operands share."""
         places = {found[atom] for atom in equation.inputs if atom in found}
         if len(places) > 1:
-            raise MixesError(f"{equation.primitive.name} combines several elements of it")
+            raise MixesError(f"{equation.name} combines several elements of it")
         (place,) = places
         return place
 
@@ -189,7 +178,7 @@ class Places:
         """A reduction over axes that the leaf does not have."""
         place, axes = found[equation.inputs[0]], equation.params["axes"]
         if not set(axes).isdisjoint(place):
-            raise MixesError(f"{equation.primitive.name} sums its elements")
+            raise MixesError(f"{equation.name} sums its elements")
         return tuple(axis - sum(other < axis for other in axes) for axis in place)
 
     def product(self, equation: Equation, found: dict[Atom, Place]) -> Place:
@@ -231,7 +220,7 @@ class Places:
 
     def _check(self, equation: Equation, place: Place, sizes: Sequence[Any]) -> None:
         if any(equation.outputs[0].shape[axis] != size for axis, size in zip(place, sizes, strict=True)):
-            raise MixesError(f"{equation.primitive.name} changes its shape")
+            raise MixesError(f"{equation.name} changes its shape")
 
 
 _RULES: dict[str, Callable[..., Place]] = {
@@ -246,7 +235,10 @@ _RULES: dict[str, Callable[..., Place]] = {
     "tile": Places.tile,
     "unstack": Places.unstack,
     "reshape": Places.reshape,
-    **dict.fromkeys(_REDUCTIONS, Places.reduce),
+}
+_RULES_OF_KINDS: dict[Kind, Callable[..., Place]] = {
+    **dict.fromkeys((Kind.ELEMENTWISE, Kind.SAME, Kind.PLACE), Places.elementwise),
+    Kind.REDUCE: Places.reduce,
 }
 
 

@@ -119,7 +119,7 @@ def _why_not_dense(cycle: Cycle) -> str:
     """Why quasi-Newton iterations cannot solve a loop; empty if they can."""
     if len({leaf.shape for leaf in cycle.leaves}) > 1:
         return "its leaves have several shapes"
-    unbatched = [equation.primitive.name for equation in cycle.equations if unbatchable(equation)]
+    unbatched = [equation.name for equation in cycle.equations if unbatchable(equation)]
     if unbatched:
         return f"{unbatched[0]} runs step by step"
     return _why_not_block(cycle)

@@ -18,15 +18,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.ir.dataflow import depending, determined
-from rnnscan.ir.program import TRANSCENDENTAL, Atom, Equation, Value, read
-
-
-# Functions of each element that cells apply to gates before they take them apart.
-_ELEMENTWISE = TRANSCENDENTAL | {
-    *("add", "add_any", "sub", "mul", "div", "max", "min", "neg", "abs", "square", "integer_pow", "select_n", "clamp"),
-    *("convert_element_type", "reduce_precision", "copy", "stop_gradient", "lt", "le", "gt", "ge", "eq", "ne", "sign"),
-}
-_REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+from rnnscan.ir.program import Atom, Equation, Value, read
+from rnnscan.ir.traits import Kind
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value
     for equation in equations:
         passing = _passing(equation)
         from_params = [made.get(atom, set()) for atom in equation.reads]
-        if equation.primitive.name == "dot_general" and passing:
+        if equation.name == "dot_general" and passing:
             found |= made.get(equation.inputs[1], set())  # type: ignore[arg-type]
         elif all(atom in made for atom in equation.reads) and (passing or _pieces(equation) or _joins(equation, made)):
             made.update((output, set().union(*from_params)) for output in equation.outputs)
@@ -141,7 +134,7 @@ class BlockedRun:
         return in_blocks(value.flat if isinstance(value, _Blocked) else value, size)
 
     def _evaluate(self, equation: Equation, fixed: set[Value]) -> Sequence[Any]:
-        result, name = equation.outputs[0] if equation.outputs else None, equation.primitive.name
+        result, name = equation.outputs[0] if equation.outputs else None, equation.name
         pieces = _pieces(equation)
         if pieces is not None and self._size(equation.inputs[0]) is not None:
             return [self._piece(equation.inputs[0], *piece) for piece in pieces]
@@ -154,7 +147,7 @@ class BlockedRun:
         if name == "concatenate" and equation.params["dimension"] == len(operands[0].shape) - 1:
             # Else XLA shards the whole, whose parts then do not lie where they are read.
             return equation.evaluate(*(self._whole(atom, len(atom.shape) - 1) for atom in operands))
-        if name in _REDUCTIONS and len(operands[0].shape) - 1 in equation.params["axes"]:
+        if equation.kind is Kind.REDUCE and len(operands[0].shape) - 1 in equation.params["axes"]:
             return [self._reduced(equation)]
         if size is None or not (_passing(equation) or name == "broadcast_in_dim"):
             return equation.evaluate(*map(self.read, operands))
@@ -231,10 +224,10 @@ class BlockedRun:
 def _pieces(equation: Equation) -> list[tuple[int, int]] | None:
     """The start and end of the pieces that an equation cuts out of the last axis of its operand; None for others."""
     params = equation.params
-    if equation.primitive.name == "split" and params["axis"] == len(equation.inputs[0].shape) - 1:
+    if equation.name == "split" and params["axis"] == len(equation.inputs[0].shape) - 1:
         ends = [*accumulate(map(int, params["sizes"]))]
         return list(zip([0, *ends[:-1]], ends, strict=True))
-    if equation.primitive.name != "slice" or (params["strides"] is not None and set(params["strides"]) != {1}):
+    if equation.name != "slice" or (params["strides"] is not None and set(params["strides"]) != {1}):
         return None
     whole = all(
         end - start == size
@@ -247,7 +240,7 @@ def _pieces(equation: Equation) -> list[tuple[int, int]] | None:
 
 def _joins(equation: Equation, of_params: Container[Any]) -> bool:
     """Whether an equation concatenates parameters along their last axis."""
-    if equation.primitive.name != "concatenate" or not all(atom in of_params for atom in equation.inputs):
+    if equation.name != "concatenate" or not all(atom in of_params for atom in equation.inputs):
         return False
     return bool(equation.params["dimension"] == len(equation.outputs[0].shape) - 1)
 
@@ -262,7 +255,9 @@ def _find_passing(equation: Equation) -> Iterator[int]:
         return
     shape, params = equation.outputs[0].shape, equation.params
     own = equation.inputs[0].shape if equation.inputs else ()
-    match equation.primitive.name:
+    if equation.traits.is_elementwise:
+        yield from (p for p, atom in enumerate(equation.inputs) if atom.shape and atom.shape[-1] == shape[-1])
+    match equation.name:
         case "dot_general":
             (_, contracted), (_, batch) = params["dimension_numbers"]
             right = len(equation.inputs[1].shape) - 1
@@ -275,7 +270,3 @@ def _find_passing(equation: Equation) -> Iterator[int]:
         case "reshape":
             if own and own[-1] == shape[-1] and params["dimensions"] is None:
                 yield 0
-        case operation if operation in _ELEMENTWISE:
-            for position, atom in enumerate(equation.inputs):
-                if atom.shape and atom.shape[-1] == shape[-1]:
-                    yield position

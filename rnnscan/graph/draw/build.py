@@ -10,9 +10,10 @@ from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import describe
 from rnnscan.graph.draw.colours import KEPT, KEPT_AT_SOME, OFFLOADED
 from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
-from rnnscan.graph.draw.operations import MOVES, PRODUCTS, text_of
+from rnnscan.graph.draw.operations import text_of
 from rnnscan.graph.draw.text import printable, shortened
 from rnnscan.ir.program import Atom, Constant, Equation, Value
+from rnnscan.ir.traits import Kind
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _argument(identifier: str, value: Value, content: Content) -> Box:
 
 
 def _operation(identifier: str, equation: Equation, content: Content) -> Box:
-    operation = equation.primitive.name
+    operation = equation.name
     lines = [operation + _operands(equation, content)]
     notes = []
     for value in equation.outputs:
@@ -104,8 +105,8 @@ def _operation(identifier: str, equation: Equation, content: Content) -> Box:
         _tooltip([*lines, f"kind: {kind}" if kind else ""]),
         "operation",
         kind,
-        stands_out=operation in PRODUCTS,
-        only_moves=operation in MOVES and len(equation.outputs) == 1,
+        stands_out=equation.kind is Kind.PRODUCT,
+        only_moves=equation.kind in (Kind.SAME, Kind.VIEW, Kind.PART) and len(equation.outputs) == 1,
         scope=scope_of(equation.scope),
     )
 

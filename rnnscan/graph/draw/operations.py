@@ -6,19 +6,9 @@ from typing import Any
 import numpy as np
 
 from rnnscan.ir.program import Constant, Equation
+from rnnscan.ir.traits import Kind
 
 
-PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
-# Operations of one array that only move, label or cast its elements.
-MOVES = frozenset(
-    {
-        "broadcast_in_dim", "convert_element_type", "copy", "copy_p", "expand_dims", "name", "real", "reduce_precision",
-        "reshape", "rev", "slice", "split", "squeeze", "stop_gradient", "transpose",
-    }
-)  # fmt: skip
-_CALLS = frozenset(
-    {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "jit", "closed_call", "rnnscan_call"}
-)
 # In the place of an operand that an arrow shows.
 _HOLE = "\N{MIDDLE DOT}"
 _INFIX = {
@@ -43,7 +33,7 @@ def text_of(equation: Equation) -> str:
         >>> [text_of(equation) for equation in graph.program.equations]
         ['2 + ·', '· ^ 3', '· > 1']
     """
-    name, params = equation.primitive.name, equation.params
+    name, params = equation.name, equation.params
     if name == "integer_pow":
         return f"{_HOLE} ^ {params['y']}"
     if name == "convert_element_type":
@@ -53,7 +43,7 @@ def text_of(equation: Equation) -> str:
         if left or right:
             return f"{left or _HOLE} {_INFIX[name]} {right or _HOLE}"
         return _INFIX[name]
-    if name in _CALLS and _name_of_call(params):
+    if equation.kind is Kind.CALL and _name_of_call(params):
         return _name_of_call(params)
     return _WORDS.get(name, name.replace("_", " "))
 

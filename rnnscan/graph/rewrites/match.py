@@ -153,7 +153,7 @@ class _Matcher:
     def _orders(self, pattern: TypedPattern, wanted: Equation, given: Equation, exact: bool) -> list[Sequence[Atom]]:
         """The orders of the given operands that could match."""
         orders: list[Sequence[Atom]] = [given.inputs]
-        if wanted.primitive.name in _COMMUTATIVE and len(given.inputs) == 2:
+        if wanted.name in _COMMUTATIVE and len(given.inputs) == 2:
             orders.append(given.inputs[::-1])
         return [
             order

@@ -4,8 +4,9 @@ from collections.abc import Hashable
 
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
-from rnnscan.graph.rewrites.rewire import reading, rewired
-from rnnscan.ir.program import Atom, Constant, Equation
+from rnnscan.graph.rewrites.rewire import rewired
+from rnnscan.ir.program import Constant, Equation
+from rnnscan.ir.rewrite import merge_equal
 from rnnscan.ir.structure import structure_of_array
 
 
@@ -29,17 +30,7 @@ def merge_common(graph: Graph) -> Graph:
         ['mul', 'sin', 'cos', 'mul']
     """
     graph = with_bodies(graph, merge_common)
-    first: dict[Hashable, Equation] = {}
-    same: dict[Atom, Atom] = {}
-    kept = []
-    for equation in graph.program.equations:
-        equation = reading(equation, same)
-        earlier = equation if equation.effects else first.setdefault(_key(equation), equation)
-        if earlier is equation:
-            kept.append(equation)
-        else:
-            same.update(zip(equation.outputs, earlier.outputs, strict=True))
-    return rewired(graph, kept, same)
+    return rewired(graph, *merge_equal(graph.program.equations, _key))
 
 
 def _key(equation: Equation) -> Hashable:

@@ -12,8 +12,9 @@ from jax import lax
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import type_of
-from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
+from rnnscan.graph.rewrites.rewire import drop_left_over, rewired
 from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.rewrite import replace_inputs
 
 
 _SHAPE_ONLY = frozenset({"reshape", "squeeze", "expand_dims", "broadcast_in_dim"})
@@ -47,7 +48,7 @@ def remove_reshapes_for_dot(graph: Graph) -> Graph:
     graph = with_bodies(graph, remove_reshapes_for_dot)
     rewrite = _Rewrite(graph)
     for equation in graph.program.equations:
-        rewrite.add(reading(equation, rewrite.same))
+        rewrite.add(replace_inputs(equation, rewrite.same))
     return drop_left_over(rewired(graph, rewrite.equations, rewrite.same), graph, _SHAPE_ONLY)
 
 
@@ -78,7 +79,7 @@ class _Rewrite:
         """Add an equation, or others in its place."""
         if _is_shape_only(equation):
             self._add_reshape(equation)
-        elif equation.primitive.name == "dot_general" and equation.params["out_sharding"] is None:
+        elif equation.name == "dot_general" and equation.params["out_sharding"] is None:
             self.equations.append(self._dot(equation))
         else:
             self.equations.append(equation)
@@ -130,12 +131,12 @@ class _Rewrite:
 
 def _is_shape_only(equation: Equation) -> bool:
     """Whether an operation keeps all elements, in order."""
-    if equation.primitive.name not in _SHAPE_ONLY or len(equation.inputs) != 1:
+    if equation.name not in _SHAPE_ONLY or len(equation.inputs) != 1:
         return False
     params, sizes = equation.params, (*equation.inputs[0].shape, *equation.outputs[0].shape)
     if any(not isinstance(size, int) or not size for size in sizes) or params.get("sharding") is not None:
         return False
-    if params.get("dimensions") is not None and equation.primitive.name == "reshape":
+    if params.get("dimensions") is not None and equation.name == "reshape":
         return False
     return prod(equation.inputs[0].shape) == prod(equation.outputs[0].shape)
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name
-from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, values_of
+from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
+from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 
 
 def rewired(
@@ -31,23 +32,10 @@ def rewired(
         if isinstance(target, Value):
             held[target] = tuple(dict.fromkeys([*held.get(target, ()), *own]))
     program = replace(
-        with_outputs(graph.program, same),
-        equations=tuple(reading(equation, same) for equation in equations),
+        replace_outputs(graph.program, same),
+        equations=tuple(replace_inputs(equation, same) for equation in equations),
     )
     return graph.rewritten(program, names=names, labels=held)
-
-
-def reading(equation: Equation, same: Mapping[Atom, Atom]) -> Equation:
-    """The equation with other operands."""
-    if not any(atom in same for atom in equation.inputs):
-        return equation
-    return replace(equation, inputs=tuple(same.get(atom, atom) for atom in equation.inputs))
-
-
-def with_outputs(program: Program, same: Mapping[Atom, Atom]) -> Program:
-    """The program with other outputs."""
-    groups = {name: getattr(program, name) for name in ("new_carry", "summed", "stacked")}
-    return replace(program, **{name: tuple(same.get(atom, atom) for atom in atoms) for name, atoms in groups.items()})
 
 
 def drop_left_over(graph: Graph, before: Graph, operations: Collection[str]) -> Graph:
@@ -63,7 +51,7 @@ def drop_left_over(graph: Graph, before: Graph, operations: Collection[str]) -> 
     kept = []
     for equation in reversed(graph.program.equations):
         unread = read.isdisjoint(equation.outputs)
-        if equation.primitive.name in operations and unread and not was_read.isdisjoint(equation.outputs):
+        if equation.name in operations and unread and not was_read.isdisjoint(equation.outputs):
             continue
         kept.append(equation)
         read.update(equation.reads)

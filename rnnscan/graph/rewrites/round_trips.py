@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from rnnscan.graph.bodies import with_bodies
 from rnnscan.graph.graph import Graph
-from rnnscan.graph.rewrites.rewire import drop_left_over, reading, rewired
+from rnnscan.graph.rewrites.rewire import drop_left_over, rewired
 from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.rewrite import replace_inputs
 
 
 def fuse_round_trips(graph: Graph) -> Graph:
@@ -42,7 +43,7 @@ def fuse_round_trips(graph: Graph) -> Graph:
     same: dict[Atom, Atom] = {}
     equations = []
     for equation in graph.program.equations:
-        equation = reading(equation, same)
+        equation = replace_inputs(equation, same)
         earlier = trips.earlier(equation)
         if earlier is None:
             equations.append(equation)
@@ -64,7 +65,7 @@ class _Trips:
 
     def earlier(self, equation: Equation) -> Value | None:
         """The earlier value that an equation gives back; None if there is none, and its result is a new stop."""
-        kind = equation.primitive.name
+        kind = equation.name
         operand = equation.inputs[0] if equation.inputs else None
         if kind not in _KEYS or not isinstance(operand, Value) or len(equation.outputs) != 1:
             return None

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from rnnscan._messages import describe, in_words, is_weak, listing
 from rnnscan.graph.graph import Graph
 from rnnscan.graph.names import Name, type_of
-from rnnscan.graph.rewrites.rewire import reading, rewired
+from rnnscan.graph.rewrites.rewire import rewired
 from rnnscan.graph.trace import trace
 from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.rewrite import replace_inputs
 
 
 class Substitution:
@@ -54,7 +55,7 @@ class Substitution:
         for equation in part.program.equations:
             results = tuple(Value(value.aval) for value in equation.outputs)
             scopes = "/".join(filter(None, (scope, equation.scope)))
-            made.append(dataclasses.replace(reading(equation, atoms), outputs=results, scope=scopes))
+            made.append(dataclasses.replace(replace_inputs(equation, atoms), outputs=results, scope=scopes))
             atoms.update(zip(equation.outputs, results, strict=True))
         new = {value for equation in made for value in equation.outputs}
         for value, result in zip(outputs, (atoms.get(atom, atom) for atom in part.program.stacked), strict=True):

@@ -30,7 +30,7 @@ def without_unused_results(equation: Equation, wanted: Collection[Value]) -> Equ
         equation: the equation.
         wanted: the values that are read later.
     """
-    slim = _SLIM.get(equation.primitive.name)
+    slim = _SLIM.get(equation.name)
     places = [index for index, value in enumerate(equation.outputs) if value in wanted]
     if slim is None or equation.effects or len(places) == len(equation.outputs):
         return equation

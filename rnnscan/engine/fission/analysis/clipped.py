@@ -37,7 +37,7 @@ def is_clipped_shift(equations: Iterable[Equation], leaf: Value, new_leaf: Atom)
 
 def _keeps_form(equation: Equation, operands: list[bool]) -> bool:
     """Whether an operation on values of the form, where they are marked, has the form."""
-    primitive = equation.primitive.name
+    primitive = equation.name
     one = operands.count(True) == 1
     return (
         primitive in _SAME

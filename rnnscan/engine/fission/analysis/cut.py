@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from rnnscan.ir.components import positions
 from rnnscan.ir.program import Atom, Equation, Value, outputs_of, total_bytes, values_of
+from rnnscan.ir.traits import Kind
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class Needs:
         moved: the bytes that are stacked and copied at each step.
         at_hand: the bytes of the values that the work reads and that can be had already; None: there are none.
         largest: the bytes of the largest value that the work makes.
-        operations: the names of the work's operations.
+        kinds: what the work does with elements.
     """
 
     stacks: bool
     moved: int
     at_hand: int | None
     largest: int
-    operations: frozenset[str]
+    kinds: frozenset[Kind]
 
     @property
     def read(self) -> int:
@@ -64,7 +65,7 @@ class _Way(NamedTuple):
 
     begins: int = 0
     largest: int = 0
-    operations: frozenset[str] = frozenset()
+    kinds: frozenset[Kind] = frozenset()
 
 
 class Cuts:
@@ -118,12 +119,12 @@ class Cuts:
 
     def needs(self, atoms: Iterable[Atom]) -> Needs:
         """What the cut that `find` finds would need, in time that does not grow with its work."""
-        begins, largest, operations = self._joined([value for value in values_of(atoms) if value not in self._fixed])
+        begins, largest, kinds = self._joined([value for value in values_of(atoms) if value not in self._fixed])
         ends = [self._numbered[number] for number in positions(begins)]
         at_hand = [value for value in ends if value in self._at_hand]
         moved = [value for value in ends if value not in self._at_hand]
         stacks = any(value in self._stacks for value in moved)
-        return Needs(stacks, total_bytes(moved), total_bytes(at_hand) if at_hand else None, largest, operations)
+        return Needs(stacks, total_bytes(moved), total_bytes(at_hand) if at_hand else None, largest, kinds)
 
     def take(self, cut: Cut, made: Iterable[Value] = ()) -> None:
         """Make a cut. What it moves and makes, and `made`, can be had at once from now on."""
@@ -175,10 +176,10 @@ class Cuts:
 
     def _union(self, values: Iterable[Value]) -> _Way:
         ways = [self._ways[value] for value in values]
-        begins, operations = 0, frozenset[str]()
+        begins, kinds = 0, frozenset[Kind]()
         for way in ways:
-            begins, operations = begins | way.begins, operations | way.operations
-        return _Way(begins, max((way.largest for way in ways), default=0), operations)
+            begins, kinds = begins | way.begins, kinds | way.kinds
+        return _Way(begins, max((way.largest for way in ways), default=0), kinds)
 
     def _of(self, atoms: Iterable[Atom]) -> frozenset[Value]:
         """What must still be stacked to have values at once."""
@@ -189,4 +190,4 @@ class Cuts:
 def _with(equation: Equation, way: _Way) -> _Way:
     """A way with one more equation at its end."""
     largest = max([way.largest, *(output.nbytes for output in equation.outputs)])
-    return _Way(way.begins, largest, way.operations | {equation.primitive.name})
+    return _Way(way.begins, largest, way.kinds | {equation.kind})

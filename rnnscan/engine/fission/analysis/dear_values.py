@@ -14,16 +14,14 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cones import Cone, Cones
 from rnnscan.engine.fission.analysis.derivative_reads import read_by_derivatives
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_keep
 from rnnscan.ir.dataflow import determined, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
+from rnnscan.ir.traits import Kind
 
 
-# Another view of the same values, or a cast: what it is made from is as good.
-_VIEWS = frozenset(
-    {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
-)
+# The same values: what they are made from is as good.
+_VIEWS = (Kind.SAME, Kind.VIEW)
 # A bfloat16 cell took 1.1 to 1.3 of the time with a 16-bit value kept.
 _LEAST_ITEM_BYTES = 4
 
@@ -182,15 +180,15 @@ class DearValues:
         """
         times, views = dict[Value, float](), set(wanted)
         for equation in reversed(self._times):
-            if equation.primitive.name in _VIEWS and not views.isdisjoint(equation.outputs):
+            if equation.kind in _VIEWS and not views.isdisjoint(equation.outputs):
                 views.update(equation.reads)
         for equation in self._times:
-            name, value = equation.primitive.name, equation.outputs[0]
+            kind, value = equation.kind, equation.outputs[0]
             time = self._times[equation] + sum(times.get(operand, 0.0) for operand in equation.reads)
             times.update(dict.fromkeys(equation.outputs, time))
-            is_read = value in views or name in PRODUCTS or name.startswith("reduce_")
+            is_read = value in views or kind in (Kind.PRODUCT, Kind.REDUCE)
             is_number = jnp.issubdtype(value.dtype, jnp.inexact)
             narrow = is_number and value.dtype.itemsize < _LEAST_ITEM_BYTES
-            is_one = len(equation.outputs) == 1 and name not in _VIEWS
+            is_one = len(equation.outputs) == 1 and kind not in _VIEWS
             if is_read and is_one and not narrow and time > nanoseconds_to_keep(0):
                 yield equation

@@ -5,19 +5,9 @@ from collections.abc import Collection, Iterable, Iterator
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cones import Cones
-from rnnscan.engine.fission.analysis.linear import LINEAR
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.restore import derives_from_result
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, outputs_of, values_of
-
-
-# Linear in all operands: the derivative reads none.
-_READ_NOTHING = LINEAR | {"pad", "rev", "cumsum", "expand_dims"}
-# Linear in each of two operands: the derivative in one reads the other.
-_BILINEAR = PRODUCTS | {"mul"}
-# Linear but for the operands from here on, which are indices.
-_FIRST_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
 
 
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
@@ -31,20 +21,13 @@ def read_by_derivatives(program: Program) -> Iterator[Atom]:
 
 
 def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterable[Atom]:
-    name, inputs = equation.primitive.name, equation.inputs
-    if name in _READ_NOTHING:
-        return []
+    traits, inputs = equation.traits, equation.inputs
     if derives_from_result(equation):
         return equation.outputs
-    if name == "select_n":
-        return inputs[:1]
-    if name == "scatter-add":
-        return inputs[1:2]
-    if name in _FIRST_INDEX:
-        return inputs[_FIRST_INDEX[name] :]
-    if name in _BILINEAR:
+    if traits.is_bilinear:
         return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
-    return inputs
+    linear = traits.linear_in([atom in active for atom in inputs])
+    return inputs if linear is None else [atom for atom, own in zip(inputs, linear, strict=True) if not own]
 
 
 def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:

@@ -9,17 +9,7 @@ import jax.numpy as jnp
 
 from rnnscan.ir.components import Components
 from rnnscan.ir.program import Atom, Equation, Value
-
-
-_SUMS = frozenset({"add", "add_any", "sub"})
-_UPDATES = frozenset({"dynamic_update_slice", "scatter", "scatter-add"})
-_MOVES = frozenset(
-    {"broadcast_in_dim", "transpose", "slice", "split", "concatenate", "squeeze", "reshape", "reduce_sum"}
-    | {"stack", "tile", "unstack"}
-)
-_SAME = frozenset({"neg", "copy", "convert_element_type", "stop_gradient"})
-# Linear in all operands together.
-LINEAR = _SUMS | _MOVES | _SAME
+from rnnscan.ir.traits import Kind
 
 
 def is_linear(equations: Iterable[Equation], leaf: Value, new_leaf: Atom, *, updates: bool = False) -> bool:
@@ -37,9 +27,8 @@ def are_linear(equations: Iterable[Equation], leaves: Iterable[Value], new_leave
     for equation in equations:
         operands = [int(atom in dependent) for atom in equation.inputs]
         if any(operands):
-            moves = equation.primitive.name in _MOVES
             is_number = jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
-            if not is_number or not (moves or _linear_in(equation, operands)):
+            if not is_number or not (_moves(equation) or _linear_in(equation, operands)):
                 return False
             dependent.update(equation.outputs)
     return dependent.issuperset(new_leaves)
@@ -72,7 +61,7 @@ def _linear(
             continue
         result = equation.outputs[0]
         passing = _linear_in(equation, operands)
-        if updates and equation.primitive.name in _UPDATES:
+        if updates and equation.kind in (Kind.WRITE, Kind.SCATTER) and equation.traits.linear:
             passing |= operands[0] & ~_union(operands[1:])
         if not jnp.issubdtype(result.dtype, jnp.number):
             passing = 0
@@ -89,14 +78,18 @@ def _linear_in(equation: Equation, operands: Sequence[int]) -> int:
         equation: the operation.
         operands: for each operand the leaves that it depends on.
     """
-    primitive, reading = equation.primitive.name, _union(operands)
-    if primitive in _SUMS | _SAME:
-        return reading
-    if primitive == "mul":
+    traits = equation.traits
+    if not traits.is_elementwise:
+        return 0
+    if traits.is_bilinear:
         return operands[0] ^ operands[1]
-    if primitive == "div":
-        return reading & ~operands[1]
-    return reading & ~operands[0] if primitive == "select_n" else 0
+    linear = traits.linear_positions(len(operands))
+    return _union(operands) & ~_union(leaves for position, leaves in enumerate(operands) if position not in linear)
+
+
+def _moves(equation: Equation) -> bool:
+    """Whether an equation moves elements, or adds those along axes."""
+    return equation.traits.is_linear and not equation.traits.is_elementwise
 
 
 def _union(sets: Iterable[int]) -> int:

@@ -6,28 +6,22 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.ir.program import Atom, Equation, Value, scatters_into_zeros
+from rnnscan.ir.traits import Kind
 
 
-# Linear jointly in all operands.
-_LINEAR = frozenset(
-    {"neg", "transpose", "reshape", "reduce_sum", "broadcast_in_dim", "squeeze", "copy", "slice", "split", "unstack"}
-    | {"add", "add_any", "sub", "concatenate", "stack", "pad", "psum_invariant"}
-)
+def summed_operands(equation: Equation, varies: Callable[[Atom], bool]) -> list[bool] | None:
+    """The operands whose sums over steps give the sum of the result: of a sum constant ones too, which are multiplied.
 
-
-def sums_its_operands(equation: Equation) -> bool:
-    """Whether the sum of a result over steps is the result of the sums of all operands, constant ones too."""
-    return equation.primitive.name in _LINEAR
-
-
-def passes_sums(equation: Equation, varies: Callable[[Atom], bool]) -> bool:
-    """Whether the sum of a result over steps is the result of the sums of the varying operands."""
-    primitive, operands = equation.primitive.name, [varies(atom) for atom in equation.inputs]
-    if primitive == "convert_element_type":  # In mixed precision, the sum is rounded once instead of each term.
-        return all(jnp.issubdtype(atom.dtype, jnp.inexact) for atom in [*equation.inputs, *equation.outputs])
-    if primitive == "div":
-        return operands == [True, False]
-    return primitive in _LINEAR or (primitive in ("mul", "dot_general") and operands.count(True) == 1)
+    Returns:
+        For each operand whether its sum is read, or its value; None where sums do not give the result.
+    """
+    if equation.kind in (Kind.READ, Kind.WRITE, Kind.SCATTER):
+        return None  # The sum of a part takes less than the sum of the whole.
+    if equation.name == "convert_element_type" and not all(
+        jnp.issubdtype(atom.dtype, jnp.inexact) for atom in [*equation.inputs, *equation.outputs]
+    ):
+        return None  # Between floats, the sum is rounded once instead of each term.
+    return equation.traits.linear_in([varies(atom) for atom in equation.inputs])
 
 
 def ends_of_sum(
@@ -45,7 +39,7 @@ def ends_of_sum(
             continue
         seen.add(atom)
         equation = None if atom in at_hand else maker.get(atom)
-        if equation is not None and passes_sums(equation, varies):
+        if equation is not None and summed_operands(equation, varies) is not None:
             to_see.extend(reversed(equation.inputs))
         else:
             yield equation if equation is not None and _makes_from_less(equation, maker) else atom
@@ -53,4 +47,4 @@ def ends_of_sum(
 
 def _makes_from_less(equation: Equation, maker: Mapping[Any, Equation]) -> bool:
     """Whether one equation over all steps makes the sum from its operands at every step."""
-    return equation.primitive.name == "dot_general" or scatters_into_zeros(equation, maker)
+    return equation.kind is Kind.PRODUCT or scatters_into_zeros(equation, maker)

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend import core
 
 from rnnscan.engine.fission.probe import moving_results
+from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Equation, Value
 
 
@@ -79,4 +79,4 @@ def _is_function(param: Any) -> bool:
     """Whether a parameter is a function or a jaxpr, on which a derivative depends."""
     if isinstance(param, tuple | list):
         return any(map(_is_function, param))
-    return isinstance(param, core.Jaxpr | core.ClosedJaxpr) or (callable(param) and not isinstance(param, type))
+    return is_jaxpr(param) or (callable(param) and not isinstance(param, type))

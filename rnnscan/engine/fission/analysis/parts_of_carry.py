@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 
 from rnnscan.engine.fission.analysis.linear import linearly_recomputable
 from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.traits import Kind
 
 
-_READS = frozenset({"gather", "dynamic_slice"})
 # Keeping a table is a copy of it at each step, and keeping what is read is a copy of that. A quarter is a choice; 16
 # rows of 256 were measured (docs/decisions.md).
 _LARGEST_PART = 1 / 4
@@ -34,7 +34,7 @@ def parts_to_keep(
     unknown = [equation for equation in equations if not {*equation.outputs} <= {*known}]
     reads_of: dict[Atom, list[Equation]] = {}
     for equation in unknown:
-        if equation.primitive.name in _READS:
+        if equation.kind is Kind.READ:
             reads_of.setdefault(equation.inputs[0], []).append(equation)
     parts: dict[Value, int] = {}
     for index, leaf in enumerate(carry):

@@ -67,6 +67,6 @@ def _way(atom: Atom, maker: Mapping[Atom, Equation], begin: Collection[Atom]) ->
 
 def _reduces_rows(equation: Equation) -> bool:
     """Whether an equation reduces rows to a number each. To one number in all, sums before or after take as long."""
-    if equation.primitive.name != "reduce_sum" or nominal_size(equation.outputs[0].shape) == 1:
+    if equation.name != "reduce_sum" or nominal_size(equation.outputs[0].shape) == 1:
         return False
     return len(equation.inputs[0].shape) - 1 in equation.params["axes"]

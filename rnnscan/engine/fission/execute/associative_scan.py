@@ -61,14 +61,14 @@ def _evaluate_part(equation: Equation, pairs: dict[Atom, tuple[Any, Any]], chunk
 
     An operand that is free of the leaf scales both, and is added to the term only.
     """
-    scales = part == 1 or equation.primitive.name in ("mul", "div")
+    linear = equation.traits.linear_in([atom in pairs for atom in equation.inputs])
+    assert linear is not None
     operands, axes = [], []
     for position, atom in enumerate(equation.inputs):
         if atom in pairs:
             operands.append(pairs[atom][part])
         else:
-            is_predicate = equation.primitive.name == "select_n" and position == 0
-            free = chunk.read(atom)
-            operands.append(free if scales or is_predicate else jnp.zeros_like(free))
+            free, is_term = chunk.read(atom), linear[position]
+            operands.append(jnp.zeros_like(free) if part == 0 and is_term else free)
         axes.append(0 if atom in pairs or chunk.varies(atom) else None)
     return jax.vmap(equation.evaluate, in_axes=axes)(*operands)[0]

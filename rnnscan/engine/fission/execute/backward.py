@@ -20,7 +20,6 @@ from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis.split import Split
 from rnnscan.engine.fission.analysis.sum_placement import place_sums
 from rnnscan.engine.fission.analysis.unchanged import Unchanged
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.execute.batched_values import NextPart, StackPart
 from rnnscan.engine.fission.execute.chunked_scan import Chunks, before_each
 from rnnscan.engine.fission.execute.counted_chunks import CountedChunks
@@ -39,6 +38,7 @@ from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
+from rnnscan.ir.traits import Kind
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def _reads_more_than_it_saves(split: Split) -> bool:
 
 
 def _is_product(equation: Equation) -> bool:
-    return equation.primitive.name in PRODUCTS
+    return equation.kind is Kind.PRODUCT
 
 
 # Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over

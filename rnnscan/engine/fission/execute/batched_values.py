@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, passes_sums, sums_its_operands
+from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, summed_operands
 from rnnscan.engine.fission.execute.items import item_of, item_or, items_of, moved, shifted
 from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.ir.dataflow import needed
@@ -174,28 +174,29 @@ class Chunk:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
         if equation is None or atom in self._sums or not self._scatters(atom):
             return added(total, self.sum(atom))
-        if equation.primitive.name == "scatter-add":
+        if equation.name == "scatter-add":
             return scattered_over_steps(equation, total, *map(self.stacked, equation.inputs[1:]))
         return reduce(self.added_to, equation.inputs, total)
 
     def _scatters(self, atom: Atom) -> bool:
         """Whether a value is scattered into zeros, or has such a term."""
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        if equation is not None and equation.primitive.name in ("add", "add_any"):
+        if equation is not None and equation.name in ("add", "add_any"):
             return any(map(self._scatters, equation.inputs))
         return self.varies(atom) and scatters_into_zeros(equation, self._makers)
 
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        if equation is not None and equation.primitive.name == "reduce_sum" and not self.has_sums_for(atom):
+        if equation is not None and equation.name == "reduce_sum" and not self.has_sums_for(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
             return _summed(self.read(equation.inputs[0]), (0, *(axis + 1 for axis in equation.params["axes"])))
-        if equation is not None and passes_sums(equation, self.varies):
-            is_sum = sums_its_operands(equation)
-            operands = (self.sum(own) if is_sum or self.varies(own) else self.read(own) for own in equation.inputs)
+        summed = None if equation is None else summed_operands(equation, self.varies)
+        if equation is not None and summed is not None:
+            pairs = zip(equation.inputs, summed, strict=True)
+            operands = (self.sum(atom) if is_summed else self.read(atom) for atom, is_summed in pairs)
             self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
             return self._sums[atom]
-        if equation is not None and equation.primitive.name == "dot_general":
+        if equation is not None and equation.name == "dot_general":
             return contracted_over_steps(equation, *map(self.read, equation.inputs))
         if scatters_into_zeros(equation, self._makers):
             assert equation is not None
@@ -236,7 +237,7 @@ class Chunk:
         operands = [self.read(value) for value in known]
         results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
         if heuristics().holds_stacks:  # Else XLA concatenates once for each product that reads the result.
-            joined = {o for e in equations if e.primitive.name == "concatenate" for o in e.outputs}
+            joined = {o for e in equations if e.name == "concatenate" for o in e.outputs}
             results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(made, results, strict=True)]
         self.varying.update(zip(made, results, strict=True))
 

@@ -89,7 +89,7 @@ class _Clip(NamedTuple):
 
 def _applied(equation: Equation, operands: Sequence[Any], like: Any) -> _Clip:
     """The result of an operation on such functions and on values that are free of the leaf."""
-    primitive = equation.primitive.name
+    primitive = equation.name
     if primitive == "select_n":
         return _selected(operands[0], operands[1:], like)
     (clip,) = [one for one in operands if isinstance(one, _Clip)]

@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan._messages import is_count
-from rnnscan.engine.fission.analysis.linear_sums import passes_sums, sums_its_operands
+from rnnscan.engine.fission.analysis.linear_sums import summed_operands
 from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps
 from rnnscan.engine.units.mesh import batch_devices
 from rnnscan.ir.program import Atom, Equation, Value
@@ -164,19 +164,19 @@ class SumsByParts:
             return False
         if self._ends(equation):
             return True
-        if not passes_sums(equation, self.varies) or self._is_sharded_by_rows(equation):
+        if summed_operands(equation, self.varies) is None or self._is_sharded_by_rows(equation):
             return False
         return all(self.can_sum(own) for own in equation.inputs if self.varies(own))
 
     def _ends(self, equation: Equation) -> bool:
         """Whether an equation sums over rows."""
-        if equation.primitive.name == "reduce_sum":
+        if equation.name == "reduce_sum":
             return self._row_axis(equation.inputs[0], equation.params["axes"]) is not None
         return self._row_axes(equation) is not None
 
     def _row_axes(self, equation: Equation) -> tuple[int, int] | None:
         """The axes of the rows of both operands of a product that contracts over them."""
-        if equation.primitive.name != "dot_general" or not all(map(self.varies, equation.inputs)):
+        if equation.name != "dot_general" or not all(map(self.varies, equation.inputs)):
             return None
         (left, right), _ = equation.params["dimension_numbers"]
         axis = self._row_axis(equation.inputs[0], left)
@@ -207,14 +207,15 @@ class SumsByParts:
         return made[atom]
 
     def _linear(self, equation: Equation, chunk: Chunk, made: dict[Atom, Any]) -> list[Any]:
-        def operand(own: Atom) -> Any:
+        def operand(own: Atom, is_summed: bool) -> Any:
             if self.varies(own):
                 return self.sum(own, chunk, made)
             # A constant term, added at each step, is spread over the parts.
-            return chunk.read(own) * (chunk.steps / self.rows.parts) if sums_its_operands(equation) else chunk.read(own)
+            return chunk.read(own) * (chunk.steps / self.rows.parts) if is_summed else chunk.read(own)
 
         axes = [0 if self.varies(own) else None for own in equation.inputs]
-        return jax.vmap(equation.evaluate, in_axes=axes)(*map(operand, equation.inputs))
+        is_summed = summed_operands(equation, self.varies) or ()
+        return jax.vmap(equation.evaluate, in_axes=axes)(*map(operand, equation.inputs, is_summed))
 
     def _end(self, equation: Equation, chunk: Chunk) -> Any:
         axes = self._row_axes(equation)

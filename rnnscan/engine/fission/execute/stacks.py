@@ -8,12 +8,8 @@ import jax
 from jax import lax
 
 from rnnscan.engine.fission.analysis.split import Loop
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of
-
-
-# They move elements of one operand, and change none.
-_VIEWS = frozenset({"reshape", "transpose", "squeeze"})
+from rnnscan.ir.traits import Kind
 
 
 def parts_of_stacks(loop: Loop) -> dict[Value, tuple[Value, Callable[[Any], Any]]]:
@@ -25,7 +21,7 @@ def parts_of_stacks(loop: Loop) -> dict[Value, tuple[Value, Callable[[Any], Any]
     wanted = set(loop.from_body)
     found: dict[Value, tuple[Value, Callable[[Any], Any]]] = {}
     for equation in reversed(loop.body):
-        if equation.primitive.name == "concatenate" and equation.outputs[0] in wanted:
+        if equation.name == "concatenate" and equation.outputs[0] in wanted:
             for part, cut in _parts(equation):
                 if isinstance(part, Value) and part in wanted:
                     found.setdefault(part, (equation.outputs[0], cut))
@@ -35,7 +31,7 @@ def parts_of_stacks(loop: Loop) -> dict[Value, tuple[Value, Callable[[Any], Any]
         source: Atom = value
         while isinstance(source, Value) and (source is value or source not in wanted):
             made = maker.get(source)
-            if made is None or made.primitive.name not in _VIEWS or made.inputs[0].shape == ():
+            if made is None or not _moves_elements(made) or made.inputs[0].shape == ():
                 break
             views.insert(0, made)
             source = made.inputs[0]
@@ -46,12 +42,17 @@ def parts_of_stacks(loop: Loop) -> dict[Value, tuple[Value, Callable[[Any], Any]
 
 def has_product(loop: Loop) -> bool:
     """Whether a loop has a product."""
-    return any(equation.primitive.name in PRODUCTS for equation in loop.body)
+    return any(equation.kind is Kind.PRODUCT for equation in loop.body)
 
 
 def operands_of_products(loop: Loop) -> set[Value]:
     """The values that the products of a loop read."""
-    return set(inputs_of(equation for equation in loop.body if equation.primitive.name in PRODUCTS))
+    return set(inputs_of(equation for equation in loop.body if equation.kind is Kind.PRODUCT))
+
+
+def _moves_elements(equation: Equation) -> bool:
+    """Whether an equation moves the elements of one operand, and repeats none."""
+    return equation.kind is Kind.VIEW and equation.outputs[0].nbytes == equation.reads[0].nbytes
 
 
 def _parts(concatenation: Equation) -> Iterator[tuple[Atom, Callable[[Any], Any]]]:

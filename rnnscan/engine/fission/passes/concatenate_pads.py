@@ -56,7 +56,7 @@ def _row(pieces: Sequence[_Piece], begin: int, end: int) -> list[_Piece]:
 
 def _padded(equation: Equation | None) -> list[tuple[int, int]]:
     """The axis of an equation that pads one axis with zeros, and the start of its operand; else nothing."""
-    if equation is None or equation.primitive.name != "pad":
+    if equation is None or equation.name != "pad":
         return []
     value = concrete(equation.inputs[1])
     around = [(low, high) for low, high, between in equation.params["padding_config"] if not between]

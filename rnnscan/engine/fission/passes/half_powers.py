@@ -32,7 +32,7 @@ def half_powers(program: Program) -> Program:
 
 
 def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equation]:
-    if equation.primitive.name != "pow" or equation.inputs[0].dtype not in _DTYPES:
+    if equation.name != "pow" or equation.inputs[0].dtype not in _DTYPES:
         return [equation]
     exponent = _number(equation.inputs[1], maker)
     if exponent is None or exponent % 1 != 0.5 or abs(exponent) > _LARGEST + 0.5:
@@ -56,7 +56,7 @@ def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:
     if number is not None:
         return float(number) if np.ndim(number) == 0 else None
     made = maker.get(exponent)
-    if made is None or made.primitive.name != "sub":
+    if made is None or made.name != "sub":
         return None
     first, second = (_number(term, {}) for term in made.inputs)
     return None if first is None or second is None else first - second

@@ -9,13 +9,11 @@ from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined, needed, partition
 from rnnscan.ir.program import Equation, Program, Value, concatenated, nominal_size
+from rnnscan.ir.traits import Kind
 
 
 # A product is not joined if the joined one is wider by more than this: where it alone is wanted, all are computed.
 _WHOLE_TO_NARROWEST = 8
-
-# Operations whose result is greater than an operand without repeating its elements.
-_COLLECTING = frozenset({"dot_general", "conv_general_dilated", "concatenate", "stack", "pad"})
 
 
 def join_products(program: Program) -> Program:
@@ -53,8 +51,8 @@ def _broadcast(equations: Sequence[Equation]) -> set[Value]:
     """The values of which something greater is made, element by element."""
     found: set[Value] = set()
     for equation in reversed(equations):
-        if equation.primitive.name in _COLLECTING:
-            continue
+        if equation.kind in (Kind.PRODUCT, Kind.JOIN):
+            continue  # Their result is greater than an operand without repeating its elements.
         size = max((nominal_size(output.shape) for output in equation.outputs), default=0)
         for value in equation.reads:
             own = nominal_size(value.shape)

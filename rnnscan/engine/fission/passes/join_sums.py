@@ -14,12 +14,12 @@ def join_sums(program: Program) -> Program:
     maker = program.maker
 
     def joined(equation: Equation) -> Equation:
-        reshape = maker.get(equation.inputs[0]) if equation.primitive.name == "reduce_sum" else None
-        inner = maker.get(reshape.inputs[0]) if reshape and reshape.primitive.name == "reshape" else None
+        reshape = maker.get(equation.inputs[0]) if equation.name == "reduce_sum" else None
+        inner = maker.get(reshape.inputs[0]) if reshape and reshape.name == "reshape" else None
         if (
             reshape is None
             or inner is None
-            or inner.primitive.name != "reduce_sum"
+            or inner.name != "reduce_sum"
             or inner.outputs[0].shape != equation.outputs[0].shape
             or reshape.params["dimensions"] is not None
             or any(one.params["out_sharding"] is not None for one in (inner, equation))

@@ -27,7 +27,7 @@ def outer_products(program: Program) -> Program:
 
 
 def _is_outer(equation: Equation, fixed: set[Value]) -> bool:
-    if equation.primitive.name != "dot_general" or equation.params["out_sharding"] is not None:
+    if equation.name != "dot_general" or equation.params["out_sharding"] is not None:
         return False
     (contracted, _), _ = equation.params["dimension_numbers"]
     varies = all(isinstance(operand, Value) and operand not in fixed for operand in equation.inputs)

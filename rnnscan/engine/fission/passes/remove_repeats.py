@@ -1,9 +1,9 @@
 """Common subexpression elimination."""
 
-from collections.abc import Hashable
 from dataclasses import replace
 
-from rnnscan.ir.program import Atom, Equation, Program
+from rnnscan.ir.program import Program
+from rnnscan.ir.rewrite import merge_equal, replace_outputs
 
 
 def remove_repeats(program: Program) -> Program:
@@ -11,20 +11,8 @@ def remove_repeats(program: Program) -> Program:
 
     XLA does so within a loop, but would stack a repeated value twice for later work.
     """
-    first: dict[Hashable, Equation] = {}
-    same: dict[Atom, Atom] = {}
-    equations = []
-    for equation in program.equations:
-        if not same.keys().isdisjoint(equation.inputs):
-            equation = replace(equation, inputs=tuple(same.get(atom, atom) for atom in equation.inputs))
-        earlier = first.setdefault((equation.operation, equation.inputs), equation)
-        if earlier is equation:
-            equations.append(equation)
-        else:
-            same.update(zip(equation.outputs, earlier.outputs, strict=True))
-    groups = {name: getattr(program, name) for name in ("new_carry", "summed", "stacked")}
-    outputs = {name: tuple(same.get(atom, atom) for atom in atoms) for name, atoms in groups.items()}
-    return replace(program, equations=tuple(equations), **outputs)
+    equations, replacements = merge_equal(program.equations, lambda equation: (equation.operation, equation.inputs))
+    return replace_outputs(replace(program, equations=tuple(equations)), replacements)
 
 
 def remove_repeated_products(program: Program) -> Program:
@@ -38,4 +26,4 @@ def remove_repeated_products(program: Program) -> Program:
 
 
 def _count_products(program: Program) -> int:
-    return sum(equation.primitive.name == "dot_general" for equation in program.equations)
+    return sum(equation.name == "dot_general" for equation in program.equations)

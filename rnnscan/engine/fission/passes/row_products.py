@@ -7,7 +7,7 @@ from rnnscan.ir.program import Equation, Value
 
 def is_rows_by_matrix(equation: Equation, fixed: Collection[Value]) -> bool:
     """Whether it is `x @ w`, with a varying x and a fixed matrix."""
-    if equation.primitive.name != "dot_general":
+    if equation.name != "dot_general":
         return False
     x, weight = equation.inputs
     last_by_first = equation.params["dimension_numbers"] == (((len(x.shape) - 1,), (0,)), ((), ()))

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.fission.analysis.linear_sums import sums_its_operands
 from rnnscan.engine.fission.passes.sums import Sums
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, is_zero, scatters_into_zeros
 from rnnscan.ir.trace import Inliner
@@ -22,7 +21,7 @@ def scatter_slices(program: Program) -> Program:
     added to a sum without a table of zeros.
     """
     sums = Sums(program)
-    terms = {*program.summed, *inputs_of(filter(sums_its_operands, sums.equations))}
+    terms = {*program.summed, *inputs_of(each for each in sums.equations if each.traits.is_linear)}
     equations = chain.from_iterable(
         _scatter(equation) if _writes_term(equation, sums, terms) else [equation] for equation in program.equations
     )
@@ -63,7 +62,7 @@ def _adds_to_zeros(sums: Sums, term: Atom) -> bool:
 
 def _writes_term(equation: Equation, sums: Sums, terms: set[Atom]) -> bool:
     """Whether an equation writes a slice of zeros that is a term of a sum, or leads to one, and nothing else."""
-    if equation.primitive.name != "dynamic_update_slice" or not is_zero(equation.inputs[0], sums.maker):
+    if equation.name != "dynamic_update_slice" or not is_zero(equation.inputs[0], sums.maker):
         return False
     (result,) = equation.outputs
     return result in terms and sums.is_read_once(result) and jnp.issubdtype(result.dtype, jnp.inexact)

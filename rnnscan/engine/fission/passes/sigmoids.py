@@ -34,7 +34,7 @@ class _Softpluses:
 
     def rewritten(self, equation: Equation) -> Equation:
         """An equation without the softplus that it reads, or the equation itself."""
-        if equation.primitive.name == "exp":
+        if equation.name == "exp":
             x = self._of_sigmoid(equation)
             return equation if x is None else _sigmoid(equation, x)
         if self._asks_for_infinity(equation):
@@ -46,7 +46,7 @@ class _Softpluses:
     def _of_sigmoid(self, equation: Equation) -> Atom | None:
         """The x of `exp(x - softplus(x))`."""
         difference = self._maker.get(equation.inputs[0])
-        if difference is None or difference.primitive.name != "sub":
+        if difference is None or difference.name != "sub":
             return None
         first, second = map(self._where_finite, difference.inputs)
         x = None if second is None else self._operand(second)
@@ -55,7 +55,7 @@ class _Softpluses:
     def _operand(self, atom: Atom) -> Atom | None:
         """The x of `softplus(x)`."""
         call = self._maker.get(atom)
-        if call is None or call.primitive.name != "custom_jvp_call" or len(call.inputs) != 2:
+        if call is None or call.name != "custom_jvp_call" or len(call.inputs) != 2:
             return None
         made_by = [own.primitive.name for own in call.params["call_jaxpr"].eqns]
         return call.inputs[0] if made_by == _LOG_ADD_EXP and is_zero(call.inputs[1], self._maker) else None
@@ -63,7 +63,7 @@ class _Softpluses:
     def _where_finite(self, atom: Atom) -> Atom | None:
         """The x of `where(x == inf, 0, x)`."""
         select = self._maker.get(atom)
-        if select is None or select.primitive.name != "select_n":
+        if select is None or select.name != "select_n":
             return None
         predicate, x, zeros = select.inputs
         asks = self._maker.get(predicate)
@@ -72,7 +72,7 @@ class _Softpluses:
 
     @staticmethod
     def _asks_for_infinity(equation: Equation) -> bool:
-        if equation.primitive.name != "eq":
+        if equation.name != "eq":
             return False
         number = concrete(equation.inputs[1])
         return number is not None and bool(np.all(np.asarray(number) == np.inf))

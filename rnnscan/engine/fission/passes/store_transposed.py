@@ -39,7 +39,7 @@ def _transposed(atom: Atom) -> Equation:
 
 
 def _reads_columns(equation: Equation, fixed: set[Value]) -> bool:
-    if equation.primitive.name != "dot_general":
+    if equation.name != "dot_general":
         return False
     left, right = equation.inputs
     (_, contracted), (batch, _) = equation.params["dimension_numbers"]

@@ -36,7 +36,7 @@ class Sums:
 
     def rewritten(self, rewrite: Rewrite) -> Program:
         """The program with rewritten sums."""
-        additions = [equation for equation in self.equations if equation.primitive.name in _ADDITIONS]
+        additions = [equation for equation in self.equations if equation.name in _ADDITIONS]
         inner = {id(self._inner(equation, atom)) for equation in additions for atom in equation.inputs}
         whole = {equation for equation in additions if id(equation) not in inner}
         equations: list[Equation] = []
@@ -48,7 +48,7 @@ class Sums:
     def terms(self, atom: Atom) -> list[Atom]:
         """The terms of the sum that a value is; the value itself if it is none."""
         equation = self.maker.get(atom)
-        return self._terms(equation) if equation is not None and equation.primitive.name in _ADDITIONS else [atom]
+        return self._terms(equation) if equation is not None and equation.name in _ADDITIONS else [atom]
 
     def is_read_once(self, atom: Atom) -> bool:
         """Whether a value is read exactly once, by an equation or as an output."""

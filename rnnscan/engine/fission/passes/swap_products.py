@@ -14,10 +14,10 @@ def swap_products(program: Program) -> Program:
     def swapped(equation: Equation) -> Equation:
         product = sums.maker.get(equation.inputs[0])
         if (
-            equation.primitive.name != "transpose"
+            equation.name != "transpose"
             or equation.params["permutation"] != (1, 0)
             or product is None
-            or product.primitive.name != "dot_general"
+            or product.name != "dot_general"
             or product.params["out_sharding"] is not None
             or not sums.is_read_once(equation.inputs[0])
         ):

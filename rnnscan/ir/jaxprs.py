@@ -1,0 +1,31 @@
+"""The jaxprs in the parameters of an equation of a jaxpr, such as the body of a loop and the branches of a cond."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.extend import core
+
+
+def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
+    """The jaxprs among the parameters of an equation, closed ones without their constants."""
+    for body in inner_bodies(params):
+        yield body.jaxpr if isinstance(body, core.ClosedJaxpr) else body
+
+
+def inner_bodies(params: Mapping[str, Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
+    """The jaxprs among the parameters of an equation, as they are."""
+    return filter(is_jaxpr, jax.tree.leaves([*params.values()], is_leaf=is_jaxpr))
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether a value is a jaxpr, closed or not."""
+    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
+
+
+def all_equations(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr, each followed by those of the jaxprs within it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for body in inner_jaxprs(equation.params):
+            yield from all_equations(body)

@@ -1,0 +1,148 @@
+"""What JAX's primitives are: the one table that analyses, costs, graphs and predictions read.
+
+A primitive that the table lacks is opaque: it runs as it is, and nothing is split or followed through it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a primitive does with the elements of its operands."""
+
+    ELEMENTWISE = "computes each element from those at its place"
+    SAME = "passes each element on, perhaps in another dtype"
+    VIEW = "moves or repeats the elements of one operand"
+    PART = "takes a part of one operand, at fixed places"
+    JOIN = "puts operands beside each other"
+    PRODUCT = "sums products along contracted axes"
+    REDUCE = "combines the elements along axes"
+    CUMULATIVE = "combines the elements up to each along an axis"
+    SORT = "sorts"
+    READ = "takes a part of one operand, by index"
+    WRITE = "overwrites a part of one operand, by index"
+    SCATTER = "overwrites, or adds to, many parts of one operand, by index"
+    LOOP = "runs a body several times"
+    BRANCH = "runs one of several bodies"
+    CALL = "runs a body"
+    KERNEL = "runs a kernel that is written by hand"
+    PLACE = "says where elements lie"
+    OPAQUE = "does anything else"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a primitive is.
+
+    Attributes:
+        kind: what it does with elements.
+        linear: the operands in which it is linear, all of them together; None: in none, or in each alone.
+        is_bilinear: whether it is linear in each of two operands alone.
+        is_transcendental: whether it takes many operations for each element.
+        is_free: whether XLA's result is the operand's memory.
+        is_batchable: whether it may run for many steps at once. A vmapped cond runs all branches, and a vmapped while
+            loop runs until its last row is done.
+        has_one_dtype: whether operands and results of an elementwise operation have one dtype.
+    """
+
+    kind: Kind = Kind.OPAQUE
+    linear: slice | None = None
+    is_bilinear: bool = False
+    is_transcendental: bool = False
+    is_free: bool = False
+    is_batchable: bool = True
+    has_one_dtype: bool = False
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether each element of the result depends on the elements at its place alone."""
+        return self.kind in (Kind.ELEMENTWISE, Kind.SAME)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is linear in all operands together."""
+        return self.linear == _ALL
+
+    def linear_in(self, operands: Sequence[bool]) -> list[bool] | None:
+        """The operands in which it is linear, all of them together, with the marked ones among them.
+
+        Args:
+            operands: for each operand whether it is marked.
+
+        Returns:
+            For each operand whether it is one of them; None if it is not linear in the marked ones.
+        """
+        if self.is_bilinear:
+            return list(operands) if operands.count(True) == 1 else None
+        linear = [position in self.linear_positions(len(operands)) for position in range(len(operands))]
+        return None if any(marked and not own for marked, own in zip(operands, linear, strict=True)) else linear
+
+    def linear_positions(self, count: int) -> Sequence[int]:
+        """The positions of the operands in which it is linear, all of them together, if it has so many."""
+        return () if self.linear is None else range(count)[self.linear]
+
+
+_ALL = slice(None)
+_FIRST, _FIRST_TWO, _FIRST_AND_THIRD, _BUT_FIRST = slice(1), slice(2), slice(0, 3, 2), slice(1, None)
+
+
+def _rows() -> Iterator[tuple[Traits, str]]:
+    """Traits, and the names of the primitives that have them."""
+    elementwise = Traits(Kind.ELEMENTWISE, has_one_dtype=True)
+    function = replace(elementwise, is_transcendental=True)
+    mixed = replace(elementwise, has_one_dtype=False)
+    yield replace(elementwise, linear=_ALL), "add add_any sub neg"
+    yield replace(elementwise, is_bilinear=True), "mul"
+    yield replace(elementwise, linear=_FIRST), "div"
+    yield elementwise, "rem sign max min clamp nextafter square integer_pow floor ceil round"
+    yield elementwise, "and or xor not population_count shift_left shift_right_logical shift_right_arithmetic"
+    yield function, "exp exp2 expm1 log log1p logistic sqrt rsqrt cbrt tanh sinh cosh asinh acosh atanh"
+    yield function, "sin cos tan asin acos atan atan2 erf erfc erf_inv lgamma digamma polygamma zeta"
+    yield function, "igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta"
+    yield replace(function, has_one_dtype=False), "pow"
+    yield mixed, "eq ne lt le gt ge is_finite abs real imag conj complex"
+    yield replace(mixed, linear=_BUT_FIRST), "select_n"
+    same = Traits(Kind.SAME, linear=_ALL, has_one_dtype=True)
+    yield same, "name"
+    yield replace(same, is_free=True), "copy copy_p stop_gradient"
+    yield replace(same, has_one_dtype=False), "convert_element_type"
+    yield replace(same, linear=None), "reduce_precision"
+    view = Traits(Kind.VIEW, linear=_ALL)
+    yield view, "broadcast_in_dim transpose rev tile"
+    yield replace(view, is_free=True), "reshape squeeze expand_dims"
+    yield Traits(Kind.PART, linear=_ALL), "slice split unstack"
+    yield Traits(Kind.JOIN, linear=_ALL), "concatenate stack pad"
+    yield Traits(Kind.PRODUCT, is_bilinear=True), "dot_general conv_general_dilated"
+    yield Traits(Kind.REDUCE, linear=_ALL), "reduce_sum"
+    yield Traits(Kind.REDUCE), "reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
+    yield Traits(Kind.CUMULATIVE, linear=_ALL), "cumsum"
+    yield Traits(Kind.CUMULATIVE), "cumprod cummax cummin cumlogsumexp"
+    yield Traits(Kind.SORT, is_batchable=False), "sort"
+    yield Traits(Kind.SORT), "top_k"
+    yield Traits(Kind.READ, linear=_FIRST), "gather dynamic_slice"
+    yield Traits(Kind.WRITE, linear=_FIRST_TWO), "dynamic_update_slice"
+    yield Traits(Kind.SCATTER, linear=_FIRST_AND_THIRD), "scatter scatter-add scatter_add scatter_sub scatter-sub"
+    yield Traits(Kind.SCATTER), "scatter-mul scatter-min scatter-max scatter_mul scatter_min scatter_max"
+    yield Traits(Kind.LOOP, is_batchable=False), "scan while"
+    yield Traits(Kind.BRANCH, is_batchable=False), "cond"
+    yield Traits(Kind.CALL), "jit pjit closed_call core_call checkpoint remat2 custom_jvp_call rnnscan_call"
+    yield Traits(Kind.CALL, is_batchable=False), "custom_vjp_call"
+    yield Traits(Kind.KERNEL, is_batchable=False), "pallas_call"
+    yield Traits(Kind.PLACE, linear=_ALL), "sharding_constraint reshard pvary pcast"
+    yield Traits(linear=_ALL), "psum psum_invariant"
+    yield Traits(is_free=True), "optimization_barrier"
+
+
+TRAITS: Mapping[str, Traits] = {name: traits for traits, names in _rows() for name in names.split()}
+_UNKNOWN = Traits()
+
+
+def names_of(*kinds: Kind) -> list[str]:
+    """The names of the primitives of some kinds."""
+    return [name for name, traits in TRAITS.items() if traits.kind in kinds]
+
+
+def traits_of(name: str) -> Traits:
+    """The traits of a primitive, by its name."""
+    return TRAITS.get(name, _UNKNOWN)
