@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rnnscan import attention as attention
 from rnnscan import cells as cells
 from rnnscan import checkpointing as checkpointing
+from rnnscan import decoding as decoding
 from rnnscan import export as export
 from rnnscan import graph as graph
 from rnnscan import interop as interop
@@ -20,11 +21,10 @@ from rnnscan.compose import windowed as windowed
 from rnnscan.compose import with_key as with_key
 from rnnscan.compose import zoneout as zoneout
 from rnnscan.control import cond_net as cond_net
-from rnnscan.control import decode as decode
-from rnnscan.control import decoding as decoding
 from rnnscan.control import do_net as do_net
 from rnnscan.control import scan_until as scan_until
 from rnnscan.control import while_net as while_net
+from rnnscan.decoding.decode import decode as decode
 from rnnscan.insight.explain import explain as explain
 from rnnscan.insight.memory_report import memory_report as memory_report
 from rnnscan.insight.newton_iterations import newton_iterations as newton_iterations

@@ -17,7 +17,12 @@ QUICK = {
         "parameters on no mesh": ["all names"],
         "recurrent_net": ["segments"],
     },
-    "auto": {"lengths": ["all names"], UNNAMED: ["all names"], "ParaLSTM by Newton": ["all names"]},
+    "auto": {
+        "lengths": ["all names"],
+        UNNAMED: ["all names"],
+        "ParaLSTM by Newton": ["all names"],
+        "as many units as rows": ["segments"],
+    },
     "shard_map": {"MinGRU as on a GPU": ["recompute all"], UNNAMED: ["all names"]},
 }
 CASES = ["LSTM", "GRU", "LayerNormLSTM", "MinGRU", "stack", "decoder", "lengths", "lengths, hold", "recurrent_net"]

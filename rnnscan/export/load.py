@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import listing
-from rnnscan.export import files
+from rnnscan.export.common import files
+from rnnscan.export.common.specs import ArraySpec
 from rnnscan.export.lower import read
 from rnnscan.export.manifest import Manifest, parse
 from rnnscan.export.parameters import decode_all
 from rnnscan.export.predictor import Predictor
-from rnnscan.export.specs import ArraySpec
 from rnnscan.export.vocabulary import Vocabulary, check_vocabulary
 from rnnscan.export.vocabulary import parse as parse_vocabulary
 

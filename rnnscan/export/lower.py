@@ -9,11 +9,11 @@ import jax
 
 from rnnscan._messages import listing
 from rnnscan.engine.fission import heuristics
+from rnnscan.export.common.effects import side_effects
+from rnnscan.export.common.extras import import_extra
+from rnnscan.export.common.specs import ArraySpec, spec_of
 from rnnscan.export.custom_calls import foreign_calls
-from rnnscan.export.effects import side_effects
-from rnnscan.export.extras import import_extra
 from rnnscan.export.liveness import arguments_read
-from rnnscan.export.specs import ArraySpec, spec_of
 from rnnscan.memory import never_differentiated
 
 

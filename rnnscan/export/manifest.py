@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rnnscan.export.files import FileSpec, is_file_name
+from rnnscan.export.common.files import FileSpec, is_file_name
+from rnnscan.export.common.specs import ArraySpec, from_json, to_json
 from rnnscan.export.parameters import Parameter
-from rnnscan.export.specs import ArraySpec, from_json, to_json
 
 
 FORMAT = "rnnscan.export"

@@ -9,9 +9,9 @@ import numpy as np
 
 from rnnscan._messages import place
 from rnnscan.export import quantize
-from rnnscan.export.extras import import_extra
-from rnnscan.export.specs import ArraySpec
-from rnnscan.export.symbols import check_array
+from rnnscan.export.common.extras import import_extra
+from rnnscan.export.common.specs import ArraySpec
+from rnnscan.export.common.symbols import check_array
 
 
 # The names that safetensors writes in a file.

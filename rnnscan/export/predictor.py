@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan._messages import listing, nearest
+from rnnscan.export.common.specs import ArraySpec, bind
 from rnnscan.export.generate import check_sampling, draw_tokens
 from rnnscan.export.manifest import Manifest, Stream
-from rnnscan.export.specs import ArraySpec, bind
 from rnnscan.export.vocabulary import Vocabulary
 
 

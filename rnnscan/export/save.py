@@ -8,16 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from rnnscan.export import files, quantize
-from rnnscan.export.extras import import_extra
+from rnnscan.export import quantize
+from rnnscan.export.common import files
+from rnnscan.export.common.extras import import_extra
+from rnnscan.export.common.named_inputs import by_name
+from rnnscan.export.common.specs import spec_of
+from rnnscan.export.common.symbols import Axes, symbolic_types
 from rnnscan.export.lower import Program
 from rnnscan.export.manifest import Manifest, Stream, dump
-from rnnscan.export.named_inputs import by_name
 from rnnscan.export.parameters import encode_all, named_arrays
 from rnnscan.export.programs import lower_all
-from rnnscan.export.specs import spec_of
 from rnnscan.export.streaming import Steps, check_carry, steps_of
-from rnnscan.export.symbols import Axes, symbolic_types
 from rnnscan.export.vocabulary import Vocabulary, check_vocabulary
 from rnnscan.export.vocabulary import dump as dump_vocabulary
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import describe
-from rnnscan.export.specs import ArraySpec
+from rnnscan.export.common.specs import ArraySpec
 
 
 @dataclass(frozen=True)

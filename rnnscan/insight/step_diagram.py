@@ -10,9 +10,9 @@ import jax
 from rnnscan.engine.plan import Plan
 from rnnscan.graph.draw.build import Content, diagram_of
 from rnnscan.graph.draw.colours import KEPT, KEPT_AT_SOME, OFFLOADED, RECOMPUTED
-from rnnscan.graph.draw.diagram import Box, Diagram
-from rnnscan.graph.facts import kinds_of_work
-from rnnscan.graph.names import Name, complete
+from rnnscan.graph.draw.layout.diagram import Box, Diagram
+from rnnscan.graph.nodes.facts import kinds_of_work
+from rnnscan.graph.nodes.names import Name, complete
 from rnnscan.insight.describe import StepDescription
 from rnnscan.insight.kept_values import kept_values
 from rnnscan.ir.program import Atom, Value

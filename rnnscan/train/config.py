@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import rnnscan as rs
+from rnnscan.memory import Memory
 from rnnscan.train.language_model import LanguageModel
 
 
@@ -62,6 +62,6 @@ class TrainConfig:
         return LanguageModel(cell=self.cell, hidden=self.hidden, layers=self.layers, embedding=self.embedding)
 
     @property
-    def memory(self) -> rs.Memory:
+    def memory(self) -> Memory:
         """The memory choice."""
-        return rs.Memory(recompute=self.recompute, segment=self.segment)
+        return Memory(recompute=self.recompute, segment=self.segment)

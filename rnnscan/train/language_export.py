@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-import rnnscan as rs
+from rnnscan.export import save
+from rnnscan.scan import scan
 from rnnscan.train.language_model import BYTES, LanguageModel
 
 
@@ -55,11 +56,11 @@ def export_language_model(
     step = _Step(model)
 
     def predict(params: dict[str, Any], text: Int[Array, "time rows"]) -> Float[Array, "time rows 256"]:
-        _, hidden = rs.scan(model.cells, params["cells"], step.initial_carry(text[0]), params["embedding"][text])
+        _, hidden = scan(model.cells, params["cells"], step.initial_carry(text[0]), params["embedding"][text])
         return model.logits(params, hidden)
 
     printable = np.random.default_rng(0).integers(32, 127, (16, 4)).astype(np.int32)
-    rs.export.save(
+    save(
         path,
         predict,
         params,

@@ -11,12 +11,15 @@ import optax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-import rnnscan as rs
-from rnnscan import cells
+from rnnscan.cells import GRU, LSTM, RNN
+from rnnscan.compose import stack
+from rnnscan.memory import Memory
+from rnnscan.scan import scan
+from rnnscan.sharding import rules
 
 
 BYTES = 256
-CELLS = {"lstm": cells.LSTM, "gru": cells.GRU, "rnn": cells.RNN}
+CELLS = {"lstm": LSTM, "gru": GRU, "rnn": RNN}
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class LanguageModel:
     @property
     def cells(self) -> Any:
         """The recurrent part, as one cell."""
-        return rs.stack(*[CELLS[self.cell](self.hidden)] * self.layers)
+        return stack(*[CELLS[self.cell](self.hidden)] * self.layers)
 
     def init(self, key: Array) -> dict[str, Any]:
         """Make parameters: a dictionary of float32 arrays."""
@@ -88,7 +91,7 @@ class LanguageModel:
         """
         return {
             "embedding": PartitionSpec(),
-            "cells": rs.sharding.rules(self.cells, mesh, input_size=self.embedding),
+            "cells": rules(self.cells, mesh, input_size=self.embedding),
             "head": {"kernel": PartitionSpec("model", None), "bias": PartitionSpec()},
         }
 
@@ -103,7 +106,7 @@ class LanguageModel:
         inputs: Int[Array | np.ndarray, "time rows"],
         targets: Int[Array | np.ndarray, "time rows"],
         *,
-        memory: rs.Memory | None = rs.Memory(),
+        memory: Memory | None = Memory(),
     ) -> tuple[Float[Array, ""], Any]:
         """The mean cross-entropy of a window of text.
 
@@ -118,7 +121,7 @@ class LanguageModel:
             The loss in nats per byte, and the carry after the window.
         """
         embedded = params["embedding"][inputs]
-        carry, hidden = rs.scan(self.cells, params["cells"], carry, embedded, memory=memory)
+        carry, hidden = scan(self.cells, params["cells"], carry, embedded, memory=memory)
         return _cross_entropy(params["head"], hidden, targets), carry
 
     def logits(self, params: dict[str, Any], hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows bytes"]:
@@ -166,7 +169,7 @@ def _draw(
         return (key, cells_carry, byte), byte[0]
 
     carry = (key, model.initial_carry(1), first)
-    return rs.scan(draw_byte, params, carry, None, length=length)[1]
+    return scan(draw_byte, params, carry, None, length=length)[1]
 
 
 # The logits are as large as all residuals of a cell, and one matrix product recomputes them.

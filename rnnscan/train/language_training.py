@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, UInt8
 from tqdm import tqdm
 
-import rnnscan as rs
+from rnnscan.memory import Memory
 from rnnscan.train.config import TrainConfig
 from rnnscan.train.language_model import LanguageModel
 from rnnscan.train.loop import fit
@@ -80,7 +80,7 @@ def language_model_step(config: TrainConfig) -> Step:
 
 
 def window_loss(
-    config: TrainConfig, memory: rs.Memory | None, streams: Int[np.ndarray, "window_plus_1 batch"]
+    config: TrainConfig, memory: Memory | None, streams: Int[np.ndarray, "window_plus_1 batch"]
 ) -> Callable[[Any], Float[Array, ""]]:
     """One window's loss as a function of the parameters, to count bytes and measure time.
 

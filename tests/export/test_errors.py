@@ -158,7 +158,7 @@ def test_save_takes_no_folder_of_others(tmp_path):
 
 @pytest.mark.parametrize("missing", ["safetensors", "flatbuffers"])
 def test_a_missing_extra_says_what_to_install(tmp_path, monkeypatch, missing):
-    extras = importlib.import_module("rnnscan.export.extras")
+    extras = importlib.import_module("rnnscan.export.common.extras")
 
     def imported(name):
         if name == missing:

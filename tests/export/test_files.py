@@ -17,7 +17,7 @@ from exports import rewrite, save_small, saved_scale
 pytest.importorskip("flatbuffers")
 pytest.importorskip("safetensors")
 
-files = import_module("rnnscan.export.files")
+files = import_module("rnnscan.export.common.files")
 manifests = import_module("rnnscan.export.manifest")
 
 

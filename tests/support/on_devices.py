@@ -124,6 +124,7 @@ CASES = {
     "ParaLSTM by Newton": lambda: of_cell(cells.ParaLSTM(UNITS), padding="zero", parallel=rs.Newton()),
     "parameters on no mesh": lambda: of_cell(cells.GRU(UNITS)),
     "bidirectional": lambda: of_net(rs.bidirectional(cells.GRU(UNITS), cells.RNN(UNITS))),
+    "as many units as rows": lambda: of_cell(cells.LSTM(ROWS)),
 }
 
 

@@ -9,8 +9,9 @@ from rnnscan.engine.fission.analysis.derivative_reads import read_first
 from rnnscan.engine.fission.analysis.moving import moving_values
 from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.fission.restore import derives_from_result, restored, restored_function
+from rnnscan.ir.axes import SameAxes, beside
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Program, Value, evaluate, read, values_of
+from rnnscan.ir.program import Atom, Program, Value, evaluate, outputs_of, read, values_of
 from rnnscan.ir.trace import Inliner
 from rnnscan.naming import Names
 
@@ -81,6 +82,24 @@ class FlatStep:
     def kept(self) -> tuple[Atom, ...]:
         """The values to keep: named ones, parts of the carry, and dear ones."""
         return self.program.stacked[self.y_size :]
+
+    @cached_property
+    def constants_over_units(self) -> frozenset[int]:
+        """The constants whose first axis is another axis of values than that of the rows, which carry and x have first.
+
+        The first axis of a kernel is the last one of what it multiplies, also where both have one size.
+        """
+        program = self.program
+        same = SameAxes(program.equations)
+        for old, new in zip(program.carry, program.new_carry, strict=True):
+            for axis in range(len(old.shape)):
+                if isinstance(new, Value):
+                    same.join((old, axis), (new, axis))
+        rows = [(leaf, 0) for leaf in (*self.carry, *self.x) if leaf.shape]
+        values = [*program.inputs, *outputs_of(program.equations)]
+        others = beside(rows, values, same)
+        constants = enumerate(self.constants)
+        return frozenset(index for index, leaf in constants if leaf.shape and same.group((leaf, 0)) in others)
 
     @cached_property
     def repeats(self) -> dict[int, int]:

@@ -51,7 +51,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
         constants = [rows.on_mesh(constant) for constant in constants]
     if rows is not None and memory.segment is not None and plan.state_chunk is None:
         # Segments run in a loop, and each has gradients of the constants: their total is taken after all segments.
-        spread = {index: rows for index, constant in enumerate(constants) if rows.are_summed_for(constant)}
+        spread = dict.fromkeys(rows.summed_for(constants, plan.step.constants_over_units), rows)
         copies = [rows.spread(constants[index]) for index in spread]
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:

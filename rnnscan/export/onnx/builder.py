@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rnnscan.export.extras import import_extra
-from rnnscan.export.specs import ArraySpec
+from rnnscan.export.common.extras import import_extra
+from rnnscan.export.common.specs import ArraySpec
 
 
 class NoOperatorError(Exception):

@@ -11,8 +11,8 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from rnnscan._messages import listing
-from rnnscan.export.effects import side_effects
-from rnnscan.export.extras import import_extra
+from rnnscan.export.common.effects import side_effects
+from rnnscan.export.common.extras import import_extra
 from rnnscan.export.onnx.builder import Port, value_info
 from rnnscan.export.onnx.forward_scans import with_forward_scans
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from rnnscan.compose.wrapper import Wrapper
+from rnnscan.export.common.specs import spec_of
 from rnnscan.export.onnx.builder import Port
-from rnnscan.export.specs import spec_of
 from rnnscan.nets import Bidirectional, Chain, Layer
 
 

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 
 from rnnscan._messages import is_count
-from rnnscan.export import files
-from rnnscan.export.extras import import_extra
-from rnnscan.export.named_inputs import by_name
+from rnnscan.export.common import files
+from rnnscan.export.common.extras import import_extra
+from rnnscan.export.common.named_inputs import by_name
+from rnnscan.export.common.symbols import Axes, check_array, symbolic_types
 from rnnscan.export.onnx.builder import Builder, NoOperatorError, Port, Value
 from rnnscan.export.onnx.functions import find_jax2onnx, function_model
 from rnnscan.export.onnx.names import carry_names, leaf_names, ports
 from rnnscan.export.onnx.nets import Part, add_net, check_net
-from rnnscan.export.symbols import Axes, check_array, symbolic_types
 from rnnscan.memory import never_differentiated
 from rnnscan.nets.base import Net
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rnnscan.graph.draw.colours import GIVEN, KEPT_AT_SOME, OFFLOADED, colour_of, line_of
-from rnnscan.graph.draw.diagram import Box, Diagram
+from rnnscan.graph.draw.layout.diagram import Box, Diagram
 from rnnscan.graph.draw.text import FONT, printable
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rnnscan.graph.draw.colours import GIVEN, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Colour, line_of
-from rnnscan.graph.draw.diagram import Box, Diagram
+from rnnscan.graph.draw.layout.diagram import Box, Diagram
 from rnnscan.graph.draw.text import printable
 
 

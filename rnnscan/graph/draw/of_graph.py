@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from rnnscan._messages import describe
 from rnnscan.graph.draw.build import Content
-from rnnscan.graph.facts import kept_by_rule, kinds_of_work, labels_of
-from rnnscan.graph.names import Name, is_name_equation
+from rnnscan.graph.nodes.facts import kept_by_rule, kinds_of_work, labels_of
+from rnnscan.graph.nodes.names import Name, is_name_equation
 from rnnscan.ir.program import Program, Value
 from rnnscan.memory import Memory
 

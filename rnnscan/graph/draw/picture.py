@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from rnnscan._messages import listing, nearest
 from rnnscan.graph.draw.collapse import collapsed
-from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.dot import to_dot
+from rnnscan.graph.draw.layout.diagram import Diagram
 from rnnscan.graph.draw.mermaid import to_mermaid
 from rnnscan.graph.draw.scene import Scene, scene_of
 from rnnscan.graph.draw.svg import to_svg

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rnnscan.graph.draw.colours import GIVEN, KINDS, LINES, Colour, Line, colour_of, line_of
-from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.layout import Layout, Rectangle, layout
+from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.text import printable, shortened, width_of
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from rnnscan.graph.draw.diagram import Arrow, Box
+from rnnscan.graph.draw.layout.diagram import Arrow, Box
 from rnnscan.graph.draw.scene import Frame, Part, Scene, Shape, Way, Words
 from rnnscan.graph.draw.text import FONT
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from rnnscan.graph.bodies import with_bodies
-from rnnscan.graph.graph import Graph
+from rnnscan.graph.core.bodies import with_bodies
+from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.rewrites.unused_results import without_unused_results
 from rnnscan.ir.program import values_of
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from rnnscan._messages import listing
 from rnnscan.engine.fission import passes
-from rnnscan.graph.graph import Graph
+from rnnscan.graph.core.graph import Graph
 from rnnscan.ir.program import Pass, Value
 
 

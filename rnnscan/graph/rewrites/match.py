@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name, Operand, operand, type_of
+from rnnscan.graph.core.graph import Graph
+from rnnscan.graph.nodes.names import Name, Operand, operand, type_of
 from rnnscan.graph.rewrites.pattern import Pattern, TypedPattern
 from rnnscan.ir.program import Atom, Constant, Equation, Value
 from rnnscan.ir.structure import structure_of_array, structure_of_operation

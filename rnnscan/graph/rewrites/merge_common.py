@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable
 
-from rnnscan.graph.bodies import with_bodies
-from rnnscan.graph.graph import Graph
+from rnnscan.graph.core.bodies import with_bodies
+from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.rewrites.rewire import rewired
 from rnnscan.ir.program import Constant, Equation
 from rnnscan.ir.rewrite import merge_equal

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from rnnscan._messages import in_words
-from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import type_of
-from rnnscan.graph.trace import trace
+from rnnscan.graph.core.graph import Graph
+from rnnscan.graph.core.trace import trace
+from rnnscan.graph.nodes.names import type_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Value
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from rnnscan._messages import listing
-from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name, is_name_equation
+from rnnscan.graph.core.graph import Graph
+from rnnscan.graph.nodes.names import Name, is_name_equation
 from rnnscan.graph.rewrites.rewire import rewired
 from rnnscan.ir.program import Atom, Constant, Equation, Value
 

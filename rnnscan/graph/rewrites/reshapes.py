@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import jax
 from jax import lax
 
-from rnnscan.graph.bodies import with_bodies
-from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import type_of
+from rnnscan.graph.core.bodies import with_bodies
+from rnnscan.graph.core.graph import Graph
+from rnnscan.graph.nodes.names import type_of
 from rnnscan.graph.rewrites.rewire import drop_left_over, rewired
 from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.ir.rewrite import replace_inputs

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name
+from rnnscan.graph.core.graph import Graph
+from rnnscan.graph.nodes.names import Name
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 

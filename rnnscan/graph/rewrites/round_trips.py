@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.graph.bodies import with_bodies
-from rnnscan.graph.graph import Graph
+from rnnscan.graph.core.bodies import with_bodies
+from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.rewrites.rewire import drop_left_over, rewired
 from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.ir.rewrite import replace_inputs

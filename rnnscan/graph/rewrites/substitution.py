@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import describe, in_words, is_weak, listing
-from rnnscan.graph.graph import Graph
-from rnnscan.graph.names import Name, type_of
+from rnnscan.graph.core.graph import Graph
+from rnnscan.graph.core.trace import trace
+from rnnscan.graph.nodes.names import Name, type_of
 from rnnscan.graph.rewrites.rewire import rewired
-from rnnscan.graph.trace import trace
 from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.ir.rewrite import replace_inputs
 

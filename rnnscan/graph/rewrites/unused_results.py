@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan.graph.bodies import carry_of_scan, program_of_body
-from rnnscan.graph.names import type_of
+from rnnscan.graph.core.bodies import carry_of_scan, program_of_body
+from rnnscan.graph.nodes.names import type_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, evaluate, read
 from rnnscan.ir.trace import Inliner

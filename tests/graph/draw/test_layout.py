@@ -5,9 +5,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.layout import layout
 from rnnscan.graph.draw.layout.coordinates import apart
+from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.layout.layers import layered
 from rnnscan.graph.draw.layout.order import crossings, order
 from rnnscan.graph.draw.svg import controls

@@ -13,7 +13,7 @@ import pytest
 import rnnscan as rs
 from fuzz.compare import Comparison, Run, UnequalError
 from fuzz.random_cells import Case
-from rnnscan.graph.run import GraphFunction
+from rnnscan.graph.nodes.run import GraphFunction
 from rnnscan.ir.program import evaluate
 
 

@@ -5,7 +5,7 @@ contain an all-reduce. So the loop carries a sum for each part of the rows, `(pa
 reduction per parameter follows the loop.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd, prod
@@ -81,9 +81,19 @@ class ShardedRows:
             return bool(jnp.shape(constant)) and jnp.shape(constant)[0] == self.count
         return any(map(self.holds, jax.typeof(constant).sharding.spec))
 
-    def are_summed_for(self, constant: Any) -> bool:
-        """Whether the gradient of a constant is a sum over rows."""
-        return jnp.issubdtype(constant.dtype, jnp.inexact) and not self.lie_in(constant)
+    def summed_for(self, constants: Sequence[Any], over_units: Container[int]) -> list[int]:
+        """The positions of the constants whose gradients are sums over rows.
+
+        Args:
+            constants: the constants.
+            over_units: positions of those whose first axis is not that of the rows, whatever its size.
+        """
+        return [
+            index
+            for index, constant in enumerate(constants)
+            if jnp.issubdtype(constant.dtype, jnp.inexact)
+            and (not self.lie_in(constant) or (self.mesh is None and index in over_units))
+        ]
 
     def mean(self, copies: Any) -> Any:
         """The inverse of `spread`: all copies are equal."""

@@ -4,7 +4,7 @@ A scan is a `Steps`, or `Segments` of one. Its derivatives run as many steps as 
 condition, so that rounding cannot make them stop elsewhere.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -204,7 +204,8 @@ class Segments:
         moving = [index for index, moves in enumerate(self.plan.step.moving(wanted).carry) if moves]
         given = [index for index, leaf in enumerate(ys) if leaf is not None]
         # Each segment has gradients of the constants. Over rows their total is taken after all segments.
-        by_rows = spread or _spread(constants, [*initial, *map(type_of_step, xs)], of_constants)
+        of_step = [*initial, *map(type_of_step, xs)]
+        by_rows = spread or _spread(constants, of_step, of_constants, self.plan.step.constants_over_units)
         run = differentiable(self.inner, None, by_rows)
         summed = [index for index in of_constants if index not in by_rows]
         copies = [rows.spread(constants[index]) for index, rows in by_rows.items()]
@@ -257,10 +258,13 @@ class Segments:
         return [*totals, *(ct_carry[moving.index(index)] for index in of_carry), *ct_xs]
 
 
-def _spread(constants: list[Any], of_step: list[Any], wanted: list[int]) -> Spread:
+def _spread(constants: list[Any], of_step: list[Any], wanted: list[int], over_units: Container[int]) -> Spread:
     """The wanted constants whose gradients are sums over sharded rows."""
     rows = sharded_rows(of_step, constants)
-    return {} if rows is None else {index: rows for index in wanted if rows.are_summed_for(constants[index])}
+    if rows is None:
+        return {}
+    summed = rows.summed_for(constants, over_units)
+    return {index: rows for index in wanted if index in summed}
 
 
 def differentiable(

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rnnscan.graph.draw.diagram import Arrow, Diagram
 from rnnscan.graph.draw.layout.coordinates import positions
+from rnnscan.graph.draw.layout.diagram import Arrow, Diagram
 from rnnscan.graph.draw.layout.layers import Layered, layered
 from rnnscan.graph.draw.layout.order import order
 

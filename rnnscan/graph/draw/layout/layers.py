@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from rnnscan.graph.draw.diagram import Arrow, Diagram
+from rnnscan.graph.draw.layout.diagram import Arrow, Diagram
 
 
 SWEEPS = 4

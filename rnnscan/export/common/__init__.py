@@ -1,0 +1,1 @@
+"""What both forms of export share: names, types and files of arrays."""

@@ -1,0 +1,1 @@
+"""A graph: the class, tracing, and the bodies of loops and branches."""

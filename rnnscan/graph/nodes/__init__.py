@@ -1,0 +1,1 @@
+"""The nodes of a graph: names, types, facts, slices and text."""

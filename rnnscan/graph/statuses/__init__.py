@@ -1,0 +1,1 @@
+"""Statuses of values, inferred to a fixpoint by transfer functions."""
