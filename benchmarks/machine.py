@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -20,6 +21,14 @@ def describe_machine(precision: str | None) -> dict[str, str]:
         **({} if precision is None else {"precision": precision}),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def version_of(checkout: Path) -> str:
+    """The commit of a checkout and its date; "unknown" for a folder that is no checkout of its own."""
+    if not (checkout / ".git").exists():
+        return "unknown"
+    command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def processors() -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -138,7 +139,7 @@ def _min_gru(shape: Shape) -> Workload:
     return Workload(title_of("minGRU", shape), shape, make_arguments, outputs, "min_gru")
 
 
-def _attention(shape: Shape) -> Workload:
+def _attention(shape: Shape, *, positions: int = ENCODER_LENGTH) -> Workload:
     """A decoder whose keys are projected before the loop, from encoder outputs that get gradients too."""
     pair = CellPair(cells.attention_lstm(rs.name), cells.attention_lstm(no_label))
     units = shape.hidden
@@ -150,7 +151,7 @@ def _attention(shape: Shape) -> Workload:
             "query_kernel": _kernel(query_key, units, units),
             "score_kernel": _kernel(score_key, units, 1)[:, 0],
         }
-        encoder = jax.random.normal(encoder_key, (shape.batch, ENCODER_LENGTH, units))
+        encoder = jax.random.normal(encoder_key, (shape.batch, positions, units))
         return params, inputs_of(xs_key, shape), encoder
 
     def outputs(scan: Scan, params: Any, xs: Array, encoder: Array) -> Array:
@@ -158,7 +159,7 @@ def _attention(shape: Shape) -> Workload:
         weights |= {"encoder": encoder, "keys": encoder @ params["key_kernel"]}
         return scan(pair, weights, (_zeros(shape),) * 2, xs)[1]
 
-    title = title_of(f"LSTM decoder with additive attention over {ENCODER_LENGTH} positions", shape)
+    title = title_of(f"LSTM decoder with additive attention over {positions} positions", shape)
     return Workload(title, shape, make_arguments, outputs, "attention")
 
 
@@ -198,18 +199,30 @@ def _zeros(shape: Shape) -> Array:
 
 SMALL, NARROW, LARGE = Shape(128, 32, 128, 256), Shape(512, 16, 64, 128), Shape(256, 64, 256, 512)
 
+# Each makes a workload of a `Shape`, and of further sizes that it has.
+CELLS: dict[str, Callable[..., Workload]] = {
+    "lstm": partial(library_workload, "lstm"),
+    "gru": partial(library_workload, "gru"),
+    "lstm-stack": partial(library_workload, "lstm", layers=2),
+    "lstm-layer-norm": _layer_norm,
+    "min-gru": _min_gru,
+    "para-gru": partial(_para, "ParaGRU"),
+    "para-lstm": partial(_para, "ParaLSTM"),
+    "attention": _attention,
+}
+
 WORKLOADS: dict[str, Workload] = {
-    "lstm-small": library_workload("lstm", SMALL),
-    "lstm-narrow": library_workload("lstm", NARROW),
-    "lstm-large": library_workload("lstm", LARGE),
-    "gru-small": library_workload("gru", SMALL),
-    "gru-narrow": library_workload("gru", NARROW),
-    "gru-large": library_workload("gru", LARGE),
-    "lstm-stack": library_workload("lstm", SMALL, layers=2),
-    "lstm-layer-norm": _layer_norm(SMALL),
-    "min-gru": _min_gru(Shape(4096, 8, 64, 128)),
-    "para-gru": _para("ParaGRU", Shape(4096, 8, 64, 128)),
-    "para-lstm": _para("ParaLSTM", Shape(4096, 8, 64, 128)),
-    "attention": _attention(Shape(48, 16, 128, 128)),
+    "lstm-small": CELLS["lstm"](SMALL),
+    "lstm-narrow": CELLS["lstm"](NARROW),
+    "lstm-large": CELLS["lstm"](LARGE),
+    "gru-small": CELLS["gru"](SMALL),
+    "gru-narrow": CELLS["gru"](NARROW),
+    "gru-large": CELLS["gru"](LARGE),
+    "lstm-stack": CELLS["lstm-stack"](SMALL),
+    "lstm-layer-norm": CELLS["lstm-layer-norm"](SMALL),
+    "min-gru": CELLS["min-gru"](Shape(4096, 8, 64, 128)),
+    "para-gru": CELLS["para-gru"](Shape(4096, 8, 64, 128)),
+    "para-lstm": CELLS["para-lstm"](Shape(4096, 8, 64, 128)),
+    "attention": CELLS["attention"](Shape(48, 16, 128, 128)),
     "lstm-16k": _long_lstm(Shape(16_384, 4, 16, 64)),
 }

@@ -1,15 +1,13 @@
-"""How far the chunkwise form is from the loop, in float64 and in float32."""
+"""How far rnnscan is from the loop, in float64 and in float32."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-import rnnscan as rs
-from benchmarks.beyond.rows import checkpoint_scan
-from benchmarks.beyond.use import Problem, Scan
+from benchmarks.rows import JaxRow
 
 
 @dataclass(frozen=True)
@@ -25,22 +23,25 @@ class Accuracy:
     single: float
 
 
-def measure_accuracy(problem: Problem) -> Accuracy:
+def measure_accuracy(rows: Mapping[str, JaxRow]) -> Accuracy:
     """Compute loss and gradients by the loop and by rnnscan, in both precisions, from the same float32 arguments."""
-    floats, others = problem.split_arguments()
-    single = [_results(problem, scan, floats, others) for scan in (checkpoint_scan, rs.scan)]
+    pair = rows["checkpoint"], rows["rnnscan"]
+    single = [_results(row) for row in pair]
     with jax.enable_x64(True):
-        floats = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), floats)
-        loop, own = (_results(problem, scan, floats, others) for scan in (checkpoint_scan, rs.scan))
+        loop, own = (_results(_in_float64(row)) for row in pair)
     loop_error, own_error = (_difference(results, loop) for results in single)
-    return Accuracy(_difference(own, loop), own_error / loop_error)
+    return Accuracy(_difference(own, loop), own_error / (loop_error or float(np.finfo(np.float32).tiny)))
 
 
-def _results(problem: Problem, scan: Scan, floats: Any, others: Any) -> list[np.ndarray]:
-    results = jax.jit(jax.value_and_grad(problem.loss(scan)))(floats, others)
-    return [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(results)]
+def _in_float64(row: JaxRow) -> JaxRow:
+    return replace(row, arguments=jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), row.arguments))
 
 
-def _difference(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    pairs = zip(found, wanted, strict=True)
-    return max(float(np.linalg.norm(one - other) / np.linalg.norm(other)) for one, other in pairs)
+def _results(row: JaxRow) -> list[np.ndarray]:
+    train = jax.value_and_grad(row.loss, tuple(range(len(row.arguments))))
+    return [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(jax.jit(train)(*row.arguments, *row.data))]
+
+
+def _difference(results: list[np.ndarray], reference: list[np.ndarray]) -> float:
+    pairs = zip(results, reference, strict=True)
+    return max(float(np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0)) for one, other in pairs)

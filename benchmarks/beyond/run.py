@@ -1,6 +1,6 @@
 """Measure one use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from benchmarks.beyond.accuracy import Accuracy, measure_accuracy
@@ -8,7 +8,7 @@ from benchmarks.beyond.rows import use_rows
 from benchmarks.beyond.use import Use
 from benchmarks.measure import check_agreement, prepare_jax, take_turns
 from benchmarks.others import Others
-from benchmarks.result import Result
+from benchmarks.result import Result, Runner
 
 
 # The rows that are timed.
@@ -24,9 +24,9 @@ def run_use(
     Returns:
         The measurements, and the accuracy if the bars of the chunkwise form hold for the use.
     """
-    problem = use.problem()
+    rows = use_rows(use.problem())
     runners = {}
-    for row, jax_row in use_rows(problem).items():
+    for row, jax_row in rows.items():
         report(f"compiling {row}")
         # That of `rnnscan-all` is not reported.
         runners[row] = prepare_jax(jax_row, compilations=1 if row == "rnnscan-all" else compilations, kept=False)
@@ -34,6 +34,13 @@ def run_use(
     for row, runner in runners.items():
         report(f"checking {row}")
         check_agreement(row, runner.train(), reference, use.tolerance)
+    result = time_rows(runners, rounds=rounds, seconds=seconds, report=report)
+    report("measuring the accuracy")
+    return result, measure_accuracy(rows) if use.long else None
+
+
+def time_rows(runners: Mapping[str, Runner], *, rounds: int, seconds: float, report: Callable[[str], None]) -> Result:
+    """Time compiled rows in turns."""
     others = Others()
     announce = lambda what, number, of: report(f"{what}, round {number} of {of}")  # noqa: E731
     timed = partial(take_turns, rounds=rounds, seconds=seconds)
@@ -41,6 +48,4 @@ def run_use(
         {row: runners[row].forward for row in FORWARD if row in runners}, report=partial(announce, "forward")
     )
     train = timed({row: runners[row].train for row in TRAINING if row in runners}, report=partial(announce, "training"))
-    result = Result(runners, forward, train, others=others.share())
-    report("measuring the accuracy")
-    return result, measure_accuracy(problem) if use.long else None
+    return Result(dict(runners), forward, train, others=others.share())

@@ -1,7 +1,7 @@
 """A use of `lax.scan`: a function over time, its arguments, and its loss."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,6 +15,12 @@ Scan = Callable[..., tuple[Any, Any]]
 Cell = Callable[[Any, Any, Any], tuple[Any, Any]]
 # (scan, params, carry, xs) -> a pytree with the last carry and the outputs of all steps
 Run = Callable[[Scan, Any, Any, Any], Any]
+
+# The least and the largest value of a size, both included.
+Range = tuple[int, int]
+# By the name of a size. The others are counts of features.
+RANGES: Mapping[str, Range] = {"steps": (8, 8192), "rows": (1, 256), "heads": (1, 16)}
+FEATURES: Range = (1, 1024)
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class Use:
         tiny: the sizes of the tests.
         tolerance: the largest difference of a loss or gradient from plain autodiff, relative to its norm.
         long: whether the bars of the chunkwise form hold for it.
+        ranges: the ranges of sizes that differ from `RANGES`.
     """
 
     title: str
@@ -79,6 +86,7 @@ class Use:
     tiny: Mapping[str, Any]
     tolerance: float = 1e-4
     long: bool = False
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def problem(self) -> Problem:
         """The problem of the benchmark."""
@@ -87,8 +95,23 @@ class Use:
     @property
     def description(self) -> str:
         """The title and the sizes."""
-        sizes = [f"{name} {value:,}" for name, value in self.sizes.items() if type(value) is int]
-        return f"{self.title}: {', '.join(sizes)}"
+        return f"{self.title}: {sizes_in_words(self.sizes)}"
+
+    @property
+    def size_ranges(self) -> dict[str, Range]:
+        """The range of each size. Options, such as a dtype, have none."""
+        return ranges_of(self.sizes, self.ranges)
+
+
+def ranges_of(sizes: Mapping[str, Any], ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """The range of each size that is a number, from `ranges`, or else from `RANGES`."""
+    known = {**RANGES, **ranges}
+    return {name: known.get(name, FEATURES) for name, value in sizes.items() if type(value) is int}
+
+
+def sizes_in_words(sizes: Mapping[str, Any]) -> str:
+    """The sizes that are numbers."""
+    return ", ".join(f"{name} {value:,}" for name, value in sizes.items() if type(value) is int)
 
 
 class Draw:

@@ -1,6 +1,5 @@
 """The command line of other projects' tests."""
 
-import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +7,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.app import shown_command
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, version_of
 from benchmarks.suites.projects import PROJECTS, SuiteError, projects_in
 from benchmarks.suites.run import Runner
 from benchmarks.suites.table import HEADINGS, failures, make_page, rows
@@ -54,11 +53,3 @@ def main(
         console.print(f"written to {write}")
     if errors or failed:
         raise SystemExit(f"suites: {len(failed)} failures only with rs.scan, and {len(errors)} runs without a result.")
-
-
-def version_of(checkout: Path) -> str:
-    """The commit of a checkout and its date; "unknown" for a folder that is no checkout of its own."""
-    if not (checkout / ".git").exists():
-        return "unknown"
-    command = ["git", "-C", str(checkout), "log", "-1", "--format=%h of %cs"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

@@ -40,5 +40,6 @@ USES = {
         _make,
         {"steps": 16, "rows": 2, "size": 16, "channels": 8, "hidden": 32},
         {"steps": 3, "rows": 2, "size": 3, "channels": 2, "hidden": 3},
+        ranges={"size": (3, 64), "channels": (1, 64)},
     )
 }

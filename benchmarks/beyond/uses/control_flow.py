@@ -81,5 +81,6 @@ USES = {
         {"steps": 32, "rows": 16, "hidden": 64, "experts": 4, "inner": 128},
         TINY | {"experts": 3, "inner": 4},
         1e-3,
+        ranges={"experts": (2, 16)},
     ),
 }

@@ -49,5 +49,6 @@ USES = {
         _make,
         {"steps": 100, "rows": 8, "labels": 20, "features": 64, "classes": 256},
         {"steps": 6, "rows": 2, "labels": 2, "features": 3, "classes": 4},
+        ranges={"classes": (2, 1024)},
     )
 }

@@ -68,13 +68,22 @@ def _make_wave(draw: Draw, *, steps: int, rows: int, size: int, convolution: boo
 
 SIZES = {"steps": 100, "rows": 2, "size": 96}
 TINY = {"steps": 4, "rows": 2, "size": 4}
+GRIDS = {"size": (3, 256)}
 
 USES = {
     "n-body": Use("N-body", _make_bodies, {"steps": 100, "bodies": 64}, {"steps": 4, "bodies": 3}),
     "wave-stencil": Use(
-        "wave equation, stencil", _make_wave, SIZES | {"convolution": False}, TINY | {"convolution": False}
+        "wave equation, stencil",
+        _make_wave,
+        SIZES | {"convolution": False},
+        TINY | {"convolution": False},
+        ranges=GRIDS,
     ),
     "wave-convolution": Use(
-        "wave equation, convolution", _make_wave, SIZES | {"convolution": True}, TINY | {"convolution": True}
+        "wave equation, convolution",
+        _make_wave,
+        SIZES | {"convolution": True},
+        TINY | {"convolution": True},
+        ranges=GRIDS,
     ),
 }

@@ -48,6 +48,10 @@ def _make(draw: Draw, *, rows: int, length: int, features: int) -> Problem:
 
 USES = {
     "soft-dtw": Use(
-        "soft-DTW", _make, {"rows": 16, "length": 128, "features": 4}, {"rows": 2, "length": 4, "features": 2}
+        "soft-DTW",
+        _make,
+        {"rows": 16, "length": 128, "features": 4},
+        {"rows": 2, "length": 4, "features": 2},
+        ranges={"length": (5, 4096)},  # The scan has 2 * length - 1 steps.
     )
 }
