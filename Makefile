@@ -1,6 +1,9 @@
 # make demo: train on real text for about a minute and show the memory trade-off.
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make bench-beyond: uses of lax.scan that are no RNN, into docs/benchmarks_beyond.md.
+# make bench-sweep SEED=1000 USES=60: the same uses and the cells of make bench at random sizes, into
+# docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside. Seeds 0 to 9 are for tuning, and
+# write nothing.
 # make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
 # installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table.
 # make accelerators: what XLA makes of the benchmarks for a GPU and a TPU, which need not be there, into
@@ -61,7 +64,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -75,6 +78,12 @@ bench: $(VENV)/.installed-bench
 
 bench-beyond: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.beyond --write docs/benchmarks_beyond.md
+
+SEED ?= 1000
+USES ?= 60
+bench-sweep: $(VENV)/.installed-train
+	$(BIN)/python -m benchmarks.sweep --seed $(SEED) --uses $(USES) $(addprefix --against ,$(AGAINST)) \
+	    $(if $(filter-out 0 1 2 3 4 5 6 7 8 9,$(SEED)),--write docs/benchmarks_sweep.md)
 
 test-suites:
 	@test -n "$(SUITES)" || { echo "make test-suites: say where the checkouts are, with SUITES=folder"; exit 2; }

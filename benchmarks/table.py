@@ -10,6 +10,9 @@ from rnnscan._byte_sizes import readable_bytes
 
 
 HEADINGS = ("row", "forward", "training", "ms", "kept", "of plain", "no params", "temporary", "of plain", "compile")
+# The headings of columns of text, which start on the left.
+_TEXTS = frozenset({"row", "use", "workload", "what", "what it is", "loops", "met", "where", "project", "memory"})
+_TEXTS |= {"figure", "version", "cause", "sizes"}
 BAR_HEADINGS = ("what", "reached", "limit", "met", "where")
 
 
@@ -68,7 +71,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def _is_text(heading: str) -> bool:
-    return heading in ("row", "use", "workload", "what", "what it is", "loops", "met", "where", "project", "memory")
+    return heading in _TEXTS
 
 
 def _bytes(count: int | None) -> str:

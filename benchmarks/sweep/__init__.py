@@ -1,0 +1,1 @@
+"""Uses of `lax.scan` and cells of RNNs at random sizes, beside plain JAX and another version of rnnscan."""

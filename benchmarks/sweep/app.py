@@ -1,0 +1,124 @@
+"""The command line of the sweep."""
+
+import time
+from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from benchmarks.app import known, shown_command
+from benchmarks.machine import describe_machine, version_of
+from benchmarks.sweep.case import NAMES, Case
+from benchmarks.sweep.checkout import Checkout
+from benchmarks.sweep.draw import draw_case, draw_cases
+from benchmarks.sweep.measure import measure_case
+from benchmarks.sweep.outcome import Outcome
+from benchmarks.sweep.table import (
+    MISS_HEADINGS,
+    SUMMARY_HEADINGS,
+    absent,
+    load_note,
+    make_page,
+    miss_rows,
+    summary_rows,
+    use_headings,
+    use_rows,
+)
+from benchmarks.table import rich_table
+
+
+HERE = Path(__file__).parents[2]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    seed: Annotated[int, typer.Option(help="of the sizes: 0 to 9 for tuning, from 1000 on for reports only")] = 0,
+    uses: Annotated[int, typer.Option(min=1, help="the number of uses")] = 60,
+    use: Annotated[list[str] | None, typer.Option(help=f"{', '.join(NAMES)}; these ones; may be repeated")] = None,
+    against: Annotated[Path | None, typer.Option(help="a checkout of another version, measured in turns")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="the least number of rounds")] = 9,
+    seconds: Annotated[float, typer.Option(help="the time of plain's rounds, if that makes more")] = 0.5,
+    minutes: Annotated[float, typer.Option(help="after these no further use starts")] = 120,
+    write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
+) -> None:
+    """Time and memory of rnnscan beside plain `lax.scan`, at random sizes."""
+    console = Console(highlight=False, width=max(Console().width, 125))
+    machine = describe_machine("float32")
+    for heading, text in machine.items():
+        console.print(f"{heading}: {escape(text)}")
+    names = known(use or [], NAMES, "--use")
+    cases = [draw_case(name, seed) for name in NAMES if name in names] or draw_cases(seed, uses)
+    versions = {version_of(HERE): HERE}
+    if against is not None:
+        version = version_of(against)
+        versions[version if version not in versions else f"the other {version}"] = against
+    machine["rnnscan"] = ", ".join(versions)
+    outcomes = measure_all(list(cases), versions, rounds, seconds, minutes, console)
+    console.print(rich_table("Uses; ! is above its limit", use_headings(outcomes), use_rows(outcomes)))
+    console.print(rich_table("Times measured again", MISS_HEADINGS, miss_rows(outcomes)))
+    console.print(rich_table("Beside the faster of plain and checkpoint", SUMMARY_HEADINGS, summary_rows(outcomes)))
+    console.print(load_note(outcomes))
+    for line in absent(outcomes):
+        console.print(line, style="red", markup=False)
+    if write is not None:
+        command = shown_command("benchmarks.sweep", write).replace(str(against), "checkout")
+        write.write_text(make_page(outcomes, machine=machine, command=command, seed=seed))
+        console.print(f"written to {write}")
+    wrong = [str(one.case) for results in outcomes.values() for one in results if one.wrong]
+    if wrong:
+        raise SystemExit(f"sweep: results must be those of plain autodiff; they differ in {'; '.join(wrong)}.")
+
+
+def measure_all(
+    cases: list[Case], versions: Mapping[str, Path], rounds: int, seconds: float, minutes: float, console: Console
+) -> dict[str, list[Outcome]]:
+    """Measure cases with each version, in turns.
+
+    Args:
+        cases: the cases.
+        versions: the checkout of each version.
+        rounds: the least number of rounds of a measurement.
+        seconds: the time of plain's rounds, if that makes more.
+        minutes: after these no further case starts.
+        console: gets the progress.
+
+    Returns:
+        The outcomes of each version, in the order of the cases.
+    """
+    checkouts = {version.partition(" of ")[0]: Checkout(path) for version, path in versions.items()}
+    outcomes: dict[str, list[Outcome]] = {version: [] for version in checkouts}
+    order, end = list(checkouts), time.monotonic() + 60 * minutes
+    for number, case in enumerate(cases, 1):
+        if time.monotonic() > end:
+            console.print(f"{minutes:g} minutes are over; {number - 1} of {len(cases)} uses were measured.")
+            break
+        for version in order:
+            with console.status(f"{case} ({number} of {len(cases)}), {version}"):
+                outcomes[version].append(_measure(checkouts[version], case, rounds, seconds))
+        console.print(_progress(case, {version: outcomes[version][-1] for version in checkouts}), markup=False)
+        order.reverse()
+    for checkout in checkouts.values():
+        checkout.close()
+    return outcomes
+
+
+def _measure(checkout: Checkout, case: Case, rounds: int, seconds: float) -> Outcome:
+    try:
+        return checkout.run(measure_case, case, rounds, seconds)
+    except BrokenProcessPool:  # The other cases run in a new process.
+        return Outcome(case, error="the process died; it may have needed more memory than there is")
+
+
+def _progress(case: Case, latest: dict[str, Outcome]) -> str:
+    lines = [str(case)]
+    for version, outcome in latest.items():
+        figures = ", ".join(f"{what} {figure.value:.2f}" for what, figure in outcome.figures.items())
+        causes = "".join(f"; {what}: {cause}" for what, cause in outcome.causes.items())
+        lines.append(f"  {version}: {outcome.error or figures}{causes}")
+    return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""The benchmark at random sizes: its draws, its measurements, and its page."""
+
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.beyond.accuracy import measure_accuracy
+from benchmarks.sweep import measure
+from benchmarks.sweep.case import NAMES, PLANS, Case, size_ranges
+from benchmarks.sweep.causes import same_plans
+from benchmarks.sweep.checkout import Checkout
+from benchmarks.sweep.draw import draw_case, draw_cases, is_bounded
+from benchmarks.sweep.estimate import estimate
+from benchmarks.sweep.measure import measure_case
+from benchmarks.sweep.outcome import WHAT, Figure, Outcome
+from benchmarks.sweep.table import make_page, percentile_90
+from tiers import variants
+
+
+ROOT = Path(__file__).parents[2]
+
+TINY = Case("crf", {"steps": 9, "rows": 2, "states": 3})
+
+
+# A cell with a size of its own, a use with an option that is no size, and one without steps.
+@pytest.mark.parametrize("name", variants(list(NAMES), ["lstm-stack", "bfloat16", "soft-dtw"]))
+def test_drawn_sizes_are_within_their_ranges_and_bounds(name):
+    case = draw_case(name, 0)
+    assert case == draw_case(name, 0)
+    ranges = size_ranges(name)
+    assert case.sizes.keys() == ranges.keys()
+    assert all(low <= case.sizes[size] <= high for size, (low, high) in ranges.items())
+    assert is_bounded(case)
+
+
+def test_a_seed_has_the_same_sizes_everywhere():
+    assert draw_case("lstm", 0).sizes == {"steps": 512, "rows": 183, "features": 128, "hidden": 4}
+    assert str(draw_case("crf", 0)) == "crf: steps 8, rows 16, states 192"
+    assert draw_case("crf", 1) != draw_case("crf", 0) != draw_case("crf", 0, number=1)
+
+
+def test_a_use_has_the_same_sizes_whichever_others_are_drawn(monkeypatch):
+    monkeypatch.setattr("benchmarks.sweep.draw.NAMES", ("crf", "lstm"))
+    (first,) = draw_cases(0, 1)
+    several = list(draw_cases(0, 3))
+    assert first == several[0]
+    assert {case.name for case in several[:2]} == {"crf", "lstm"}
+    assert several[2] == draw_case(several[2].name, 0, number=1)
+
+
+@pytest.mark.parametrize("name", ["lstm", "crf"])
+def test_the_largest_sizes_are_out_of_bounds(name):
+    assert not is_bounded(Case(name, {size: high for size, (_, high) in size_ranges(name).items()}))
+
+
+def test_the_estimate_grows_with_the_steps():
+    short, long = (estimate(replace(TINY, sizes=TINY.sizes | {"steps": steps})) for steps in (100, 200))
+    assert long.seconds == pytest.approx(2 * short.seconds, rel=0.1)
+    assert long.bytes == pytest.approx(2 * short.bytes, rel=0.1)
+
+
+def test_plans_that_are_the_engines_own_are_no_others():
+    # All of an N-body step runs step by step, and nothing of it is kept. An LSTM keeps its gates.
+    assert same_plans(Case("n-body", {"steps": 9, "bodies": 3})) == {"recompute all", "unsplit"}
+    assert same_plans(Case("lstm", {"steps": 64, "rows": 4, "features": 8, "hidden": 64})) == set()
+
+
+def test_rounding_is_told_from_an_error():
+    rows = TINY.rows(["checkpoint", "rnnscan"])
+    assert measure_accuracy(rows).double < 1e-12
+    halved = replace(rows["rnnscan"], loss=lambda *arguments: 0.5 * rows["rnnscan"].loss(*arguments))
+    assert measure_accuracy(rows | {"rnnscan": halved}).single > measure.ALLOWED_ERROR
+
+
+def test_a_figure_above_the_limit_is_measured_again_and_has_a_cause(monkeypatch):
+    monkeypatch.setattr(measure, "LIMIT", 0.0)
+    outcome = measure_case(TINY, rounds=1, seconds=0)
+    assert not outcome.error
+    assert outcome.figures.keys() == set(WHAT)
+    assert {what for what, figure in outcome.figures.items() if figure.again is not None} == set(WHAT) - {"temporary"}
+    for cause in outcome.causes.values():
+        assert cause == "fusion" or cause.startswith("estimate: ")
+        assert cause == "fusion" or cause.rpartition(" ")[0].removeprefix("estimate: ") in PLANS
+    assert outcome.causes.keys() == {"training", "forward"}
+
+
+def test_a_checkout_measures_in_a_process_of_its_own(tmp_path):
+    checkout = Checkout(ROOT)
+    outcome = checkout.run(measure_case, TINY, 1, 0)
+    assert outcome.case == TINY
+    assert not outcome.error
+    checkout.close()
+    with pytest.raises(BrokenProcessPool):
+        Checkout(tmp_path).run(measure_case, TINY, 1, 0)
+
+
+def test_the_page_shows_both_measurements_and_the_seed():
+    figures = {"training": Figure(1.3, 1.2), "forward": Figure(1.2, 1.05), "temporary": Figure(0.5)}
+    causes = {"training": "estimate: unsplit 0.80", "forward": "noise"}
+    slow = Outcome(TINY, "plain", 2.0, figures, causes, 0.1)
+    outcomes = {"abc": [slow, Outcome(TINY, error="no memory")], "def": [Outcome(TINY), slow]}
+    page = make_page(outcomes, machine={"date": "today"}, command="python -m sweep", seed=1000)
+    assert "- seed: 1000" in page
+    assert "| crf | abc | training | 1.30 | 1.20 | estimate: unsplit 0.80 |" in page
+    assert "| crf | abc | forward | 1.20 | 1.05 | noise |" in page
+    assert "| training | abc | 1 | 1.20 | 1.20 | 1.20 | 1 | crf |" in page
+    assert "1.20 (1.30) !" in page
+    assert "1.05 (1.20) |" in page
+    assert "- crf: steps 9, rows 2, states 3 (abc): no memory" in page
+
+
+def test_percentiles_lie_between_the_values():
+    assert percentile_90(range(11)) == 9
+    assert percentile_90([2.0]) == 2
