@@ -72,7 +72,7 @@ def main(
         console.print(f"written to {write}")
     wrong = [str(one.case) for results in outcomes.values() for one in results if one.wrong]
     if wrong:
-        raise SystemExit(f"sweep: results must be those of plain autodiff; they differ in {'; '.join(wrong)}.")
+        raise SystemExit(f"sweep: no result, or not that of plain autodiff, in {'; '.join(wrong)}.")
 
 
 def measure_all(
@@ -113,6 +113,8 @@ def _measure(checkout: Checkout, case: Case, rounds: int, seconds: float) -> Out
         return checkout.run(measure_case, case, rounds, seconds)
     except BrokenProcessPool:  # The other cases run in a new process.
         return Outcome(case, error="the process died; it may have needed more memory than there is")
+    except Exception as error:  # An error of the engine. The other cases run, and the command fails in the end.
+        return Outcome(case, error=f"{type(error).__name__}: {error}", wrong=True)
 
 
 def _progress(case: Case, latest: dict[str, Outcome]) -> str:

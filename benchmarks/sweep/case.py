@@ -58,9 +58,9 @@ class Case:
         loss, arguments, data = self._loss(draw or Draw())
         return {name: JaxRow(loss(self._scan(name)), arguments, data) for name in names}
 
-    def row_of(self, scan: Callable[..., Any], draw: Draw | None = None) -> JaxRow:
+    def row_of(self, scan: Callable[..., Any]) -> JaxRow:
         """The row of a scan that is called as `rs.scan` is, with rnnscan's cell."""
-        loss, arguments, data = self._loss(draw or Draw())
+        loss, arguments, data = self._loss(Draw())
         return JaxRow(loss(self._with_library_cell(scan)), arguments, data)
 
     def _loss(self, draw: Draw) -> tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]:

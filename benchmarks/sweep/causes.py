@@ -7,7 +7,6 @@ import jax
 from jax import lax
 
 import rnnscan as rs
-from benchmarks.beyond.use import Draw
 from benchmarks.measure import prepare_jax, take_turns
 from benchmarks.result import Result, Runner
 from benchmarks.sweep.case import PLANS, Case
@@ -31,8 +30,9 @@ def find_cause(case: Case, what: str, runners: Mapping[str, Runner], options: Ma
         runners: the compiled rows.
         options: `rounds` and `seconds` of the measurement.
     """
-    same = same_plans(case)
-    plans = {name: prepare_jax(row, kept=False) for name, row in case.rows(set(PLANS) - same).items()}
+    same = same_plans(case, what)
+    others = case.rows([name for name in PLANS if name not in same])
+    plans = {name: prepare_jax(row, kept=False) for name, row in others.items()}
     timed = {"plain": runners["plain"], "rnnscan": runners["rnnscan"], **plans}
     which = "train" if what == "training" else "forward"
     times = take_turns(
@@ -47,8 +47,23 @@ def find_cause(case: Case, what: str, runners: Mapping[str, Runner], options: Ma
     return "fusion" if best is None or shares[best] >= FASTER else f"estimate: {best} {shares[best]:.2f}"
 
 
-def same_plans(case: Case) -> set[str]:
-    """The names of `PLANS` that are the engine's own plan: nothing batched over steps, or nothing kept."""
+def same_plans(case: Case, what: str) -> set[str]:
+    """The names of `PLANS` that are the engine's own plan, for training or forward."""
+    explanations = explain(case)
+    equations = [equation for one in explanations for equation in one.equations]
+    states = [text for one in explanations for text in one.states.values() if text.startswith("in chunks")]
+    if what == "forward":  # Nothing is kept, whatever the memory choice.
+        batches = any(one.forward == "at once" for one in equations)
+        batches = batches or any(not text.endswith("step by step forward") for text in states)
+        return {"recompute all"} if batches else set(PLANS)
+    batches = bool(states) or any("at once" in (one.forward, one.backward) for one in equations)
+    if any(one.backward == "kept" for one in equations):
+        return set()
+    return {"recompute all"} if batches else {"recompute all", "unsplit"}
+
+
+def explain(case: Case) -> list[Any]:
+    """`rs.explain` of each scan of a case."""
     explanations: list[Any] = []
 
     def explained(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> Any:
@@ -56,11 +71,6 @@ def same_plans(case: Case) -> set[str]:
         explanations.append(rs.explain(cell, *types, **options))
         return lax.scan(lambda carry, x: cell(params, carry, x), carry, xs, **options)
 
-    row = case.row_of(explained, Draw())
+    row = case.row_of(explained)
     jax.eval_shape(row.loss, *row.arguments, *row.data)
-    equations = [equation for one in explanations for equation in one.equations]
-    states = [text for one in explanations for text in one.states.values()]
-    keeps = any(equation.backward == "kept" for equation in equations)
-    batches = any("at once" in (one.forward, one.backward) for one in equations)
-    batches = batches or any(text.startswith("in chunks") for text in states)
-    return ({"recompute all"} if not keeps else set()) | ({"unsplit"} if not keeps and not batches else set())
+    return explanations

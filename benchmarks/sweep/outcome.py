@@ -41,7 +41,7 @@ class Outcome:
         causes: the causes of figures above `LIMIT`, for training and forward time.
         others: the share of the processors that other programs took; None if unknown.
         error: why there are no figures.
-        wrong: whether that is a wrong result.
+        wrong: whether that is an error of rnnscan.
     """
 
     case: Case

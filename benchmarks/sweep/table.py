@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median, quantiles
 
+from benchmarks.others import TOO_MUCH
 from benchmarks.sweep.case import Case
 from benchmarks.sweep.causes import CAUSES
 from benchmarks.sweep.draw import LEAST_SECONDS, MOST_BYTES, MOST_SECONDS
@@ -44,8 +45,8 @@ Causes of training and forward times:
 {markdown_table(("cause", "what it is"), [(f"`{cause}`", text) for cause, text in CAUSES.items()])}
 
 Other plans are `Memory(recompute="all")`, `engine="lax"` ("unsplit", which recomputes all) and `memory=None` ("save
-all, unsplit", which may keep more than the memory choice allows). Where `rs.explain` shows that the engine keeps no
-value of a step and batches nothing over steps, `engine="lax"` is the engine's own plan."""
+all, unsplit", which may keep more than the memory choice allows). None of them is another plan where `rs.explain` shows
+that it is the engine's own: `engine="lax"`, for example, where the engine keeps and batches nothing."""
 
 
 def summary_rows(outcomes: Outcomes) -> list[tuple[str, ...]]:
@@ -108,9 +109,11 @@ def load_note(outcomes: Outcomes) -> str:
     shares = [one.others for results in outcomes.values() for one in results if one.others is not None]
     if not shares:
         return "The load of other programs is unknown."
+    busy = sum(share > TOO_MUCH for share in shares)
+    verdict = f" That is too much for reliable times in {busy} of {len(shares)} measurements." if busy else ""
     return (
         f"Other programs took {100 * median(shares):.0f} % of the processors in the median, and at most "
-        f"{100 * max(shares):.0f} %."
+        f"{100 * max(shares):.0f} %.{verdict}"
     )
 
 
