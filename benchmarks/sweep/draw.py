@@ -10,7 +10,7 @@ from benchmarks.sweep.estimate import estimate
 
 
 # The bounds of a training step by plain autodiff, as `estimate` sees it. A shorter step times the call, not the scan.
-LEAST_SECONDS, MOST_SECONDS, MOST_BYTES = 0.001, 0.2, 512 * 2**20
+LEAST_SECONDS, MOST_SECONDS, MOST_BYTES = 0.001, 0.12, 256 * 2**20
 TRIES = 10_000
 
 

@@ -17,12 +17,14 @@ from benchmarks.sweep.case import Case
 
 
 # Two cores of a server. XLA fuses most operations, so that few of them read and write memory, or start alone.
-FLOPS, BYTES, START = 3e10, 2e10, 2e-7
+FLOPS, BYTES, START = 1e11, 2e10, 1e-7
+# Of products with fewer operations than `SMALL`.
+SMALL_FLOPS, SMALL = 1e10, 1e6
 # The training step does the forward pass, and about twice its work backward.
 PASSES = 3
 # The trips of a loop whose number the jaxpr does not say.
 TRIPS = 10
-VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims", "convert_element_type", "copy"})
+VIEWS = frozenset({"broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy"})
 LINEAR_ALGEBRA = frozenset({"lu", "lu_pivots_to_permutation", "triangular_solve", "cholesky"})
 
 
@@ -77,14 +79,15 @@ def _work(jaxpr: Any) -> Estimate:
             seconds, size = seconds + trips * longest.seconds, size + trips * longest.bytes
             continue
         result = sum(_bytes(variable.aval) for variable in equation.outvars)
-        operands = sum(_bytes(variable.aval) for variable in equation.invars)
-        seconds += START + _operations(equation) / FLOPS
+        operations = _operations(equation)
+        seconds += START + operations / (FLOPS if operations > SMALL else SMALL_FLOPS)
         if equation.primitive.name not in VIEWS:
-            seconds, size = seconds + (operands + result) / BYTES, size + result
+            seconds, size = seconds + result / BYTES, size + result
     return Estimate(seconds, size)
 
 
 def _operations(equation: Any) -> float:
+    """The operations of products and of linear algebra. Others take the time of their bytes."""
     name, result = equation.primitive.name, equation.outvars[0].aval
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
@@ -94,7 +97,7 @@ def _operations(equation: Any) -> float:
         return 2 * result.size * kernel.size / kernel.shape[features]
     if name in LINEAR_ALGEBRA:
         return 2 * result.size * max(equation.invars[0].aval.shape, default=1)
-    return result.size
+    return 0
 
 
 def _inner(params: Any) -> Iterator[Any]:
