@@ -1,8 +1,9 @@
 """The command line of the sweep."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from benchmarks.sweep.checkout import Checkout
 from benchmarks.sweep.draw import draw_case, draw_cases
 from benchmarks.sweep.measure import measure_case
 from benchmarks.sweep.outcome import Outcome
+from benchmarks.sweep.record import Record
 from benchmarks.sweep.table import (
     MISS_HEADINGS,
     SUMMARY_HEADINGS,
@@ -45,6 +47,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="the least number of rounds")] = 9,
     seconds: Annotated[float, typer.Option(help="the time of plain's rounds, if that makes more")] = 0.5,
     minutes: Annotated[float, typer.Option(help="after these no further use starts")] = 120,
+    record: Annotated[Path | None, typer.Option(help="a file of measurements; those in it are not made again")] = None,
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """Time and memory of rnnscan beside plain `lax.scan`, at random sizes."""
@@ -59,7 +62,9 @@ def main(
         version = version_of(against)
         versions[version if version not in versions else f"the other {version}"] = against
     machine["rnnscan"] = ", ".join(versions)
-    outcomes = measure_all(list(cases), versions, rounds, seconds, minutes, console)
+    checkouts = {version.partition(" of ")[0]: Checkout(path) for version, path in versions.items()}
+    measure = partial(_measure, rounds=rounds, seconds=seconds, record=Record(record))
+    outcomes = measure_all(list(cases), checkouts, measure, minutes, console)
     console.print(rich_table("Uses; ! is above its limit", use_headings(outcomes), use_rows(outcomes)))
     console.print(rich_table("Times measured again", MISS_HEADINGS, miss_rows(outcomes)))
     console.print(rich_table("Beside the faster of plain and checkpoint", SUMMARY_HEADINGS, summary_rows(outcomes)))
@@ -67,7 +72,9 @@ def main(
     for line in absent(outcomes):
         console.print(line, style="red", markup=False)
     if write is not None:
-        command = shown_command("benchmarks.sweep", write).replace(str(against), "checkout")
+        command = (
+            shown_command("benchmarks.sweep", write).replace(str(against), "checkout").replace(str(record), "file")
+        )
         write.write_text(make_page(outcomes, machine=machine, command=command, seed=seed))
         console.print(f"written to {write}")
     wrong = [str(one.case) for results in outcomes.values() for one in results if one.wrong]
@@ -76,22 +83,24 @@ def main(
 
 
 def measure_all(
-    cases: list[Case], versions: Mapping[str, Path], rounds: int, seconds: float, minutes: float, console: Console
+    cases: list[Case],
+    checkouts: Mapping[str, Checkout],
+    measure: Callable[[str, Checkout, Case], Outcome],
+    minutes: float,
+    console: Console,
 ) -> dict[str, list[Outcome]]:
     """Measure cases with each version, in turns.
 
     Args:
         cases: the cases.
-        versions: the checkout of each version.
-        rounds: the least number of rounds of a measurement.
-        seconds: the time of plain's rounds, if that makes more.
+        checkouts: the checkout of each version.
+        measure: measures a case with a version.
         minutes: after these no further case starts.
         console: gets the progress.
 
     Returns:
         The outcomes of each version, in the order of the cases.
     """
-    checkouts = {version.partition(" of ")[0]: Checkout(path) for version, path in versions.items()}
     outcomes: dict[str, list[Outcome]] = {version: [] for version in checkouts}
     order, end = list(checkouts), time.monotonic() + 60 * minutes
     for number, case in enumerate(cases, 1):
@@ -100,7 +109,7 @@ def measure_all(
             break
         for version in order:
             with console.status(f"{case} ({number} of {len(cases)}), {version}"):
-                outcomes[version].append(_measure(checkouts[version], case, rounds, seconds))
+                outcomes[version].append(measure(version, checkouts[version], case))
         console.print(_progress(case, {version: outcomes[version][-1] for version in checkouts}), markup=False)
         order.reverse()
     for checkout in checkouts.values():
@@ -108,13 +117,17 @@ def measure_all(
     return outcomes
 
 
-def _measure(checkout: Checkout, case: Case, rounds: int, seconds: float) -> Outcome:
-    try:
-        return checkout.run(measure_case, case, rounds, seconds)
-    except BrokenProcessPool:  # The other cases run in a new process.
-        return Outcome(case, error="the process died; it may have needed more memory than there is")
-    except Exception as error:  # An error of the engine. The other cases run, and the command fails in the end.
-        return Outcome(case, error=f"{type(error).__name__}: {error}", wrong=True)
+def _measure(version: str, checkout: Checkout, case: Case, *, rounds: int, seconds: float, record: Record) -> Outcome:
+    outcome = record.get(version, case)
+    if outcome is None:
+        try:
+            outcome = checkout.run(measure_case, case, rounds, seconds, record.faster(case))
+        except BrokenProcessPool:  # The other cases run in a new process.
+            outcome = Outcome(case, error="the process died; it may have needed more memory than there is")
+        except Exception as error:  # An error of the engine. The other cases run, and the command fails in the end.
+            outcome = Outcome(case, error=f"{type(error).__name__}: {error}", wrong=True)
+        record.add(version, outcome)
+    return outcome
 
 
 def _progress(case: Case, latest: dict[str, Outcome]) -> str:

@@ -23,13 +23,14 @@ ROWS = ("plain", "checkpoint", "rnnscan")
 ALLOWED_ERROR = 10.0
 
 
-def measure_case(case: Case, rounds: int, seconds: float) -> Outcome:
+def measure_case(case: Case, rounds: int, seconds: float, faster: str = "") -> Outcome:
     """Compile, check and time a case. Figures above the limit are measured again, and have a cause.
 
     Args:
         case: the case.
         rounds: the least number of rounds of a measurement.
         seconds: the time of plain's rounds, if that makes more.
+        faster: which one of plain and checkpoint is the faster one, if another version's process has measured it.
     """
     _warm_compiler_once()
     rows = case.rows(ROWS)
@@ -42,7 +43,7 @@ def measure_case(case: Case, rounds: int, seconds: float) -> Outcome:
         return Outcome(case, error=error, wrong=True)
     options: dict[str, Any] = {"rounds": rounds, "seconds": seconds, "report": lambda text: None}
     result = time_rows(runners, **options)
-    faster = min(("plain", "checkpoint"), key=result.train_milliseconds)
+    faster = faster or min(("plain", "checkpoint"), key=result.train_milliseconds)
     first = _figures(result, faster)
     again = _measure_again(first, result, rows, faster, options)
     figures = {what: Figure(figure, again.get(what)) for what, figure in first.items()}

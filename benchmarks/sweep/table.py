@@ -24,8 +24,9 @@ INTRODUCTION = f"""\
 The uses of [Benchmarks beyond RNNs](benchmarks_beyond.md) and the cells of [Benchmarks](benchmarks.md), at sizes that
 no choice was made for: 8 to 8,192 steps, 1 to 256 rows, and 1 to 1,024 for most other sizes, uniform in the logarithm,
 half of them powers of two. A draw counts if plain autodiff is estimated to take {1000 * LEAST_SECONDS:g} to
-{1000 * MOST_SECONDS:g} ms for a training step, and at most {readable_bytes(MOST_BYTES)}. The estimate does not depend
-on the machine: a use has the same sizes at a seed everywhere, whichever others are drawn.
+{1000 * MOST_SECONDS:g} ms for a training step, and at most {readable_bytes(MOST_BYTES)}. The estimate counts the
+operations of plain's jaxpr. So with one version of JAX a use has the same sizes at a seed on every machine, whichever
+others are drawn.
 
 Seeds 0 to 9 are for tuning. Seeds from 1000 on are for reports only, so that no choice is made for them either.
 

@@ -15,6 +15,7 @@ from benchmarks.sweep.draw import draw_case, draw_cases, is_bounded
 from benchmarks.sweep.estimate import estimate
 from benchmarks.sweep.measure import measure_case
 from benchmarks.sweep.outcome import WHAT, Figure, Outcome
+from benchmarks.sweep.record import Record
 from benchmarks.sweep.table import make_page, percentile_90
 from tiers import variants
 
@@ -112,6 +113,17 @@ def test_the_page_shows_both_measurements_and_the_seed():
     assert "1.20 (1.30) !" in page
     assert "1.05 (1.20) |" in page
     assert "- crf: steps 9, rows 2, states 3 (abc): no memory" in page
+
+
+def test_a_run_goes_on_from_its_record(tmp_path):
+    file = tmp_path / "record"
+    outcome = Outcome(
+        TINY, "plain", 2.0, {"training": Figure(1.3, 1.2), "forward": Figure(1.0)}, {"training": "fusion"}
+    )
+    Record(file).add("abc", outcome)
+    assert Record(file).get("abc", TINY) == outcome
+    assert Record(file).faster(TINY) == "plain"
+    assert Record(file).get("def", TINY) is Record(None).get("abc", TINY) is None
 
 
 def test_percentiles_lie_between_the_values():
