@@ -2,8 +2,8 @@
 # make bench: time and memory beside plain JAX and other libraries, into docs/benchmarks.md.
 # make bench-beyond: uses of lax.scan that are no RNN, into docs/benchmarks_beyond.md.
 # make bench-sweep SEED=1000 USES=60: the same uses and the cells of make bench at random sizes, into
-# docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside. Seeds 0 to 9 are for tuning, and
-# write nothing.
+# docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside, and with RECORD=file a run
+# that was stopped goes on. Seeds 0 to 9 are for tuning, and write no page.
 # make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
 # installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table.
 # make accelerators: what XLA makes of the benchmarks for a GPU and a TPU, which need not be there, into
@@ -82,7 +82,8 @@ bench-beyond: $(VENV)/.installed-train
 SEED ?= 1000
 USES ?= 60
 bench-sweep: $(VENV)/.installed-train
-	$(BIN)/python -m benchmarks.sweep --seed $(SEED) --uses $(USES) $(addprefix --against ,$(AGAINST)) \
+	$(BIN)/python -m benchmarks.sweep --seed $(SEED) --uses $(USES) \
+	    $(addprefix --against ,$(AGAINST)) $(addprefix --record ,$(RECORD)) \
 	    $(if $(filter-out 0 1 2 3 4 5 6 7 8 9,$(SEED)),--write docs/benchmarks_sweep.md)
 
 test-suites:
