@@ -12,7 +12,6 @@ import rnnscan as rs
 import zoo
 from drawn import normal
 from rnnscan import attention, cells
-from rnnscan.engine.fission import heuristics
 from tiers import variants
 from zoo.case import Case, assert_trees_close
 
@@ -116,5 +115,5 @@ def test_a_decoder_over_a_symbolic_number_of_encoder_steps():
 
 @pytest.mark.parametrize("name", [pytest.param("LSTM", marks=pytest.mark.slow), "MinGRU"])
 def test_choices_for_an_accelerator(name):
-    with heuristics.using(heuristics.BACKENDS["gpu"]):
+    with rs.tuned_for("gpu"):
         check(*of_cell(TELLING[name]), f"{LENGTH}, n, 3", [(LENGTH, 2)])

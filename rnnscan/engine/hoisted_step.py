@@ -25,6 +25,7 @@ from rnnscan.engine.fission.execute.linear_call import LinearMap, linear_call
 from rnnscan.ir.dataflow import depending, determined, needed, partition
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, inputs_of, outputs_of, read, values_of
 from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import Kind
 
 
 # The rows of a tile. A sum over rows is a product that makes so many rows, of which one is not zero.
@@ -171,7 +172,7 @@ class _Hoisted:
         """
         batchable = [equation for equation in self.equations if not unbatchable(equation)]
         ahead = determined(batchable, [*self.values, *x]) & depending(batchable, x)
-        products = [e for e in batchable if e.name == "dot_general" and ahead.issuperset(e.outputs)]
+        products = [e for e in batchable if e.kind is Kind.PRODUCT and ahead.issuperset(e.outputs)]
         found = {*outputs_of(products)}
         for equation in batchable:
             adds = equation.name in _ADDING and ahead.issuperset(equation.outputs)

@@ -3,6 +3,7 @@
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.ir.components import Components
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import determined, needed
 from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 
@@ -35,14 +36,13 @@ def _sums_outer_products(step: FlatStep) -> bool:
     return any(
         value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1
         for equation in equations
-        if equation.name == "dot_general" and not fixed.issuperset(equation.reads)
+        if contraction_of(equation) and not fixed.issuperset(equation.reads)
         for value in equation.reads
     )
 
 
 def _rows_beside(product: Equation, operand: Value) -> int:
     """The rows of the other operand: what the operand's gradient contracts over."""
-    contracted, batched = product.params["dimension_numbers"]
-    side = 1 - product.inputs.index(operand)
-    used = {*contracted[side], *batched[side]}
-    return nominal_size(size for axis, size in enumerate(product.inputs[side].shape) if axis not in used)
+    side, contraction = 1 - product.inputs.index(operand), contraction_of(product)
+    assert contraction is not None
+    return nominal_size(product.inputs[side].shape[axis] for axis in contraction.free[side])

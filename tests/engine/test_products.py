@@ -11,7 +11,7 @@ from drawn import normal
 from jaxprs import is_loop
 from rnnscan.engine.fission import passes
 from rnnscan.engine.fission.analysis import sum_placement
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.fission.heuristics import BACKENDS
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.join_products import join_products
 from rnnscan.engine.fission.passes.join_sums import join_sums
@@ -26,6 +26,9 @@ from rnnscan.ir.trace import trace
 from rnnscan.ir.traits import Kind
 from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
 from tiers import variants
+
+
+CPU = BACKENDS["cpu"]
 
 
 def products(program):
@@ -57,11 +60,10 @@ def test_a_sum_of_products_of_known_values_is_one():
 
     program = program_of(step, 1)
     program = store_transposed(program)
-    merged = merge_products(with_known_carry(program))
+    merged = merge_products(with_known_carry(program), CPU)
     assert (products(program), products(merged)) == (5, 3)
-    assert products(merge_products(program)) == 4, "the carry is not known"
-    with using(BACKENDS["gpu"]):
-        assert products(merge_products(with_known_carry(program))) == 5
+    assert products(merge_products(program, CPU)) == 4, "the carry is not known"
+    assert products(merge_products(with_known_carry(program), BACKENDS["gpu"])) == 5
     assert_equal(program, merged)
 
 
@@ -70,7 +72,7 @@ def test_a_sum_of_products_that_wait_for_the_loop_is_one():
         return [jnp.tanh(jnp.sin(carry[0]) @ matrix + (x @ matrix + (jnp.cos(carry[0]) @ (2 * matrix) + x)))]
 
     program = program_of(step, 1)
-    merged = merge_products(program)
+    merged = merge_products(program, CPU)
     assert (products(program), products(merged)) == (3, 2)
     assert_equal(program, merged)
 
@@ -84,8 +86,8 @@ def test_products_that_wait_for_different_loops_are_not_merged():
         return [new_lower, jnp.tanh(new_lower @ jnp.sin(matrix) + upper @ matrix)]
 
     program = program_of(two_layers, 2)
-    assert products(merge_products(program)) == 3
-    assert products(merge_products(with_known_carry(program))) == 2
+    assert products(merge_products(program, CPU)) == 3
+    assert products(merge_products(with_known_carry(program), CPU)) == 2
 
 
 def test_a_product_that_is_written_twice_is_not_joined_with_itself():
@@ -107,7 +109,7 @@ def test_a_product_that_something_else_reads_too_is_not_merged():
         return [product + jnp.sin(x) @ matrix, product]
 
     program = program_of(step, 1)
-    assert products(merge_products(with_known_carry(program))) == 2
+    assert products(merge_products(with_known_carry(program), CPU)) == 2
 
 
 def test_products_of_one_x_are_one_that_is_cut():
@@ -161,8 +163,8 @@ def summed_in_loops(monkeypatch):
     """Positions of the sums over steps that the backward pass makes in its loops."""
     in_loops = []
 
-    def place_sums(program):
-        placed = sum_placement.place_sums(program)
+    def place_sums(program, heuristics):
+        placed = sum_placement.place_sums(program, heuristics)
         in_loops.extend(placed[0])
         return placed
 
@@ -247,7 +249,7 @@ def test_a_product_that_large_values_feed_is_not_merged():
         return [pooled @ matrix + carry[0] @ matrix]
 
     program = program_of(step, 1)
-    assert products(merge_products(with_known_carry(program))) == 2
+    assert products(merge_products(with_known_carry(program), CPU)) == 2
 
 
 def test_the_cotangent_of_a_weight_is_not_transposed():

@@ -9,15 +9,14 @@ import pytest
 import rnnscan as rs
 from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.fission.analysis.split import split
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.fission.heuristics import BACKENDS
 from rnnscan.ir.components import Components
 from rnnscan.ir.traits import Kind
 from steps import SIZE, program_of
 
 
 def split_of(step, carry, backend="cpu"):
-    with using(BACKENDS[backend]):
-        return split(program_of(step, carry))
+    return split(program_of(step, carry), BACKENDS[backend])
 
 
 def products(equations):

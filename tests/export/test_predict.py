@@ -13,7 +13,6 @@ import rnnscan as rs
 import zoo
 from drawn import normal
 from exports import NET, XS, random_params, sequence
-from rnnscan.engine.fission import heuristics
 
 
 pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
@@ -103,7 +102,7 @@ def test_each_platform_has_the_engine_s_choice_for_it(tmp_path):
     loops = {platform: module.count("stablehlo.while") for platform, module in lowered.items()}
     symbolic = jax.ShapeDtypeStruct(jax.export.symbolic_shape("9, N, 3"), jnp.float32)
     for platform, backend in {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}.items():
-        with heuristics.using(heuristics.BACKENDS[backend]):
+        with rs.tuned_for(backend):
             alone = jax.export.export(jax.jit(lambda p, xs: net(p, xs)), platforms=[platform])(params, symbolic)
         assert loops[platform] == alone.mlir_module().count("stablehlo.while"), platform
         assert jax.export.deserialize(
@@ -118,7 +117,7 @@ def test_a_choice_that_the_caller_traces_with_does_not_leak_in(tmp_path):
     net = rs.layer(rs.cells.MinGRU(4))
     options = {"platforms": ["cpu"], "dynamic": (None, "N")}
     rs.export.save(tmp_path / "a", net, random_params(net), [XS], **options)
-    with heuristics.using(heuristics.BACKENDS["gpu"]):
+    with rs.tuned_for("gpu"):
         rs.export.save(tmp_path / "b", net, random_params(net), [XS], **options)
     assert modules(tmp_path / "a") == modules(tmp_path / "b")
 

@@ -152,6 +152,10 @@ class Heuristics:
         costs = traits.is_transcendental or traits.kind in (Kind.PRODUCT, Kind.PART, Kind.PLACE)
         return self.batch != "costly" or costs
 
+    def too_large_to_feed(self, value: Value, feeding: Sequence[Equation]) -> bool:
+        """Whether batching a value would make values that are much larger."""
+        return self.batch == "costly" and too_large(feeding, value.nbytes)
+
     def should_repeat(self, equation: Equation, carry: Iterable[Value]) -> bool:
         """Whether a loop computes again what runs at once too: elementwise work on values too large to be stacked.
 
@@ -388,8 +392,3 @@ def near_divisor(length: int, most: int) -> int:
     A remainder means a second copy of the loops to compile, and of what goes in and out.
     """
     return max((steps for steps in range(most, (most - 1) // 2, -1) if length % steps == 0), default=most)
-
-
-def too_large_to_feed(value: Value, feeding: Sequence[Equation]) -> bool:
-    """Whether batching a value would make values that are much larger."""
-    return heuristics().batch == "costly" and too_large(feeding, value.nbytes)

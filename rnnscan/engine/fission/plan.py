@@ -1,7 +1,6 @@
 """The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,11 +18,9 @@ from rnnscan.engine.fission.dear_choice import DearChoice
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.heuristics import (
     Heuristics,
-    ShouldBatch,
     StepBytes,
     heuristics,
     near_divisor,
-    using,
 )
 from rnnscan.engine.fission.recompute_costs import RecomputeCosts
 from rnnscan.engine.fission.restore import derives_from_result
@@ -69,12 +66,11 @@ class ScanPlan:
     chooses_dear_values: bool = False
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
-    @contextmanager
-    def choosing(self) -> Iterator[None]:
-        """A context with the heuristics of this scan. Where loops are solved at once, so is all other work."""
-        at_once: dict[str, Any] = {} if self.parallel is None else {"batch": "everything", "linear": "associative"}
-        with using(replace(self.choices, **at_once)):
-            yield
+    @cached_property
+    def heuristics(self) -> Heuristics:
+        """The heuristics of this scan. Where Newton's method solves loops over many steps, all work is batched too."""
+        choices = self.choices
+        return choices if self.parallel is None else replace(choices, batch="everything", linear="associative")
 
     def keeping_dear_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
@@ -143,13 +139,12 @@ class ScanPlan:
         step, kept = self.step, {*kept}
         equations = [equation for equation in step.program.equations if not kept.issuperset(equation.outputs)]
         found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=self._recomputable_candidates)
-        with self.choosing():
-            self.cheap.update({index: self._costs.is_cheap(index) for index in found if index not in self.cheap})
+        self.cheap.update({index: self._costs.is_cheap(index) for index in found if index not in self.cheap})
         return [index for index in found if self.cheap[index]]
 
     @cached_property
     def _costs(self) -> RecomputeCosts:
-        return RecomputeCosts(self.step.program)
+        return RecomputeCosts(self.step.program, self.heuristics)
 
     @cached_property
     def kept_carries(self) -> list[int]:
@@ -184,7 +179,7 @@ class ScanPlan:
     @cached_property
     def written(self) -> Split:
         """The split of the step as written, with its kept values, for reports."""
-        return self.split(self.step.program, should_batch=_forward)
+        return self.split(self.step.program, should_batch=self.heuristics.should_batch_forward)
 
     @cached_property
     def recomputed(self) -> Split:
@@ -199,13 +194,12 @@ class ScanPlan:
         Args:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
-        with self.choosing():
-            return self.split(passes.apply(passes.FORWARD, self.returning(save=save)), should_batch=_forward)
+        program = passes.apply(passes.FORWARD, self.returning(save=save))
+        return self.split(program, should_batch=self.heuristics.should_batch_forward)
 
     def split(self, program: Program, **options: Any) -> Split:
         """A split of a program of this scan; `options` are those of `split`."""
-        with self.choosing():
-            return split(program, solve=self.parallel, **options)
+        return split(program, self.heuristics, solve=self.parallel, **options)
 
     def returning(self, *, save: bool) -> Program:
         """The step's program with the outputs of `forward`, as written."""
@@ -257,7 +251,3 @@ def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones
         return False
     products = any(spared.kind is Kind.PRODUCT for spared in cones.of(equation).equations)
     return products or derives_from_result(equation)
-
-
-def _forward(cyclic: Sequence[Equation]) -> ShouldBatch:
-    return heuristics().should_batch_forward(cyclic)

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 
 from rnnscan.engine.fission.analysis.split import split
 from rnnscan.engine.fission.costs import too_dear_to_recompute
-from rnnscan.engine.fission.heuristics import heuristics, too_large_to_feed
+from rnnscan.engine.fission.heuristics import Heuristics
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value, values_of
@@ -17,10 +17,12 @@ class RecomputeCosts:
 
     Args:
         program: the step.
+        heuristics: the choices of the platform.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, heuristics: Heuristics) -> None:
         self._program = program
+        self._heuristics = heuristics
 
     def is_cheap(self, leaf: int) -> bool:
         """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
@@ -28,7 +30,7 @@ class RecomputeCosts:
         value, begin = self._program.carry[leaf], list[Equation]()
         for equation in self._certain_body(leaf):
             begin.append(equation)
-            if too_large_to_feed(value, [equation]):
+            if self._heuristics.too_large_to_feed(value, [equation]):
                 return False
         return not too_dear_to_recompute(value, begin, self._fixed) and self._is_cheap_by_split(leaf)
 
@@ -36,17 +38,20 @@ class RecomputeCosts:
         program, value = self._program, self._program.carry[leaf]
         known = [other for other in (*program.carry, *program.known) if other is not value]
         alone = replace(program, known=tuple(known), carry=(value,), new_carry=(program.new_carry[leaf],), stacked=())
-        should_batch = partial(heuristics().should_batch, shared=self._equations)
-        loops = split(alone, should_batch=lambda _: should_batch).loops
+        should_batch = partial(self._heuristics.should_batch, shared=self._equations)
+        loops = split(alone, self._heuristics, should_batch=lambda _: should_batch).loops
         body = [equation for loop in loops for equation in loop.body]
-        return not too_large_to_feed(value, body) and not too_dear_to_recompute(value, body, self._fixed)
+        return not self._heuristics.too_large_to_feed(value, body) and not too_dear_to_recompute(
+            value, body, self._fixed
+        )
 
     def _certain_body(self, leaf: int) -> Iterator[Equation]:
         """Equations that the loop of a leaf has in any case, from its end.
 
         They lie on its cycle; or nothing batches them, and only equations of the loop read them.
         """
-        feeds, is_between, may_batch = self._components.feeds_leaf, self._components.is_between, heuristics().may_batch
+        feeds, is_between = self._components.feeds_leaf, self._components.is_between
+        may_batch = self._heuristics.may_batch
         inside, ahead = set[Equation](), values_of([self._program.new_carry[leaf]])
         while ahead:
             atom = ahead.pop()

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.newton.elementwise import MixesError, Place, Places
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value
 
 
@@ -40,19 +41,19 @@ def diagonal_rules(equations: Sequence[Equation], leaves: Sequence[Value]) -> di
 
 def _matrix_side(equation: Equation, found: dict[Atom, Place], places: Places) -> int | None:
     """Which operand of a product is a matrix of square blocks, that multiplies the last axis of the leaves."""
-    if equation.name != "dot_general" or not places.own:
+    contraction = contraction_of(equation)
+    if contraction is None or not places.own:
         return None
-    contracted, batch = equation.params["dimension_numbers"]
     depends = [atom in found for atom in equation.inputs]
     side = 1 if depends == [True, False] else 0 if depends == [False, True] else None
-    if side is None or batch[0] or len(equation.inputs[side].shape) != 2:
+    if side is None or contraction.batch[0] or len(equation.inputs[side].shape) != 2:
         return None
     operand = equation.inputs[1 - side]
     last, size = len(operand.shape) - 1, places.sizes[-1]
     whole = all(length % size == 0 for length in equation.inputs[side].shape)
     # With the matrix in front, its columns would be the first axis of the result.
     ordered = side == 1 or last == 0
-    fits = contracted[1 - side] == (last,) and found[operand][-1:] == (last,)
+    fits = contraction.contracted[1 - side] == (last,) and found[operand][-1:] == (last,)
     return side if whole and ordered and fits else None
 
 

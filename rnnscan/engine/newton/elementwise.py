@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from jax.extend import core
 
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Constant, Equation, Value
 from rnnscan.ir.trace import Inliner
 from rnnscan.ir.traits import Kind
@@ -183,19 +184,14 @@ class Places:
 
     def product(self, equation: Equation, found: dict[Atom, Place]) -> Place:
         """A product that contracts axes that the leaf does not have."""
-        contracted, batch = equation.params["dimension_numbers"]
+        contraction = contraction_of(equation)
         sides = [side for side in (0, 1) if equation.inputs[side] in found]
-        (side,) = sides if len(sides) == 1 else (None,)
-        if side is None or not set(contracted[side]).isdisjoint(found[equation.inputs[side]]):
-            raise MixesError("dot_general mixes its elements")
-        free = [
-            [axis for axis in range(len(atom.shape)) if axis not in (*contracted[own], *batch[own])]
-            for own, atom in enumerate(equation.inputs)
-        ]
-        before = 0 if side == 0 else len(free[0])
-        target = dict(zip(batch[side], range(len(batch[side])), strict=True))
-        target |= {axis: len(target) + before + place for place, axis in enumerate(free[side])}
-        return tuple(target[axis] for axis in found[equation.inputs[side]])
+        if contraction is None or len(sides) != 1:
+            raise MixesError(f"{equation.name} mixes its elements")
+        target, place = contraction.in_result(sides[0]), found[equation.inputs[sides[0]]]
+        if not target.keys() >= {*place}:
+            raise MixesError(f"{equation.name} mixes its elements")
+        return tuple(target[axis] for axis in place)
 
     def squeeze(self, equation: Equation, found: dict[Atom, Place]) -> Place:
         """Axes of one element are dropped."""
@@ -225,7 +221,6 @@ class Places:
 
 _RULES: dict[str, Callable[..., Place]] = {
     "broadcast_in_dim": Places.broadcast,
-    "dot_general": Places.product,
     "transpose": Places.transpose,
     "slice": Places.slice,
     "split": Places.split,
@@ -239,6 +234,7 @@ _RULES: dict[str, Callable[..., Place]] = {
 _RULES_OF_KINDS: dict[Kind, Callable[..., Place]] = {
     **dict.fromkeys((Kind.ELEMENTWISE, Kind.SAME, Kind.PLACE), Places.elementwise),
     Kind.REDUCE: Places.reduce,
+    Kind.PRODUCT: Places.product,
 }
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import depending, determined
 from rnnscan.ir.program import Atom, Equation, Value, read
 from rnnscan.ir.traits import Kind
@@ -84,7 +85,7 @@ def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value
     for equation in equations:
         passing = _passing(equation)
         from_params = [made.get(atom, set()) for atom in equation.reads]
-        if equation.name == "dot_general" and passing:
+        if contraction_of(equation) and passing:
             found |= made.get(equation.inputs[1], set())  # type: ignore[arg-type]
         elif all(atom in made for atom in equation.reads) and (passing or _pieces(equation) or _joins(equation, made)):
             made.update((output, set().union(*from_params)) for output in equation.outputs)
@@ -142,7 +143,7 @@ class BlockedRun:
         size = None if result is None else self._size(result)
         if size is None:
             size = next(filter(None, (self._present(operands[position]) for position in _passing(equation))), None)
-        if name == "dot_general" and _passing(equation) and operands[1] in fixed:
+        if contraction_of(equation) and _passing(equation) and operands[1] in fixed:
             return [self._product(equation, size)]
         if name == "concatenate" and equation.params["dimension"] == len(operands[0].shape) - 1:
             # Else XLA shards the whole, whose parts then do not lie where they are read.
@@ -190,8 +191,9 @@ class BlockedRun:
 
     def _product(self, equation: Equation, size: int | None) -> Any:
         left, right = equation.inputs
-        (contracted, _), _ = equation.params["dimension_numbers"]
-        operand = self._whole(left, *contracted)
+        contraction = contraction_of(equation)
+        assert contraction is not None
+        operand = self._whole(left, *contraction.contracted[0])
         kernel = self.read(right) if size is None else self._blocks(right, size)
         (product,) = equation.evaluate(operand, kernel)
         return product if size is None else _Blocked(product)
@@ -257,12 +259,10 @@ def _find_passing(equation: Equation) -> Iterator[int]:
     own = equation.inputs[0].shape if equation.inputs else ()
     if equation.traits.is_elementwise:
         yield from (p for p, atom in enumerate(equation.inputs) if atom.shape and atom.shape[-1] == shape[-1])
+    contraction = contraction_of(equation)
+    if contraction is not None and contraction.free[1][-1:] == (len(equation.inputs[1].shape) - 1,):
+        yield 1
     match equation.name:
-        case "dot_general":
-            (_, contracted), (_, batch) = params["dimension_numbers"]
-            right = len(equation.inputs[1].shape) - 1
-            if right >= 0 and right not in (*contracted, *batch):
-                yield 1
         case "broadcast_in_dim":
             dimensions = params["broadcast_dimensions"]
             if own and dimensions[-1] == len(shape) - 1 and own[-1] == shape[-1]:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from rnnscan._messages import listing
 from rnnscan.engine.fission import passes
+from rnnscan.engine.fission.heuristics import BACKENDS, heuristics
 from rnnscan.graph.core.graph import Graph
 from rnnscan.ir.program import Pass, Value
 
@@ -14,16 +15,17 @@ from rnnscan.ir.program import Pass, Value
 Rewrite: TypeAlias = Callable[[Graph], Graph]
 
 
-def _of_pass(run: Pass) -> Rewrite:
+def _of_pass(name: str, documented: Pass) -> Rewrite:
     def rewrite(graph: Graph) -> Graph:
         effects = [str(node.id) for node in graph.nodes if node.has_effects]
         if effects:
             raise ValueError(
-                f"graph.ENGINE_PASSES[{run.__name__!r}]: the engine's passes are for graphs without effects; got "
+                f"graph.ENGINE_PASSES[{name!r}]: the engine's passes are for graphs without effects; got "
                 f"effects in the nodes {listing(effects)}. Trace the function without its debug prints."
             )
         # Labelled values are outputs meanwhile, because a pass may drop others.
         size = len(graph.program.stacked)
+        run = passes.every(heuristics())[name]
         program = run(replace(graph.program, stacked=(*graph.program.stacked, *graph.labels)))
         moved = zip(program.stacked[size:], graph.labels.values(), strict=True)
         labels: dict[Value, tuple[str, ...]] = {}
@@ -32,12 +34,10 @@ def _of_pass(run: Pass) -> Rewrite:
                 labels[atom] = tuple(dict.fromkeys([*labels.get(atom, ()), *own]))
         return graph.rewritten(replace(program, stacked=program.stacked[:size]), labels=labels)
 
-    rewrite.__name__ = run.__name__
-    rewrite.__doc__ = run.__doc__
+    rewrite.__name__ = name
+    rewrite.__doc__ = getattr(documented, "func", documented).__doc__
     return rewrite
 
 
 # The passes over a step's program, by name, in the order in which the engine first runs them.
-ENGINE_PASSES: dict[str, Rewrite] = {
-    run.__name__: _of_pass(run) for run in (*passes.MATRIX_STATES, *passes.FORWARD, *passes.BACKWARD)
-}
+ENGINE_PASSES: dict[str, Rewrite] = {name: _of_pass(name, run) for name, run in passes.every(BACKENDS["cpu"]).items()}

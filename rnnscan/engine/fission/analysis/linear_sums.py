@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value, scatters_into_zeros
 from rnnscan.ir.traits import Kind
 
@@ -47,4 +48,4 @@ def ends_of_sum(
 
 def _makes_from_less(equation: Equation, maker: Mapping[Any, Equation]) -> bool:
     """Whether one equation over all steps makes the sum from its operands at every step."""
-    return equation.kind is Kind.PRODUCT or scatters_into_zeros(equation, maker)
+    return contraction_of(equation) is not None or scatters_into_zeros(equation, maker)

@@ -26,7 +26,7 @@ from rnnscan.engine.fission.analysis.clipped import is_clipped_shift
 from rnnscan.engine.fission.analysis.cut import Cuts
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.costs import too_large_to_stack, unbatchable
-from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics, too_large_to_feed
+from rnnscan.engine.fission.heuristics import Heuristics, ShouldBatch
 from rnnscan.engine.newton.cycle import Cycle
 from rnnscan.engine.newton.find import Solved, solved
 from rnnscan.ir.components import Components
@@ -73,6 +73,7 @@ class Split:
 
     Attributes:
         program: the program.
+        heuristics: the choices of the platform.
         invariant: equations that run once.
         varying: the other needed equations, in order.
         loops: the loops, in running order.
@@ -81,6 +82,7 @@ class Split:
     """
 
     program: Program
+    heuristics: Heuristics
     invariant: tuple[Equation, ...]
     varying: tuple[Equation, ...]
     loops: tuple[Loop, ...]
@@ -95,8 +97,9 @@ class Split:
 
 def split(
     program: Program,
+    heuristics: Heuristics,
     *,
-    should_batch: Callable[[list[Equation]], ShouldBatch] = lambda cyclic: heuristics().should_batch,
+    should_batch: Callable[[list[Equation]], ShouldBatch] | None = None,
     accumulated: Sequence[int] = (),
     operands: Sequence[Value] = (),
     solve: Newton | None = None,
@@ -105,7 +108,8 @@ def split(
 
     Args:
         program: one step.
-        should_batch: maps the equations that must run step by step to a test for batching.
+        heuristics: the choices of the platform.
+        should_batch: maps the equations that must run step by step to a test for batching; None: that of the platform.
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         operands: values that the sums after the loop read.
         solve: solve the loops that can be solved over all steps at once; each loop is alone then.
@@ -117,7 +121,9 @@ def split(
     fixed = determined(equations, program.invariant)
     invariant, varying = partition(equations, fixed)
     groups = _groups(varying, program)
-    worth, feeding, emitted = _to_batch(varying, groups, should_batch, fixed, program, operands)
+    worth, feeding, emitted = _to_batch(
+        varying, groups, should_batch or (lambda _: heuristics.should_batch), fixed, program, operands, heuristics
+    )
     level_of = _levels(varying, program, groups, worth)
     schedule = _Schedule(
         available=fixed.union(program.known),
@@ -125,6 +131,7 @@ def split(
         maker={output: equation for equation in varying for output in equation.outputs},
         batched={*worth, *feeding},
         level_of=level_of,
+        heuristics=heuristics,
     )
     loop_level = {atom: _odd(level_of(atom)) for atom in [*(program.summed[i] for i in accumulated), *emitted]}
     for level in sorted({*(group.level for group in groups), *loop_level.values()}):
@@ -151,6 +158,7 @@ def split(
     schedule.ask([*(atom for i, atom in enumerate(program.summed) if i not in accumulated), *program.stacked])
     return Split(
         program,
+        heuristics,
         tuple(invariant),
         tuple(varying),
         schedule.loops(varying, program, solve),
@@ -166,6 +174,7 @@ def _to_batch(
     fixed: Collection[Value],
     program: Program,
     operands: Iterable[Value],
+    heuristics: Heuristics,
 ) -> tuple[list[Equation], list[Equation], list[Value]]:
     """Choose the equations that pay to batch.
 
@@ -190,7 +199,7 @@ def _to_batch(
         cuts.add(equation)
     for value in operands:
         cut = cuts.find([value])
-        if cut.work and (value.nbytes < cut.moved or too_large_to_feed(value, cut.work)):
+        if cut.work and (value.nbytes < cut.moved or heuristics.too_large_to_feed(value, cut.work)):
             stacked.append(value)
             cuts.take_value(value)
         else:
@@ -228,6 +237,7 @@ class _Schedule:
     maker: dict[Value, Equation]
     batched: set[Equation]
     level_of: Callable[[Atom], int]
+    heuristics: Heuristics
     at_once: set[Equation] = field(default_factory=set)
     open_loops: list[_OpenLoop] = field(default_factory=list)
     made_by: dict[Value, _OpenLoop] = field(default_factory=dict)
@@ -269,7 +279,7 @@ class _Schedule:
     def _should_repeat(self, value: Value, carry: Collection[Value]) -> bool:
         """Whether a loop computes a value again that runs at once too, instead of reading it from a stack."""
         equation = self.maker.get(value)
-        if equation is None or not heuristics().should_repeat(equation, carry):
+        if equation is None or not self.heuristics.should_repeat(equation, carry):
             return False
         varying = [own for own in equation.reads if own in self.known or own not in self.available]
         return all(not too_large_to_stack([own], carry) or self._should_repeat(own, carry) for own in varying)
@@ -302,7 +312,7 @@ class _Schedule:
                 accumulated=tuple(loop.sums),
                 repeated=tuple(loop.repeated),
                 cycle=loop.cycle,
-                associative=_associative(loop, program),
+                associative=None if self.heuristics.linear == "loop" else _associative(loop, program),
                 solved=None if solve is None else _solved(loop, program, solve),
             )
             for loop in self.open_loops
@@ -311,7 +321,7 @@ class _Schedule:
 
 def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clipped"] | None:
     """The form in which a loop runs as an associative scan; None if it does not."""
-    if heuristics().linear == "loop" or loop.cycle is None or len(loop.carry) != 1 or loop.sums:
+    if loop.cycle is None or len(loop.carry) != 1 or loop.sums:
         return None
     ((position, leaf),) = loop.carry.items()
     new_leaf = program.new_carry[position]

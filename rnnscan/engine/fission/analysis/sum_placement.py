@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum
 from rnnscan.engine.fission.costs import too_large_to_stack
-from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.fission.heuristics import Heuristics
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Equation, Program, Value, total_bytes
 
 
-def place_sums(program: Program) -> tuple[list[int], list[Value]]:
+def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], list[Value]]:
     """Choose the sums over steps to accumulate in the loop.
 
     A sum of products is made after the loop, from the stacked operands, if these are smaller than the accumulator: both
@@ -42,7 +42,7 @@ def place_sums(program: Program) -> tuple[list[int], list[Value]]:
             for end in ends_of_sum(program.summed[position], maker, varying.__contains__, at_hand=stacked)
         )
     ]
-    if heuristics().batch != "costly":
+    if heuristics.batch != "costly":
         # What a sum adds up is made at once, unless it is much larger than what the loops carry.
         accumulated = [p for p in accumulated if too_large_to_stack(_operands(ends[p]), program.carry)]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]

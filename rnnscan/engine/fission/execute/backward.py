@@ -32,7 +32,7 @@ from rnnscan.engine.fission.execute.pull_back import PullBack
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
 from rnnscan.engine.fission.execute.sharded_rows import sharded_rows
 from rnnscan.engine.fission.execute.stacks import has_product
-from rnnscan.engine.fission.heuristics import ShouldBatch, heuristics
+from rnnscan.engine.fission.heuristics import ShouldBatch
 from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.units.mesh import unit_mesh
@@ -66,10 +66,9 @@ class Backward:
             The cotangents that are wanted, of constants, initial carry and xs in turn.
         """
         pull = partial(self._pull, list(wanted))
-        with self.plan.choosing():
-            if heuristics().batch != "costly":
-                return pull(saved, final, ys)
-            return differentiate_as(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
+        if self.plan.heuristics.batch != "costly":
+            return pull(saved, final, ys)
+        return differentiate_as(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
 
     def _pull(
         self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
@@ -113,10 +112,10 @@ class _BackwardChunks:
         x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
         new_carry = [saved.initial[index] for index in plan.restored_carries]
         program, unchanged = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
-        program = passes.apply(passes.BACKWARD, program)
+        program = passes.apply(passes.backward(plan.heuristics), program)
         views = _views(program, len(plan.recomputed_carries))
         shared = frozenset(needed(program.equations, views[0].new_carry))
-        splits = [_split(plan, view, partial(heuristics().should_batch, shared=shared)) for view in views]
+        splits = [_split(plan, view, partial(plan.heuristics.should_batch, shared=shared)) for view in views]
         # Where devices share units, a loop would gather at each step what is gathered once for a chunk.
         shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
         if not shares_units and _reads_more_than_it_saves(splits[1]):
@@ -185,7 +184,8 @@ class _BackwardChunks:
             return max(1, self.plan.length)
         split = self.pull.split
         is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
-        return 1 if is_free and heuristics().runs_steps_alone(split.at_once, self.pull.invariant) else self.plan.chunk
+        alone = is_free and split.heuristics.runs_steps_alone(split.at_once, self.pull.invariant)
+        return 1 if alone else self.plan.chunk
 
     @property
     def _is_one_loop(self) -> bool:
@@ -285,7 +285,7 @@ def _read_after(pull: Program, new: Mapping[Value, Atom]) -> dict[Value, Value]:
 
 def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
     # Loops that are solved at once add nothing up.
-    accumulated, operands = place_sums(program) if plan.parallel is None else ([], [])
+    accumulated, operands = place_sums(program, plan.heuristics) if plan.parallel is None else ([], [])
     return plan.split(program, should_batch=lambda _: should_batch, accumulated=accumulated, operands=operands)
 
 
@@ -298,7 +298,7 @@ def _reads_more_than_it_saves(split: Split) -> bool:
         # soft dynamic time warping takes 1.7 of the time with its functions at once.
         made = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
     read = total_bytes(value for loop in split.loops for value in loop.to_body if value in made)
-    return heuristics().reads_more_than_it_saves(read, split.batched, fixed)
+    return split.heuristics.reads_more_than_it_saves(read, split.batched, fixed)
 
 
 def _is_product(equation: Equation) -> bool:

@@ -12,7 +12,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.fission.analysis.linear_sums import ends_of_sum, summed_operands
 from rnnscan.engine.fission.execute.items import item_of, item_or, items_of, moved, shifted
-from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.fission.heuristics import Heuristics
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import (
     Atom,
@@ -96,6 +97,7 @@ class Chunk:
         looped: values that loops over the steps will make, and `add` will bring.
         equations: what else can be asked for.
         once: the equations that made invariant values.
+        heuristics: the choices of the platform.
 
     Attributes:
         counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
@@ -110,8 +112,11 @@ class Chunk:
         looped: Iterable[Value],
         equations: Sequence[Equation],
         once: Sequence[Equation] = (),
+        *,
+        heuristics: Heuristics,
     ) -> None:
         self.steps = steps
+        self.heuristics = heuristics
         self.varying = dict(varying)
         self.counts: list[tuple[Any, Any]] = []
         self.starts: list[Any] = []
@@ -196,14 +201,18 @@ class Chunk:
             operands = (self.sum(atom) if is_summed else self.read(atom) for atom, is_summed in pairs)
             self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
             return self._sums[atom]
-        if equation is not None and equation.name == "dot_general":
-            return contracted_over_steps(equation, *map(self.read, equation.inputs))
+        if equation is not None and contraction_of(equation):
+            return self.contracted(equation, *map(self.read, equation.inputs))
         if scatters_into_zeros(equation, self._makers):
             assert equation is not None
             return scattered_over_steps(
                 equation, self.read(equation.inputs[0]), *map(self.stacked, equation.inputs[1:])
             )
         return _summed(self.read(atom), (0,))
+
+    def contracted(self, product: Equation, left: Any, right: Any) -> Any:
+        """The sum over steps of products of two values that vary."""
+        return contracted_over_steps(product, left, right, transpose_rows=self.heuristics.transpose_rows)
 
     def has_sums_for(self, atom: Atom) -> bool:
         """Whether the sum of a value is made from other sums, or from products."""
@@ -236,7 +245,7 @@ class Chunk:
         in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, made))
         operands = [self.read(value) for value in known]
         results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
-        if heuristics().holds_stacks:  # Else XLA concatenates once for each product that reads the result.
+        if self.heuristics.holds_stacks:  # Else XLA concatenates once for each product that reads the result.
             joined = {o for e in equations if e.name == "concatenate" for o in e.outputs}
             results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(made, results, strict=True)]
         self.varying.update(zip(made, results, strict=True))
@@ -264,14 +273,15 @@ def scattered_over_steps(equation: Equation, total: Any, indices: Any, updates: 
     return lax.scatter_add(total, indices, updates, numbers, mode=equation.params["mode"])
 
 
-def contracted_over_steps(equation: Equation, left: Any, right: Any) -> Any:
+def contracted_over_steps(equation: Equation, left: Any, right: Any, *, transpose_rows: bool) -> Any:
     """The sum over steps of products of two values that vary: one product that contracts over the steps too."""
-    contracting, batch = equation.params["dimension_numbers"]
-    contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contracting)
-    shifted = tuple(tuple(axis + 1 for axis in axes) for axes in batch)
+    contraction = contraction_of(equation)
+    assert contraction is not None
+    contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contraction.contracted)
+    shifted = tuple(tuple(axis + 1 for axis in axes) for axes in contraction.batch)
     first_axes = (*range(len(contracted[0])),)
     of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
-    if of_columns and not batch[0] and heuristics().transpose_rows:
+    if of_columns and not shifted[0] and transpose_rows:
         return _columns_by_columns(equation, left, right)
     return _product(equation, left, right, (contracted, shifted))
 

@@ -14,7 +14,6 @@ from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.offload import to_host
 from rnnscan.engine.fission.execute.own_derivative import differentiate_as
 from rnnscan.engine.fission.execute.runner import Runner, invariant_values
-from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.ir.program import Program, total_bytes, values_of
 
@@ -62,8 +61,7 @@ def run_forward(
     plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The final carry and ys."""
-    with plan.choosing():
-        final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [])
+    final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [])
     return final, ys
 
 
@@ -77,8 +75,7 @@ def run_along(
     known = dict(saved.carries)
     for index, y in plan.repeats.items():
         known[index] = before_each(saved.repeated[y], saved.initial[index], reverse=plan.reverse)
-    with plan.choosing():
-        final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], known=known)
+    final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], known=known)
     return final, ys
 
 
@@ -90,8 +87,7 @@ def run_and_count(
     For each loop that it solves there are two stacks: the iterations of a chunk, and whether the chunk ran step by
     step. They stand at the first step of a chunk, with zeros at the others.
     """
-    with plan.choosing():
-        final, made, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
+    final, made, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
     return final, made[: plan.step.y_size], made[plan.step.y_size :]
 
 
@@ -104,8 +100,7 @@ def run_and_save(
 
     def run(constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], *, in_place: bool = False) -> Results:
         starting = plan.started_carries
-        with plan.choosing():
-            return _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
+        return _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
 
     # An offloaded value may be a y too, which is not offloaded.
     run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
@@ -216,7 +211,7 @@ def _in_one_loop(parts: Split, starting: Sequence[int], chunks: Chunks) -> InPla
     case: not a matrix state, nor a cache.
     """
     (loop,), program = parts.loops, parts.program
-    if heuristics().batch != "costly" or loop.at_once or not chunks.length or not {*starting} <= {*loop.carry}:
+    if parts.heuristics.batch != "costly" or loop.at_once or not chunks.length or not {*starting} <= {*loop.carry}:
         return None
     if 2 * total_bytes(program.carry[index] for index in starting) > total_bytes(values_of(program.stacked)):
         return None

@@ -19,7 +19,6 @@ from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.execute.stacks import has_product, operands_of_products, parts_of_stacks
 from rnnscan.engine.fission.execute.trips import LoopStep, counting, scan_in_trips
-from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.newton.find import Solved
 from rnnscan.engine.newton.run import run_solved
@@ -65,7 +64,7 @@ class Runner:
         without_loop = {equation for loop in split.loops if loop.at_once for equation in loop.body}
         at_once = without_loop.union(split.at_once)
         equations = [equation for equation in split.varying if equation in at_once]
-        chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant)
+        chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant, heuristics=split.heuristics)
         made: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
@@ -138,7 +137,7 @@ class Runner:
         given = {value: chunk.varying.get(value) for value in loop.to_body}
         # A whole stack is an input of the loop, whose steps then need no index.
         parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
-        parts_of = parts_of_stacks(loop) if heuristics().slices_stacks else {}
+        parts_of = parts_of_stacks(loop) if self.split.heuristics.slices_stacks else {}
         made = [value for value in loop.from_body if value not in parts_of]
         its = self._sums_of(loop)
         step = partial(self._step, loop, parts, made, its)
@@ -153,7 +152,7 @@ class Runner:
         else:
             scan = self._scan_parts if parts else self._scan
             (its_carry, its_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
-        if heuristics().holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
+        if self.split.heuristics.holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
@@ -175,7 +174,7 @@ class Runner:
         for position, total in zip(its.positions, totals, strict=True):
             sums[position] = total
         if its.unreduced:
-            chunk = Chunk(steps, self.invariant, {}, its.terms, loop.body)
+            chunk = Chunk(steps, self.invariant, {}, its.terms, loop.body, heuristics=self.split.heuristics)
             chunk.add_sums(dict(zip(its.terms, of_terms, strict=True)))
             for position in its.unreduced:
                 sums[position] = added(sums[position], chunk.sum(self.split.program.summed[position]))
@@ -183,7 +182,7 @@ class Runner:
     def _scan(
         self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None
     ) -> Any:
-        choices, trip, given = heuristics(), self._trip(loop, steps), (indices, stacks)
+        choices, trip, given = self.split.heuristics, self._trip(loop, steps), (indices, stacks)
         if self.unroll == 1 and trip > 1 and choices.holds_carry and has_product(loop):
             hold = choices.holds_carry
             return scan_in_trips(step, state, given, steps=steps, reverse=self.reverse, trip=trip, hold=hold)
@@ -191,7 +190,7 @@ class Runner:
 
     def _scan_parts(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int) -> Any:
         """Run a loop whose steps are told their indices."""
-        if heuristics().batch != "costly":  # A counter would take a kernel a step.
+        if self.split.heuristics.batch != "costly":  # A counter would take a kernel a step.
             return self._scan(loop, step, state, stacks, steps, lax.iota(np.int32, steps))
         (carry, sums), first = state, np.int32(steps - 1 if self.reverse else 0)
         counted = counting(step, reverse=self.reverse)
@@ -200,7 +199,7 @@ class Runner:
 
     def _trip(self, loop: Loop, steps: int) -> int | bool:
         """The steps that a loop runs a trip."""
-        return heuristics().unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
+        return self.split.heuristics.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
 
     def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         (position,) = loop.carry
@@ -238,7 +237,7 @@ class Runner:
             **{value: part.at(step) for value, part in parts.items()},
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
-        held = operands_of_products(loop).intersection(made) if heuristics().holds_stacks else ()
+        held = operands_of_products(loop).intersection(made) if self.split.heuristics.holds_stacks else ()
         for equation in loop.body:
             evaluate([equation], values)
             # XLA would make it once more for the stack of all unrolled steps, in one large kernel.
@@ -253,7 +252,7 @@ class Runner:
         varying, made = {}, dict[Atom, Any]()
         if not self.by_parts.keys().isdisjoint(its.positions):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
-        one_step = Chunk(1, self.invariant, varying, (), loop.body)
+        one_step = Chunk(1, self.invariant, varying, (), loop.body, heuristics=self.split.heuristics)
         new_totals = [
             self._added_by_parts(position, total, one_step, made)
             if position in self.by_parts

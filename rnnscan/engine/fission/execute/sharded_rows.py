@@ -18,8 +18,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan._messages import is_count
 from rnnscan.engine.fission.analysis.linear_sums import summed_operands
-from rnnscan.engine.fission.execute.batched_values import Chunk, contracted_over_steps
+from rnnscan.engine.fission.execute.batched_values import Chunk
 from rnnscan.engine.units.mesh import batch_devices
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value
 
 
@@ -186,9 +187,10 @@ class SumsByParts:
 
     def _row_axes(self, equation: Equation) -> tuple[int, int] | None:
         """The axes of the rows of both operands of a product that contracts over them."""
-        if equation.name != "dot_general" or not all(map(self.varies, equation.inputs)):
+        contraction = contraction_of(equation)
+        if contraction is None or not all(map(self.varies, equation.inputs)):
             return None
-        (left, right), _ = equation.params["dimension_numbers"]
+        left, right = contraction.contracted
         axis = self._row_axis(equation.inputs[0], left)
         return None if axis is None else (axis, right[left.index(axis)])
 
@@ -234,7 +236,7 @@ class SumsByParts:
             operands = [
                 self.rows.split(chunk.read(own), axis + 1) for own, axis in zip(equation.inputs, axes, strict=True)
             ]
-            return jax.vmap(partial(contracted_over_steps, equation))(*operands)
+            return jax.vmap(partial(chunk.contracted, equation))(*operands)
         (operand,), summed = equation.inputs, equation.params["axes"]
         axis = self._row_axis(operand, summed)
         assert axis is not None

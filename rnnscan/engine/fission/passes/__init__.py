@@ -1,11 +1,14 @@
 """Passes that rewrite a step's program. Each is a function from a `Program` to an equal `Program`.
 
 The passes run in the order of the three lists: on the step in which matrix states are searched, on what runs forward,
-and on its pull-back. A new pass is one file here and one line in a list.
+and on its pull-back. A new pass is one file here and one line in a list. A pass that a platform decides about gets its
+heuristics.
 """
 
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 
+from rnnscan.engine.fission.heuristics import Heuristics
 from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
 from rnnscan.engine.fission.passes.half_powers import half_powers
 from rnnscan.engine.fission.passes.join_products import join_products
@@ -27,20 +30,30 @@ FORWARD: tuple[Pass, ...] = (
     remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
     join_products,
 )
-BACKWARD: tuple[Pass, ...] = (
-    half_powers,
-    sigmoids,
-    remove_repeats,
-    join_sums,
-    scatter_slices,
-    scatter_into_sums,
-    swap_products,
-    concatenate_pads,
-    store_transposed,
-    merge_products,
-    remove_repeats,  # merge_products repeats concatenations if several sums share an x or a weight.
-    join_products,
-)
+
+
+def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
+    """The passes on the pull-back of a step."""
+    return (
+        half_powers,
+        sigmoids,
+        remove_repeats,
+        join_sums,
+        scatter_slices,
+        scatter_into_sums,
+        swap_products,
+        concatenate_pads,
+        *([store_transposed] if heuristics.transpose_weights else []),
+        partial(merge_products, heuristics=heuristics),
+        remove_repeats,  # merge_products repeats concatenations if several sums share an x or a weight.
+        join_products,
+    )
+
+
+def every(heuristics: Heuristics) -> dict[str, Pass]:
+    """All passes by name, in the order in which the engine first runs them."""
+    passes = (*MATRIX_STATES, *FORWARD, *backward(replace(heuristics, transpose_weights=True)))
+    return {getattr(run, "func", run).__name__: run for run in passes}
 
 
 def apply(passes: tuple[Pass, ...], program: Program) -> Program:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from rnnscan.engine.fission.heuristics import heuristics, too_large_to_feed
+from rnnscan.engine.fission.heuristics import Heuristics
 from rnnscan.engine.fission.passes.row_products import is_rows_by_matrix
 from rnnscan.engine.fission.passes.sums import Sums
 from rnnscan.ir.components import Components
@@ -11,7 +11,7 @@ from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, Value, concatenated
 
 
-def merge_products(program: Program) -> Program:
+def merge_products(program: Program, heuristics: Heuristics) -> Program:
     """Compute `x @ w + h @ u` as one product, `[x h] @ [w; u]`, where x and h depend on the same loops.
 
     Products that depend on no loop are batched over a chunk. On a CPU their results would not fit into a cache together
@@ -32,7 +32,7 @@ def merge_products(program: Program) -> Program:
         if not isinstance(x, Value) or len(x.shape) != 2:
             return None
         loops = components.feeding(x)
-        if not loops and (not heuristics().merges_at_once or too_large_to_feed(x, largest.get(x, []))):
+        if not loops and (not heuristics.merges_at_once or heuristics.too_large_to_feed(x, largest.get(x, []))):
             return None
         return loops, x.dtype, weight.dtype, product.operation
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from rnnscan.ir.contraction import Contraction, contraction_of
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.trace import Inliner
@@ -27,23 +28,22 @@ def outer_products(program: Program) -> Program:
 
 
 def _is_outer(equation: Equation, fixed: set[Value]) -> bool:
-    if equation.name != "dot_general" or equation.params["out_sharding"] is not None:
+    contraction = contraction_of(equation)
+    if contraction is None or equation.params["out_sharding"] is not None:
         return False
-    (contracted, _), _ = equation.params["dimension_numbers"]
     varies = all(isinstance(operand, Value) and operand not in fixed for operand in equation.inputs)
-    return varies and all(equation.inputs[0].shape[axis] == 1 for axis in contracted)
+    return varies and all(equation.inputs[0].shape[axis] == 1 for axis in contraction.contracted[0])
 
 
 def _multiplication(equation: Equation) -> Sequence[Equation]:
-    contracted, batch = equation.params["dimension_numbers"]
+    contraction = contraction_of(equation)
+    assert contraction is not None
     (result,) = equation.outputs
     wide = max((atom.dtype for atom in (result, *equation.inputs)), key=lambda dtype: dtype.itemsize)
 
     def multiply(left: Any, right: Any) -> Any:
-        first_of_right = left.ndim - len(contracted[0])
-        left = _placed(left, contracted[0], batch[0], len(batch[0]), result.shape)
-        right = _placed(right, contracted[1], batch[1], first_of_right, result.shape)
-        product = lax.mul(*(lax.convert_element_type(operand, wide) for operand in (left, right)))
+        placed = (_placed(operand, contraction, side, result.shape) for side, operand in enumerate((left, right)))
+        product = lax.mul(*(lax.convert_element_type(operand, wide) for operand in placed))
         return lax.convert_element_type(product, result.dtype)
 
     inliner = Inliner()
@@ -52,10 +52,8 @@ def _multiplication(equation: Equation) -> Sequence[Equation]:
     return [*equations[:-1], replace(equations[-1], outputs=(result,))]
 
 
-def _placed(operand: Any, contracted: Sequence[int], batch: Sequence[int], first: int, shape: Any) -> Any:
-    """An operand in the shape of the product: the batch axes first, and its free axes from `first` on."""
-    free = [axis for axis in range(operand.ndim) if axis not in (*contracted, *batch)]
-    ordered = lax.squeeze(
-        lax.transpose(operand, (*batch, *free, *contracted)), range(len(batch) + len(free), operand.ndim)
-    )
-    return lax.broadcast_in_dim(ordered, shape, [*range(len(batch)), *range(first, first + len(free))])
+def _placed(operand: Any, contraction: Contraction, side: int, shape: Any) -> Any:
+    """An operand in the shape of the product."""
+    places, contracted = contraction.in_result(side), contraction.contracted[side]
+    ordered = lax.squeeze(lax.transpose(operand, (*places, *contracted)), range(len(places), operand.ndim))
+    return lax.broadcast_in_dim(ordered, shape, [*places.values()])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rnnscan.ir.program import Program
 from rnnscan.ir.rewrite import merge_equal, replace_outputs
+from rnnscan.ir.traits import Kind
 
 
 def remove_repeats(program: Program) -> Program:
@@ -26,4 +27,4 @@ def remove_repeated_products(program: Program) -> Program:
 
 
 def _count_products(program: Program) -> int:
-    return sum(equation.name == "dot_general" for equation in program.equations)
+    return sum(equation.kind is Kind.PRODUCT for equation in program.equations)

@@ -5,15 +5,13 @@ from dataclasses import replace
 import jax
 from jax import lax
 
-from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, Value
 
 
 def store_transposed(program: Program) -> Program:
     """Compute `x @ w.T`, the cotangent of `x @ w`, from an invariant transposed copy of `w`."""
-    if not heuristics().transpose_weights:
-        return program
     fixed = determined(program.equations, program.invariant)
     copies: dict[Atom, Value] = {}
     equations: list[Equation] = []
@@ -39,9 +37,8 @@ def _transposed(atom: Atom) -> Equation:
 
 
 def _reads_columns(equation: Equation, fixed: set[Value]) -> bool:
-    if equation.name != "dot_general":
+    contraction = contraction_of(equation)
+    if contraction is None or contraction.contracted[1] != (1,) or contraction.batch[0]:
         return False
     left, right = equation.inputs
-    (_, contracted), (batch, _) = equation.params["dimension_numbers"]
-    varying = isinstance(left, Value) and left not in fixed
-    return varying and right in fixed and len(right.shape) == 2 and tuple(contracted) == (1,) and not batch
+    return isinstance(left, Value) and left not in fixed and right in fixed and len(right.shape) == 2

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from rnnscan.engine.fission.passes.sums import Sums
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Equation, Program
 
@@ -13,19 +14,19 @@ def swap_products(program: Program) -> Program:
 
     def swapped(equation: Equation) -> Equation:
         product = sums.maker.get(equation.inputs[0])
+        contraction = contraction_of(product)
         if (
             equation.name != "transpose"
             or equation.params["permutation"] != (1, 0)
             or product is None
-            or product.name != "dot_general"
+            or contraction is None
+            or contraction.batch[0]
             or product.params["out_sharding"] is not None
             or not sums.is_read_once(equation.inputs[0])
         ):
             return equation
-        (left, right), batch = product.params["dimension_numbers"]
-        if batch != ((), ()):
-            return equation
-        params = {**product.params, "dimension_numbers": ((right, left), batch)}
+        left, right = contraction.contracted
+        params = {**product.params, "dimension_numbers": ((right, left), contraction.batch)}
         return replace(product, params=params, inputs=product.inputs[::-1], outputs=equation.outputs)
 
     equations = [swapped(equation) if equation.inputs else equation for equation in program.equations]
