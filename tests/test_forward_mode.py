@@ -185,6 +185,67 @@ def test_what_only_the_backward_pass_reads_is_not_kept_in_forward_mode():
     assert 32 * 2 * 16 not in sizes_of_arrays(forward.lower(given, tangents))
 
 
+def in_scan(run):
+    return lambda x: jax.tree.map(lambda leaf: leaf[0], lax.scan(lambda c, _: (c, run(x)), 0, None, length=1)[1])
+
+
+AROUND = {
+    "nothing": lambda run: run,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "policy": functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable),
+    "scan": in_scan,
+    "cond": lambda run: lambda x: lax.cond(jnp.asarray(True), run, run, x),
+}
+ORDERS = {
+    "jacfwd": lambda run, around: jax.jacfwd(around(run)),
+    "linearize": lambda run, around: lambda x: jax.linearize(around(run), x)[1](x),
+    "grad of jvp": lambda run, around: jax.grad(lambda x: along(around(run), (x,), (x,))),
+    "grad of jvp within": lambda run, around: jax.grad(around(lambda x: along(run, (x,), (x,)))),
+    "jvp of grad within": lambda run, around: lambda x: along(around(jax.grad(run)), (x,), (x,)),
+    "jvp of jvp within": lambda run, around: lambda x: along(around(lambda x: along(run, (x,), (x,))), (x,), (x,)),
+    "transposed jvp": lambda run, around: (
+        lambda x: jax.linear_transpose(around(jax.vmap(lambda t: along(run, (x,), (t,)))), jnp.stack([x, x]))(
+            jnp.arange(2.0)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_tangents_are_known_or_found_later(around, order, x64):
+    """JAX stages a derivative within calls, loops and branches before it knows whether reverse mode follows."""
+
+    def cell(weight, carry, x):
+        hidden = jnp.tanh(carry @ weight + x)
+        return hidden, jnp.sin(hidden)
+
+    weight, xs, carry = draw(3, (jnp.zeros((3, 3)), jnp.zeros((5, 3)), jnp.zeros(3)))
+    runs = (
+        lambda carry: rs.scan(cell, weight, carry, xs)[1].sum(),
+        lambda carry: lax.scan(functools.partial(cell, weight), carry, xs)[1].sum(),
+    )
+    ours, expected = (jax.jit(order(run, around))(carry) for run in runs)
+    assert_close(ours, expected, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("around", [jax.jit, jax.checkpoint, in_scan], ids=["jit", "checkpoint", "scan"])
+@pytest.mark.parametrize("derivative", [lambda run: lambda x: jax.jvp(run, (x,), (x,)), jax.jacfwd], ids=str)
+def test_forward_mode_runs_results_and_tangents_in_one_loop(derivative, around):
+    def cell(params, carry, x):
+        hidden = jnp.tanh(carry @ params + x)
+        return hidden, hidden
+
+    xs = jnp.ones((50, 2, 3))
+    runs = [
+        around(lambda params: rs.scan(cell, params, jnp.ones((2, 3)), xs)),
+        around(lambda params: lax.scan(functools.partial(cell, params), jnp.ones((2, 3)), xs)),
+    ]
+    ours, plain = (jax.jit(derivative(run)).lower(jnp.eye(3)).compile().as_text().count(" while(") for run in runs)
+    assert ours == plain > 0
+
+
 def test_a_cell_whose_own_rule_has_no_forward_mode_says_so_in_jax_words():
     @jax.custom_vjp
     def rule(value):

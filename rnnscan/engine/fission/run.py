@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.interpreters.partial_eval import JaxprTracer
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan._varying import varying
 from rnnscan.engine.fission.batched_plan import batched_plan
 from rnnscan.engine.fission.execute.forward import run_and_count, run_and_save, run_forward
-from rnnscan.engine.fission.execute.own_derivative import differentiate_as, is_zero, with_derivative
+from rnnscan.engine.fission.execute.own_derivative import are_unknown, differentiate_as, is_zero, jvp, with_derivative
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.fission.execute.tangents import step_by_step, tangents_of_scan
+from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
 from rnnscan.engine.matrix_state.windows import run_windows
 from rnnscan.engine.plan import Plan
@@ -102,8 +102,8 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
     """`(constants, copies, carry, xs) -> (carry, ys)`, all lists of leaves, with the derivatives of this engine.
 
     Reverse mode transposes the linear map of the tangents, which runs the engine's backward pass. Forward mode
-    evaluates that map by a plain scan. A constant that was spread over parts of the rows has its derivative through its
-    copies, which are not read.
+    differentiates the engine's forward pass; where it linearizes first, it evaluates that map by a plain scan. A
+    constant that was spread over parts of the rows has its derivative through its copies, which are not read.
     """
 
     def scan(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
@@ -114,11 +114,21 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         of_constants, of_copies, *of_others = tangents
         own = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
         leaves = jax.tree.leaves([own, of_others], is_leaf=is_zero)
-        # For reverse mode JAX runs this rule on tangents that it does not know, to stage what depends on them.
-        linearizes = any(isinstance(leaf, JaxprTracer) for leaf in leaves)
         saving = plan.for_derivatives
-        *results, saved = run_and_save(saving, constants, *others, in_one_call=linearizes)
+        *results, saved = run_and_save(saving, constants, *others, in_one_call=are_unknown(leaves))
         return tuple(results), tangents_of_scan(saving, saved, results, leaves, spread)
+
+    def in_forward_mode(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        constants, _, *others = primals
+        of_constants, of_copies, *of_others = tangents
+        pairs = zip(of_copies, spread.values(), strict=True)
+        means = [leaf if is_zero(leaf) else rows.mean(leaf) for leaf, rows in pairs]
+        return jvp(scan, (constants, [], *others), (replaced(of_constants, [*spread], means), [], *of_others))
+
+    def moving(flags: list[bool]) -> list[bool]:
+        of_constants, of_copies, others = cut(flags, [len(plan.step.constants), len(spread)])
+        leaves = plan.step.moving([*replaced(of_constants, [*spread], of_copies), *others])
+        return [*leaves.carry, *leaves.ys]
 
     def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
         every_step = partial(lax.scan, length=plan.length, reverse=plan.reverse)
@@ -129,7 +139,11 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
 
     size = len(plan.step.carry)
     batch_axis = lambda index: 0 if index < size else 1  # noqa: E731
-    return with_derivative(scan, differentiate, reference=plain, batch_axis=batch_axis, batched=batched)
+    # Newton's method solves for the results first, and then for the tangents.
+    together = None if plan.parallel is not None else (in_forward_mode, moving)
+    return with_derivative(
+        scan, differentiate, reference=plain, batch_axis=batch_axis, batched=batched, together=together
+    )
 
 
 def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:

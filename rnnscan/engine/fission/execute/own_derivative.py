@@ -18,12 +18,15 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
 from rnnscan.engine.fission.execute.checked import check_within
-from rnnscan.engine.fission.leaves import replaced
+from rnnscan.engine.fission.execute.parts import take_apart
+from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.probe import has_tangent, mapped_results, no_axis_is_mapped
 
 
 # (primals, tangents or symbolic zeros) -> (results, tangents or symbolic zeros), as for a `jax.custom_jvp`
 Rule: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
+# (whether each leaf of the arguments has a tangent) -> whether each leaf of the results has one
+Moving: TypeAlias = Callable[[list[bool]], Sequence[bool]]
 # (batch axis, axes of the arguments, arguments) -> (results, axes of their leaves); or None
 Batched: TypeAlias = Callable[[Any, Any, Any], tuple[Any, list[int | None]] | None]
 
@@ -33,6 +36,14 @@ def is_zero(tangent: Any) -> bool:
     return isinstance(tangent, SymbolicZero)
 
 
+def are_unknown(tangents: Iterable[Any]) -> bool:
+    """Whether a rule runs for reverse mode.
+
+    JAX runs it on tangents that it does not know, to stage what depends on them.
+    """
+    return any(isinstance(tangent, JaxprTracer) for tangent in tangents)
+
+
 def with_derivative(
     function: Callable[..., Any],
     rule: Rule,
@@ -40,6 +51,7 @@ def with_derivative(
     reference: Callable[..., Any] | None = None,
     batch_axis: Callable[[int], int] = lambda _: 0,
     batched: Batched | None = None,
+    together: tuple[Rule, Moving] | None = None,
 ) -> Callable[..., Any]:
     """A function that JAX differentiates by a rule.
 
@@ -50,6 +62,8 @@ def with_derivative(
             function.
         batch_axis: position of a leaf of the results -> the axis that `jax.vmap` puts its batch on.
         batched: makes the call under `jax.vmap`; None: the function is mapped as it is.
+        together: a rule that computes results and tangents together, for forward mode, and which results have a
+            tangent; None: forward mode uses `rule` too.
     """
 
     def call(*arguments: Any) -> Any:
@@ -61,7 +75,7 @@ def with_derivative(
             leaves, result_structure = jax.tree.flatten(function(*jax.tree.unflatten(structure, operands)))
             return leaves
 
-        def flat_rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def flat_rule(rule: Rule, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             nonlocal result_structure
             trees = [jax.tree.unflatten(structure, leaves) for leaves in (primals, tangents)]
             results, result_tangents = rule(*trees)
@@ -80,7 +94,9 @@ def with_derivative(
 
         run = partial(flat, function)
         plain = partial(flat, reference) if reference else run
-        own = _Function(run, flat_rule, plain, batch_axis, flat_batched if batched else None)
+        forward = None if together is None else (partial(flat_rule, together[0]), together[1])
+        in_rows = flat_batched if batched else None
+        own = _Function(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward)
         leaves = _bind(own, operands)
         return jax.tree.unflatten(result_structure, leaves)
 
@@ -125,6 +141,12 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     return results, jax.tree.unflatten(result_structure, [dot if moves else _zero(leaf) for moves, leaf, dot in rows])
 
 
+# operands -> results
+_Flat: TypeAlias = Callable[[Sequence[Any]], list[Any]]
+# (primals, tangents or symbolic zeros) -> (results, tangents or symbolic zeros)
+_FlatRule: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
+
+
 @dataclass(frozen=True, eq=False)
 class _Function:
     """A function of flat operands with its derivative.
@@ -135,14 +157,18 @@ class _Function:
         reference: the function that tells which results `jax.vmap` maps.
         batch_axis: position of a result -> the axis that `jax.vmap` puts its batch on.
         batched: the call under `jax.vmap`.
+        together: the derivative for forward mode, and which results have a tangent.
+        in_parts: `run`, in parts that partial evaluation takes apart; None: it has none.
         traces: types of the operands -> the jaxpr of `run`.
     """
 
-    run: Callable[[Sequence[Any]], list[Any]]
-    rule: Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
-    reference: Callable[[Sequence[Any]], list[Any]]
+    run: _Flat
+    rule: _FlatRule
+    reference: _Flat
     batch_axis: Callable[[int], int]
-    batched: Callable[[Any, Sequence[Any], Sequence[Any]], Any] | None
+    batched: Callable[[Any, Sequence[Any], Sequence[Any]], Any] | None = None
+    together: tuple[_FlatRule, Moving] | None = None
+    in_parts: _Flat | None = None
     traces: dict[Any, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -173,15 +199,17 @@ class _Function:
                 for leaf, at, maps in rows
             ]
 
-        def run(operands: Sequence[Any]) -> list[Any]:
-            return aligned(vmap(lambda *leaves: self.run(leaves), in_axes=in_axes, out_axes=out_axes)(*operands))
+        def over_rows(run: _Flat, operands: Sequence[Any]) -> list[Any]:
+            return aligned(vmap(lambda *leaves: run(leaves), in_axes=in_axes, out_axes=out_axes)(*operands))
 
-        def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        def rule_over_rows(
+            rule: _FlatRule, primals: Sequence[Any], tangents: Sequence[Any]
+        ) -> tuple[list[Any], list[Any]]:
             moving = [None if is_zero(tangent) else tangent for tangent in tangents]
 
             def row(primals: Sequence[Any], moving: Sequence[Any]) -> tuple[list[Any], list[Any]]:
                 pairs = zip(primals, moving, strict=True)
-                results, own = self.rule(primals, [_zero(leaf) if dot is None else dot for leaf, dot in pairs])
+                results, own = rule(primals, [_zero(leaf) if dot is None else dot for leaf, dot in pairs])
                 return results, [None if is_zero(leaf) else leaf for leaf in own]
 
             moving_axes = [None if leaf is None else at for leaf, at in zip(moving, axes, strict=True)]
@@ -190,16 +218,67 @@ class _Function:
             return results, [_zero(leaf) if dot is None else dot for leaf, dot in zip(results, own, strict=True)]
 
         # A batch around this one is put beside it: both axes stand where they are asked for.
-        whole = replace(self, run=run, rule=rule, reference=run, batched=None, traces={})
+        whole = replace(
+            self,
+            run=partial(over_rows, self.run),
+            rule=partial(rule_over_rows, self.rule),
+            reference=partial(over_rows, self.run),
+            batched=None,
+            together=self.together and (partial(rule_over_rows, self.together[0]), self.together[1]),
+            in_parts=self.in_parts and partial(over_rows, self.in_parts),
+            traces={},
+        )
         return whole, [at if maps else None for at, maps in zip(out_axes, is_mapped, strict=True)]
+
+    def with_tangents(self, moves: list[bool]) -> "_Function":
+        """`(*primals, *tangents) -> (*results, *tangents)`, together. In parts it is the derivative of reverse mode.
+
+        Args:
+            moves: for each operand whether it has a tangent.
+        """
+        assert self.together is not None
+        rule, moving = self.together
+        results_move = moving(moves)
+        with_tangents, results_with_tangents = map(_places, (moves, results_move))
+
+        def flat(rule: _FlatRule, operands: Sequence[Any]) -> list[Any]:
+            primals, some = cut(operands, [len(moves)])
+            results, tangents = rule(primals, replaced([*map(_zero, primals)], with_tangents, some))
+            chosen = [tangents[index] for index in results_with_tangents]
+            return [*results, *(ad.instantiate_zeros(ad.Zero(leaf.aval)) if is_zero(leaf) else leaf for leaf in chosen)]
+
+        def moving_too(flags: list[bool]) -> list[bool]:
+            primals_move, tangents_move = cut(flags, [len(moves)])
+            pairs = zip(with_tangents, tangents_move, strict=True)
+            either = replaced(primals_move, with_tangents, [primals_move[index] or moves for index, moves in pairs])
+            of_tangents = moving(either)
+            return [*moving(primals_move), *(of_tangents[index] for index in results_with_tangents)]
+
+        count = len(results_move)
+        at_once, in_parts = partial(flat, rule), partial(flat, self.rule)
+        return _Function(
+            run=at_once,
+            rule=partial(_flat_jvp, in_parts),
+            reference=partial(flat, partial(_flat_jvp, self.reference)),
+            batch_axis=lambda index: self.batch_axis(index if index < count else results_with_tangents[index - count]),
+            together=(partial(_flat_jvp, at_once), moving_too),
+            in_parts=in_parts,
+        )
+
+
+def _places(flags: Sequence[bool]) -> list[int]:
+    return [index for index, flag in enumerate(flags) if flag]
+
+
+def _flat_jvp(run: _Flat, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    return jvp(lambda *operands: run(operands), tuple(primals), tuple(tangents))
 
 
 def _zero(leaf: Any) -> SymbolicZero:
     return SymbolicZero(jax.typeof(leaf).to_tangent_aval())
 
 
-_call = core.Primitive("rnnscan_call")
-_call.multiple_results = True
+_call, _call_in_parts = core.Primitive("rnnscan_call"), core.Primitive("rnnscan_call")
 
 
 def _bind(function: _Function, operands: Sequence[Any]) -> list[Any]:
@@ -210,7 +289,8 @@ def _bind(function: _Function, operands: Sequence[Any]) -> list[Any]:
     tracers = [operand for operand in operands if isinstance(operand, jax.core.Tracer)]
     is_staged = all(isinstance(tracer, DynamicJaxprTracer | JaxprTracer) for tracer in tracers)
     traced = function.traced(map(jax.typeof, operands)) if is_staged else None
-    return _call.bind(*operands, function=function, call_jaxpr=traced)
+    primitive = _call if function.in_parts is None else _call_in_parts
+    return primitive.bind(*operands, function=function, call_jaxpr=traced)
 
 
 def _run(*operands: Any, function: _Function, call_jaxpr: Any) -> list[Any]:
@@ -242,19 +322,17 @@ def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -
     return results
 
 
-_call.def_impl(_run)
-_call.def_effectful_abstract_eval(_types)
-mlir.register_lowering(_call, _lower)
-check_within(_call)
-
-
 def _differentiate(primals: Any, tangents: Any, *, function: _Function, call_jaxpr: Any) -> tuple[list[Any], list[Any]]:
     symbolic = [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in tangents]
-    results, own = function.rule(primals, symbolic)
-    return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in own]
-
-
-ad.primitive_jvps[_call] = _differentiate
+    moves = [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in symbolic]
+    if function.together is None or are_unknown(tangents) or not any(moves):
+        results, own = function.rule(primals, symbolic)
+        return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in own]
+    results_move = function.together[1](moves)
+    leaves = _bind(function.with_tangents(moves), [*primals, *(tangents[index] for index in _places(moves))])
+    results, some = cut(leaves, [len(results_move)])
+    zeros = [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
+    return results, replaced(zeros, _places(results_move), some)
 
 
 def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> list[Any]:
@@ -267,9 +345,6 @@ def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr:
     transposed = jax.linear_transpose(linear, *(operands[index].aval for index in unknown))
     pulled = transposed([ad.instantiate_zeros(leaf) for leaf in cotangents])
     return replaced([None] * len(operands), unknown, pulled)
-
-
-ad.primitive_transposes[_call] = _transpose
 
 
 def _batch(
@@ -285,5 +360,14 @@ def _batch(
     return _bind(mapped, operands), result_axes
 
 
-# This rule knows the axis name, for cells with collectives over it.
-batching.fancy_primitive_batchers[_call] = _batch
+for _primitive in (_call, _call_in_parts):
+    _primitive.multiple_results = True
+    _primitive.def_impl(_run)
+    _primitive.def_effectful_abstract_eval(_types)
+    mlir.register_lowering(_primitive, _lower)
+    check_within(_primitive)
+    ad.primitive_jvps[_primitive] = _differentiate
+    ad.primitive_transposes[_primitive] = _transpose
+    # This rule knows the axis name, for cells with collectives over it.
+    batching.fancy_primitive_batchers[_primitive] = _batch
+take_apart(_call_in_parts)
