@@ -18,11 +18,15 @@ def describe_states(plan: Plan) -> dict[int, str]:
         for index, reason in found.reasons.items()
         if len(step.carry[index].shape) > 2
     }
-    for state in found.stages.states if found.stages else ():
+    for group in found.stages.groups if found.stages else ():
+        first, *others = group.states
         if chunk is None:
-            texts[state.index] = "step by step, because the sequence, or a segment, is shorter than two chunks"
-        else:
-            texts[state.index] = f"in chunks of {chunk} steps, {_in_words(state)}{_looped(plan)}"
+            text = "step by step, because the sequence, or a segment, is shorter than two chunks"
+            texts.update({state.index: text for state in group.states})
+            continue
+        texts[first.index] = f"in chunks of {chunk} steps, {_in_words(first)}{_looped(plan)}"
+        beside = f"beside the values of carry leaf {step.changing[first.index]}, whose decay, keys and queries it has"
+        texts.update({state.index: beside for state in others})
     return {step.changing[index]: text for index, text in sorted(texts.items())}
 
 

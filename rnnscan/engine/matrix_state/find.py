@@ -4,12 +4,14 @@ The equations between a state and its reads are followed one by one, each by its
 the state, such as q, k, v and a, must not depend on it, neither in the same step nor over steps.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from rnnscan.engine.fission.flat_step import FlatStep
@@ -21,11 +23,12 @@ from rnnscan.engine.matrix_state.form import (
     NoFormError,
     combined,
     placed,
+    product,
     quotient,
     select,
 )
 from rnnscan.ir.dataflow import depending, needed
-from rnnscan.ir.program import Atom, Constant, Equation, Value, is_zero, values_of
+from rnnscan.ir.program import Atom, Constant, Equation, Value, concrete, is_zero, read, values_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +88,15 @@ class MatrixState:
         return decay is not None and self.axes.keys in decay.axes
 
     @property
-    def batch_axes(self) -> list[int]:
-        """The axes of the state besides keys and values."""
-        return [axis for axis in range(self.axes.rank) if axis not in (self.axes.keys, self.axes.values)]
+    def key_type(self) -> tuple[Any, ...]:
+        """The sizes of the batch axes, the number of keys, and the dtype."""
+        shape = self.leaf.shape
+        return (*(shape[axis] for axis in self.axes.batch), shape[self.axes.keys], self.leaf.dtype)
 
 
-def find_state(step: FlatStep, index: int, fixed: Collection[Value], *, least: int) -> MatrixState:
+def find_state(
+    step: FlatStep, index: int, fixed: Collection[Value], *, least: int, as_vectors: bool = False
+) -> MatrixState:
     """The form of a carry leaf.
 
     Args:
@@ -98,6 +104,7 @@ def find_state(step: FlatStep, index: int, fixed: Collection[Value], *, least: i
         index: the position of the leaf in the carry.
         fixed: the values that are the same at every step.
         least: the least number of keys and of values.
+        as_vectors: whether its matrices have one value, and no axis for it.
 
     Returns:
         The state.
@@ -109,7 +116,9 @@ def find_state(step: FlatStep, index: int, fixed: Collection[Value], *, least: i
     if leaf.dtype not in (jnp.float32, jnp.float64):
         raise NoFormError(f"its dtype is {leaf.dtype}, which every step rounds to")
     large = [axis for axis, size in enumerate(leaf.shape) if isinstance(size, int) and size >= least]
-    pairs = [Axes(keys, values, len(leaf.shape)) for keys in large for values in large if keys != values]
+    rank = len(leaf.shape)
+    all_values = [rank] if as_vectors else large
+    pairs = [Axes(keys, values, rank) for keys in large for values in all_values if keys != values]
     if not pairs:
         raise NoFormError(f"it has no two axes of at least {least}")
     failures = []
@@ -132,8 +141,10 @@ class _Follower:
         self._maker = step.program.maker
         self._dependent: dict[Atom, Form] = {self._leaf: Form(ONE)}
         self._later = later_values(step, index)
-        self._factors: dict[Atom, Factor] = {}
+        self._factors: dict[tuple[Atom, tuple[int, ...]], list[Factor]] = {}
         self._reads: list[Read] = []
+        # Views of the state with more axes of size 1, and the axis of the state that each of theirs is; None for those.
+        self._views: dict[Atom, list[int | None]] = {}
         self.followed = 0
 
     def state(self) -> MatrixState:
@@ -165,11 +176,22 @@ class _Follower:
         return state
 
     def _follow(self, equation: Equation) -> None:
-        read = self._read(equation)
-        if read is not None:
-            self._reads.append(read)
+        reading = self._read(equation)
+        if reading is not None:
+            self._reads.append(reading)
+        elif equation.name == "broadcast_in_dim" and equation.inputs[0].shape == self._leaf.shape:
+            self._view(equation)
         else:
             self._dependent[equation.outputs[0]] = self._rule(equation)
+
+    def _view(self, equation: Equation) -> None:
+        (state, *_), (view,) = equation.inputs, equation.outputs
+        axes: list[int | None] = [None] * len(view.shape)
+        for axis, place in enumerate(equation.params["broadcast_dimensions"]):
+            axes[place] = axis
+        if any(size != (1 if axis is None else state.shape[axis]) for axis, size in zip(axes, view.shape, strict=True)):
+            raise NoFormError("it is broadcast")
+        self._dependent[view], self._views[view] = self._dependent[state], axes
 
     def _rule(self, equation: Equation) -> Form:
         """The form of an equation's result."""
@@ -207,10 +229,18 @@ class _Follower:
             state, by = (one, other) if one in self._dependent else (other, one)
             return self._form(state).scaled(self._factor(by), self._axes)
         for by, rest in ((one, other), (other, one)):
-            factor = self._factor(by)
-            if not factor.axes >= {self._axes.keys, self._axes.values}:
-                return self._form(rest).scaled(factor, self._axes)
+            if not self._is_matrix(self._factor(by)):
+                return self._scaled(self._form(rest), by)
         raise NoFormError("an update is no outer product")
+
+    def _scaled(self, form: Form, by: Atom) -> Form:
+        """A form times a value, by one part of it after the other."""
+        for part in self._parts(by):
+            form = form.scaled(part, self._axes)
+        return form
+
+    def _is_matrix(self, factor: Factor) -> bool:
+        return factor.axes >= {self._axes.keys, self._axes.values}
 
     def _form(self, atom: Atom) -> Form:
         """The form of a value. One that is free of the state is a sum of outer products."""
@@ -219,10 +249,10 @@ class _Follower:
         if is_zero(atom, self._maker):
             return Form()
         factor = self._factor(atom)
-        if self._axes.values not in factor.axes:
-            return Form(None, ((factor, ONE),))
-        if self._axes.keys not in factor.axes:
-            return Form(None, ((ONE, factor),))
+        if self._axes.are_vectors and atom in self._fixed:
+            return Form(None, (), ((ONE, factor),))
+        if not self._is_matrix(factor):
+            return self._scaled(Form(None, ((ONE, ONE),)), atom)
         try:
             maker = self._maker.get(atom)
             if maker is None:
@@ -235,36 +265,67 @@ class _Follower:
 
     def _factor(self, atom: Atom) -> Factor:
         """A value that is free of the state, as small as it is before it is broadcast."""
+        return reduce(product, self._parts(atom))
+
+    def _parts(self, atom: Atom) -> list[Factor]:
+        """The factors that a value is a product of."""
         if atom in self._dependent:
             raise NoFormError("it is combined with itself")
-        if atom not in self._factors:
-            self._factors[atom] = self._new_factor(atom)
-        return self._factors[atom]
+        if len(atom.shape) not in (0, self._axes.rank):
+            raise NoFormError("a factor has another rank")
+        return self._placed(atom, tuple(_varying(atom.shape)))
 
-    def _new_factor(self, atom: Atom) -> Factor:
-        rank = self._axes.rank
-        if isinstance(atom, Constant):
-            if len(atom.shape) not in (0, rank):
-                raise NoFormError("a factor has another rank")
-            return Factor(_varying(atom.shape), frozenset(), lambda _: jnp.asarray(atom.value))
+    def _placed(self, atom: Atom, target: tuple[int, ...]) -> list[Factor]:
+        """The same for a value whose axes, without those of size 1, are these axes of the state."""
+        if (atom, target) not in self._factors:
+            self._factors[atom, target] = self._smaller(atom, target) or [self._whole(atom, target)]
+        return self._factors[atom, target]
+
+    def _smaller(self, atom: Atom, target: tuple[int, ...]) -> list[Factor]:
+        """Factors with fewer axes than a value has, from which it is made; none if there are not."""
         maker = self._maker.get(atom)
-        if maker is not None and maker.name == "broadcast_in_dim" and len(atom.shape) == rank:
-            return self._broadcast(maker)
-        if maker is not None and maker.name in _UNARY and len(atom.shape) == rank:
-            inner = self._factor(maker.inputs[0])
-            return combined(lambda array: maker.evaluate(array)[0], inner)
-        return _whole(atom, rank)
+        if maker is None:
+            return []
+        name, operand = maker.name, maker.inputs[0]
+        place = dict(zip(_varying(atom.shape), target, strict=True))
+        if name == "broadcast_in_dim":
+            axes = (maker.params["broadcast_dimensions"][axis] for axis in _varying(operand.shape))
+            return self._placed(operand, tuple(place[axis] for axis in axes))
+        if name in ("reshape", "squeeze"):
+            is_view = _varying_sizes(operand.shape) == _varying_sizes(atom.shape)
+            return self._placed(operand, target) if is_view else []
+        if name in _UNARY:
+            inner = reduce(product, self._placed(operand, target))
+            smaller = combined(lambda array: maker.evaluate(array)[0], inner, key=maker.operation)
+            return [smaller] if len(inner.axes) < len(_varying(atom.shape)) else []
+        if name == "mul" and atom.dtype in (jnp.float32, jnp.float64):
+            targets = (tuple(place[axis] for axis in _varying(operand.shape)) for operand in maker.inputs)
+            one, other = map(self._placed, maker.inputs, targets)
+            of_one, of_other = (
+                reduce(product, parts).axes & {self._axes.keys, self._axes.values} for parts in (one, other)
+            )
+            return [*one, *other] if of_one != of_other else []
+        return []
 
-    def _broadcast(self, maker: Equation) -> Factor:
-        (operand, *_), target = maker.inputs, maker.params["broadcast_dimensions"]
-        if isinstance(operand, Constant) or len(operand.shape) == self._axes.rank:
-            return self._factor(operand)
-        axes = frozenset(target[axis] for axis in _varying(operand.shape))
-        return Factor(axes, frozenset([operand]), lambda values: placed(values[operand], target, self._axes.rank))
+    def _whole(self, atom: Atom, target: Sequence[int]) -> Factor:
+        """A value as it is."""
+        shape, rank = _varying_sizes(atom.shape), self._axes.rank
+
+        def make(values: Any) -> Any:
+            return placed(jnp.reshape(read(atom, values), shape), target, rank)
+
+        number = None if atom.shape else concrete(atom)
+        name = atom if number is None else (np.asarray(number).item(), atom.dtype)
+        key = (name, *map(self._axes.role, target))
+        return Factor(frozenset(target), frozenset(values_of([atom])), make, key)
 
     def _read(self, equation: Equation) -> Read | None:
         name = equation.name
-        if name == "reduce_sum" and self._axes.keys in equation.params["axes"]:
+        if (
+            name == "reduce_sum"
+            and equation.inputs[0] not in self._views
+            and self._axes.keys in equation.params["axes"]
+        ):
             form, query = self._dependent[equation.inputs[0]], ONE
             summed, order = equation.params["axes"], [*range(self._axes.rank)]
         elif name == "dot_general" and not all(atom in self._dependent for atom in equation.inputs):
@@ -285,17 +346,17 @@ class _Follower:
         side = 0 if equation.inputs[0] in self._dependent else 1
         state, query = equation.inputs[side], equation.inputs[1 - side]
         contracted, batch = equation.params["dimension_numbers"]
-        if self._axes.keys not in contracted[side]:
+        axes = self._views.get(state, [*range(len(state.shape))])
+        summed, shared = ([axes[axis] for axis in group[side]] for group in (contracted, batch))
+        if self._axes.keys not in summed or None in (*summed, *shared):
             raise NoFormError("a product contracts another axis of it")
-        target = dict(zip((*contracted[1 - side], *batch[1 - side]), (*contracted[side], *batch[side]), strict=True))
+        target = dict(zip((*contracted[1 - side], *batch[1 - side]), (*summed, *shared), strict=True))
         free = [axis for axis in range(len(query.shape)) if axis not in target]
         if prod(query.shape[axis] for axis in free) != 1:
             raise NoFormError("it is read by several queries at once")
-        shape = [query.shape[axis] for axis in range(len(query.shape)) if axis not in free]
-        target_axes = [target[axis] for axis in range(len(query.shape)) if axis not in free]
-        factor = _placed_factor(query, target_axes, self._axes.rank, shape)
-        kept = [axis for axis in range(self._axes.rank) if axis not in (*contracted[side], *batch[side])]
-        return self._dependent[state], factor, tuple(contracted[side]), [*batch[side], *kept]
+        factor = self._whole(query, [target[axis] for axis in _varying(query.shape)])
+        kept = [axis for axis in axes if axis not in (*summed, *shared, None)]
+        return self._dependent[state], factor, tuple(summed), [*shared, *kept]
 
 
 def later_values(step: FlatStep, index: int) -> set[Value]:
@@ -312,21 +373,9 @@ def later_values(step: FlatStep, index: int) -> set[Value]:
 _UNARY = frozenset({"convert_element_type", "neg", "exp", "log", "not", "copy", "logistic"})
 
 
-def _varying(shape: Iterable[Any]) -> frozenset[int]:
-    return frozenset(axis for axis, size in enumerate(shape) if size != 1)
+def _varying_sizes(shape: Sequence[Any]) -> list[Any]:
+    return [shape[axis] for axis in _varying(shape)]
 
 
-def _whole(atom: Value, rank: int) -> Factor:
-    if len(atom.shape) not in (0, rank):
-        raise NoFormError("a factor has another rank")
-    return Factor(_varying(atom.shape), frozenset([atom]), lambda values: values[atom])
-
-
-def _placed_factor(atom: Atom, target: list[int], rank: int, shape: Any = None) -> Factor:
-    """A value whose axes are these axes of the state."""
-    shape = atom.shape if shape is None else shape
-    axes = frozenset(target[axis] for axis in _varying(shape))
-    get: Callable[[Any], Any] = (lambda _: atom.value) if isinstance(atom, Constant) else (lambda values: values[atom])
-    return Factor(
-        axes, frozenset(values_of([atom])), lambda values: placed(jnp.reshape(get(values), shape), target, rank)
-    )
+def _varying(shape: Iterable[Any]) -> list[int]:
+    return [axis for axis, size in enumerate(shape) if size != 1]

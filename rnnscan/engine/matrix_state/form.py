@@ -8,7 +8,7 @@ over. With the key axis K and the value axis V of S,
 R comes from resets, which select an initial state: `where(reset, R, S)` has decay 0 and c = 1 in the rows with a reset.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -33,25 +33,28 @@ class Factor:
         axes: the axes of the state that it may vary along.
         reads: the values that it is made of.
         make: makes it for one step.
+        key: equal for factors with equal numbers, also for factors of two states. It names axes by their role.
     """
 
     axes: frozenset[int]
     reads: frozenset[Value]
     make: Callable[[Values], Any]
+    key: Hashable
 
 
-def combined(operation: Callable[..., Any], *factors: Factor) -> Factor:
-    """An elementwise operation on factors."""
+def combined(operation: Callable[..., Any], *factors: Factor, key: Hashable = None) -> Factor:
+    """An elementwise operation on factors. `key` identifies an operation that is no function of a module."""
     return Factor(
         frozenset().union(*(factor.axes for factor in factors)),
         frozenset().union(*(factor.reads for factor in factors)),
         lambda values: operation(*(factor.make(values) for factor in factors)),
+        (operation if key is None else key, *(factor.key for factor in factors)),
     )
 
 
 # Scalars broadcast to any rank.
-ONE = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(1.0, jnp.float32))
-ZERO = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(0.0, jnp.float32))
+ONE = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(1.0, jnp.float32), 1)
+ZERO = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(0.0, jnp.float32), 0)
 
 
 def product(one: Factor, other: Factor) -> Factor:
@@ -87,11 +90,16 @@ class Form:
         return [*own, *(factor for pair in (*self.terms, *self.matrices) for factor in pair)]
 
     def scaled(self, by: Factor, axes: "Axes", operation: Callable[[Factor, Factor], Factor] = product) -> "Form":
-        """The form times a factor that is constant along the keys or along the values."""
+        """The form times a factor that is constant along the keys or along the values.
+
+        A factor that is constant along both goes to w. So states with the same keys, written by different gates, have
+        equal u.
+        """
         if axes.values not in by.axes:
+            scales_keys = axes.keys in by.axes
             return Form(
                 None if self.decay is None else operation(self.decay, by),
-                tuple((operation(u, by), w) for u, w in self.terms),
+                tuple((operation(u, by), w) if scales_keys else (u, operation(w, by)) for u, w in self.terms),
                 tuple((operation(c, by), matrix) for c, matrix in self.matrices),
             )
         if axes.keys in by.axes or self.decay is not None or self.matrices:
@@ -112,7 +120,7 @@ class Form:
 
         return Form(
             None if self.decay is None else negative(self.decay),
-            tuple((negative(u), w) for u, w in self.terms),
+            tuple((u, negative(w)) for u, w in self.terms),
             tuple((negative(c), matrix) for c, matrix in self.matrices),
         )
 
@@ -123,13 +131,27 @@ class Axes:
 
     Attributes:
         keys: the axis that reads contract.
-        values: the axis that they keep.
+        values: the axis that they keep. `rank` for a state of vectors, which are matrices with one value.
         rank: the number of axes of the state.
     """
 
     keys: int
     values: int
     rank: int
+
+    @property
+    def are_vectors(self) -> bool:
+        """Whether the state has no axis of values."""
+        return self.values == self.rank
+
+    @property
+    def batch(self) -> list[int]:
+        """The other axes."""
+        return [axis for axis in range(self.rank) if axis not in (self.keys, self.values)]
+
+    def role(self, axis: int) -> Hashable:
+        """The role of an axis, which is that of an axis of another state."""
+        return "keys" if axis == self.keys else "values" if axis == self.values else self.batch.index(axis)
 
 
 def select(predicate: Factor, on_false: Form, on_true: Form, axes: Axes) -> Form:

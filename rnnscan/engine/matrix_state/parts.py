@@ -1,14 +1,14 @@
-"""Run one matrix state over a window: from its factors at every step to its reads and its last value."""
+"""One matrix state in a window: from its factors at every step to its reads and its last value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._dtypes import promoted
-from rnnscan.engine.matrix_state.chunks import recurrence, run_chunks
+from rnnscan.engine.matrix_state.chunks import recurrence
 from rnnscan.engine.matrix_state.find import MatrixState
 from rnnscan.engine.matrix_state.form import ZERO, Factor, Form
 from rnnscan.ir.program import Value
@@ -32,6 +32,24 @@ class Stacks(NamedTuple):
     own: list[Any]
     of_update: list[Any]
     of_reads: list[list[Any]]
+
+
+class Ordered(NamedTuple):
+    """What runs over the steps, in the order `(T, batch, keys, values)`.
+
+    Attributes:
+        queries, decay, terms: those of `run_chunks`.
+        start: the state before the first step, `(..., K, V)`.
+    """
+
+    queries: list[Any]
+    decay: Any
+    terms: list[tuple[Any, Any]]
+    start: Any
+
+    def astype(self, dtype: Any) -> "Ordered":
+        """The same in this dtype."""
+        return jax.tree.map(lambda leaf: leaf.astype(dtype), self)
 
 
 @dataclass(frozen=True)
@@ -59,10 +77,11 @@ class Parts:
         def make(factor: Factor | None, along: int | None = None) -> Any:
             array = (factor or ZERO).make(values)
             array = array if array.ndim else array.reshape((1,) * axes.rank)
+            array = jnp.expand_dims(array, -1) if axes.are_vectors else array
             if along is None or array.shape[along] != 1:
                 return array
             shape = list(array.shape)
-            shape[along] = self.state.leaf.shape[along]
+            shape[along] = self._shape[along]
             return jnp.broadcast_to(array, shape)
 
         def coefficients(form: Form) -> list[Any]:
@@ -85,50 +104,80 @@ class Parts:
         pairs = [(make(u, axes.keys), make(w, axes.values)) for u, w in form.terms]
         return sum((u.sum(axes.keys, keepdims=True) * w for u, w in pairs), make(None))
 
-    def run(
-        self, stacks: Stacks, matrices: Sequence[Any], start: Any, chunk: int, *, rounds: bool
-    ) -> tuple[list[Any], Any]:
-        """Run over the steps.
+    def ordered(self, stacks: Stacks, start: Any) -> Ordered:
+        """What runs over the steps.
 
         Args:
             stacks: the factors, stacked.
-            matrices: the values of `matrices`.
             start: the state before the first step.
-            chunk: the steps of a chunk.
+        """
+        order = self._order
+        start = jnp.expand_dims(start, -1) if self.state.axes.are_vectors else start
+        return Ordered(
+            [_moved(leaf, order)[..., 0] for leaf in stacks.queries],
+            _moved(stacks.decay, order)[..., 0],
+            [(_moved(u, order)[..., 0], _moved(w, order)[..., 0, :]) for u, w in stacks.terms],
+            lax.transpose(start, order),
+        )
+
+    def finish(
+        self,
+        ordered: Ordered,
+        stacks: Stacks,
+        matrices: Sequence[Any],
+        reads: Sequence[Any],
+        last: Any,
+        *,
+        rounds: bool,
+    ) -> tuple[list[Any], Any]:
+        """Add what the matrices and each step's own update make.
+
+        Args:
+            ordered: what has run.
+            stacks: the factors, stacked.
+            matrices: the values of `matrices`.
+            reads: y of each read, `(T, ..., V)`.
+            last: the state after the last step, `(..., K, V)`.
             rounds: whether to run recurrences in a logarithmic number of rounds.
 
         Returns:
             The sum over the keys of each read, `(T, ...)`, which keeps the axis of the keys with size 1; and the state
             after the last step.
         """
-        axes, batch = self.state.axes, self.state.batch_axes
-        order = [*batch, axes.keys, axes.values]
-        dtype = promoted(start, *(leaf for group in stacks.terms for leaf in group), *stacks.queries)
-
-        def by_key(leaf: Any) -> Any:
-            return _moved(leaf, order)[..., 0].astype(dtype)
-
-        def by_value(leaf: Any) -> Any:
-            return _moved(leaf, order)[..., 0, :].astype(dtype)
-
-        start = lax.transpose(start, order)
-        queries, decay = [*map(by_key, stacks.queries)], by_key(stacks.decay)
-        terms = [(by_key(u), by_value(w)) for u, w in stacks.terms]
-        reads, last = run_chunks(queries, decay, terms, start.astype(dtype), chunk, rounds=rounds)
+        order, dtype = self._order, last.dtype
+        totals = [*reads]
         for number, matrix in enumerate(matrices):
-            matrix = lax.transpose(jnp.broadcast_to(matrix, self.state.leaf.shape), order).astype(dtype)
-            before, final = _sums(decay, by_key(stacks.of_update[number]), rounds=rounds)
-            for place, (query, own) in enumerate(zip(queries, stacks.of_reads, strict=True)):
-                weights = jnp.moveaxis(query * before + by_key(own[number]), 0, -2)
+            matrix = jnp.expand_dims(matrix, -1) if self.state.axes.are_vectors and matrix.ndim else matrix
+            matrix = lax.transpose(jnp.broadcast_to(matrix, self._shape), order).astype(dtype)
+            added, *of_reads = (
+                _moved(leaf[number], order)[..., 0].astype(dtype) for leaf in (stacks.of_update, *stacks.of_reads)
+            )
+            before, final = _sums(ordered.decay, added, rounds=rounds)
+            for place, (query, own) in enumerate(zip(ordered.queries, of_reads, strict=True)):
+                weights = jnp.moveaxis(query * before + own, 0, -2)
                 read = jnp.matmul(weights, matrix, precision=lax.Precision.HIGHEST)
-                reads[place] = reads[place] + jnp.moveaxis(read, -2, 0)
+                totals[place] = totals[place] + jnp.moveaxis(read, -2, 0)
             last = last + final[..., None] * matrix
         back = [order.index(axis) for axis in range(len(order))]
-        reads = [
-            lax.transpose(jnp.expand_dims(read, -2), [0, *(axis + 1 for axis in back)]) + own
-            for read, own in zip(reads, stacks.own, strict=True)
+        totals = [
+            lax.transpose(jnp.expand_dims(total, -2), [0, *(axis + 1 for axis in back)]) + own
+            for total, own in zip(totals, stacks.own, strict=True)
         ]
-        return reads, lax.transpose(last, back).astype(self.state.leaf.dtype)
+        last = lax.transpose(last, back).astype(self.state.leaf.dtype)
+        if self.state.axes.are_vectors:
+            return [total[..., 0] for total in totals], last[..., 0]
+        return totals, last
+
+    @property
+    def _shape(self) -> tuple[Any, ...]:
+        """The shape of the state, with an axis of values."""
+        return (*self.state.leaf.shape, 1) if self.state.axes.are_vectors else self.state.leaf.shape
+
+    @property
+    def _order(self) -> list[int]:
+        """Its axes: the batch, the keys, the values."""
+        axes = self.state.axes
+        return [*axes.batch, axes.keys, axes.values]
 
 
 def _moved(leaf: Any, order: Sequence[int]) -> Any:

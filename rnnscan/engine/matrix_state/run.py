@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.matrix_state.find import MatrixState
+from rnnscan.engine.matrix_state.groups import Group
 from rnnscan.engine.matrix_state.parts import Parts
 from rnnscan.engine.matrix_state.stages import Stages
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, inputs_of, read
@@ -57,8 +57,8 @@ class Window:
                 final.update(
                     zip(stage.leaves, self._run_loop(stage.loop, [carry[i] for i in stage.leaves]), strict=True)
                 )
-            for state in stage.states:
-                final[state.index] = self._run_state(state, carry[state.index])
+            for group in stage.groups:
+                final.update(self._run_group(group, [carry[state.index] for state in group.states]))
         return [final[index] for index in range(len(carry))], [self._stacked(atom) for atom in step.y]
 
     def _run_at_once(self, equations: Sequence[Equation]) -> None:
@@ -88,17 +88,22 @@ class Window:
         self._stacks.update(zip(loop.carry, before, strict=True))
         return final
 
-    def _run_state(self, state: MatrixState, start: Any) -> Any:
-        parts = Parts.of(state)
-        stacks = self._at_every_step(parts.at_step, [*state.needs])
-        matrices = [matrix.make(self._fixed) for matrix in parts.matrices]
+    def _run_group(self, group: Group, starts: list[Any]) -> dict[int, Any]:
+        every = [Parts.of(state) for state in group.states]
+
+        def at_step(values: dict[Value, Any]) -> list[Any]:
+            return [parts.at_step(values) for parts in every]
+
+        stacks = self._at_every_step(at_step, [*group.needs])
+        matrices = [[matrix.make(self._fixed) for matrix in parts.matrices] for parts in every]
         if self.reverse:
             stacks = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), stacks)
-        reads, last = parts.run(stacks, matrices, start, self.chunk, rounds=self.rounds)
-        for one, total in zip(state.reads, reads, strict=True):
-            total = jnp.flip(total, 0) if self.reverse else total
-            self._stacks[one.result] = self._labelled(one.result, one.finish(total))
-        return last
+        results = group.run(stacks, matrices, starts, self.chunk, rounds=self.rounds)
+        for state, (reads, _) in zip(group.states, results, strict=True):
+            for one, total in zip(state.reads, reads, strict=True):
+                total = jnp.flip(total, 0) if self.reverse else total
+                self._stacks[one.result] = self._labelled(one.result, one.finish(total))
+        return {state.index: last for state, (_, last) in zip(group.states, results, strict=True)}
 
     def _stacked(self, atom: Atom) -> Any:
         if isinstance(atom, Value) and atom in self._stacks:

@@ -4,14 +4,16 @@ A stage runs the work that is known for every step at once; then it runs other p
 states in chunkwise form. The next stage knows what they made. Layers whose states feed each other are several stages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rnnscan.engine.fission.analysis.linear import is_linear
 from rnnscan.engine.fission.costs import unbatchable
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.matrix_state.find import MatrixState, find_state
 from rnnscan.engine.matrix_state.form import NoFormError
+from rnnscan.engine.matrix_state.groups import Group, grouped
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import depending, determined, needed
 from rnnscan.ir.program import Equation, Program, Value, inputs_of, outputs_of, values_of
@@ -25,13 +27,13 @@ class Stage:
         at_once: equations that run for all steps at once.
         loop: the scan over other parts of the carry; its outputs are their leaves before each step. None if none.
         leaves: the positions of these leaves in the carry of the step.
-        states: the matrix states.
+        groups: the matrix states.
     """
 
     at_once: tuple[Equation, ...]
     loop: FlatStep | None = None
     leaves: tuple[int, ...] = ()
-    states: tuple[MatrixState, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,18 @@ class Stages:
         step: the step.
         invariant: equations that do not depend on the step.
         stages: the stages; the last one has neither loop nor states.
-        states: the states of all stages.
+        groups: the states of all stages.
     """
 
     step: FlatStep
     invariant: tuple[Equation, ...]
     stages: tuple[Stage, ...]
-    states: tuple[MatrixState, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def states(self) -> list[MatrixState]:
+        """The states of all groups."""
+        return [state for group in self.groups for state in group.states]
 
 
 @dataclass(frozen=True)
@@ -65,12 +72,12 @@ class Found:
 
 
 def matrix_candidates(step: FlatStep, least: int) -> list[int]:
-    """The positions of the carry leaves with two axes of at least `least` that are linear recurrences."""
+    """The positions of carry leaves that may be matrix states: linear recurrences with enough keys.
 
-    def is_large(leaf: Value) -> bool:
-        return sum(isinstance(size, int) and size >= least for size in leaf.shape) >= 2
-
-    if not any(map(is_large, step.carry)):
+    There are none if no leaf has two axes of at least `least`.
+    """
+    large = [_count_large(leaf, least) for leaf in step.carry]
+    if not any(count >= 2 for count in large):
         return []
     equations = step.program.equations
     components = Components(equations, step.carry, step.new_carry)
@@ -78,7 +85,7 @@ def matrix_candidates(step: FlatStep, least: int) -> list[int]:
         members[0]
         for members, cycle in zip(components.members, components.by_group(equations), strict=True)
         if len(members) == 1
-        and is_large(step.carry[members[0]])
+        and large[members[0]]
         and is_linear(cycle, step.carry[members[0]], step.new_carry[members[0]])
     ]
 
@@ -95,22 +102,41 @@ def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> Found:
         What was found.
     """
     fixed = determined(step.program.equations, step.constants)
-    states, reasons = {}, {}
-    for index in linear:
-        try:
-            states[index] = find_state(step, index, fixed, least=least)
-        except NoFormError as error:
-            reasons[index] = str(error)
+    matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]
+    states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
     if not states:
         return Found(None, reasons)
+    others = [index for index in linear if index not in states]
+    vectors, _ = _find_states(others, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
+    groups = grouped(states.values(), vectors.values(), step)
     try:
-        return Found(_stages(step, fixed, states), reasons)
+        stages = _stages(step, fixed, groups)
     except NoFormError as error:
         return Found(None, {**reasons, **dict.fromkeys(states, str(error))})
+    joined = {state.index for state in stages.states}
+    return Found(stages, {index: reason for index, reason in reasons.items() if index not in joined})
 
 
-def _stages(step: FlatStep, fixed: set[Value], states: dict[int, MatrixState]) -> Stages:
+def _count_large(leaf: Value, least: int) -> int:
+    return sum(isinstance(size, int) and size >= least for size in leaf.shape)
+
+
+def _find_states(
+    indices: Iterable[int], find: Callable[[int], MatrixState]
+) -> tuple[dict[int, MatrixState], dict[int, str]]:
+    """The carry leaves that have the form, and why the others do not."""
+    states, reasons = {}, {}
+    for index in indices:
+        try:
+            states[index] = find(index)
+        except NoFormError as error:
+            reasons[index] = str(error)
+    return states, reasons
+
+
+def _stages(step: FlatStep, fixed: set[Value], groups: Sequence[Group]) -> Stages:
     equations = needed(step.program.equations, step.program.outputs)
+    states = {state.index: state for group in groups for state in group.states}
     reads = {read.result for state in states.values() for read in state.reads}
     hidden = {value for state in states.values() for value in state.inside}
     invariant = tuple(equation for equation in equations if fixed.issuperset(equation.outputs))
@@ -120,7 +146,7 @@ def _stages(step: FlatStep, fixed: set[Value], states: dict[int, MatrixState]) -
     ]
     components = Components(equations, step.carry, step.new_carry).members
     waiting = [members for members in components if members[0] not in states]
-    waiting_states = dict(states)
+    waiting_groups = [*groups]
     known = {*fixed, *step.x}
     stages = []
     while True:
@@ -129,17 +155,17 @@ def _stages(step: FlatStep, fixed: set[Value], states: dict[int, MatrixState]) -
         _check_batchable(at_once)
         open_equations = [equation for equation in open_equations if equation not in at_once]
         loop, leaves = _loop(step, open_equations, waiting, known, fixed)
-        ready = [state for state in waiting_states.values() if state.needs <= known]
+        ready = [group for group in waiting_groups if group.needs <= known]
         if loop is None and not ready:
             break
         waiting = [members for members in waiting if members[0] not in leaves]
-        waiting_states = {index: state for index, state in waiting_states.items() if state not in ready}
+        waiting_groups = [group for group in waiting_groups if group not in ready]
         known |= {step.carry[index] for index in leaves}
-        known |= {read.result for state in ready for read in state.reads}
+        known |= {read.result for group in ready for state in group.states for read in state.reads}
         stages.append(Stage(tuple(at_once), loop, leaves, tuple(ready)))
-    if waiting or waiting_states or open_equations:
+    if waiting or waiting_groups or open_equations:
         raise NoFormError("the step has work that waits for it in another way")
-    return Stages(step, invariant, (*stages, Stage(tuple(at_once))), tuple(states.values()))
+    return Stages(step, invariant, (*stages, Stage(tuple(at_once))), tuple(groups))
 
 
 def _check_batchable(equations: Sequence[Equation]) -> None:
