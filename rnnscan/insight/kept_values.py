@@ -14,6 +14,9 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Atom, Equation, Value, depending, needed, values_of
+from rnnscan.engine.fission.restore import reading_kept
+from rnnscan.engine.fission.trace import trace
 from rnnscan.engine.matrix_state.stages import Stages
 from rnnscan.engine.plan import Plan
 from rnnscan.ir.dataflow import depending, needed
@@ -190,18 +193,25 @@ def _read_by_pull_back(step: FlatStep) -> set[Value]:
     given = [*step.constants, *step.carry, *step.x, *step.kept]
     ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))
 
+    pairs: list[int] = []
+
     def residuals(*leaves: Any) -> list[Any]:
         floats = [index for index in range(ends[2]) if jnp.issubdtype(leaves[index].dtype, jnp.inexact)]
 
-        def differentiable(*some: Any) -> list[Any]:
+        def differentiable(*some: Any) -> tuple[list[Any], Any]:
             values = list((dict(enumerate(leaves)) | dict(zip(floats, some, strict=True))).values())
             constants, carry, x, kept = (values[start:end] for start, end in zip([0, *ends], ends, strict=False))
-            new_carry, y = step.restored(constants, carry, x, kept)
-            return [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+            new_carry, y, computed_and_kept = step.restored(constants, carry, x, kept)
+            results = [leaf for leaf in [*new_carry, *y] if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+            return results, [*chain(*computed_and_kept)]
 
-        return jax.tree.leaves(jax.vjp(differentiable, *(leaves[index] for index in floats))[1])
+        some = (leaves[index] for index in floats)
+        _, pull_back, computed_and_kept = jax.vjp(differentiable, *some, has_aux=True)
+        pairs.append(len(computed_and_kept) // 2)
+        return [*jax.tree.leaves(pull_back), *computed_and_kept]
 
     program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in given))
+    program = reading_kept(program, *pairs)
     read = _read_by(needed(program.equations, program.outputs), program.outputs)
     return {*values_of(atom for atom, own in zip(given, program.known, strict=True) if own in read)}
 

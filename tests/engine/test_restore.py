@@ -8,7 +8,7 @@ from jax import lax
 
 import rnnscan as rs
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.restore import _DERIVATIVES
+from rnnscan.engine.fission.restore import _FROM_RESULTS
 
 
 FUNCTIONS = {
@@ -112,7 +112,7 @@ def test_gradients_of_gradients_are_those_of_the_plain_scan():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", _DERIVATIVES)
+@pytest.mark.parametrize("name", sorted(_FROM_RESULTS))
 def test_the_derivative_of_each_function_follows_from_its_result(name):
     def cell(params, carry, x):
         return reads_out(params, carry, x, FUNCTIONS[name])

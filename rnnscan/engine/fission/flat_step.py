@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 from rnnscan.engine.fission.analysis.derivative_reads import read_first
 from rnnscan.engine.fission.analysis.moving import moving_values
 from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
-from rnnscan.engine.fission.restore import derives_from_result, restored, restored_function
-from rnnscan.ir.axes import SameAxes, beside
-from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Program, Value, evaluate, outputs_of, read, values_of
-from rnnscan.ir.trace import Inliner
+from rnnscan.engine.fission.program import Atom, Program, Value, evaluate, needed, read, values_of
+from rnnscan.engine.fission.restore import restored
+from rnnscan.engine.fission.trace import Inliner
 from rnnscan.naming import Names
 
 
@@ -194,10 +192,10 @@ class FlatStep:
         x: Sequence[Any],
         kept: Sequence[Any],
         new_carry: Mapping[int, Any] | None = None,
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[Any], list[Any], list[tuple[Any, Any]]]:
         """The new carry and y, computed from the kept values; the function to differentiate.
 
-        Gradients flow as if a kept value had been computed, so its equation is differentiated, and not computed again.
+        Gradients flow as if a kept value had been computed, so its equation is differentiated.
 
         Args:
             constants: what the step closes over.
@@ -205,19 +203,22 @@ class FlatStep:
             x: the input.
             kept: the kept values.
             new_carry: new values of carry leaves that are known.
+
+        Returns:
+            The new carry, y, and pairs of a computed value and the kept one, for `reading_kept`.
         """
         values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
         restore = {self.new_carry[index]: leaf for index, leaf in (new_carry or {}).items()}
         restore |= dict(zip(self.kept, kept, strict=True))
+        pairs = []
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
             operands = [read(atom, values) for atom in equation.inputs]
-            if derives_from_result(equation) and equation.outputs[0] in restore:
-                (output,) = equation.outputs
-                values[output] = restored_function(equation.name, operands[0], restore[output])
-                continue
             for output, result in zip(equation.outputs, equation.evaluate(*operands), strict=True):
-                values[output] = restored(result, restore[output]) if output in restore else result
-        return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
+                values[output] = result
+                if output in restore:
+                    pairs.append((result, restore[output]))
+                    values[output] = restored(result, restore[output])
+        return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y], pairs
 
 
 def flatten(traced: Any, carry_size: int, names: Names) -> FlatStep:

@@ -1,27 +1,21 @@
 """Values that the backward pass is given, and need not compute again: kept ones, and new carries."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import jax
 
-from rnnscan.ir.program import Equation
+from rnnscan.engine.fission.program import Atom, Equation, Program, needed
 
 
-# The functions whose derivatives follow from their results, in the forms that JAX has: 1 - result^2 would lose the
-# derivative of a saturated tanh to rounding.
-_DERIVATIVES: Mapping[str, Callable[[Any], Any]] = {
-    "exp": lambda result: result,
-    "logistic": lambda result: result * (1 - result),
-    "sqrt": lambda result: 0.5 / result,
-    "tanh": lambda result: (1 - result) * (1 + result),
-}
+# The functions whose derivatives in JAX are functions of their results alone.
+_FROM_RESULTS = frozenset({"exp", "logistic", "sqrt", "tanh"})
 
 
 def derives_from_result(equation: Equation) -> bool:
     """Whether the derivative of an equation follows from its result."""
-    return equation.name in _DERIVATIVES
+    return equation.primitive.name in _FROM_RESULTS
 
 
 @jax.custom_jvp
@@ -35,12 +29,25 @@ def _restored_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[
     return primals[1], tangents[0]
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def restored_function(name: str, operand: Any, kept: Any) -> Any:
-    """The kept result of a function that `derives_from_result`. The operand is needed for its tangent only."""
-    return kept
+def reading_kept(program: Program, pairs: int) -> Program:
+    """The program without its last outputs, which reads kept values in place of computed ones.
 
+    JAX differentiates many functions by their results: `exp`, `tanh`, and by a rule of its own `logaddexp`. The result
+    that such a rule computes is the kept value, and then nothing needs it.
 
-@restored_function.defjvp
-def _restored_function_jvp(name: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return primals[1], tangents[0] * _DERIVATIVES[name](primals[1])
+    Args:
+        program: a program whose last stacked outputs are values that it computes, each followed by the kept value.
+        pairs: the number of these pairs.
+    """
+    size = len(program.stacked) - 2 * pairs
+    same = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
+
+    def read(atoms: Iterable[Atom]) -> tuple[Atom, ...]:
+        return tuple(same.get(atom, atom) for atom in atoms)
+
+    equations = [
+        equation if same.keys().isdisjoint(equation.inputs) else replace(equation, inputs=read(equation.inputs))
+        for equation in program.equations
+    ]
+    stacked = read(program.stacked[:size])
+    return replace(program, equations=tuple(needed(equations, stacked)), stacked=stacked)

@@ -10,8 +10,9 @@ import jax
 from rnnscan.engine.fission.analysis.unchanged import Unchanged
 from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.ir.program import Program
-from rnnscan.ir.trace import trace
+from rnnscan.engine.fission.program import Program
+from rnnscan.engine.fission.restore import reading_kept
+from rnnscan.engine.fission.trace import trace
 
 
 class PullBack:
@@ -59,9 +60,9 @@ class PullBack:
         """
         program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
         inputs = cut(program.known, self._sizes)
-        new_recomputed, summed, new_ct, ct_x = cut(
-            program.stacked, [len(self._recomputed), len(self.constants), len(self.moving_carry)]
-        )
+        sizes = [len(self._recomputed), len(self.constants), len(self.moving_carry)]
+        program = reading_kept(program, (len(program.stacked) - sum(sizes) - len(self.x)) // 2)
+        new_recomputed, summed, new_ct, ct_x = cut(program.stacked, sizes)
         *given, ct_carry = inputs[2:]
         recomputed = [inputs[1][index] for index in self._recomputed]
         others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
@@ -80,8 +81,8 @@ class PullBack:
     def _pull_back(self, *leaves: Any) -> list[Any]:
         constants, carry, x, kept, known_new_carry, ct_y, ct_carry = cut(leaves, self._sizes)
 
-        def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], list[Any]]:
-            new_carry, y = self._plan.step.restored(
+        def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], tuple[Any, Any]]:
+            new_carry, y, computed_and_kept = self._plan.step.restored(
                 replaced(constants, self.constants, some_constants),
                 replaced(carry, self.moving_carry, some_carry),
                 replaced(x, self.x, some_x),
@@ -89,20 +90,21 @@ class PullBack:
                 dict(zip(self._plan.restored_carries, known_new_carry, strict=True)),
             )
             differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self._nonzero)]
-            return differentiated, [new_carry[i] for i in self._recomputed]
+            return differentiated, ([new_carry[i] for i in self._recomputed], [*chain(*computed_and_kept)])
 
         some = (
             [constants[index] for index in self.constants],
             [carry[index] for index in self.moving_carry],
             [x[index] for index in self.x],
         )
-        new_recomputed: list[Any] = []
+        primals: list[Any] = []
 
         # `jax.vjp` would linearize each equation in a trace of its own, which takes 1.5 times as long.
         def tangents(*directions: Any) -> list[Any]:
-            _, of_results, primals = jax.jvp(differentiable, some, directions, has_aux=True)
-            new_recomputed.extend(primals)  # They depend on no direction, so the trace around this one has them.
+            _, of_results, of_trace = jax.jvp(differentiable, some, directions, has_aux=True)
+            primals.extend(of_trace)  # They depend on no direction, so the trace around this one has them.
             return of_results
 
         pulled = jax.linear_transpose(tangents, *some)([*ct_carry, *ct_y])
-        return [*new_recomputed, *jax.tree.leaves(pulled)]
+        new_recomputed, computed_and_kept = primals
+        return [*new_recomputed, *jax.tree.leaves(pulled), *computed_and_kept]
