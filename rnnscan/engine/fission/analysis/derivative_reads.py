@@ -1,13 +1,27 @@
 """What the derivative of a step reads of its values."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
+import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cones import Cones
+from rnnscan.engine.fission.analysis.linear import LINEAR
+from rnnscan.engine.fission.costs import PRODUCTS
+from rnnscan.engine.fission.leaves import cut, replaced
+from rnnscan.engine.fission.program import Atom, Equation, Program, Value, inputs_of, needed, outputs_of, values_of
 from rnnscan.engine.fission.restore import derives_from_result
-from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Equation, Program, Value, outputs_of, values_of
+from rnnscan.engine.fission.trace import trace
+
+
+# Linear in all operands: the derivative reads none.
+_READ_NOTHING = LINEAR | {"pad", "rev", "cumsum", "expand_dims"}
+# Linear in each of two operands: the derivative in one reads the other.
+_BILINEAR = PRODUCTS | {"mul"}
+# Linear but for the operands from here on, which are indices.
+_FIRST_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
 
 
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
@@ -24,10 +38,50 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     traits, inputs = equation.traits, equation.inputs
     if derives_from_result(equation):
         return equation.outputs
-    if traits.is_bilinear:
+    if name == "select_n":
+        return inputs[:1]
+    if name == "scatter-add":
+        return inputs[1:2]
+    if name in _FIRST_INDEX:
+        return inputs[_FIRST_INDEX[name] :]
+    if name == "custom_jvp_call":
+        return [
+            atom for atom, is_read in zip((*inputs, *equation.outputs), _read_by_rule(equation), strict=True) if is_read
+        ]
+    if name in _BILINEAR:
         return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
     linear = traits.linear_in([atom in active for atom in inputs])
     return inputs if linear is None else [atom for atom, own in zip(inputs, linear, strict=True) if not own]
+
+
+def _read_by_rule(equation: Equation) -> Sequence[bool]:
+    """Whether a derivative rule of its own reads each input, and each result, of an equation."""
+    if equation not in _rules:
+        _rules[equation] = _find_read_by_rule(equation)
+    return _rules[equation]
+
+
+_rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
+
+
+def _find_read_by_rule(equation: Equation) -> list[bool]:
+    types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in equation.inputs]
+    floats = [index for index, own in enumerate(types) if jnp.issubdtype(own.dtype, jnp.inexact)]
+
+    def derivative(*leaves: Any) -> list[Any]:
+        primals, directions = leaves[: len(types)], leaves[len(types) :]
+
+        def function(*some: Any) -> list[Any]:
+            return equation.evaluate(*replaced(primals, floats, some))
+
+        results, tangents = jax.jvp(function, tuple(primals[index] for index in floats), tuple(directions))
+        return [*results, *(leaf for leaf in tangents if leaf.dtype != jax.dtypes.float0)]
+
+    program = trace(derivative, *types, *(types[index] for index in floats))
+    results, tangents = cut(program.stacked, [len(equation.outputs)])
+    after = [own for own in program.equations if {*results}.isdisjoint(own.outputs)]
+    read = {*inputs_of(needed(after, tangents)), *tangents}
+    return [atom in read for atom in (*program.known[: len(types)], *results)]
 
 
 def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from rnnscan._zeros import zeros_of_value
+from rnnscan.engine.fission.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.fission.analysis.split import Loop, Split
 from rnnscan.engine.fission.analysis.unreduced_sums import LoopSums, unreduced
 from rnnscan.engine.fission.execute.associative_scan import associative_scan
@@ -19,6 +20,8 @@ from rnnscan.engine.fission.execute.in_place import InPlace
 from rnnscan.engine.fission.execute.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.fission.execute.stacks import has_product, operands_of_products, parts_of_stacks
 from rnnscan.engine.fission.execute.trips import LoopStep, counting, scan_in_trips
+from rnnscan.engine.fission.execute.written import written
+from rnnscan.engine.fission.heuristics import heuristics
 from rnnscan.engine.fission.leaves import cut
 from rnnscan.engine.newton.find import Solved
 from rnnscan.engine.newton.run import run_solved
@@ -237,9 +240,11 @@ class Runner:
             **{value: part.at(step) for value, part in parts.items()},
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
-        held = operands_of_products(loop).intersection(made) if self.split.heuristics.holds_stacks else ()
+        held = operands_of_products(loop).intersection(made) if heuristics().holds_stacks else ()
+        barriers = fusion_barriers(loop.body) if heuristics().parts_kernels else ()
         for equation in loop.body:
             evaluate([equation], values)
+            values.update((value, written(values[value])) for value in equation.outputs if value in barriers)
             # XLA would make it once more for the stack of all unrolled steps, in one large kernel.
             values.update(
                 (value, lax.optimization_barrier(values[value])) for value in equation.outputs if value in held

@@ -1,0 +1,86 @@
+"""Where a loop on a CPU needs a barrier, because XLA would compute costly elementwise work several times.
+
+A fused kernel makes each element of its result from the loop's values. Where it reads a value at several places, such as
+`w + shift(w)`, it makes w once for each. JAX transposes a `pad` or `slice` in a step to such sums, and in CTC each term
+takes the exp and log1p of a `logaddexp`. Seen in jax 0.10.0: `w = exp(a - logaddexp(a, b)); w + shift(w, 1)` for 16 x
+97 elements takes 13 us in one kernel, and 8 with a barrier on w; with `+ shift(w, 2)` too 130 and 8.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from rnnscan.engine.fission.costs import has_transcendental
+from rnnscan.engine.fission.program import Equation, Value
+from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_write
+
+
+# Each element of their results is one element of an operand, at another place.
+_MOVES = frozenset({"pad", "concatenate", "slice", "split", "rev", "transpose"})
+# XLA writes the results of these to memory. It fuses most other operations with their readers.
+_WRITTEN = frozenset(
+    {
+        "dot_general",
+        "conv_general_dilated",
+        "sort",
+        "top_k",
+        "gather",
+        "scatter",
+        "scatter-add",
+        "scan",
+        "while",
+        "cond",
+    }
+    | {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "reduce_window", "pallas_call", "broadcast_in_dim"}
+)
+
+# A way from a costly equation: the moves on it, the last one first.
+_Way: TypeAlias = tuple[Equation, ...]
+# The ways by which a kernel that makes a value reads each costly equation's result.
+_Ways: TypeAlias = Mapping[Equation, frozenset[_Way]]
+
+
+def fusion_barriers(equations: Sequence[Equation]) -> set[Value]:
+    """The values to write to memory, so that no kernel makes a costly value more than once.
+
+    Args:
+        equations: the body of a loop, in order.
+    """
+    costly = {equation: nanoseconds(equation, frozenset()) for equation in equations if has_transcendental(equation)}
+    barriers: set[Value] = set()
+    while costly and (more := _next_barriers(equations, costly, barriers)):
+        barriers |= more
+    return barriers
+
+
+def _next_barriers(equations: Sequence[Equation], costly: Mapping[Equation, float], barriers: set[Value]) -> set[Value]:
+    """The values that the first kernel with repeated work needs written beside some barriers."""
+    ways: dict[Value, _Ways] = {}
+    for equation in equations:
+        if _is_written(equation):
+            continue
+        read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
+        if equation.primitive.name in _MOVES:
+            read = {one: frozenset((equation, *way) for way in its) for one, its in read.items()}
+            read = {one: frozenset([min(its, key=len)]) for one, its in read.items()}
+        repeated = {one: its for one, its in read.items() if len(its) > 1}
+        moves = {way[-1] for its in repeated.values() for way in its if way}
+        moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
+        spared = sum(costly[one] * (len(its) - 1) for one, its in repeated.items())
+        if spared > sum(nanoseconds_to_write(value.nbytes) for value in moved) > 0:
+            return moved - barriers
+        if equation in costly:
+            read = {**read, equation: frozenset([()])}
+        ways.update(dict.fromkeys(equation.outputs, read))
+    return set()
+
+
+def _is_written(equation: Equation) -> bool:
+    name = equation.primitive.name
+    return name in _WRITTEN or name.startswith(("reduce_", "arg"))
+
+
+def _joined(several: Sequence[_Ways]) -> _Ways:
+    if len(several) == 1:
+        return several[0]
+    costly = dict.fromkeys(equation for ways in several for equation in ways)
+    return {one: frozenset().union(*(ways.get(one, frozenset()) for ways in several)) for one in costly}
