@@ -12,8 +12,11 @@ from drawn import normal
 from fuzz.compare import check
 from rnnscan.engine.fission import times
 from rnnscan.engine.fission.analysis import dear_values
+from rnnscan.engine.fission.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.fission.heuristics import BACKENDS, using
 from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.fission.program import Program
+from rnnscan.engine.fission.trace import trace
 from rnnscan.insight.memory_report import memory_report
 from tiers import variants
 
@@ -48,13 +51,19 @@ def wave(params, carry, x):
     return (new, carry[0]), new[:, 0]
 
 
-STEPS = {"sort": sorted_noise, "indices": resampled, "wave": wave}
-KEPT = {"sort": "sort", "indices": "select_n", "wave": "sub"}
+def log_sums(params, carry, x):
+    """The result of `logaddexp`, by which its own rule differentiates it, is kept."""
+    carry = jnp.logaddexp(carry + params, x) * jnp.float32(0.5)
+    return carry, carry[:, 0]
+
+
+STEPS = {"sort": sorted_noise, "indices": resampled, "wave": wave, "log sums": log_sums}
+KEPT = {"sort": "sort", "indices": "select_n", "wave": "sub", "log sums": "custom_jvp_call"}
 
 
 def arguments_of(name, length=LENGTH):
     random = np.random.default_rng(0)
-    width = WIDTH if name != "wave" else 4 * WIDTH
+    width = 4 * WIDTH if name in ("wave", "log sums") else WIDTH
     carry = normal(random, (ROWS, width), jnp.float32)
     carry = (carry, normal(random, (ROWS, width), jnp.float32)) if name == "wave" else carry
     params = jnp.asarray(random.uniform(0.05, 0.15, width), jnp.float32)
@@ -256,3 +265,40 @@ def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
 
 def test_a_larger_value_takes_longer_to_keep():
     assert times.nanoseconds_to_keep(1 << 20) > 2 * times.nanoseconds_to_keep(1 << 18)
+
+
+def test_the_derivative_of_a_function_with_a_rule_reads_what_its_rule_reads():
+    def read_by(function, *operands):
+        equation = next(own for own in trace(lambda *leaves: [function(*leaves)], *operands).equations if own.reads)
+        program = Program((equation,), known=equation.reads, stacked=equation.outputs)
+        read = {*read_by_derivatives(program)}
+        return [value in read for value in (*equation.reads, *equation.outputs)]
+
+    assert read_by(jnp.logaddexp, 1.0, 2.0) == [True, True, True]
+    assert read_by(jax.nn.relu, 1.0) == [True, False]
+
+
+def test_an_equation_takes_as_long_as_what_is_in_it():
+    def time_of(function, *operands):
+        equations = trace(lambda *leaves: [function(*leaves)], *operands).equations
+        return sum(times.nanoseconds(equation, frozenset()) for equation in equations)
+
+    a = jnp.ones((4, 64))
+    wave = jax.custom_jvp(lambda a: jnp.sin(jnp.exp(a)))
+    wave.defjvps(lambda tangent, result, a: tangent * jnp.cos(a))
+    assert time_of(wave, a) == time_of(lambda a: jnp.sin(jnp.exp(a)), a)
+    assert time_of(lambda a: jax.lax.cond(a[0, 0] > 0, jnp.sin, wave, a), a) > time_of(wave, a)
+    once, often = (
+        time_of(lambda a, n=n: jax.lax.scan(lambda a, _: (wave(a), None), a, length=n)[0], a) for n in (1, 10)
+    )
+    assert once == time_of(wave, a)
+    assert often == 10 * once
+
+
+def test_a_kept_result_of_a_function_with_a_rule_is_not_computed_again():
+    def log_sums_in_loops(memory):
+        run = jax.grad(lambda *leaves: jnp.sum(rs.scan(log_sums, *leaves, memory=memory)[1]), argnums=(0, 1, 2))
+        return jax.jit(run).lower(*arguments_of("log sums")).compile().as_text().count(" log-plus-one(")
+
+    assert log_sums_in_loops(rs.Memory()) == log_sums_in_loops(None)
+    assert log_sums_in_loops(rs.Memory(recompute="all")) > log_sums_in_loops(None)

@@ -1,6 +1,6 @@
 """What it costs to run an equation at once, for the steps of a chunk. Each number has its measurement."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,8 @@ PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 # Batching changes their cost: a vmapped cond runs both branches, a vmapped while runs until all rows are done.
 _UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
 
-_BODIES = {
+# Other calls are inlined in a program.
+_BODIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("custom_jvp_call", "custom_vjp_call", "closed_call", "core_call", "rnnscan_call"), ("call_jaxpr",)
     ),

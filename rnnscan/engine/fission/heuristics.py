@@ -79,7 +79,7 @@ class Heuristics:
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
         holds_stacks: whether barriers keep XLA from making a stack more than once, as a part of each of its readers.
         holds_carry: after how many steps of a trip a barrier is on the carry of a loop with a product; 0: none is.
-        parts_kernels: whether barriers keep costly work and padding out of one kernel of a loop.
+        writes_repeated: whether loops write costly values that XLA would make several times in one kernel.
         dear_bytes: the most bytes that are kept, over all steps, of values that a cell without names takes long to
             compute again.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
@@ -106,7 +106,7 @@ class Heuristics:
     slices_stacks: bool = False
     holds_stacks: bool = False
     holds_carry: int = 0
-    parts_kernels: bool = False
+    writes_repeated: bool = False
     dear_bytes: int = 0
 
     def unroll_of(self, body: int, steps: int) -> int:
@@ -299,7 +299,7 @@ BACKENDS = {
         # The loss of an mLSTM, T = 2,048, in chunkwise form: 0.85 of plain's time on one CPU, 1.5 on another
         # (docs/decisions.md).
         loops_states_forward=True,
-        parts_kernels=True,
+        writes_repeated=True,
         # 2 MiB more than `jax.checkpoint` keeps is what recomputing everything may take (docs/decisions.md).
         dear_bytes=2 << 20,
     ),

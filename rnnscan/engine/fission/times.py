@@ -22,7 +22,7 @@ _PER_ELEMENT_OF = {
     **dict.fromkeys(("threefry2x32", "random_bits", "random_split", "random_fold_in"), 20.0),
     **dict.fromkeys(("sort", "top_k", "cumsum", "cumprod", "cummax", "while"), 20.0),
 }
-_PER_KEPT_VALUE, _PER_KEPT_BYTE = 1500.0, 0.3
+_PER_KEPT_VALUE, _PER_KEPT_BYTE = 700.0, 0.3
 # A kernel of its own in a loop: XLA calls it once more, and the value goes through the first cache.
 _PER_WRITTEN_VALUE, _PER_WRITTEN_BYTE = 250.0, 0.1
 

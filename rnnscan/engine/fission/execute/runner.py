@@ -241,7 +241,7 @@ class Runner:
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
         held = operands_of_products(loop).intersection(made) if heuristics().holds_stacks else ()
-        barriers = fusion_barriers(loop.body) if heuristics().parts_kernels else ()
+        barriers = fusion_barriers(loop.body) if heuristics().writes_repeated else ()
         for equation in loop.body:
             evaluate([equation], values)
             values.update((value, written(values[value])) for value in equation.outputs if value in barriers)
