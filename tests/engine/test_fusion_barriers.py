@@ -36,6 +36,11 @@ def exp_and_shifted(a):
     return [a + shifted(a, 1)]
 
 
+def gates(a):
+    a = jnp.exp(a)
+    return [a[:, :48] * a[:, 48:]]
+
+
 @pytest.mark.parametrize(
     ("function", "shape", "count"),
     [
@@ -44,9 +49,10 @@ def exp_and_shifted(a):
         (lambda a: [shifted(jnp.exp(a), 1)], (16, 96), 0),
         (lambda a: [2 * a + shifted(2 * a, 1)], (16, 96), 0),
         (lambda a: [jnp.exp(a) @ jnp.ones((96, 96)) + shifted(jnp.exp(a) @ jnp.ones((96, 96)), 1)], (16, 96), 0),
+        (gates, (16, 96), 0),
         (exp_and_shifted, (2, 4), 0),
     ],
-    ids=["shared", "not shared", "read once", "cheap", "behind a product", "small"],
+    ids=["shared", "not shared", "read once", "cheap", "behind a product", "gates", "small"],
 )
 def test_what_a_kernel_would_compute_twice_is_written(function, shape, count):
     assert number_of_barriers(function, shape) == count

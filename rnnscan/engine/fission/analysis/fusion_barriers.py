@@ -7,10 +7,11 @@ term takes the exp and log1p of a `logaddexp`. Seen in jax 0.10.0: `w = exp(a - 
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TypeAlias
 
 from rnnscan.engine.fission.costs import has_transcendental
-from rnnscan.engine.fission.program import Equation, Value
+from rnnscan.engine.fission.program import Equation, Value, nominal_size
 from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_write
 
 
@@ -66,13 +67,19 @@ def _next_barriers(equations: Sequence[Equation], costly: Mapping[Equation, floa
         repeated = {one: its for one, its in read.items() if len(its) > 1}
         moves = {way[-1] for its in repeated.values() for way in its if way}
         moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
-        spared = sum(costly[one] * (len(its) - 1) for one, its in repeated.items())
+        spared = sum(costly[one] * (sum(map(_share, its)) - 1) for one, its in repeated.items())
         if spared > sum(nanoseconds_to_write(value.nbytes) for value in moved) > 0:
             return moved - barriers
         if equation in costly:
             read = {**read, equation: frozenset([()])}
         ways.update(dict.fromkeys(equation.outputs, read))
     return set()
+
+
+def _share(way: _Way) -> float:
+    """The part of a value that is made for a way from it. Gates that are cut out of one value are each made once."""
+    cuts = [move for move in way if move.primitive.name in ("slice", "split")]
+    return prod(nominal_size(cut.outputs[0].shape) / nominal_size(cut.inputs[0].shape) for cut in cuts)
 
 
 def _is_written(equation: Equation) -> bool:
