@@ -77,7 +77,10 @@ def _find_read_by_rule(equation: Equation) -> list[bool]:
         results, tangents = jax.jvp(function, tuple(primals[index] for index in floats), tuple(directions))
         return [*results, *(leaf for leaf in tangents if leaf.dtype != jax.dtypes.float0)]
 
-    program = trace(derivative, *types, *(types[index] for index in floats))
+    try:
+        program = trace(derivative, *types, *(types[index] for index in floats))
+    except Exception:  # A rule may refuse the tangent of an operand that has none in this scan.
+        return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
     results, tangents = cut(program.stacked, [len(equation.outputs)])
     after = [own for own in program.equations if {*results}.isdisjoint(own.outputs)]
     read = {*inputs_of(needed(after, tangents)), *tangents}
