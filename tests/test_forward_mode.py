@@ -230,8 +230,12 @@ def test_tangents_are_known_or_found_later(around, order, x64):
     assert_close(ours, expected, tolerance=1e-9)
 
 
+def jvp_along_itself(run):
+    return lambda x: jax.jvp(run, (x,), (x,))
+
+
 @pytest.mark.parametrize("around", [jax.jit, jax.checkpoint, in_scan], ids=["jit", "checkpoint", "scan"])
-@pytest.mark.parametrize("derivative", [lambda run: lambda x: jax.jvp(run, (x,), (x,)), jax.jacfwd], ids=["jvp", "jacfwd"])
+@pytest.mark.parametrize("derivative", [jvp_along_itself, jax.jacfwd], ids=["jvp", "jacfwd"])
 def test_forward_mode_runs_results_and_tangents_in_one_loop(derivative, around):
     def cell(params, carry, x):
         hidden = jnp.tanh(carry @ params + x)

@@ -14,9 +14,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.fission.flat_step import FlatStep
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Atom, Equation, Value, depending, needed, values_of
 from rnnscan.engine.fission.restore import reading_kept
-from rnnscan.engine.fission.trace import trace
 from rnnscan.engine.matrix_state.stages import Stages
 from rnnscan.engine.plan import Plan
 from rnnscan.ir.dataflow import depending, needed

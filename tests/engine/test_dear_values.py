@@ -15,9 +15,9 @@ from rnnscan.engine.fission.analysis import dear_values
 from rnnscan.engine.fission.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.fission.heuristics import BACKENDS, using
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Program
-from rnnscan.engine.fission.trace import trace
 from rnnscan.insight.memory_report import memory_report
+from rnnscan.ir.program import Program
+from rnnscan.ir.trace import trace
 from tiers import variants
 
 

@@ -11,7 +11,7 @@ import rnnscan as rs
 from rnnscan.engine.fission.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.fission.execute.written import written
 from rnnscan.engine.fission.heuristics import BACKENDS, using
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.trace import trace
 
 
 def shifted(a, by):

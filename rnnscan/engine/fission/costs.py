@@ -1,6 +1,6 @@
 """What it costs to run an equation at once, for the steps of a chunk. Each number has its measurement."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from functools import cache
 from typing import Any
 
@@ -8,26 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cut import Needs
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size, total_bytes
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.program import Equation, Value, total_bytes
+from rnnscan.ir.traits import Kind
+from rnnscan.ir.work import flops_of_product
 
-
-PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
-
-# Batching changes their cost: a vmapped cond runs both branches, a vmapped while runs until all rows are done.
-_UNBATCHABLE = frozenset({"cond", "while", "scan", "sort", "custom_vjp_call", "pallas_call"})
-
-# Other calls are inlined in a program.
-_BODIES: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("custom_jvp_call", "custom_vjp_call", "closed_call", "core_call", "rnnscan_call"), ("call_jaxpr",)
-    ),
-    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat2", "scan"), ("jaxpr",)),
-    "cond": ("branches",),
-    "while": ("cond_jaxpr", "body_jaxpr"),
-}
-
-ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "max", "min", "neg", "broadcast_in_dim", "convert_element_type"})
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
 _GROWTH = 4
@@ -50,26 +35,9 @@ _CACHED_BYTES = 256 << 10
 _LEAST_FUNCTION_BYTES = 4 << 10
 
 
-def bodies_of(equation: Equation) -> list[list[Equation]]:
-    """The bodies of a call, branch, loop or function with a rule of its own, as equations; none for other equations.
-
-    A function that combines two elements, as in `reduce`, is no body.
-    """
-    names = _BODIES.get(equation.primitive.name, ())
-    params = [equation.params[name] for name in names]
-    jaxprs = [body for param in params for body in (param if isinstance(param, tuple | list) else [param])]
-    bodies = []
-    for body in jaxprs:
-        inliner, jaxpr = Inliner(), getattr(body, "jaxpr", body)
-        consts, inputs = ([Value(var.aval) for var in vs] for vs in (jaxpr.constvars, jaxpr.invars))
-        inliner.inline(jaxpr, consts, inputs)
-        bodies.append(inliner.equations)
-    return bodies
-
-
 def has_transcendental(equation: Equation) -> bool:
     """Whether an equation is a function with many operations per element, or has one in its body."""
-    if equation.primitive.name in TRANSCENDENTAL:
+    if equation.traits.is_transcendental:
         return True
     return any(has_transcendental(inner) for body in bodies_of(equation) for inner in body)
 

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from rnnscan.engine.fission.analysis.derivative_reads import read_first
 from rnnscan.engine.fission.analysis.moving import moving_values
 from rnnscan.engine.fission.analysis.parts_of_carry import parts_to_keep
-from rnnscan.engine.fission.program import Atom, Program, Value, evaluate, needed, read, values_of
 from rnnscan.engine.fission.restore import restored
-from rnnscan.engine.fission.trace import Inliner
+from rnnscan.ir.axes import SameAxes, beside
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Program, Value, evaluate, outputs_of, read, values_of
+from rnnscan.ir.trace import Inliner
 from rnnscan.naming import Names
 
 

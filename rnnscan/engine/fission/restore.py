@@ -1,12 +1,13 @@
 """Values that the backward pass is given, and need not compute again: kept ones, and new carries."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import jax
 
-from rnnscan.engine.fission.program import Atom, Equation, Program, needed
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program
+from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 
 
 # The functions whose derivatives in JAX are functions of their results alone.
@@ -15,7 +16,7 @@ _FROM_RESULTS = frozenset({"exp", "logistic", "sqrt", "tanh"})
 
 def derives_from_result(equation: Equation) -> bool:
     """Whether the derivative of an equation follows from its result."""
-    return equation.primitive.name in _FROM_RESULTS
+    return equation.name in _FROM_RESULTS
 
 
 @jax.custom_jvp
@@ -40,14 +41,8 @@ def reading_kept(program: Program, pairs: int) -> Program:
         pairs: the number of these pairs.
     """
     size = len(program.stacked) - 2 * pairs
-    same = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
+    same: dict[Atom, Atom] = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
 
-    def read(atoms: Iterable[Atom]) -> tuple[Atom, ...]:
-        return tuple(same.get(atom, atom) for atom in atoms)
-
-    equations = [
-        equation if same.keys().isdisjoint(equation.inputs) else replace(equation, inputs=read(equation.inputs))
-        for equation in program.equations
-    ]
-    stacked = read(program.stacked[:size])
-    return replace(program, equations=tuple(needed(equations, stacked)), stacked=stacked)
+    equations = [replace_inputs(equation, same) for equation in program.equations]
+    program = replace_outputs(replace(program, stacked=program.stacked[:size]), same)
+    return replace(program, equations=tuple(needed(equations, program.stacked)))

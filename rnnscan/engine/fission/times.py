@@ -6,8 +6,10 @@ Only the order of the figures matters. They are of one core of a CPU, and were s
 
 from collections.abc import Set
 
-from rnnscan.engine.fission.costs import PRODUCTS, bodies_of, operations_of
-from rnnscan.engine.fission.program import TRANSCENDENTAL, Equation, Value, nominal_size
+from rnnscan.engine.fission.costs import operations_of
+from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.program import Equation, Value, nominal_size
+from rnnscan.ir.traits import TRAITS, Kind
 
 
 _NANOSECONDS_PER_EQUATION = 50.0

@@ -10,23 +10,11 @@ from jax.extend import core
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.names import Name, complete
 from rnnscan.graph.nodes.signature import Signature
+from rnnscan.ir.bodies import BODIES
 from rnnscan.ir.program import Constant, Program, Value, evaluate, read
 from rnnscan.ir.trace import Inliner
 
 
-# Operation -> the parameters that are bodies. Others, such as the reducer of `reduce`, are no programs of a user.
-LOOPS_AND_CALLS: Mapping[str, tuple[str, ...]] = {
-    "scan": ("jaxpr",),
-    "while": ("cond_jaxpr", "body_jaxpr"),
-    "cond": ("branches",),
-    "checkpoint": ("jaxpr",),
-    "remat2": ("jaxpr",),
-}
-# The body computes the values, and a rule of the user's the derivatives.
-WITH_RULES: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), ("call_jaxpr",)
-)
-BODIES = {**LOOPS_AND_CALLS, **WITH_RULES}
 # What a call of `jax.checkpoint` saves is a choice of the user's, so it is not inlined in a body.
 _WHOLE = frozenset({"checkpoint", "remat2"})
 

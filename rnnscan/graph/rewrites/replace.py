@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rnnscan._messages import describe, listing
-from rnnscan.graph.core.bodies import LOOPS_AND_CALLS, with_bodies
+from rnnscan.graph.core.bodies import with_bodies
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.rewrites.match import Match, sites
 from rnnscan.graph.rewrites.pattern import Pattern
 from rnnscan.graph.rewrites.substitution import Substitution
+from rnnscan.ir.bodies import LOOPS_AND_CALLS
 from rnnscan.ir.program import Equation, Value
 
 

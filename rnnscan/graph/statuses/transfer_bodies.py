@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from rnnscan.graph.core.bodies import BODIES, carry_of_scan, graph_of_body, program_of_body
+from rnnscan.graph.core.bodies import carry_of_scan, graph_of_body, program_of_body
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.names import Name
 from rnnscan.graph.nodes.node import Node
 from rnnscan.graph.statuses.status import Transfer, infer_status
+from rnnscan.ir.bodies import BODIES
 
 
 # From one status to another.

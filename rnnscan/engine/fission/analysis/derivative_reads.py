@@ -8,20 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.fission.analysis.cones import Cones
-from rnnscan.engine.fission.analysis.linear import LINEAR
-from rnnscan.engine.fission.costs import PRODUCTS
 from rnnscan.engine.fission.leaves import cut, replaced
-from rnnscan.engine.fission.program import Atom, Equation, Program, Value, inputs_of, needed, outputs_of, values_of
 from rnnscan.engine.fission.restore import derives_from_result
-from rnnscan.engine.fission.trace import trace
-
-
-# Linear in all operands: the derivative reads none.
-_READ_NOTHING = LINEAR | {"pad", "rev", "cumsum", "expand_dims"}
-# Linear in each of two operands: the derivative in one reads the other.
-_BILINEAR = PRODUCTS | {"mul"}
-# Linear but for the operands from here on, which are indices.
-_FIRST_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
+from rnnscan.ir.trace import trace
 
 
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
@@ -38,17 +29,10 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     traits, inputs = equation.traits, equation.inputs
     if derives_from_result(equation):
         return equation.outputs
-    if name == "select_n":
-        return inputs[:1]
-    if name == "scatter-add":
-        return inputs[1:2]
-    if name in _FIRST_INDEX:
-        return inputs[_FIRST_INDEX[name] :]
-    if name == "custom_jvp_call":
-        return [
-            atom for atom, is_read in zip((*inputs, *equation.outputs), _read_by_rule(equation), strict=True) if is_read
-        ]
-    if name in _BILINEAR:
+    if equation.name == "custom_jvp_call":
+        atoms = (*inputs, *equation.outputs)
+        return [atom for atom, is_read in zip(atoms, _read_by_rule(equation), strict=True) if is_read]
+    if traits.is_bilinear:
         return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
     linear = traits.linear_in([atom in active for atom in inputs])
     return inputs if linear is None else [atom for atom, own in zip(inputs, linear, strict=True) if not own]

@@ -11,28 +11,14 @@ from math import prod
 from typing import TypeAlias
 
 from rnnscan.engine.fission.costs import has_transcendental
-from rnnscan.engine.fission.program import Equation, Value, nominal_size
 from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_write
+from rnnscan.ir.program import Equation, Value, nominal_size
+from rnnscan.ir.traits import Kind
 
 
-# Each element of their results is one element of an operand, at another place.
-_MOVES = frozenset({"pad", "concatenate", "slice", "split", "rev", "transpose"})
 # XLA writes the results of these to memory. It fuses most other operations with their readers.
 _WRITTEN = frozenset(
-    {
-        "dot_general",
-        "conv_general_dilated",
-        "sort",
-        "top_k",
-        "gather",
-        "scatter",
-        "scatter-add",
-        "scan",
-        "while",
-        "cond",
-    }
-    | {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "reduce_window"}
-    | {"broadcast_in_dim"}  # It is fused, but not with costly operands.
+    {Kind.PRODUCT, Kind.REDUCE, Kind.CUMULATIVE, Kind.SORT, Kind.SCATTER, Kind.LOOP, Kind.BRANCH, Kind.KERNEL}
 )
 
 # A way from a costly equation: the moves on it, the last one first.
@@ -61,7 +47,7 @@ def _next_barriers(equations: Sequence[Equation], costly: Mapping[Equation, floa
         if _is_written(equation):
             continue
         read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
-        if equation.primitive.name in _MOVES:
+        if _is_move(equation):
             read = {one: frozenset((equation, *way) for way in its) for one, its in read.items()}
             read = {one: frozenset([min(its, key=len)]) for one, its in read.items()}
         repeated = {one: its for one, its in read.items() if len(its) > 1}
@@ -78,13 +64,18 @@ def _next_barriers(equations: Sequence[Equation], costly: Mapping[Equation, floa
 
 def _share(way: _Way) -> float:
     """The part of a value that is made for a way from it. Gates that are cut out of one value are each made once."""
-    cuts = [move for move in way if move.primitive.name in ("slice", "split")]
+    cuts = [move for move in way if move.kind is Kind.PART]
     return prod(nominal_size(cut.outputs[0].shape) / nominal_size(cut.inputs[0].shape) for cut in cuts)
 
 
+def _is_move(equation: Equation) -> bool:
+    """Whether each element of the result is one element of an operand, at another place."""
+    return equation.kind in (Kind.PART, Kind.JOIN) or equation.name in ("rev", "transpose")
+
+
 def _is_written(equation: Equation) -> bool:
-    name = equation.primitive.name
-    return name in _WRITTEN or name.startswith(("reduce_", "arg"))
+    # A broadcast is fused, but not with costly operands.
+    return equation.kind in _WRITTEN or equation.name in ("gather", "reduce_window", "broadcast_in_dim")
 
 
 def _joined(several: Sequence[_Ways]) -> _Ways:

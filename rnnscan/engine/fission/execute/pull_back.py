@@ -10,9 +10,9 @@ import jax
 from rnnscan.engine.fission.analysis.unchanged import Unchanged
 from rnnscan.engine.fission.leaves import cut, replaced
 from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.program import Program
 from rnnscan.engine.fission.restore import reading_kept
-from rnnscan.engine.fission.trace import trace
+from rnnscan.ir.program import Program
+from rnnscan.ir.trace import trace
 
 
 class PullBack:
