@@ -187,6 +187,14 @@ class Heuristics:
 
         return should_batch
 
+    def is_short(self, length: int) -> bool:
+        """Whether a sequence is too short for its chunks to depend on the bytes of a step."""
+        return length < 2 * self.quick_chunk
+
+    def chunk_of_short(self, length: int) -> int:
+        """The number of steps of a chunk of such a sequence. More chunks would stack more bytes than they save."""
+        return max(1, min(length, self.quick_chunk))
+
     def chunk(self, length: int, step: StepBytes) -> int:
         """The number of steps of a chunk.
 
@@ -194,9 +202,8 @@ class Heuristics:
             length: the number of steps of the sequence.
             step: the bytes of a step.
         """
-        if length < 2 * self.quick_chunk:
-            # More chunks would stack more bytes than they save.
-            return max(1, min(length, self.quick_chunk))
+        if self.is_short(length):
+            return self.chunk_of_short(length)
         if self.batch == "costly" and _copies_more_than_it_saves(step):
             return 1
         made = max(1, step.made)

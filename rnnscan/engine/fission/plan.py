@@ -168,13 +168,13 @@ class ScanPlan:
     @cached_property
     def chunk(self) -> int:
         """Steps of a chunk."""
-        if self.chooses_dear_values:
-            return self.for_derivatives.chunk
         if self.chosen_chunk is not None:
             return max(1, min(self.length, self.chosen_chunk))
         if self.parallel is not None:
             return near_divisor(self.length, max(1, min(self.length, self.parallel.chunk or STEPS_AT_ONCE)))
-        return self.choices.chunk(self.length, self._step_bytes())
+        if self.choices.is_short(self.length):
+            return self.choices.chunk_of_short(self.length)  # `_step_bytes` splits the step.
+        return self.choices.chunk(self.length, self.for_derivatives._step_bytes())
 
     @cached_property
     def written(self) -> Split:
