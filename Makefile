@@ -5,7 +5,8 @@
 # docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside, and with RECORD=file a run
 # that was stopped goes on. Seeds 0 to 9 are for tuning, and write no page.
 # make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
-# installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table.
+# installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table,
+# TEST_MINUTES the time limit of a test.
 # make accelerators: what XLA makes of the benchmarks for a GPU and a TPU, which need not be there, into
 # docs/accelerators.md. Its compilers take 6 GB. Compiled programs are remembered in .accelerators/.
 # make docs: the documentation site, into site/.
@@ -89,7 +90,8 @@ bench-sweep: $(VENV)/.installed-train
 test-suites:
 	@test -n "$(SUITES)" || { echo "make test-suites: say where the checkouts are, with SUITES=folder"; exit 2; }
 	@test -x $(BIN)/python || { echo "make test-suites: $(VENV) is no environment; say which one, with VENV=folder"; exit 2; }
-	$(BIN)/python -m benchmarks.suites $(SUITES) --jobs $(JOBS) $(addprefix --project ,$(PROJECT)) $(addprefix --write ,$(WRITE))
+	$(BIN)/python -m benchmarks.suites $(SUITES) --jobs $(JOBS) $(addprefix --project ,$(PROJECT)) $(addprefix --write ,$(WRITE)) \
+	    $(addprefix --test-minutes ,$(TEST_MINUTES))
 
 accelerators:
 	$(MAKE) accelerators-here DEVICE=gpu VENV=.venv-gpu JAX="jax[cuda12]==$(COMPILERS_JAX)"

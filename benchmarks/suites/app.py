@@ -10,7 +10,7 @@ from benchmarks.app import shown_command
 from benchmarks.machine import describe_machine, version_of
 from benchmarks.suites.projects import PROJECTS, SuiteError, projects_in
 from benchmarks.suites.run import Runner
-from benchmarks.suites.table import HEADINGS, failures, make_page, rows
+from benchmarks.suites.table import HEADINGS, failures, make_page, rows, stopped
 from benchmarks.table import rich_table
 
 
@@ -25,7 +25,10 @@ def main(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes of a run; above 1 needs pytest-xdist")] = 1,
     minutes: Annotated[float, typer.Option(help="the time limit of a run")] = 60,
-    recorded: Annotated[bool, typer.Option("--recorded", help="read complete runs from their last records")] = False,
+    test_minutes: Annotated[float | None, typer.Option(help="the time limit of a test; needs pytest-xdist")] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="run only the tests that have not ended in the last records")
+    ] = False,
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """Run other projects' tests with their `lax.scan` as `rs.scan`."""
@@ -34,7 +37,7 @@ def main(
         projects = projects_in(folder, project)
     except SuiteError as error:
         raise SystemExit(f"suites: {error}") from None
-    runner = Runner(folder, jobs=jobs, minutes=minutes, recorded=recorded)
+    runner = Runner(folder, jobs=jobs, minutes=minutes, test_minutes=test_minutes, recorded=recorded)
     comparisons, errors = [], []
     for one in projects:
         with console.status(f"{one.name}: tests plain, by default and with all recomputed"):
@@ -43,13 +46,16 @@ def main(
             except SuiteError as error:  # The others run, and the command fails in the end.
                 errors.append(str(error))
     console.print(rich_table("Tests that pass plain, with rs.scan for lax.scan", HEADINGS, rows(comparisons)))
-    failed = failures(comparisons)
-    for line in [*failed, *errors]:
+    failed, late = failures(comparisons), stopped(comparisons)
+    for line in [*failed, *late, *errors]:
         console.print(line, style="red", markup=False)
     if write is not None and not errors:
         versions = {one.name: version_of(folder / one.name) for one in projects}
         command = shown_command("benchmarks.suites", write).replace(str(folder), "folder").replace(" --recorded", "")
         write.write_text(make_page(comparisons, machine=describe_machine(None), versions=versions, command=command))
         console.print(f"written to {write}")
-    if errors or failed:
-        raise SystemExit(f"suites: {len(failed)} failures only with rs.scan, and {len(errors)} runs without a result.")
+    if errors or failed or any(one.stopped for one in comparisons):
+        raise SystemExit(
+            f"suites: {len(failed)} failures only with rs.scan, {len(late)} tests stopped at their time limit, "
+            f"and {len(errors)} runs without a result."
+        )

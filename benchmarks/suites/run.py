@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import rnnscan as rs
@@ -15,8 +15,9 @@ from benchmarks.suites.projects import Project, SuiteError
 
 # In the order of the runs. "plain" chooses the tests for the others.
 MODES = ("plain", "default", "all")
-# The exit codes of pytest after which each test has its result: all passed, and some failed.
+# The exit codes of pytest after which each test has its result: all passed, some failed, and no test was left.
 _COMPLETE = (0, 1)
+_NO_TESTS = 5
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class TestResult:
     """What a test did.
 
     Attributes:
-        outcome: "passed", "failed", "skipped" or "unfinished".
+        outcome: "passed", "failed", "skipped", "stopped" at its time limit, or "unfinished".
         calls: the number of its calls of `lax.scan`.
         error: the first line of its error.
     """
@@ -46,6 +47,8 @@ class Comparison:
         plain: the number of tests that scan and pass plain.
         failures: the errors of those that do not pass through `rs.scan`, by test.
         calls: the number of calls that were replaced.
+        stopped: those that reached their time limit, and count neither as passed nor as failed, with what they took.
+        stopped_plain: the tests that reached it in the plain run already, and did not run in this mode.
     """
 
     project: str
@@ -53,11 +56,13 @@ class Comparison:
     plain: int
     failures: dict[str, str]
     calls: int
+    stopped: dict[str, str] = field(default_factory=dict)
+    stopped_plain: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> int:
         """The number of tests that pass plain and through `rs.scan`."""
-        return self.plain - len(self.failures)
+        return self.plain - len(self.failures) - len(self.stopped)
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,14 @@ class Runner:
         folder: holds the checkouts. Records are written to `.records` there.
         jobs: the number of processes of a run.
         minutes: the time limit of a run.
-        recorded: whether a run that has complete records is read from them.
+        test_minutes: the time limit of a test, if it has one.
+        recorded: whether the tests that have ended in the last records are read from there.
     """
 
     folder: Path
     jobs: int = 1
     minutes: float = 60
+    test_minutes: float | None = None
     recorded: bool = False
 
     def compare(self, project: Project) -> list[Comparison]:
@@ -89,16 +96,20 @@ class Runner:
         if not scanning:
             errors = "; ".join(sorted({result.error for result in plain.values() if result.error})[:3])
             raise SuiteError(f"{project.name}: no test that scans passes plain: {errors}. Mend its environment first.")
-        return [compare(project, mode, scanning, self.run(project, mode, scanning)) for mode in MODES[1:]]
+        stopped_plain = _errors(plain, "stopped")
+        return [
+            replace(compare(project, mode, scanning, self.run(project, mode, scanning)), stopped_plain=stopped_plain)
+            for mode in MODES[1:]
+        ]
 
     def run(self, project: Project, mode: str, tests: Collection[str] | None = None) -> dict[str, TestResult]:
         """Run tests of a project in one mode. None: all tests of the project."""
         records = self.folder.resolve() / ".records" / project.name / mode
         complete, choice = records / "complete", json.dumps(sorted(tests or ()))
         if self.recorded and complete.exists() and complete.read_text() == choice:
-            return read_records(records)
+            return read_records(records, tests)
         records.mkdir(parents=True, exist_ok=True)
-        for old in records.iterdir():
+        for old in records.iterdir() if not self.recorded else ():
             old.unlink()
         environment = os.environ | self._environment(mode, records)
         arguments = list(project.tests)
@@ -108,15 +119,19 @@ class Runner:
             arguments = sorted({test.partition("::")[0] for test in tests})
         self._pytest(project, mode, [*arguments, *project.options], environment, records)
         complete.write_text(choice)
-        return read_records(records)
+        return read_records(records, tests)
 
     def _environment(self, mode: str, records: Path) -> dict[str, str]:
+        ended = sorted(name for name, result in read_records(records).items() if result.outcome != "unfinished")
+        (records / "ended").write_text(json.dumps(ended))
         # The plugin has a folder of its own, because a project may have a package `benchmarks` too.
         places = [Path(__file__).parent / "plugin", Path(rs.__file__).parents[1]]
         inherited = filter(None, [os.environ.get("PYTHONPATH")])
-        return {
+        limit = {} if self.test_minutes is None else {"SUITES_SECONDS": str(self.test_minutes * 60)}
+        return limit | {
             "SUITES_MODE": mode,
             "SUITES_RECORDS": str(records),
+            "SUITES_ENDED": str(records / "ended"),
             "PYTEST_PLUGINS": "replaced_scan",
             "PYTHONPATH": os.pathsep.join([*map(str, places), *inherited]),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -125,7 +140,9 @@ class Runner:
     def _pytest(
         self, project: Project, mode: str, arguments: list[str], environment: dict[str, str], records: Path
     ) -> None:
-        parallel = ["-n", str(self.jobs)] if self.jobs > 1 else []
+        # A test at its time limit ends its process. pytest-xdist starts another, of which its default allows few.
+        limited = ["--max-worker-restart", "100000"] if self.test_minutes is not None else []
+        parallel = ["-n", str(self.jobs), *limited] if self.jobs > 1 or limited else []
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *parallel, *arguments]
         log = records / "log"
         with log.open("w") as out:
@@ -150,7 +167,7 @@ class Runner:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-        if code not in _COMPLETE:
+        if code not in _COMPLETE and not (code == _NO_TESTS and json.loads((records / "ended").read_text())):
             lines = [line for line in log.read_text().splitlines() if line.startswith(("E  ", "ERROR"))]
             raise SuiteError(
                 f"{project.name}, {mode}: pytest ended with {code}: {'; '.join(lines[:4])}. "
@@ -158,14 +175,14 @@ class Runner:
             )
 
 
-def read_records(folder: Path) -> dict[str, TestResult]:
-    """The results of the tests that have started, from what the plugin wrote."""
+def read_records(folder: Path, tests: Collection[str] | None = None) -> dict[str, TestResult]:
+    """The results of the tests that have started, from what the plugin wrote. None: of all tests."""
     records = [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
     results = {record["test"]: TestResult("unfinished", error="it did not end") for record in records}
     for record in records:
         if "outcome" in record:
             results[record["test"]] = TestResult(record["outcome"], record["calls"], record["error"])
-    return results
+    return {name: result for name, result in results.items() if tests is None or name in tests}
 
 
 def compare(project: Project, mode: str, scanning: list[str], results: dict[str, TestResult]) -> Comparison:
@@ -179,5 +196,9 @@ def compare(project: Project, mode: str, scanning: list[str], results: dict[str,
         raise SuiteError(f"{project.name}, {mode}: no call of lax.scan was replaced, so the run shows nothing.")
     absent = TestResult("unfinished", error="it did not run")
     by_test = {name: results.get(name, absent) for name in scanning}
-    failures = {name: result.error or result.outcome for name, result in by_test.items() if result.outcome != "passed"}
-    return Comparison(project.name, mode, len(scanning), failures, calls)
+    failures = _errors(by_test, "failed", "skipped", "unfinished")
+    return Comparison(project.name, mode, len(scanning), failures, calls, stopped=_errors(by_test, "stopped"))
+
+
+def _errors(results: Mapping[str, TestResult], *outcomes: str) -> dict[str, str]:
+    return {name: result.error or result.outcome for name, result in results.items() if result.outcome in outcomes}

@@ -7,7 +7,15 @@ from benchmarks.suites.run import Comparison
 from benchmarks.table import markdown_table
 
 
-HEADINGS = ("project", "memory", "pass plain", "pass with rs.scan", "fail only with rs.scan", "replaced calls")
+HEADINGS = (
+    "project",
+    "memory",
+    "pass plain",
+    "pass with rs.scan",
+    "fail only with rs.scan",
+    "stopped with rs.scan",
+    "replaced calls",
+)
 MEMORIES = {"default": "Memory()", "all": 'Memory(recompute="all")'}
 
 INTRODUCTION = """\
@@ -37,6 +45,11 @@ functions stay. A first run, plain, counts the calls of each test. The table has
 call counts when Python makes it, so a scan in a jitted function counts once for each trace.
 """
 
+STOPPED = (
+    "These reached the time limit of a test and were stopped, so they count neither as passed nor as failed. One that "
+    "was stopped plain did not run with `rs.scan`:"
+)
+
 HOW = """\
 ## How to run them
 
@@ -48,7 +61,8 @@ make test-suites SUITES=folder VENV=environment
 
 prints the table. It installs and fetches nothing, and says which checkout or package is missing. It fails if a test
 that passes plain does not pass with `rs.scan`. With `PROJECT=name` any other folder of checkouts runs:
-`make test-suites SUITES=folder PROJECT=name`.
+`make test-suites SUITES=folder PROJECT=name`. With `TEST_MINUTES=15` a test that takes longer is stopped. After an
+interruption, `python -m benchmarks.suites folder --recorded` runs the tests that have not ended.
 """
 
 
@@ -61,6 +75,7 @@ def rows(comparisons: Sequence[Comparison]) -> list[tuple[str, ...]]:
             f"{one.plain:,}",
             f"{one.passed:,}",
             f"**{len(one.failures):,}**" if one.failures else "0",
+            f"**{len(one.stopped):,}**" if one.stopped else "0",
             f"{one.calls:,}",
         )
         for one in comparisons
@@ -76,6 +91,19 @@ def failures(comparisons: Sequence[Comparison]) -> list[str]:
     ]
 
 
+def stopped(comparisons: Sequence[Comparison]) -> list[str]:
+    """A line for each test that reached its time limit, plain or with `rs.scan`."""
+    plain = {one.project: one.stopped_plain for one in comparisons}
+    return [
+        *(f"{project}, plain: {test}: {error}" for project, tests in plain.items() for test, error in tests.items()),
+        *(
+            f"{one.project}, {MEMORIES[one.mode]}: {test}: {error}"
+            for one in comparisons
+            for test, error in one.stopped.items()
+        ),
+    ]
+
+
 def make_page(
     comparisons: Sequence[Comparison], *, machine: Mapping[str, str], versions: Mapping[str, str], command: str
 ) -> str:
@@ -85,9 +113,12 @@ def make_page(
     lines = failures(comparisons)
     if lines:
         parts += ["These fail only with `rs.scan`:", "\n".join(f"- `{line}`" for line in lines)]
+    late = stopped(comparisons)
+    if late:
+        parts += [STOPPED, "\n".join(f"- `{line}`" for line in late)]
     parts.append("\n".join(f"- {heading}: {text}" for heading, text in machine.items()))
     parts.append(f"Made by `{command}`, with")
-    parts.append("\n".join(f"- {_linked(name)}: {version}" for name, version in versions.items()))
+    parts.append("\n".join(f"- {_linked(name)}: {version}{_tests_of(name)}" for name, version in versions.items()))
     parts.append(HOW)
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -95,3 +126,8 @@ def make_page(
 def _linked(name: str) -> str:
     project = PROJECTS.get(name)
     return f"[{name}](https://github.com/{project.repository})" if project else name
+
+
+def _tests_of(name: str) -> str:
+    tests = PROJECTS[name].tests if name in PROJECTS else ()
+    return f"; {', '.join(f'`{test}`' for test in tests)}" if tests else ""

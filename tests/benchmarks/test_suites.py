@@ -1,5 +1,6 @@
 """The tool that runs other projects' tests with their `lax.scan` replaced, on a tiny project."""
 
+import json
 import os
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def folder(tmp_path_factory):
     (folder / "broken" / "conftest.py").write_text(BROKEN)
     (folder / "lacking" / "library.py").unlink()
     (folder / "slow").mkdir()
-    (folder / "slow" / "test_slow.py").write_text("import time\ndef test_slow(): time.sleep(600)\n")
+    slow = "import time\ndef test_quick(): pass\ndef test_slow(): time.sleep(600)\ndef test_last(): pass\n"
+    (folder / "slow" / "test_slow.py").write_text(slow)
     return folder
 
 
@@ -138,6 +140,36 @@ def test_a_run_that_takes_too_long_is_an_error_that_names_the_test(folder):
         Runner(folder, minutes=0.5).compare(Project("slow"))
 
 
+def test_a_test_at_its_time_limit_is_stopped_and_the_others_run(folder):
+    results = Runner(folder, test_minutes=0.1).run(Project("slow"), "plain")
+    outcomes = {name.partition("::")[2]: result.outcome for name, result in results.items()}
+    assert outcomes == {"test_quick": "passed", "test_slow": "stopped", "test_last": "passed"}
+    assert results["test_slow.py::test_slow"].error == "it took more than 6 seconds"
+
+
+def test_a_stopped_test_counts_neither_as_passed_nor_as_failed():
+    results = {"test_one": TestResult("passed", calls=1), "test_two": TestResult("stopped", error="too long")}
+    comparison = compare(Project("right"), "all", ["test_one", "test_two"], results)
+    assert (comparison.passed, comparison.failures) == (1, {})
+    assert comparison.stopped == {"test_two": "too long"}
+
+
+def test_tests_that_have_ended_in_the_records_do_not_run_again(tmp_path, monkeypatch):
+    records = tmp_path / ".records" / "right" / "plain"
+    records.mkdir(parents=True)
+    ended = {"test": "test_one", "calls": 2, "outcome": "passed", "error": ""}
+    lines = [json.dumps(record) for record in ({"test": "test_one"}, ended, {"test": "test_two"})]
+    (records / "1.jsonl").write_text("\n".join(lines))
+    left_out = []
+    monkeypatch.setattr(
+        Runner, "_pytest", lambda *arguments: left_out.append(json.loads((records / "ended").read_text()))
+    )
+    results = Runner(tmp_path, recorded=True).run(Project("right"), "plain")
+    assert results["test_one"] == TestResult("passed", calls=2)
+    Runner(tmp_path).run(Project("right"), "plain")
+    assert left_out == [["test_one"], []]
+
+
 def test_a_missing_checkout_or_package_is_an_error_that_says_what_to_do(folder):
     with pytest.raises(SuiteError, match=r"no checkout of equinox, diffrax, dynamax.*Clone there: .*probml/dynamax"):
         projects_in(folder, None)
@@ -160,7 +192,7 @@ def test_the_command_fails_where_a_test_fails_and_writes_the_page(folder):
     right = run("--project", "right", "--recorded", "--write", str(folder / "page.md"))
     assert right.returncode == 0, right.stderr
     page = (folder / "page.md").read_text()
-    assert "| right | `Memory()` | 3 | 3 | 0 | 3 |" in page
+    assert "| right | `Memory()` | 3 | 3 | 0 | 0 | 3 |" in page
     assert str(folder) not in page
     broken = run("--project", "broken", "--project", "right", "--recorded")
     assert broken.returncode == 1
@@ -174,6 +206,17 @@ def test_the_command_fails_where_a_test_fails_and_writes_the_page(folder):
 def test_the_page_lists_failures():
     comparison = Comparison("equinox", "all", plain=3, failures={"test_one": "ValueError: no"}, calls=1234)
     page = make_page([comparison], machine={"date": "today"}, versions={"equinox": "abc"}, command="python -m suites")
-    assert '| equinox | `Memory(recompute="all")` | 3 | 2 | **1** | 1,234 |' in page
+    assert '| equinox | `Memory(recompute="all")` | 3 | 2 | **1** | 0 | 1,234 |' in page
     assert '- `equinox, Memory(recompute="all"): test_one: ValueError: no`' in page
     assert "[equinox](https://github.com/patrick-kidger/equinox): abc" in page
+
+
+def test_the_page_lists_stopped_tests_and_the_tests_that_ran():
+    comparison = Comparison(
+        "equinox", "all", 3, {}, 5, stopped={"test_one": "late"}, stopped_plain={"test_two": "late"}
+    )
+    page = make_page([comparison], machine={}, versions={"equinox": "abc"}, command="python -m suites")
+    assert '| equinox | `Memory(recompute="all")` | 3 | 2 | 0 | **1** | 5 |' in page
+    assert '- `equinox, Memory(recompute="all"): test_one: late`' in page
+    assert "- `equinox, plain: test_two: late`" in page
+    assert "abc; `tests/test_module.py`, " in page

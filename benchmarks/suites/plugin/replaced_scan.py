@@ -4,6 +4,8 @@ The environment says what it does:
     SUITES_MODE: "plain" only counts calls; "default" and "all" replace them, with `Memory()` or `recompute="all"`.
     SUITES_RECORDS: a folder. Each process writes a file of JSON lines, one when a test starts and one when it ends.
     SUITES_TESTS: a JSON list of node ids; the other tests are deselected. Without it all tests run.
+    SUITES_ENDED: a JSON list of node ids that are deselected, because an earlier process wrote their ends.
+    SUITES_SECONDS: the time limit of a test. A test that exceeds it ends its process, which pytest-xdist replaces.
 
 pytest loads it as `PYTEST_PLUGINS` says, before any conftest.py, so that `from jax.lax import scan` binds the
 replacement.
@@ -13,6 +15,8 @@ import functools
 import json
 import os
 import sys
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -28,6 +32,8 @@ MEMORIES = {"default": rs.Memory(), "all": rs.Memory(recompute="all")}
 MODE = os.environ["SUITES_MODE"]
 RECORDS = Path(os.environ["SUITES_RECORDS"])
 SELECTED = os.environ.get("SUITES_TESTS")
+ENDED = os.environ.get("SUITES_ENDED")
+SECONDS = float(os.environ["SUITES_SECONDS"]) if "SUITES_SECONDS" in os.environ else None
 
 lax_scan = lax.scan
 calls = 0
@@ -89,21 +95,44 @@ def cell_of(step):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep the selected tests."""
-    if SELECTED:
-        selected = set(json.loads(Path(SELECTED).read_text()))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in selected])
-        items[:] = [item for item in items if item.nodeid in selected]
+    """Keep the selected tests that have not ended."""
+    selected = _read(SELECTED) if SELECTED else {item.nodeid for item in items}
+    selected -= _read(ENDED) if ENDED else set()
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in selected])
+    items[:] = [item for item in items if item.nodeid in selected]
+
+
+def _read(file):
+    return set(json.loads(Path(file).read_text()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Write that a test starts; its end is written by the report of its teardown."""
+    """Write that a test starts. The report of its teardown writes its end, or the time limit does."""
     global calls
     calls = 0
     item.stash[_outcome] = {"outcome": "passed", "error": "", "seconds": 0.0}
     _write({"test": item.nodeid})
-    return (yield)
+    with _time_limit(item.nodeid):
+        return (yield)
+
+
+@contextmanager
+def _time_limit(test):
+    timer = threading.Timer(SECONDS or 0, _stop, [test])
+    timer.daemon = True
+    if SECONDS is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _stop(test):
+    error = f"it took more than {SECONDS:g} seconds"
+    _write({"test": test, "calls": calls, "outcome": "stopped", "error": error, "seconds": SECONDS})
+    os._exit(1)  # An exception would wait for the end of a compilation.
 
 
 @pytest.hookimpl(wrapper=True)
