@@ -105,9 +105,9 @@ class Runner:
     def run(self, project: Project, mode: str, tests: Collection[str] | None = None) -> dict[str, TestResult]:
         """Run tests of a project in one mode. None: all tests of the project."""
         records = self.folder.resolve() / ".records" / project.name / mode
-        complete, choice = records / "complete", json.dumps(sorted(tests or ()))
+        complete, choice = records / "complete", json.dumps(sorted(project.tests if tests is None else tests))
         if self.recorded and complete.exists() and complete.read_text() == choice:
-            return read_records(records, tests)
+            return _results(project, records, tests)
         records.mkdir(parents=True, exist_ok=True)
         for old in records.iterdir() if not self.recorded else ():
             old.unlink()
@@ -119,7 +119,7 @@ class Runner:
             arguments = sorted({test.partition("::")[0] for test in tests})
         self._pytest(project, mode, [*arguments, *project.options], environment, records)
         complete.write_text(choice)
-        return read_records(records, tests)
+        return _results(project, records, tests)
 
     def _environment(self, mode: str, records: Path) -> dict[str, str]:
         ended = sorted(name for name, result in read_records(records).items() if result.outcome != "unfinished")
@@ -175,14 +175,22 @@ class Runner:
             )
 
 
-def read_records(folder: Path, tests: Collection[str] | None = None) -> dict[str, TestResult]:
-    """The results of the tests that have started, from what the plugin wrote. None: of all tests."""
+def _results(project: Project, records: Path, tests: Collection[str] | None) -> dict[str, TestResult]:
+    # Records may hold more: of tests that were chosen then.
+    results = read_records(records).items()
+    if tests is not None:
+        return {name: result for name, result in results if name in tests}
+    return {name: result for name, result in results if name.startswith(project.tests or "")}
+
+
+def read_records(folder: Path) -> dict[str, TestResult]:
+    """The results of the tests that have started, from what the plugin wrote."""
     records = [json.loads(line) for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
     results = {record["test"]: TestResult("unfinished", error="it did not end") for record in records}
     for record in records:
         if "outcome" in record:
             results[record["test"]] = TestResult(record["outcome"], record["calls"], record["error"])
-    return {name: result for name, result in results.items() if tests is None or name in tests}
+    return results
 
 
 def compare(project: Project, mode: str, scanning: list[str], results: dict[str, TestResult]) -> Comparison:

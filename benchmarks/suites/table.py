@@ -118,7 +118,7 @@ def make_page(
         parts += [STOPPED, "\n".join(f"- `{line}`" for line in late)]
     parts.append("\n".join(f"- {heading}: {text}" for heading, text in machine.items()))
     parts.append(f"Made by `{command}`, with")
-    parts.append("\n".join(f"- {_linked(name)}: {version}{_tests_of(name)}" for name, version in versions.items()))
+    parts.append("\n".join(f"- {_linked(name)}: {version}" for name, version in versions.items()))
     parts.append(HOW)
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -126,8 +126,3 @@ def make_page(
 def _linked(name: str) -> str:
     project = PROJECTS.get(name)
     return f"[{name}](https://github.com/{project.repository})" if project else name
-
-
-def _tests_of(name: str) -> str:
-    tests = PROJECTS[name].tests if name in PROJECTS else ()
-    return f"; {', '.join(f'`{test}`' for test in tests)}" if tests else ""

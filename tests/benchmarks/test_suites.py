@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.suites.projects import PROJECTS, Project, SuiteError, projects_in
+from benchmarks.suites.app import tests_of
+from benchmarks.suites.projects import PROJECTS, Project, SuiteError, projects_in, without
 from benchmarks.suites.run import Comparison, Runner, TestResult, compare
 from benchmarks.suites.table import make_page
 
@@ -170,6 +171,18 @@ def test_tests_that_have_ended_in_the_records_do_not_run_again(tmp_path, monkeyp
     assert left_out == [["test_one"], []]
 
 
+def test_records_of_tests_that_are_not_chosen_do_not_count(tmp_path, monkeypatch):
+    records = tmp_path / ".records" / "right" / "plain"
+    records.mkdir(parents=True)
+    ends = [{"test": f"tests/{name}.py::test", "calls": 1, "outcome": "passed", "error": ""} for name in ("one", "two")]
+    (records / "1.jsonl").write_text("\n".join(map(json.dumps, ends)))
+    monkeypatch.setattr(Runner, "_pytest", lambda *arguments: None)
+    runner = Runner(tmp_path, recorded=True)
+    assert list(runner.run(Project("right", tests=("tests/one.py",)), "plain")) == ["tests/one.py::test"]
+    assert list(runner.run(Project("right"), "plain", ["tests/two.py::test"])) == ["tests/two.py::test"]
+    assert len(runner.run(Project("right"), "plain")) == 2
+
+
 def test_a_missing_checkout_or_package_is_an_error_that_says_what_to_do(folder):
     with pytest.raises(SuiteError, match=r"no checkout of equinox, diffrax, dynamax.*Clone there: .*probml/dynamax"):
         projects_in(folder, None)
@@ -211,7 +224,7 @@ def test_the_page_lists_failures():
     assert "[equinox](https://github.com/patrick-kidger/equinox): abc" in page
 
 
-def test_the_page_lists_stopped_tests_and_the_tests_that_ran():
+def test_the_page_lists_stopped_tests():
     comparison = Comparison(
         "equinox", "all", 3, {}, 5, stopped={"test_one": "late"}, stopped_plain={"test_two": "late"}
     )
@@ -219,4 +232,12 @@ def test_the_page_lists_stopped_tests_and_the_tests_that_ran():
     assert '| equinox | `Memory(recompute="all")` | 3 | 2 | 0 | **1** | 5 |' in page
     assert '- `equinox, Memory(recompute="all"): test_one: late`' in page
     assert "- `equinox, plain: test_two: late`" in page
-    assert "abc; `tests/test_module.py`, " in page
+
+
+def test_tests_are_left_out_and_the_page_says_which():
+    project = Project("right", tests=("one.py", "two.py"))
+    (left,) = without([project], ["right/two.py"])
+    assert left.tests == ("one.py",)
+    assert tests_of(left, ["right/two.py"]) == "; `one.py`; **not run**, though they scan: `two.py`"
+    with pytest.raises(SuiteError, match=r"No project lists right/three\.py\. Leave out some of right/one\.py"):
+        without([project], ["right/three.py"])
