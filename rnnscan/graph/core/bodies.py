@@ -45,14 +45,14 @@ def bodies(graph: Graph, node: int) -> dict[str, Graph]:
     """
     [node] = graph.checked_ids("bodies", [node])
     equation = graph.program.equations[node]
-    found = {}
+    graphs = {}
     for parameter in BODIES.get(equation.name, ()):
         body = equation.params[parameter]
         if isinstance(body, tuple | list):
-            found.update({f"{parameter}[{index}]": graph_of_body(each) for index, each in enumerate(body)})
+            graphs.update({f"{parameter}[{index}]": graph_of_body(each) for index, each in enumerate(body)})
         else:
-            found[parameter] = graph_of_body(body)
-    return found
+            graphs[parameter] = graph_of_body(body)
+    return graphs
 
 
 def graph_of_body(body: Any) -> Graph:
@@ -66,8 +66,8 @@ def graph_of_body(body: Any) -> Graph:
         tuple(f"input[{index}]" for index in range(len(inputs))),
     )
     places = zip(outputs, signature.result_places(), strict=True)
-    own = {value: Name(place) for value, place in zip(inputs, signature.argument_places(), strict=True)}
-    names = complete(program, own, {atom: place for atom, place in places if isinstance(atom, Value)})
+    argument_names = {value: Name(place) for value, place in zip(inputs, signature.argument_places(), strict=True)}
+    names = complete(program, argument_names, {atom: place for atom, place in places if isinstance(atom, Value)})
     return Graph(program, signature, (), names)
 
 
@@ -91,8 +91,8 @@ def carry_of_scan(body: Program, inputs: Sequence[Any], outputs: Sequence[Any]) 
         inputs: its inputs, or their types.
         outputs: its outputs, or their types.
     """
-    scanned = sum(len(out.shape) > len(own.shape) for out, own in zip(inputs, body.known, strict=True))
-    carries = sum(len(out.shape) == len(own.shape) for out, own in zip(outputs, body.stacked, strict=True))
+    scanned = sum(len(out.shape) > len(inner.shape) for out, inner in zip(inputs, body.known, strict=True))
+    carries = sum(len(out.shape) == len(inner.shape) for out, inner in zip(outputs, body.stacked, strict=True))
     end = len(inputs) - scanned
     return range(end - carries, end)
 
@@ -120,9 +120,9 @@ def with_bodies(
     equations = []
     for equation in graph.program.equations:
         parameters = operations.get(equation.name, ())
-        own = {name: rewritten(equation.params[name]) for name in parameters}
-        if any(body is not equation.params[name] for name, body in own.items()):
-            equation = replace(equation, params={**equation.params, **own})
+        new_bodies = {name: rewritten(equation.params[name]) for name in parameters}
+        if any(body is not equation.params[name] for name, body in new_bodies.items()):
+            equation = replace(equation, params={**equation.params, **new_bodies})
         equations.append(equation)
     if all(one is other for one, other in zip(equations, graph.program.equations, strict=True)):
         return graph

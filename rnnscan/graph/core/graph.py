@@ -128,8 +128,8 @@ class Graph:
 
     @cached_property
     def _producers(self) -> Mapping[Name, tuple[int, int]]:
-        made = {name: (node.id, index) for node in self.nodes for index, name in enumerate(node.outputs)}
-        return MappingProxyType(made)
+        producers = {name: (node.id, index) for node in self.nodes for index, name in enumerate(node.outputs)}
+        return MappingProxyType(producers)
 
     def consumers(self) -> Mapping[Name, tuple[tuple[int, int], ...]]:
         """Name -> the nodes that read it, each with the position among its inputs. A result has none for being one."""
@@ -137,12 +137,12 @@ class Graph:
 
     @cached_property
     def _consumers(self) -> Mapping[Name, tuple[tuple[int, int], ...]]:
-        found: dict[Name, list[tuple[int, int]]] = {name: [] for name in self.names.values()}
+        consumers: dict[Name, list[tuple[int, int]]] = {name: [] for name in self.names.values()}
         for node in self.nodes:
             for index, name in enumerate(node.inputs):
                 if isinstance(name, Name):
-                    found[name].append((node.id, index))
-        return MappingProxyType({name: tuple(readers) for name, readers in found.items()})
+                    consumers[name].append((node.id, index))
+        return MappingProxyType({name: tuple(readers) for name, readers in consumers.items()})
 
     def path(self, inputs: Iterable[Name | str], outputs: Iterable[Name | str]) -> list[int]:
         """The ids of the nodes that the outputs depend on, going back no further than the inputs: a slice.
@@ -220,11 +220,11 @@ class Graph:
             >>> str(one.name), one.shape, one.nbytes
             ('captured[0]', (10, 4), 160)
         """
-        found = [
+        captured = [
             Captured(self.names[value], value.shape, value.dtype, value.nbytes, array)
             for value, array in zip(self._captured_values, self.arrays, strict=True)
         ]
-        return sorted(found, key=lambda one: -one.nbytes)
+        return sorted(captured, key=lambda entry: -entry.nbytes)
 
     def to_cell(self) -> Callable[..., Any]:
         """The graph as a function of the arguments that were traced: a cell again, if it was one.
@@ -301,11 +301,11 @@ class Graph:
             <BLANKLINE>
         """
         options = PictureOptions(format, direction, collapse, title).checked("graph.draw")
-        own = (*self.arguments, *self._captured_values)
+        arguments = (*self.arguments, *self._captured_values)
         places = self.signature.result_places()
         diagram = diagram_of(
             content_of_graph(
-                self.program, own, places, self.names, self.labels, is_cell=self.signature.is_cell, memory=memory
+                self.program, arguments, places, self.names, self.labels, is_cell=self.signature.is_cell, memory=memory
             )
         )
         return options.picture(diagram if details else simplified(diagram))

@@ -137,9 +137,9 @@ def _graph_of(closed: Any, signature: Signature) -> Graph:
     root = "captured"
     while any(place.startswith(root) for place in places):
         root += "_"
-    own = [*zip(inputs, places, strict=True), *((v, f"{root}[{i}]") for i, v in enumerate(captured.inputs))]
+    argument_places = [*zip(inputs, places, strict=True), *((v, f"{root}[{i}]") for i, v in enumerate(captured.inputs))]
     bases = _bases(equations, outputs, signature.result_places())
-    names = complete(program, {value: Name(place) for value, place in own}, bases)
+    names = complete(program, {value: Name(place) for value, place in argument_places}, bases)
     return Graph(program, signature, tuple(captured.arrays), names)
 
 

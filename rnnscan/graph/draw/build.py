@@ -60,17 +60,17 @@ def diagram_of(content: Content) -> Diagram:
             words = f"{_name(value, content)}: {_type(value)}" + (f", {keeping}" if keeping else "")
             arrows.append(Arrow(maker[value], target, value_ids[value], printable(words), keeping))
 
-    def made(values: Iterable[Value], box: Box) -> None:
+    def add(values: Iterable[Value], box: Box) -> None:
         boxes.append(box)
         for index, value in enumerate(values):
             maker[value], value_ids[value] = box.id, f"{box.id}.{index}"
 
     for index, value in enumerate(content.arguments):
-        made([value], _argument(f"a{index}", value, content))
+        add([value], _argument(f"a{index}", value, content))
     for index, equation in enumerate(content.equations):
         box = _operation(f"n{index}", equation, content)
         read(equation.inputs, box.id)
-        made(equation.outputs, box)
+        add(equation.outputs, box)
     for index, (place, atom) in enumerate(content.results.items()):
         read([atom], f"r{index}")
         boxes.append(_result(f"r{index}", place, atom, is_new=place in content.changed))

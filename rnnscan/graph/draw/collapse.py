@@ -115,13 +115,13 @@ def _group(identifier: str, members: Sequence[Box], title: str) -> Box:
 
 def _joined_arrows(arrows: Iterable[Arrow], box_of: Callable[[str], str]) -> Iterator[Arrow]:
     """One arrow for all values between two boxes, if one of them is new. It has the line of the most kept value."""
-    found: dict[tuple[str, str, str], list[Arrow]] = defaultdict(list)
+    joined: dict[tuple[str, str, str], list[Arrow]] = defaultdict(list)
     for arrow in arrows:
         source, target = box_of(arrow.source), box_of(arrow.target)
         if source != target:
             value = arrow.value if source == arrow.source else source
-            found[source, target, value].append(arrow)
-    for (source, target, value), every in found.items():
+            joined[source, target, value].append(arrow)
+    for (source, target, value), every in joined.items():
         values = {one.value: one for one in every}
         line = most_kept(one.keeping for one in every)
         tooltip = every[0].tooltip if len(values) == 1 else _few(f"{len(values)} values", [*values.values()])

@@ -74,5 +74,5 @@ def line_of(keeping: str) -> Line:
 
 def most_kept(keepings: Iterable[str]) -> str:
     """Of the keys of `LINES`, the one that keeps most; "" if there is none."""
-    given = set(keepings)
-    return next((key for key in LINES if key in given), "")
+    present = set(keepings)
+    return next((key for key in LINES if key in present), "")

@@ -42,14 +42,14 @@ def content_of_graph(
             "graph.draw: only the graph of a cell, `(params, carry, x) -> (carry, y)`, can be drawn with a memory "
             f"choice; got {memory!r}. Leave `memory` out."
         )
-    written = {value: ", ".join(own) for value, own in labels.items()}
+    written = {value: ", ".join(labels_of_value) for value, labels_of_value in labels.items()}
     written |= {one.outputs[0]: one.params["name"] for one in program.equations if is_name_equation(one)}
     kinds, keeping = {}, {}
     if is_cell:
         kinds = kinds_of_work(program, names)
-        found = kept_by_rule(program, labels_of(program, labels), names, memory or Memory(), "draw")
+        keeping_of = kept_by_rule(program, labels_of(program, labels), names, memory or Memory(), "draw")
         # Parameters are in memory in any case, once for all steps.
-        keeping = {value: found[value] for value in names if kinds[value] != "invariant"}
+        keeping = {value: keeping_of[value] for value in names if kinds[value] != "invariant"}
     return Content(
         equations=program.equations,
         arguments={value: str(names[value]) for value in arguments},

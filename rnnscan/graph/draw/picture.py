@@ -108,10 +108,11 @@ class PictureOptions:
             ValueError: if an option has none of its values.
         """
         directions = ("down", "right")
-        for name, given, known in (("format", self.format, _ENDINGS), ("direction", self.direction, directions)):
-            if given not in known:
+        for name, option, known in (("format", self.format, _ENDINGS), ("direction", self.direction, directions)):
+            if option not in known:
                 raise ValueError(
-                    f"{function}: `{name}` must be one of {listing(known)}; got {given!r}.{nearest(str(given), known)}"
+                    f"{function}: `{name}` must be one of {listing(known)}; got {option!r}."
+                    f"{nearest(str(option), known)}"
                 )
         if not isinstance(self.title, str):
             raise TypeError(f"{function}: `title` must be text; got {self.title!r}. Write title='one step', say.")

@@ -27,21 +27,21 @@ def _without_moves(diagram: Diagram) -> Diagram:
     origin: dict[str, list[Arrow]] = {}  # Id of a box that is left out -> the arrows that lead to its origin.
     kept: list[Arrow] = []
     for box in diagram.boxes:
-        found: dict[tuple[str, str], Arrow] = {}
+        merged_arrows: dict[tuple[str, str], Arrow] = {}
         for arrow in into[box.id]:
             for one in origin.get(arrow.source, [arrow]):
                 keeping = most_kept([one.keeping, arrow.keeping])  # A value is kept if it is, or its origin.
                 merged = replace(one, target=box.id, keeping=keeping, tooltip=arrow.tooltip)
-                found.setdefault((one.source, one.value), merged)
-        if box.only_moves and len(found) < 2:
-            origin[box.id] = list(found.values())
+                merged_arrows.setdefault((one.source, one.value), merged)
+        if box.only_moves and len(merged_arrows) < 2:
+            origin[box.id] = list(merged_arrows.values())
             for one in origin[box.id]:
                 source = boxes[one.source]
                 if box.notes and source.role == "operation":
                     boxes[one.source] = replace(source, notes=(*source.notes, *box.notes))
             del boxes[box.id]
         else:
-            kept += found.values()
+            kept += merged_arrows.values()
     return Diagram(tuple(boxes.values()), tuple(kept))
 
 

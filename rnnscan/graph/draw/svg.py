@@ -36,18 +36,18 @@ def _part(part: Part) -> Iterator[str]:
 def _attributes(part: Part) -> str:
     """What a part shows, for programs that read the picture."""
     if isinstance(part.of, Box):
-        found = {"box": part.of.id, "kind": part.of.kind}
+        attributes = {"box": part.of.id, "kind": part.of.kind}
     elif isinstance(part.of, Arrow):
         arrow = part.of
-        found = {
+        attributes = {
             "source": arrow.source,
             "target": arrow.target,
             "value": arrow.value,
             "keeping": arrow.keeping,
         }
     else:
-        found = {}
-    return "".join(f' data-{name}="{escape(value)}"' for name, value in found.items() if value)
+        attributes = {}
+    return "".join(f' data-{name}="{escape(value)}"' for name, value in attributes.items() if value)
 
 
 def _shape(shape: Shape) -> str:

@@ -42,11 +42,11 @@ def labels_of(program: Program, labels: Mapping[Value, Iterable[str]]) -> dict[V
         program: the program.
         labels: labels that have no equation of their own.
     """
-    found = {value: set(own) for value, own in labels.items()}
+    labels_by_value = {value: set(value_labels) for value, value_labels in labels.items()}
     for equation in program.equations:
         if is_name_equation(equation):
-            found.setdefault(equation.outputs[0], set()).add(equation.params["name"])
-    return found
+            labels_by_value.setdefault(equation.outputs[0], set()).add(equation.params["name"])
+    return labels_by_value
 
 
 def kept_by_rule(
@@ -78,11 +78,11 @@ def kept_by_rule(
     always = {*program.inputs, *program.outputs}
 
     def status(value: Value) -> str:
-        own = labels.get(value, set())
+        value_labels = labels.get(value, set())
         if value in always:
             return "kept"
-        if own & set(memory.offload):
+        if value_labels & set(memory.offload):
             return "offloaded"
-        return "kept" if memory.recompute != "all" and own - recompute else "recomputed"
+        return "kept" if memory.recompute != "all" and value_labels - recompute else "recomputed"
 
     return {value: status(value) for value in values}

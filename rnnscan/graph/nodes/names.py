@@ -74,17 +74,17 @@ def complete(program: Program, names: Mapping[Value, Name], bases: Mapping[Value
         names: names of its inputs, and of some of its other values. It may hold names of values of other programs.
         bases: bases for values without a name. The base of any other value is the name of its operation.
     """
-    made = [(output, equation) for equation in program.equations for output in equation.outputs]
-    found = {value: names[value] for value in (*program.inputs, *outputs_of(program.equations)) if value in names}
+    results = [(output, equation) for equation in program.equations for output in equation.outputs]
+    name_of = {value: names[value] for value in (*program.inputs, *outputs_of(program.equations)) if value in names}
     versions: dict[str, int] = {}
-    for name in found.values():
+    for name in name_of.values():
         versions[name.base] = max(name.version, versions.get(name.base, 0))
-    for value, equation in made:
-        if value not in found:
+    for value, equation in results:
+        if value not in name_of:
             base = bases.get(value, equation.name)
             versions[base] = versions.get(base, 0) + 1
-            found[value] = Name(base, versions[base])
-    return found
+            name_of[value] = Name(base, versions[base])
+    return name_of
 
 
 class Directory:

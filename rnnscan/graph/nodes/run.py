@@ -53,9 +53,9 @@ class GraphFunction:
         outputs = [read(atom, values) for atom in (*self.program.new_carry, *self.program.stacked)]
         return jax.tree.unflatten(self.signature.results, outputs)
 
-    def _add(self, values: dict[Value, Any], made: Sequence[Value], results: Sequence[Any]) -> None:
+    def _add(self, values: dict[Value, Any], outputs: Sequence[Value], results: Sequence[Any]) -> None:
         """Add values, each with its labels."""
-        for value, result in zip(made, results, strict=True):
+        for value, result in zip(outputs, results, strict=True):
             for label in self.labels.get(value, ()):
                 result = name(result, label)
             values[value] = result

@@ -17,13 +17,13 @@ def ids_between(equations: Sequence[Equation], inputs: Collection[Value], output
     """
     stops = set(inputs)
     wanted = set(outputs) - stops
-    found = []
+    ids = []
     for index in range(len(equations) - 1, -1, -1):
         equation = equations[index]
         if not wanted.isdisjoint(equation.outputs):
-            found.append(index)
+            ids.append(index)
             wanted.update(atom for atom in equation.inputs if isinstance(atom, Value) and atom not in stops)
-    return found[::-1]
+    return ids[::-1]
 
 
 def io_of(
@@ -37,12 +37,12 @@ def io_of(
         consumers: name -> the ids of the nodes that read it, each with the position among its inputs.
     """
     inside = {node.id for node in part}
-    made = [name for node in part for name in node.outputs]
+    written = [name for node in part for name in node.outputs]
     read = dict.fromkeys(name for node in part for name in node.inputs)
-    own, results = set(made), set(returned)
+    inner, results = set(written), set(returned)
     return SubgraphIO(
-        inputs=tuple(name for name in read if isinstance(name, Name) and name not in own),
+        inputs=tuple(name for name in read if isinstance(name, Name) and name not in inner),
         outputs=tuple(
-            name for name in made if name in results or any(reader not in inside for reader, _ in consumers[name])
+            name for name in written if name in results or any(reader not in inside for reader, _ in consumers[name])
         ),
     )

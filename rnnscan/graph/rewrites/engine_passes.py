@@ -29,9 +29,9 @@ def _of_pass(name: str, documented: Pass) -> Rewrite:
         program = run(replace(graph.program, stacked=(*graph.program.stacked, *graph.labels)))
         moved = zip(program.stacked[size:], graph.labels.values(), strict=True)
         labels: dict[Value, tuple[str, ...]] = {}
-        for atom, own in moved:
+        for atom, atom_labels in moved:
             if isinstance(atom, Value):
-                labels[atom] = tuple(dict.fromkeys([*labels.get(atom, ()), *own]))
+                labels[atom] = tuple(dict.fromkeys([*labels.get(atom, ()), *atom_labels]))
         return graph.rewritten(replace(program, stacked=program.stacked[:size]), labels=labels)
 
     rewrite.__name__ = name

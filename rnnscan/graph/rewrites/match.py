@@ -64,16 +64,16 @@ def sites(graph: Graph, pattern: Pattern) -> list[Site]:
     """
     if not graph.nodes:
         return []
-    matcher, found = _Matcher(graph), []
+    matcher, matched = _Matcher(graph), []
     outlines = pattern.outlines(graph)
     for node_id, equation in enumerate(graph.program.equations):
         for outline in outlines.get(equation.primitive, ()):
             site = matcher.site(outline, pattern, node_id)
             if site is not None:
                 matcher.taken.update(site.ids)
-                found.append(site)
+                matched.append(site)
                 break
-    return found
+    return matched
 
 
 class _Matcher:
@@ -129,17 +129,17 @@ class _Matcher:
         while alternatives:
             tasks, bound = alternatives.pop()
             while tasks is not None:
-                wanted, given, tasks = tasks
+                wanted, candidate, tasks = tasks
                 if wanted in bound:
-                    if not _same(bound[wanted], given):
+                    if not _same(bound[wanted], candidate):
                         break
                     continue
-                if not self._could_match(pattern, wanted, given, exact):
+                if not self._could_match(pattern, wanted, candidate, exact):
                     break
-                bound[wanted] = given
+                bound[wanted] = candidate
                 if not isinstance(wanted, Value) or wanted not in pattern.maker:
                     continue
-                equation, other = pattern.maker[wanted][0], self._equations[self._maker[given][0]]
+                equation, other = pattern.maker[wanted][0], self._equations[self._maker[candidate][0]]
                 bound.update(zip(equation.outputs, other.outputs, strict=True))
                 orders = self._orders(pattern, equation, other, exact)
                 if not orders:
@@ -150,30 +150,32 @@ class _Matcher:
             else:
                 yield bound
 
-    def _orders(self, pattern: TypedPattern, wanted: Equation, given: Equation, exact: bool) -> list[Sequence[Atom]]:
+    def _orders(
+        self, pattern: TypedPattern, wanted: Equation, candidate: Equation, exact: bool
+    ) -> list[Sequence[Atom]]:
         """The orders of the given operands that could match."""
-        orders: list[Sequence[Atom]] = [given.inputs]
-        if wanted.name in _COMMUTATIVE and len(given.inputs) == 2:
-            orders.append(given.inputs[::-1])
+        orders: list[Sequence[Atom]] = [candidate.inputs]
+        if wanted.name in _COMMUTATIVE and len(candidate.inputs) == 2:
+            orders.append(candidate.inputs[::-1])
         return [
             order
             for order in orders
             if all(self._could_match(pattern, *pair, exact) for pair in zip(wanted.inputs, order, strict=True))
         ]
 
-    def _could_match(self, pattern: TypedPattern, wanted: Atom, given: Atom, exact: bool) -> bool:
+    def _could_match(self, pattern: TypedPattern, wanted: Atom, candidate: Atom, exact: bool) -> bool:
         """Whether the atoms match as far as one can tell from them and their equations alone."""
         if isinstance(wanted, Constant):
-            return isinstance(given, Constant) and (not exact or _same(wanted, given))
+            return isinstance(candidate, Constant) and (not exact or _same(wanted, candidate))
         if wanted in pattern.arrays:
-            return given in self._arrays and _same_array(pattern.arrays[wanted], self._arrays[given])
+            return candidate in self._arrays and _same_array(pattern.arrays[wanted], self._arrays[candidate])
         if wanted in pattern.inputs:
-            types = pattern.inputs[wanted], type_of(given)
+            types = pattern.inputs[wanted], type_of(candidate)
             return not exact or (types[0].shape, types[0].dtype) == (types[1].shape, types[1].dtype)
-        if given not in self._maker:
+        if candidate not in self._maker:
             return False
         equation, index = pattern.maker[wanted]
-        node_id, position = self._maker[given]
+        node_id, position = self._maker[candidate]
         other = self._equations[node_id]
         if index != position or equation.primitive is not other.primitive or other.effects:
             return False
@@ -211,8 +213,8 @@ class _Matcher:
         return value in self._returned or value in self._labels or any(reader not in ids for reader in readers)
 
 
-def _more(wanted: Sequence[Atom], given: Sequence[Atom], tasks: _Tasks) -> _Tasks:
-    for pair in zip(reversed(wanted), reversed(given), strict=True):
+def _more(wanted: Sequence[Atom], candidates: Sequence[Atom], tasks: _Tasks) -> _Tasks:
+    for pair in zip(reversed(wanted), reversed(candidates), strict=True):
         tasks = (*pair, tasks)
     return tasks
 

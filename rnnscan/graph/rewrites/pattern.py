@@ -89,14 +89,14 @@ class Pattern:
         Raises:
             ValueError: if there are too many types, or if the function is no pattern on the types that were given.
         """
-        found: dict[Hashable, TypedPattern] = {}
+        by_shape: dict[Hashable, TypedPattern] = {}
         for examples in (self._of_equal_sizes, self._of_values) if self._example is None else (self._given,):
-            for types in () if found else examples(graph):
+            for types in () if by_shape else examples(graph):
                 pattern = self.on(types)
                 if pattern is not None:
-                    found.setdefault(pattern.shape, pattern)
+                    by_shape.setdefault(pattern.shape, pattern)
         by_end: dict[Any, list[TypedPattern]] = {}
-        for pattern in found.values():
+        for pattern in by_shape.values():
             by_end.setdefault(pattern.end, []).append(pattern)
         return by_end
 
@@ -154,8 +154,8 @@ class Pattern:
 def _typed(graph: Graph, types: tuple[Any, ...]) -> TypedPattern:
     results = graph.program.stacked
     maker = {value: (one, index) for one in graph.program.equations for index, value in enumerate(one.outputs)}
-    made = [atom for atom in results if isinstance(atom, Value) and atom in maker]
-    if not results or len(made) < len(results):
+    outputs = [atom for atom in results if isinstance(atom, Value) and atom in maker]
+    if not results or len(outputs) < len(results):
         raise ValueError("Every result of a pattern must be the result of an operation.")
     equations = needed(graph.program.equations, results)
     if len(equations) > len(needed(equations, results[:1])):
@@ -168,7 +168,7 @@ def _typed(graph: Graph, types: tuple[Any, ...]) -> TypedPattern:
         raise ValueError(f"A pattern must read all its arguments; it does not read {', '.join(unread)}.")
     arrays = dict(zip(graph.program.invariant, graph.arrays, strict=True))
     inputs = dict(zip(graph.arguments, types, strict=True))
-    return TypedPattern(inputs, arrays, tuple(equations), maker, tuple(made))
+    return TypedPattern(inputs, arrays, tuple(equations), maker, tuple(outputs))
 
 
 def _number_of_arguments(asked_by: str, function: Callable[..., Any]) -> int:
@@ -183,6 +183,6 @@ def _number_of_arguments(asked_by: str, function: Callable[..., Any]) -> int:
     return len(wanted)
 
 
-def _as_type(given: Any) -> Any:
-    is_array = isinstance(given, jax.Array | np.ndarray | np.generic | complex | float | int)
-    return jax.typeof(given) if is_array else given
+def _as_type(example: Any) -> Any:
+    is_array = isinstance(example, jax.Array | np.ndarray | np.generic | complex | float | int)
+    return jax.typeof(example) if is_array else example

@@ -58,10 +58,13 @@ def rename_input(graph: Graph, node: int, position: int, name: str, *, from_prod
     readers = {reader for reader, _ in graph.consumers()[old]}
     places = [place for place, value in graph.outputs.items() if value == old]
     if readers != {node} or places:
-        others = [*(f"node {reader}" for reader in sorted(readers - {node})), *(f"the result {one}" for one in places)]
+        other_readers = [
+            *(f"node {reader}" for reader in sorted(readers - {node})),
+            *(f"the result {one}" for one in places),
+        ]
         raise ValueError(
-            f"graph.rename_input: the node must be the only reader of {str(old)!r}; got {', '.join(others)} as well. "
-            "Pass from_producer=True to rename it for all readers."
+            f"graph.rename_input: the node must be the only reader of {str(old)!r}; got {', '.join(other_readers)} as "
+            "well. Pass from_producer=True to rename it for all readers."
         )
     return _renamed(graph, "rename_input", atom, name)
 

@@ -111,18 +111,18 @@ def matches(graph: Graph, pattern: Callable[..., Any], *, types: Sequence[Any] |
             f"graph.matches: the pattern must be a function; got {describe(pattern)}. Write matches(graph, pattern)."
         )
     searched = Pattern("matches", pattern, types)
-    found = [site.named(graph.names) for site in sites(graph, searched)]
+    named_sites = [site.named(graph.names) for site in sites(graph, searched)]
     searched.check()
-    return found
+    return named_sites
 
 
 def _replace_matches(graph: Graph, pattern: Pattern, replacement: Callable[..., Any]) -> Graph:
     graph = with_bodies(graph, lambda body: _replace_matches(body, pattern, replacement), LOOPS_AND_CALLS)
-    found = sites(graph, pattern)
-    if not found:
+    matched = sites(graph, pattern)
+    if not matched:
         return graph
-    gone = {node_id for site in found for node_id in site.ids}
-    by_position = {site.position: site for site in found}
+    gone = {node_id for site in matched for node_id in site.ids}
+    by_position = {site.position: site for site in matched}
     substitution, equations = Substitution(graph, replacement), []
     for node_id, equation in enumerate(graph.program.equations):
         if node_id in by_position:
@@ -144,8 +144,10 @@ def _replace_nodes(graph: Graph, ids: Iterable[int], function: Callable[..., Any
     before, after = _around(graph, inside)
     substitution = Substitution(graph, function)
     scope = graph.program.equations[min(inside)].scope
-    made = substitution.put([graph.value(name) for name in inputs], [graph.value(name) for name in outputs], scope)
-    return substitution.finish([*before, *made, *after])
+    replacement = substitution.put(
+        [graph.value(name) for name in inputs], [graph.value(name) for name in outputs], scope
+    )
+    return substitution.finish([*before, *replacement, *after])
 
 
 def _around(graph: Graph, inside: set[int]) -> tuple[list[Equation], list[Equation]]:

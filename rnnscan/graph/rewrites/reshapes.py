@@ -144,17 +144,17 @@ def _is_shape_only(equation: Equation) -> bool:
 def _dimensions(equation: Equation, operands: Sequence[Atom]) -> Any:
     """The `dimension_numbers` for operands before their reshapes; None if the axes do not fit."""
     contracted, batch = equation.params["dimension_numbers"]
-    found: list[list[list[tuple[int, ...]]]] = []
+    axes_of_sides: list[list[list[tuple[int, ...]]]] = []
     for side, (operand, reshaped) in enumerate(zip(operands, equation.inputs, strict=True)):
         axes = _axes(groups(operand.shape, reshaped.shape), {*contracted[side], *batch[side]})
         if axes is None:
             return None
-        found.append([[axes[axis] for axis in one[side]] for one in (contracted, batch)])
-    for left, right in zip(*found, strict=True):
+        axes_of_sides.append([[axes[axis] for axis in one[side]] for one in (contracted, batch)])
+    for left, right in zip(*axes_of_sides, strict=True):
         for one, other in zip(left, right, strict=True):
             if [operands[0].shape[axis] for axis in one] != [operands[1].shape[axis] for axis in other]:
                 return None
-    flat = [[tuple(axis for axes in one for axis in axes) for one in side] for side in found]
+    flat = [[tuple(axis for axes in one for axis in axes) for one in side] for side in axes_of_sides]
     return (flat[0][0], flat[1][0]), (flat[0][1], flat[1][1])
 
 

@@ -27,10 +27,10 @@ def rewired(
         labels: labels to hold in place of the graph's.
     """
     held: dict[Value, tuple[str, ...]] = {}
-    for value, own in (graph.labels if labels is None else labels).items():
+    for value, value_labels in (graph.labels if labels is None else labels).items():
         target = same.get(value, value)
         if isinstance(target, Value):
-            held[target] = tuple(dict.fromkeys([*held.get(target, ()), *own]))
+            held[target] = tuple(dict.fromkeys([*held.get(target, ()), *value_labels]))
     program = replace(
         replace_outputs(graph.program, same),
         equations=tuple(replace_inputs(equation, same) for equation in equations),

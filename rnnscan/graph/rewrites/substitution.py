@@ -51,13 +51,13 @@ class Substitution:
             self._parts[key] = _traced(self._function, types, wanted)
         part = self._parts[key]
         atoms: dict[Atom, Atom] = dict(zip(part.arguments, inputs, strict=True))
-        made = []
+        equations = []
         for equation in part.program.equations:
             results = tuple(Value(value.aval) for value in equation.outputs)
             scopes = "/".join(filter(None, (scope, equation.scope)))
-            made.append(dataclasses.replace(replace_inputs(equation, atoms), outputs=results, scope=scopes))
+            equations.append(dataclasses.replace(replace_inputs(equation, atoms), outputs=results, scope=scopes))
             atoms.update(zip(equation.outputs, results, strict=True))
-        new = {value for equation in made for value in equation.outputs}
+        new = {value for equation in equations for value in equation.outputs}
         for value, result in zip(outputs, (atoms.get(atom, atom) for atom in part.program.stacked), strict=True):
             if value in self._same:  # The pattern returns it twice.
                 continue
@@ -65,7 +65,7 @@ class Substitution:
             name = self._names.pop(value)
             if isinstance(result, Value) and result in new:
                 self._names.setdefault(result, name)
-        return made
+        return equations
 
     def finish(self, equations: Iterable[Equation]) -> Graph:
         """The graph with other equations, in which all readers of the parts' outputs read the function's results.
@@ -99,10 +99,10 @@ def _traced(function: Callable[..., Any], types: Sequence[Any], outputs: Sequenc
                 "Return one array for each value that it replaces."
             )
         for leaf, (name, aval) in zip(leaves, outputs, strict=True):
-            given = jax.typeof(leaf)
-            if (given.shape, given.dtype) != (aval.shape, aval.dtype):
+            actual = jax.typeof(leaf)
+            if (actual.shape, actual.dtype) != (aval.shape, aval.dtype):
                 raise TypeError(
-                    f"graph.replace: the result for {name!r} must be {describe(aval)}; got {describe(given)} from "
+                    f"graph.replace: the result for {name!r} must be {describe(aval)}; got {describe(actual)} from "
                     f"{in_words(function)}. Return the type of the value that it replaces."
                 )
         return [

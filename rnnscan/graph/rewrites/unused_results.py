@@ -53,9 +53,9 @@ def _slim_scan(equation: Equation, wanted: Sequence[int]) -> Equation | None:
         values = {index: operand for index, operand in enumerate(operands) if index < first and index in inputs[0]}
 
         def step(state: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            own = {**values, **dict(zip([first + index for index in carry], state, strict=True))}
-            found = _run(body, own | dict(zip(xs, x, strict=True)), outputs)
-            return found[: len(carry)], found[len(carry) :]
+            carry_values = {**values, **dict(zip([first + index for index in carry], state, strict=True))}
+            results = _run(body, carry_values | dict(zip(xs, x, strict=True)), outputs)
+            return results[: len(carry)], results[len(carry) :]
 
         options = {name: params[name] for name in ("length", "reverse", "unroll")}
         init, rows = [operands[first + index] for index in carry], [operands[index] for index in xs]
@@ -137,17 +137,17 @@ def _kept(
     seen = set(tasks)
     while tasks:
         which, atom = tasks.pop()
-        found: list[tuple[int, Atom]] = []
+        sources: list[tuple[int, Atom]] = []
         if atom in makers[which]:
-            found = [(which, one) for one in makers[which][atom].inputs]
+            sources = [(which, one) for one in makers[which][atom].inputs]
         elif atom in positions[which]:
             index = positions[which][atom]
             inputs[which].add(index)
             if index in feeds[which]:
                 kept.add(feeds[which][index])
-                found = [(last, body.stacked[feeds[which][index]])]
-        tasks += [one for one in found if one not in seen]
-        seen.update(found)
+                sources = [(last, body.stacked[feeds[which][index]])]
+        tasks += [one for one in sources if one not in seen]
+        seen.update(sources)
     return sorted(kept), inputs
 
 

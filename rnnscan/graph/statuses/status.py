@@ -84,7 +84,7 @@ def infer_status(
         >>> [str(name) for name in statuses.unknown]
         ['y', 'result[1].1']
     """
-    found: dict[Name, tuple[Any, str]] = {}
+    inferred: dict[Name, tuple[Any, str]] = {}
     waiting = deque(node.id for node in graph.nodes)
     is_waiting = [True] * len(graph.nodes)
     producers, consumers = graph.producers(), graph.consumers()
@@ -92,15 +92,15 @@ def infer_status(
     def learn(name: Name, status: Any, source: str) -> None:
         if status is None:
             return
-        if name in found:
-            earlier, earlier_source = found[name]
+        if name in inferred:
+            earlier, earlier_source = inferred[name]
             if earlier != status:
                 raise ValueError(
                     f"graph.infer_status: a value must have one status; got {earlier!r} for {str(name)!r} from "
                     f"{earlier_source}, and {status!r} from {source}. Change `known`, or the transfer function."
                 )
             return
-        found[name] = status, source
+        inferred[name] = status, source
         around = [node for node, _ in consumers[name]] + ([producers[name][0]] if name in producers else [])
         for node in around:
             if not is_waiting[node]:
@@ -108,10 +108,10 @@ def infer_status(
                 waiting.append(node)
 
     def status_of(operand: Any) -> Any:
-        return found[operand][0] if isinstance(operand, Name) and operand in found else None
+        return inferred[operand][0] if isinstance(operand, Name) and operand in inferred else None
 
-    for given, status in known.items():
-        learn(graph.names[graph.value(given, "infer_status")], status, "`known`")
+    for value, status in known.items():
+        learn(graph.names[graph.value(value, "infer_status")], status, "`known`")
     while waiting:
         node = graph.nodes[waiting.popleft()]
         is_waiting[node.id] = False
@@ -130,5 +130,5 @@ def infer_status(
                 learn(operand, status, f"node {node.id}, {node.operation}")
     order = [*graph.names.values()]
     return Statuses(
-        {name: found[name][0] for name in order if name in found}, tuple(n for n in order if n not in found)
+        {name: inferred[name][0] for name in order if name in inferred}, tuple(n for n in order if n not in inferred)
     )

@@ -52,10 +52,10 @@ def through_bodies(
             if statuses[place] is not None:
                 known.setdefault(name, of_step(statuses[place]) if is_scanned else statuses[place])
         known = {name: status for name, status in known.items() if status is not None}
-        found = infer_status(body, known, transfer).known
+        inner_statuses = infer_status(body, known, transfer).known
         for name, place, is_scanned in wires:
-            if name in found:
-                statuses[place] = of_all_steps(found[name]) if is_scanned else found[name]
+            if name in inner_statuses:
+                statuses[place] = of_all_steps(inner_statuses[name]) if is_scanned else inner_statuses[name]
     for before, after in _carry(node):
         statuses[after] = statuses[before] = statuses[before] if statuses[before] is not None else statuses[after]
     return statuses[: len(inputs)], statuses[len(inputs) :]

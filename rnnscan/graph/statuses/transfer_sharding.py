@@ -52,10 +52,10 @@ def transfer_sharding(node: Node, inputs: Sequence[Any], outputs: Sequence[Any])
         for operand, spec, kind in zip(node.inputs, inputs, node.input_types, strict=True)
     ]
     every = [spec for spec in specs if spec is not None]
-    found = rule(node, every) if rule is not None and len(every) == len(specs) else None
-    if found is None or not _uses_each_once(found):
+    entries = rule(node, every) if rule is not None and len(every) == len(specs) else None
+    if entries is None or not _uses_each_once(entries):
         return inputs, outputs
-    return inputs, [PartitionSpec(*found[: len(kind.shape)]) for kind in node.output_types]
+    return inputs, [PartitionSpec(*entries[: len(kind.shape)]) for kind in node.output_types]
 
 
 def _uses_each_once(axes: _Axes) -> bool:
@@ -82,18 +82,18 @@ def _axes(spec: Any, kind: Any) -> _Axes:
 
 def _joined(node: Node, specs: Sequence[_Axes], axes: Sequence[Sequence[tuple[int, int]]]) -> _Axes:
     """For each axis of the result, how it is sharded in the operands that have it: positions of operands and axes."""
-    found = []
+    entries = []
     for axis, places in enumerate(axes):
-        given = {specs[index][place]: index for index, place in places if specs[index][place] is not None}
-        if len(given) > 1:
-            (one, first), (other, second) = list(given.items())[:2]
+        operand_of = {specs[index][place]: index for index, place in places if specs[index][place] is not None}
+        if len(operand_of) > 1:
+            (one, first), (other, second) = list(operand_of.items())[:2]
             raise ValueError(
                 f"graph.transfer_sharding: operands of node {node.id}, {node.operation}, must be sharded alike; got "
                 f"{one!r} for {str(node.inputs[first])!r} and {other!r} for {str(node.inputs[second])!r} along axis "
                 f"{axis} of {str(node.outputs[0])!r}. Change `known`."
             )
-        found.append(next(iter(given), None))
-    return tuple(found)
+        entries.append(next(iter(operand_of), None))
+    return tuple(entries)
 
 
 def _elementwise(node: Node, specs: Sequence[_Axes]) -> _Axes:
@@ -115,11 +115,11 @@ def _transposed(node: Node, specs: Sequence[_Axes]) -> _Axes:
 
 def _broadcast(node: Node, specs: Sequence[_Axes]) -> _Axes:
     shape = node.output_types[0].shape
-    found: list[Any] = [None] * len(shape)
+    entries: list[Any] = [None] * len(shape)
     for axis, place in enumerate(node.params["broadcast_dimensions"]):
         if node.input_types[0].shape[axis] == shape[place]:
-            found[place] = specs[0][axis]
-    return tuple(found)
+            entries[place] = specs[0][axis]
+    return tuple(entries)
 
 
 def _reduced(node: Node, specs: Sequence[_Axes]) -> _Axes:
@@ -133,16 +133,16 @@ def _squeezed(node: Node, specs: Sequence[_Axes]) -> _Axes:
 
 
 def _reshaped(node: Node, specs: Sequence[_Axes]) -> _Axes | None:
-    found: list[Any] = [None] * len(node.output_types[0].shape)
+    new_entries: list[Any] = [None] * len(node.output_types[0].shape)
     if node.params.get("dimensions") is not None:
         return None
     for before, after in groups(node.input_types[0].shape, node.output_types[0].shape):
         entries = [specs[0][axis] for axis in before]
         if len(before) == len(after) == 1:
-            found[after[0]] = entries[0]
+            new_entries[after[0]] = entries[0]
         elif any(entry is not None for entry in entries):
             return None
-    return tuple(found)
+    return tuple(new_entries)
 
 
 def _resized(node: Node, specs: Sequence[_Axes]) -> _Axes | None:
@@ -156,8 +156,8 @@ def _along(*parameters: str) -> _Rule:
     """Of an operation along some axes, which must be whole."""
 
     def rule(node: Node, specs: Sequence[_Axes]) -> _Axes | None:
-        given = [node.params[name] for name in parameters if name in node.params]
-        axes = {axis for one in given for axis in (one if isinstance(one, tuple | list) else (one,))}
+        parameter_axes = [node.params[name] for name in parameters if name in node.params]
+        axes = {axis for one in parameter_axes for axis in (one if isinstance(one, tuple | list) else (one,))}
         operands = [index for index, kind in enumerate(node.input_types) if kind.shape]
         if any(specs[index][axis] is not None for index in operands for axis in axes):
             return None

@@ -78,9 +78,11 @@ def transfer_memory_space(node: Node, inputs: Sequence[Any], outputs: Sequence[A
         return same_status(node, inputs, outputs)
     moved = [_space(device) for device in node.params["devices"]]
     # A transfer to another device of the same kind stays in its space.
-    given = [i if space is None and i is not None else o for space, i, o in zip(moved, inputs, outputs, strict=True)]
-    before = [i if space is not None else known for space, i, known in zip(moved, inputs, given, strict=True)]
-    return before, [known if space is None else space for space, known in zip(moved, given, strict=True)]
+    known_spaces = [
+        i if space is None and i is not None else o for space, i, o in zip(moved, inputs, outputs, strict=True)
+    ]
+    before = [i if space is not None else known for space, i, known in zip(moved, inputs, known_spaces, strict=True)]
+    return before, [known if space is None else space for space, known in zip(moved, known_spaces, strict=True)]
 
 
 def transfer_recompute(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Both:

@@ -52,25 +52,25 @@ def layout(diagram: Diagram, sizes: Mapping[str, tuple[float, float]], direction
         sizes: id of a box -> its width and height.
         direction: "down", or "right".
     """
-    found = layered(diagram)
-    order(found)
+    graph = layered(diagram)
+    order(graph)
     turned = direction == "right"
-    across = [sizes[box.id][turned] for box in diagram.boxes] + [0.0] * (len(found.layer) - found.boxes)
-    along = [sizes[box.id][not turned] for box in diagram.boxes] + [0.0] * (len(found.layer) - found.boxes)
+    across = [sizes[box.id][turned] for box in diagram.boxes] + [0.0] * (len(graph.layer) - graph.boxes)
+    along = [sizes[box.id][not turned] for box in diagram.boxes] + [0.0] * (len(graph.layer) - graph.boxes)
 
-    def gap(one: int, other: int) -> float:
-        some_bend = found.is_bend(one) or found.is_bend(other)
-        return (across[one] + across[other]) / 2 + (ARROW_GAP if some_bend else BOX_GAP)
+    def gap(left: int, right: int) -> float:
+        some_bend = graph.is_bend(left) or graph.is_bend(right)
+        return (across[left] + across[right]) / 2 + (ARROW_GAP if some_bend else BOX_GAP)
 
-    middle = positions(found, gap)
+    middle = positions(graph, gap)
     start = min((middle[vertex] - across[vertex] / 2 for vertex in range(len(middle))), default=0.0)
     middle = [position - start for position in middle]
-    bands = _bands(found, along, middle)
+    bands = _bands(graph, along, middle)
     places = [
-        (middle[v] - across[v] / 2, sum(bands[found.layer[v]]) / 2 - along[v] / 2, across[v], along[v])
-        for v in range(found.boxes)
+        (middle[v] - across[v] / 2, sum(bands[graph.layer[v]]) / 2 - along[v] / 2, across[v], along[v])
+        for v in range(graph.boxes)
     ]
-    ways = _ways(diagram.arrows, found, bands, middle, places)
+    ways = _ways(diagram.arrows, graph, bands, middle, places)
     width = max((x + w for x, _, w, _ in places), default=0.0)
     width = max([width, *(x for way in ways for x, _ in way)])
     height = bands[-1][1] if bands else 0.0
@@ -79,56 +79,58 @@ def layout(diagram: Diagram, sizes: Mapping[str, tuple[float, float]], direction
         ways = [[(y, x) for x, y in way] for way in ways]
         width, height = height, width
     rectangles = [Rectangle(*place) for place in places]
-    return Layout({box.id: one for box, one in zip(diagram.boxes, rectangles, strict=True)}, ways, width, height)
+    return Layout(
+        {box.id: rectangle for box, rectangle in zip(diagram.boxes, rectangles, strict=True)}, ways, width, height
+    )
 
 
-def _bands(found: Layered, along: Sequence[float], middle: Sequence[float]) -> list[tuple[float, float]]:
+def _bands(graph: Layered, along: Sequence[float], middle: Sequence[float]) -> list[tuple[float, float]]:
     """The start and end of each layer."""
     bands: list[tuple[float, float]] = []
     start = 0.0
-    for layer in found.layers:
+    for layer in graph.layers:
         end = start + max(along[vertex] for vertex in layer)
         bands.append((start, end))
-        reach = max((abs(middle[one] - middle[other]) for one in layer for other in found.after[one]), default=0.0)
+        reach = max((abs(middle[one] - middle[other]) for one in layer for other in graph.after[one]), default=0.0)
         start = end + LAYER_GAP + min(MOST_SLOPE, SLOPE * reach)
     return bands
 
 
 def _ways(
     arrows: Sequence[Arrow],
-    found: Layered,
+    graph: Layered,
     bands: Sequence[tuple[float, float]],
     middle: Sequence[float],
     places: Sequence[tuple[float, float, float, float]],
 ) -> list[list[tuple[float, float]]]:
     """The points of each arrow. It passes a layer straight, and bends between layers, where no box is."""
-    leaving, arriving = _ports(arrows, found, middle, places)
+    leaving, arriving = _ports(arrows, graph, middle, places)
     ways = []
-    for number, (arrow, route) in enumerate(zip(arrows, found.routes, strict=True)):
+    for number, (arrow, route) in enumerate(zip(arrows, graph.routes, strict=True)):
         first, last = route[0], route[-1]
         x = leaving[first, arrow.value]
-        way = [(x, places[first][1] + places[first][3]), (x, bands[found.layer[first]][1])]
+        way = [(x, places[first][1] + places[first][3]), (x, bands[graph.layer[first]][1])]
         for bend in route[1:-1]:
-            way += [(middle[bend], edge) for edge in bands[found.layer[bend]]]
+            way += [(middle[bend], edge) for edge in bands[graph.layer[bend]]]
         x = arriving[number]
-        ways.append([*way, (x, bands[found.layer[last]][0]), (x, places[last][1])])
+        ways.append([*way, (x, bands[graph.layer[last]][0]), (x, places[last][1])])
     return ways
 
 
 def _ports(
     arrows: Sequence[Arrow],
-    found: Layered,
+    graph: Layered,
     middle: Sequence[float],
     places: Sequence[tuple[float, float, float, float]],
 ) -> tuple[dict[tuple[int, str], float], dict[int, float]]:
     """Where values leave their boxes, and where arrows arrive: side by side, in the order of their other ends."""
-    others: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    targets: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     into: dict[int, list[tuple[float, int]]] = defaultdict(list)
-    for number, (arrow, route) in enumerate(zip(arrows, found.routes, strict=True)):
-        others[route[0]][arrow.value].append(middle[route[1]])
+    for number, (arrow, route) in enumerate(zip(arrows, graph.routes, strict=True)):
+        targets[route[0]][arrow.value].append(middle[route[1]])
         into[route[-1]].append((middle[route[-2]], number))
     leaving = {}
-    for vertex, values in others.items():
+    for vertex, values in targets.items():
         ends = sorted((sum(ends) / len(ends), value) for value, ends in values.items())
         for position, (_, value) in zip(_spread(middle[vertex], places[vertex][2], len(ends)), ends, strict=True):
             leaving[vertex, value] = position

@@ -14,36 +14,36 @@ PULL_OF_BENDS, PULL_OF_BEND, PULL, PULL_OF_END = 8.0, 2.0, 1.0, 0.004
 NEAR = 24.0
 
 
-def positions(found: Layered, gap: Callable[[int, int], float]) -> list[float]:
+def positions(graph: Layered, gap: Callable[[int, int], float]) -> list[float]:
     """The middle of each vertex across the layers.
 
     It makes the squared lengths of the arrows across the layers small, one layer after the other. Within a layer the
     best positions are found exactly.
 
     Args:
-        found: the vertices in layers, in order.
+        graph: the vertices in layers, in order.
         gap: the least distance between the middles of two neighbours in a layer.
     """
-    gaps = [[gap(*pair) for pair in pairwise(layer)] for layer in found.layers]
-    middle, ends = [0.0] * len(found.layer), found.ends()
-    for layer, between in zip(found.layers, gaps, strict=True):
+    gaps = [[gap(*pair) for pair in pairwise(layer)] for layer in graph.layers]
+    middle, ends = [0.0] * len(graph.layer), graph.ends()
+    for layer, between in zip(graph.layers, gaps, strict=True):
         offset = -sum(between) / 2
         for index, vertex in enumerate(layer):
             middle[vertex] = offset
             offset += between[index] if index < len(between) else 0.0
     for sweep in range(SWEEPS):
-        sides = (found.before, found.after)
+        sides = (graph.before, graph.after)
         # The first sweeps look one way alone, so that positions spread fast; the last ones look both ways.
         looking = [sides[sweep % 2]] if sweep < SWEEPS // 2 else [*sides]
-        numbers = range(len(found.layers))
+        numbers = range(len(graph.layers))
         for number in numbers if sweep % 2 == 0 else reversed(numbers):
-            _place(found, found.layers[number], gaps[number], middle, looking, ends)
-    _straighten(found, gap, middle, ends)
+            _place(graph, graph.layers[number], gaps[number], middle, looking, ends)
+    _straighten(graph, gap, middle, ends)
     return middle
 
 
 def _place(
-    found: Layered,
+    graph: Layered,
     layer: list[int],
     gaps: Sequence[float],
     middle: list[float],
@@ -55,7 +55,7 @@ def _place(
         weight, moment = 1e-4, 1e-4 * middle[vertex]
         for neighbours in looking:
             for other in neighbours[vertex]:
-                bends = found.is_bend(vertex) + found.is_bend(other)
+                bends = graph.is_bend(vertex) + graph.is_bend(other)
                 pull = PULL_OF_END if ends[vertex] != ends[other] else (PULL, PULL_OF_BEND, PULL_OF_BENDS)[bends]
                 weight += pull
                 moment += pull * middle[other]
@@ -65,12 +65,12 @@ def _place(
         middle[vertex] = position
 
 
-def _straighten(found: Layered, gap: Callable[[int, int], float], middle: list[float], ends: Sequence[bool]) -> None:
+def _straighten(graph: Layered, gap: Callable[[int, int], float], middle: list[float], ends: Sequence[bool]) -> None:
     """Put the bends of an arrow on as few lines as their neighbours allow, and boxes on the line of an only neighbour.
 
     Arguments and results do not count as neighbours. Only free space is used, so the order and the gaps stay.
     """
-    place = {vertex: (layer, index) for layer in found.layers for index, vertex in enumerate(layer)}
+    place = {vertex: (layer, index) for layer in graph.layers for index, vertex in enumerate(layer)}
 
     def free(vertex: int) -> tuple[float, float]:
         layer, index = place[vertex]
@@ -79,7 +79,7 @@ def _straighten(found: Layered, gap: Callable[[int, int], float], middle: list[f
         return least, min((middle[other] - gap(vertex, other) for other in rest), default=float("inf"))
 
     for _ in range(3):
-        for source, bends, target in found.chains():
+        for source, bends, target in graph.chains():
             for run, least, most in _runs(bends, free):
                 lines = [middle[end] for end in (source, target) if least <= middle[end] <= most]
                 mean = sum(middle[bend] for bend in run) / len(run)
@@ -87,8 +87,8 @@ def _straighten(found: Layered, gap: Callable[[int, int], float], middle: list[f
                     middle[bend] = (
                         min(lines, key=lambda line: abs(line - mean)) if lines else min(max(mean, least), most)
                     )
-        for neighbours in (found.before, found.after):
-            for vertex in range(found.boxes):
+        for neighbours in (graph.before, graph.after):
+            for vertex in range(graph.boxes):
                 least, most = free(vertex)
                 inner = [other for other in neighbours[vertex] if not ends[other]] or neighbours[vertex]
                 line = middle[inner[0]] if len(inner) == 1 else middle[vertex]

@@ -46,11 +46,11 @@ class Layered:
 
     def ends(self) -> list[bool]:
         """Of each vertex, whether it is an argument or a result, or a bend on the way from an argument."""
-        found = [not self.before[vertex] or not self.after[vertex] for vertex in range(len(self.layer))]
+        is_end = [not self.before[vertex] or not self.after[vertex] for vertex in range(len(self.layer))]
         for source, bends, _ in self.chains():
             for bend in bends:
-                found[bend] = not self.before[source]
-        return found
+                is_end[bend] = not self.before[source]
+        return is_end
 
 
 def layered(diagram: Diagram) -> Layered:
@@ -63,26 +63,26 @@ def layered(diagram: Diagram) -> Layered:
         diagram: the diagram.
     """
     number = {box.id: index for index, box in enumerate(diagram.boxes)}
-    found = Layered(len(diagram.boxes), _ranks(diagram, number))
+    graph = Layered(len(diagram.boxes), _ranks(diagram, number))
     bends: dict[tuple[str, str], list[int]] = defaultdict(list)
     for arrow in diagram.arrows:
         source, target = number[arrow.source], number[arrow.target]
         shared = bends[arrow.source, arrow.value]
-        steps = found.layer[target] - found.layer[source] - 1
+        steps = graph.layer[target] - graph.layer[source] - 1
         while len(shared) < steps:
-            found.layer.append(found.layer[source] + 1 + len(shared))
-            shared.append(len(found.layer) - 1)
-        found.routes.append([source, *shared[:steps], target])
-    count = len(found.layer)
-    found.before, found.after = [[] for _ in range(count)], [[] for _ in range(count)]
-    segments = dict.fromkeys(pair for route in found.routes for pair in pairwise(route))
+            graph.layer.append(graph.layer[source] + 1 + len(shared))
+            shared.append(len(graph.layer) - 1)
+        graph.routes.append([source, *shared[:steps], target])
+    count = len(graph.layer)
+    graph.before, graph.after = [[] for _ in range(count)], [[] for _ in range(count)]
+    segments = dict.fromkeys(pair for route in graph.routes for pair in pairwise(route))
     for upper, lower in segments:
-        found.after[upper].append(lower)
-        found.before[lower].append(upper)
-    found.layers = [[] for _ in range(max(found.layer, default=-1) + 1)]
-    for vertex in _by_first_reading(found):
-        found.layers[found.layer[vertex]].append(vertex)
-    return found
+        graph.after[upper].append(lower)
+        graph.before[lower].append(upper)
+    graph.layers = [[] for _ in range(max(graph.layer, default=-1) + 1)]
+    for vertex in _by_first_reading(graph):
+        graph.layers[graph.layer[vertex]].append(vertex)
+    return graph
 
 
 def _ranks(diagram: Diagram, number: Mapping[str, int]) -> list[int]:
@@ -101,25 +101,25 @@ def _ranks(diagram: Diagram, number: Mapping[str, int]) -> list[int]:
         for index in reversed(range(len(ranks))) if down else range(len(ranks)):
             # A step down makes each value that is made here shorter, and each that is read here alone longer. Ties go
             # down and then up again, so that the boxes of a chain move together.
-            made = len({arrow.value for arrow in out[index]})
+            written = len({arrow.value for arrow in out[index]})
             read = sum(readers[arrow.source, arrow.value] == 1 for arrow in into[index])
-            if down and out[index] and made >= read:
+            if down and out[index] and written >= read:
                 ranks[index] = min(ranks[number[arrow.target]] for arrow in out[index]) - 1
-            elif not down and into[index] and read >= made:
+            elif not down and into[index] and read >= written:
                 ranks[index] = max(ranks[number[arrow.source]] for arrow in into[index]) + 1
     return ranks
 
 
-def _by_first_reading(found: Layered) -> Sequence[int]:
+def _by_first_reading(graph: Layered) -> Sequence[int]:
     """All vertices, neighbours near each other: in the order of a search in depth from the last box backward."""
     order: list[int] = []
-    seen = [False] * len(found.layer)
-    for root in sorted(range(found.boxes), key=lambda vertex: (-found.layer[vertex], vertex)):
+    seen = [False] * len(graph.layer)
+    for root in sorted(range(graph.boxes), key=lambda vertex: (-graph.layer[vertex], vertex)):
         waiting = [root]
         while waiting:
             vertex = waiting.pop()
             if not seen[vertex]:
                 seen[vertex] = True
                 order.append(vertex)
-                waiting += reversed(found.before[vertex])
+                waiting += reversed(graph.before[vertex])
     return order

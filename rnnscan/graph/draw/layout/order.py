@@ -9,7 +9,7 @@ from rnnscan.graph.draw.layout.layers import Layered
 SWEEPS = 16
 
 
-def order(found: Layered) -> None:
+def order(graph: Layered) -> None:
     """Order the vertices of each layer so that few arrows cross.
 
     Each sweep sorts every layer by the middle of its neighbours in the layer before, or after, and then swaps
@@ -18,43 +18,43 @@ def order(found: Layered) -> None:
     Source: Gansner, Koutsofios, North and Vo 1993, "A Technique for Drawing Directed Graphs", section 3.
 
     Args:
-        found: the vertices in layers, which is changed.
+        graph: the vertices in layers, which is changed.
     """
-    place = [0] * len(found.layer)
-    _number(found, place)
-    best, fewest = [layer[:] for layer in found.layers], crossings(found, place)
+    place = [0] * len(graph.layer)
+    _number(graph, place)
+    best, fewest = [layer[:] for layer in graph.layers], crossings(graph, place)
     for sweep in range(SWEEPS):
         if not fewest:
             break
         forward = sweep % 2 == 0
-        neighbours = found.before if forward else found.after
-        for layer in found.layers if forward else reversed(found.layers):
+        neighbours = graph.before if forward else graph.after
+        for layer in graph.layers if forward else reversed(graph.layers):
             _sort(layer, neighbours, place, to_the_right=sweep % 4 < 2)
-        _swap_neighbours(found, place)
-        count = crossings(found, place)
+        _swap_neighbours(graph, place)
+        count = crossings(graph, place)
         if count < fewest:
-            best, fewest = [layer[:] for layer in found.layers], count
-    found.layers[:] = best
+            best, fewest = [layer[:] for layer in graph.layers], count
+    graph.layers[:] = best
 
 
-def crossings(found: Layered, place: Sequence[int]) -> int:
+def crossings(graph: Layered, place: Sequence[int]) -> int:
     """The number of pairs of lines that cross, given the place of each vertex in its layer.
 
     Source: Barth, Juenger and Mutzel 2002, "Simple and Efficient Bilayer Cross Counting".
     """
     count = 0
-    for layer in found.layers:
+    for layer in graph.layers:
         seen: list[int] = []
         for vertex in layer:
-            ends = sorted(place[other] for other in found.after[vertex])
+            ends = sorted(place[other] for other in graph.after[vertex])
             count += sum(len(seen) - bisect_left(seen, end + 1) for end in ends)
             for end in ends:
                 insort(seen, end)
     return count
 
 
-def _number(found: Layered, place: list[int]) -> None:
-    for layer in found.layers:
+def _number(graph: Layered, place: list[int]) -> None:
+    for layer in graph.layers:
         for index, vertex in enumerate(layer):
             place[vertex] = index
 
@@ -75,9 +75,9 @@ def _sort(layer: list[int], neighbours: list[list[int]], place: list[int], *, to
         place[vertex] = index
 
 
-def _swap_neighbours(found: Layered, place: list[int]) -> None:
+def _swap_neighbours(graph: Layered, place: list[int]) -> None:
     """Swap vertices that are side by side while that removes crossings."""
-    for layer in found.layers:
+    for layer in graph.layers:
         improved = len(layer) > 1
         rounds = 0
         while improved and rounds < 8:
@@ -85,7 +85,7 @@ def _swap_neighbours(found: Layered, place: list[int]) -> None:
             for index in range(len(layer) - 1):
                 left, right = layer[index], layer[index + 1]
                 gain = 0
-                for neighbours in (found.before, found.after):
+                for neighbours in (graph.before, graph.after):
                     gain += _inversions(neighbours[left], neighbours[right], place)
                 if gain > 0:
                     layer[index], layer[index + 1] = right, left
