@@ -138,7 +138,7 @@ def _sources(step: FlatStep) -> Callable[[Atom], int | str]:
     carry = _whole_carry(step)
     known: dict[Atom, int | str] = {leaf: f"carry[{index}]" for index, leaf in carry.items()}
     known |= {leaf: f"x[{index}]" for index, leaf in enumerate(step.x)}
-    known |= {atom: number for number, made in enumerate(step.program.equations) for atom in made.outputs}
+    known |= {atom: number for number, equation in enumerate(step.program.equations) for atom in equation.outputs}
     return lambda atom: known.get(atom, "constant")
 
 
@@ -150,7 +150,7 @@ def _whole_carry(step: FlatStep) -> dict[int, Atom]:
 
 def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | str]) -> tuple[CarryInfo, ...]:
     step = scan.step
-    found = {}
+    leaves = {}
     for number, loop in enumerate(loops, 1):
         for index in loop.members:
             if index in step.repeats:
@@ -164,11 +164,11 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
             else:
                 kept = "before every step"
             source = sources(step.new_carry[index])
-            found[step.changing[index]] = CarryInfo(_type(step.carry[index]), number, loop.kind, source, kept)
+            leaves[step.changing[index]] = CarryInfo(_type(step.carry[index]), number, loop.kind, source, kept)
     for place in step.unchanged:
         leaf = _whole_carry(step)[place]
-        found[place] = CarryInfo(_type(leaf), None, "unchanged", sources(leaf), "once")
-    return tuple(found[place] for place in sorted(found))
+        leaves[place] = CarryInfo(_type(leaf), None, "unchanged", sources(leaf), "once")
+    return tuple(leaves[place] for place in sorted(leaves))
 
 
 def _forward_place(equation: Equation, split: Split) -> str:

@@ -220,22 +220,22 @@ def explain(
         )
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, run, cell, params, carry, xs, options)
-    given = Arguments(run, cell, params, carry, xs, {**options, "memory": memory})
-    found: list[Explanation] = []
+    arguments = Arguments(run, cell, params, carry, xs, {**options, "memory": memory})
+    explanations: list[Explanation] = []
 
     def look(*arrays: Any) -> None:
-        places = dict(zip(map(id, arrays), given.places, strict=True))
-        found.extend(_explanation(ran.plan, places) for ran in given.plans(arrays))
+        places = dict(zip(map(id, arrays), arguments.places, strict=True))
+        explanations.extend(_explanation(ran.plan, places) for ran in arguments.plans(arrays))
 
-    given.eval_shape(look)
+    arguments.eval_shape(look)
     if not isinstance(cell, Net):
-        return found[0]
-    return NetExplanation(in_words(cell), dict(zip(scan_names(cell), found, strict=True)))
+        return explanations[0]
+    return NetExplanation(in_words(cell), dict(zip(scan_names(cell), explanations, strict=True)))
 
 
 def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
     """Explain a plan, inside the trace of its arguments."""
-    call, found = plan.call, describe(plan)
+    call, description = plan.call, describe(plan)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
     assert call.memory is not None
     names = getattr(call.cell, "carry_names", ())
@@ -245,12 +245,12 @@ def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
         length=call.length,
         engine=plan.route.engine,
         reason=plan.route.reason,
-        equations=found.equations,
-        carry=dict(zip(places, found.carry, strict=True)),
-        y=found.y,
+        equations=description.equations,
+        carry=dict(zip(places, description.carry, strict=True)),
+        y=description.y,
         carry_names=tuple(names) if len(names) == len(places) else (),
-        diagram=step_diagram(plan, found, arguments),
-        states={places[index]: text for index, text in found.states.items()},
+        diagram=step_diagram(plan, description, arguments),
+        states={places[index]: text for index, text in description.states.items()},
         solved={
             ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop) for loop in plan.newton_loops
         },

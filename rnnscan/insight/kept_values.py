@@ -59,16 +59,16 @@ def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
     if not fission:
         step, segmented = _with_whole_carry(step), _with_whole_carry(call.flat)
         constants = constants[: len(step.constants)]
-    found: list[Kept] = []
+    values: list[Kept] = []
     for number, sub_scan in enumerate(memory.sub_scans(call.length)):
         windows = plan.windows(sub_scan.steps) if fission else None
         if windows is not None:
-            given = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
-            read = _read_in_segment(given, plan.found.stages)
+            flat_step = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
+            read = _read_in_segment(flat_step, plan.found.stages)
             segment = sub_scan.segment[0] if sub_scan.segment else windows.steps
             assert segment is not None
-            kept = _by_segments(given, constants, read, sub_scan.steps, segment)
-            kept = chain(kept, _named(given, read.kept, sub_scan.steps))
+            kept = _by_segments(flat_step, constants, read, sub_scan.steps, segment)
+            kept = chain(kept, _named(flat_step, read.kept, sub_scan.steps))
         elif sub_scan.segment:
             read = _Read.everything(step) if fission else _read_in_segment(segmented)
             kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
@@ -78,9 +78,9 @@ def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
             kept = _by_lax(step, constants, sub_scan.steps)
         else:
             return None
-        found += kept if not number else _of_later_scan(kept)
+        values += kept if not number else _of_later_scan(kept)
     places = step.changing
-    return tuple(replace(one, of=places[one.of]) if one.source in ("carry", "initial carry") else one for one in found)
+    return tuple(replace(one, of=places[one.of]) if one.source in ("carry", "initial carry") else one for one in values)
 
 
 def _with_whole_carry(step: FlatStep) -> FlatStep:
@@ -188,7 +188,7 @@ def _read_in_segment(step: FlatStep, stages: Stages | None = None) -> _Read:
 
 def _read_by_pull_back(step: FlatStep) -> set[Value]:
     """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
-    given = [*step.constants, *step.carry, *step.x, *step.kept]
+    operands = [*step.constants, *step.carry, *step.x, *step.kept]
     ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))
 
     pairs: list[int] = []
@@ -211,7 +211,7 @@ def _read_by_pull_back(step: FlatStep) -> set[Value]:
     program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in given))
     program = reading_kept(program, *pairs)
     read = _read_by(needed(program.equations, program.outputs), program.outputs)
-    return {*values_of(atom for atom, own in zip(given, program.known, strict=True) if own in read)}
+    return {*values_of(atom for atom, known in zip(operands, program.known, strict=True) if known in read)}
 
 
 def _read_by(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Value]:

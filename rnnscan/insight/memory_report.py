@@ -189,12 +189,12 @@ def memory_report(
         carry = jax.eval_shape(net.initial_carry, xs)
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, run, cell, params, carry, xs, options)
-    given = _arguments(cell, params, carry, xs, {**options, "memory": memory})
-    scans = {"scans": _scan_reports(given)} if isinstance(cell, Net) else {}
-    results = given.eval_shape(lambda *arrays: given.run(arrays))
-    counted = kept_bytes(lambda *arrays: given.run(arrays), *given.shapes)
-    predicted = None if memory is None else predict_kept(given)
-    _, carry, xs, _ = given.with_arrays(given.shapes)
+    arguments = _arguments(cell, params, carry, xs, {**options, "memory": memory})
+    scans = {"scans": _scan_reports(arguments)} if isinstance(cell, Net) else {}
+    results = arguments.eval_shape(lambda *arrays: arguments.run(arrays))
+    counted = kept_bytes(lambda *arrays: arguments.run(arrays), *arguments.shapes)
+    predicted = None if memory is None else predict_kept(arguments)
+    _, carry, xs, _ = arguments.with_arrays(arguments.shapes)
     report: Any = NetMemoryReport if scans else MemoryReport
     return report(
         cell=in_words(cell),
@@ -202,8 +202,8 @@ def memory_report(
         length=checks.sequence_length(xs, options.get("length")),
         batch=batch or _batch(carry, xs),
         predicted=predicted is not None,
-        inference=inference(given, results, compile=compile),
-        training=training(given, predicted or count_kept(given), counted, optimizer, compile=compile),
+        inference=inference(arguments, results, compile=compile),
+        training=training(arguments, predicted or count_kept(arguments), counted, optimizer, compile=compile),
         **scans,
     )
 
@@ -211,8 +211,8 @@ def memory_report(
 def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> Arguments:
     """The arguments as shapes. A number in the carry takes the dtype that the cell returns."""
     params, xs = jax.eval_shape(lambda *arguments: arguments, params, xs)
-    given = Arguments(run, cell, params, carry, xs, options)
-    returned, _ = given.eval_shape(lambda *arrays: given.run(arrays))
+    with_shapes = Arguments(run, cell, params, carry, xs, options)
+    returned, _ = with_shapes.eval_shape(lambda *arrays: with_shapes.run(arrays))
     numbers = jax.tree.map(lambda leaf: not is_array(leaf) or is_weak(leaf), carry)
     carry = jax.tree.map(
         lambda leaf, is_number, new: jax.ShapeDtypeStruct(jnp.shape(leaf), (new if is_number else leaf).dtype),
@@ -221,19 +221,19 @@ def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, A
     return Arguments(run, cell, params, carry, xs, options)
 
 
-def _scan_reports(given: Arguments) -> dict[str, MemoryReport]:
+def _scan_reports(arguments: Arguments) -> dict[str, MemoryReport]:
     """A report of each scan of a net, by name."""
-    found: list[tuple[Any, ...]] = []
+    scans: list[tuple[Any, ...]] = []
 
     def look(*arrays: Any) -> None:
-        for call in (ran.plan.call for ran in given.plans(arrays)):
-            own = Arguments(run, call.cell, call.params, call.carry, call.inputs, call.options)
-            found.append((call.cell, *own.with_arrays(own.shapes)))
+        for call in (ran.plan.call for ran in arguments.plans(arrays)):
+            scan_arguments = Arguments(run, call.cell, call.params, call.carry, call.inputs, call.options)
+            scans.append((call.cell, *scan_arguments.with_arrays(scan_arguments.shapes)))
 
-    given.eval_shape(look)
+    arguments.eval_shape(look)
     return {
         name: memory_report(cell, params, carry, xs, compile=False, **options)
-        for name, (cell, params, carry, xs, options) in zip(scan_names(given.cell), found, strict=True)
+        for name, (cell, params, carry, xs, options) in zip(scan_names(arguments.cell), scans, strict=True)
     }
 
 

@@ -123,29 +123,29 @@ def newton_iterations(
     """
     if parallel is None:
         raise ValueError("newton_iterations: `parallel` must be an rnnscan.Newton; got None. It says what to count.")
-    given = Arguments(run, cell, params, carry, xs, {**options, "parallel": parallel})
+    arguments = Arguments(run, cell, params, carry, xs, {**options, "parallel": parallel})
     names: list[list[str]] = []
 
     def count(*arrays: Any) -> list[Any]:
-        plans = [ran.plan for ran in given.plans(arrays)]
+        plans = [ran.plan for ran in arguments.plans(arrays)]
         names.extend(_names(plan) for plan in plans)
         return [run_counting(plan) for plan in plans]
 
-    counts = jax.jit(count)(*given.arrays)
-    found = []
-    for own_names, own_counts in zip(names, counts, strict=True):
-        iterations, fell_back = ([np.asarray(count) for count in own_counts[which::2]] for which in (0, 1))
+    counts = jax.jit(count)(*arguments.arrays)
+    reports = []
+    for plan_names, plan_counts in zip(names, counts, strict=True):
+        iterations, fell_back = ([np.asarray(count) for count in plan_counts[which::2]] for which in (0, 1))
         begins = [count > 0 for count in iterations]
-        found.append(
+        reports.append(
             NewtonIterations(
                 in_words(cell),
-                {name: count[own] for name, count, own in zip(own_names, iterations, begins, strict=True)},
-                {name: count[own] > 0 for name, count, own in zip(own_names, fell_back, begins, strict=True)},
+                {name: count[begun] for name, count, begun in zip(plan_names, iterations, begins, strict=True)},
+                {name: count[begun] > 0 for name, count, begun in zip(plan_names, fell_back, begins, strict=True)},
             )
         )
     if not isinstance(cell, Net):
-        return found[0]
-    return NetNewtonIterations(in_words(cell), dict(zip(scan_names(cell), found, strict=True)))
+        return reports[0]
+    return NetNewtonIterations(in_words(cell), dict(zip(scan_names(cell), reports, strict=True)))
 
 
 def _names(plan: Plan) -> list[str]:

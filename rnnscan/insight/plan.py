@@ -98,8 +98,8 @@ def plan(
     if objective != "time":
         raise ValueError(f'plan: `objective` must be "time"; got {objective!r}.')
     xs, carry = (jax.tree.map(_as_array, tree) for tree in (xs, carry))
-    given = Arguments(run, cell, params, carry, xs, options)
-    chosen = choose(given, MemoryBudget(allowed, last_only), fastest=_fastest if measure else None)
+    arguments = Arguments(run, cell, params, carry, xs, options)
+    chosen = choose(arguments, MemoryBudget(allowed, last_only), fastest=_fastest if measure else None)
     return PlannedMemory(
         **vars(chosen.memory), temporary_bytes=chosen.temporary_bytes, relative_cost=chosen.relative_cost
     )

@@ -24,8 +24,8 @@ class Table:
 
     def __str__(self) -> str:
         """The table as text."""
-        first, *others = self.sections
-        groups = [[self.header, *first], *others]
+        first, *rest = self.sections
+        groups = [[self.header, *first], *rest]
         columns = zip(*(row for group in groups for row in group), strict=True)
         pads = [f"{'<' if i < self.text_columns else '>'}{max(map(len, cells))}" for i, cells in enumerate(columns)]
 

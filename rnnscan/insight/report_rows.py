@@ -109,29 +109,29 @@ class PhaseMemory:
 
 @dataclass(frozen=True)
 class KeptRows:
-    """The kept values: the paths of kept arguments, and rows for the others."""
+    """The kept values: the paths of kept arguments, and a row for each other value."""
 
     arguments: set[str]
-    others: list[ReportRow]
+    rows: list[ReportRow]
 
 
-def predict_kept(given: Arguments) -> KeptRows | None:
+def predict_kept(arguments: Arguments) -> KeptRows | None:
     """Predict the kept values from the plan of each scan; None if a plan does not determine them."""
-    found: list[KeptRows] = []
+    predictions: list[KeptRows] = []
 
     def look(*arrays: Any) -> None:
-        collector = _Collector(dict(zip(map(id, arrays), given.places, strict=True)))
-        titles = [f"{name}: " for name in scan_names(given.cell)] if isinstance(given.cell, Net) else [""]
-        observed = given.plans(arrays)  # Kept alive, because values are compared by identity.
+        collector = _Collector(dict(zip(map(id, arrays), arguments.places, strict=True)))
+        titles = [f"{name}: " for name in scan_names(arguments.cell)] if isinstance(arguments.cell, Net) else [""]
+        observed = arguments.plans(arrays)  # Kept alive, because values are compared by identity.
         for title, ran in zip(titles, observed, strict=True):
             kept = kept_values(ran.plan)
             if kept is None:
                 return
             collector.add(title, ran, kept)
-        found.append(KeptRows(collector.arguments, [*collector.rows.values()]))
+        predictions.append(KeptRows(collector.arguments, [*collector.rows.values()]))
 
-    given.eval_shape(look)
-    return found[0] if found else None
+    arguments.eval_shape(look)
+    return predictions[0] if predictions else None
 
 
 class _Collector:
@@ -187,8 +187,10 @@ def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
     if kept.source == "unnamed":
         return _kept(f"{title}results of {kept.of}, without a name", kept.nbytes)
     if kept.source == "x":
-        own = _places("xs", call.inputs)
-        return _kept(title + (own[kept.of] if kept.of < len(own) else "resets and valid steps"), kept.nbytes)
+        input_places = _places("xs", call.inputs)
+        return _kept(
+            title + (input_places[kept.of] if kept.of < len(input_places) else "resets and valid steps"), kept.nbytes
+        )
     if kept.source == "y":
         return _kept(f"{title}{_places('ys', call.y)[kept.of]}, kept", kept.nbytes)
     carry = _places("carry", call.carry)[kept.of]
@@ -196,68 +198,68 @@ def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
     return _kept(f"{title}{carry} before {times}", kept.nbytes)
 
 
-def count_kept(given: Arguments) -> KeptRows:
+def count_kept(call: Arguments) -> KeptRows:
     """Count the residuals of autodiff: the arguments among them, and one row for all others."""
 
     def residuals(*arrays: Any) -> list[Any]:
-        return jax.tree.leaves(jax.vjp(lambda *arrays: given.run(arrays), *arrays)[1])
+        return jax.tree.leaves(jax.vjp(lambda *arrays: call.run(arrays), *arrays)[1])
 
-    program = trace(residuals, *given.shapes)
-    place_of = dict(zip(program.known, given.places, strict=True))
+    program = trace(residuals, *call.shapes)
+    place_of = dict(zip(program.known, call.places, strict=True))
     arguments_kept = {place_of[atom] for atom in program.outputs if atom in place_of}
-    made = sum(_nbytes(atom) for atom in program.outputs if isinstance(atom, Value) and atom not in place_of)
+    residual_bytes = sum(_nbytes(atom) for atom in program.outputs if isinstance(atom, Value) and atom not in place_of)
     constants = sum(_nbytes(atom) for atom in program.outputs if not isinstance(atom, Value))
     closed_over = [_closed_over(constants)] if constants else []
-    return KeptRows(arguments_kept, [*closed_over, _kept("residuals of autodiff", made)])
+    return KeptRows(arguments_kept, [*closed_over, _kept("residuals of autodiff", residual_bytes)])
 
 
-def inference(given: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
+def inference(call: Arguments, results: Any, *, compile: bool) -> PhaseMemory:
     """The memory of the forward pass alone."""
 
     def forward(*arrays: Any) -> list[Any]:
-        return jax.tree.leaves(given.run(arrays))
+        return jax.tree.leaves(call.run(arrays))
 
     returned = [
         ReportRow("last carry", "outputs", _tree_bytes(results[0]), True, "working variable"),
         ReportRow("ys", "outputs", _tree_bytes(results[1]), True, "working variable"),
     ]
-    return _phase(forward, given, [*_argument_rows(given), *returned], [], 0, compile=compile)
+    return _phase(forward, call, [*_argument_rows(call), *returned], [], 0, compile=compile)
 
 
-def training(given: Arguments, kept: KeptRows, counted: int, optimizer: Any, *, compile: bool) -> PhaseMemory:
+def training(call: Arguments, kept: KeptRows, counted: int, optimizer: Any, *, compile: bool) -> PhaseMemory:
     """The memory of the training step."""
     floats = [
         index
-        for index, (root, leaf) in enumerate(zip(given.roots, given.shapes, strict=True))
+        for index, (root, leaf) in enumerate(zip(call.roots, call.shapes, strict=True))
         if root in _DIFFERENTIATED and is_float(leaf)
     ]
 
     def gradients(*arrays: Any) -> list[Any]:
         def loss(*some: Any) -> Any:
             changed = dict(enumerate(arrays)) | dict(zip(floats, some, strict=True))
-            results = jax.tree.leaves(given.run([*changed.values()]))
+            results = jax.tree.leaves(call.run([*changed.values()]))
             return sum((_square(leaf) for leaf in results if is_float(leaf)), jnp.zeros(()))
 
         value, pull = jax.vjp(loss, *(arrays[index] for index in floats))
         return list(pull(jnp.ones_like(value)))
 
     returned = [
-        _row_of(root, sum(_nbytes(given.shapes[index]) for index in floats if given.roots[index] == root))
+        _row_of(root, sum(_nbytes(call.shapes[index]) for index in floats if call.roots[index] == root))
         for root in _DIFFERENTIATED
     ]
     returned = [replace(row, name=f"gradient of {row.name}", role="gradients") for row in returned]
-    arguments = [*_argument_rows(given, kept.arguments), *returned]
-    phase = _phase(gradients, given, arguments, kept.others, counted, compile=compile)
+    arguments = [*_argument_rows(call, kept.arguments), *returned]
+    phase = _phase(gradients, call, arguments, kept.rows, counted, compile=compile)
     if optimizer is None:
         return phase
-    params = given.with_arrays(given.shapes)[0]
+    params = call.with_arrays(call.shapes)[0]
     state = _tree_bytes(jax.eval_shape(optimizer.init, params))
     return replace(phase, rows=(*phase.rows, ReportRow("optimizer state", "optimizer", state, False, "standard")))
 
 
 def _phase(
     function: Callable[..., Sequence[Any]],
-    given: Arguments,
+    call: Arguments,
     arguments: Sequence[ReportRow],
     kept: Sequence[ReportRow],
     counted: int,
@@ -265,7 +267,7 @@ def _phase(
     compile: bool,
 ) -> PhaseMemory:
     """A phase from the rows of its arguments, results and kept values. The rest of the predicted need is scratch."""
-    need = predict_temporary(function, *given.shapes, fixed=given.roots.count("params"))
+    need = predict_temporary(function, *call.shapes, fixed=call.roots.count("params"))
     # XLA drops kept values that no gradient reads, so the need may be below the kept bytes.
     cached = sum(row.bytes for row in kept if row.role == "kept" and (host_is_device() or not row.offloaded))
     scratch = max(0, need.nbytes - cached)
@@ -277,7 +279,7 @@ def _phase(
         ReportRow("scratch", "scratch", scratch - fixed, True, "working variable"),
     ]
     peak = sum(row.bytes for row in arguments) + need.nbytes
-    return PhaseMemory(tuple(rows), peak, _compiled_bytes(function, given.shapes) if compile else None, counted)
+    return PhaseMemory(tuple(rows), peak, _compiled_bytes(function, call.shapes) if compile else None, counted)
 
 
 def _compiled_bytes(function: Callable[..., Any], leaves: Sequence[Any]) -> CompiledBytes | None:
@@ -287,10 +289,10 @@ def _compiled_bytes(function: Callable[..., Any], leaves: Sequence[Any]) -> Comp
     return CompiledBytes(analysis.argument_size_in_bytes, analysis.output_size_in_bytes, analysis.temp_size_in_bytes)
 
 
-def _argument_rows(given: Arguments, kept: Iterable[str] = ()) -> list[ReportRow]:
+def _argument_rows(call: Arguments, kept: Iterable[str] = ()) -> list[ReportRow]:
     return [
         replace(_row_of(root, _nbytes(leaf)), name=place, kept=place in kept)
-        for root, place, leaf in zip(given.roots, given.places, given.shapes, strict=True)
+        for root, place, leaf in zip(call.roots, call.places, call.shapes, strict=True)
     ]
 
 

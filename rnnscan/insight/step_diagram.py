@@ -89,16 +89,16 @@ def _carry(plan: Plan) -> list[tuple[Value, Atom]]:
     step = plan.step
     unchanged = step.constants[len(step.constants) - len(step.unchanged) :]
     pairs = [*zip(step.carry, step.new_carry, strict=True), *((leaf, leaf) for leaf in unchanged)]
-    found = dict(zip([*step.changing, *step.unchanged], pairs, strict=True))
-    return [found[index] for index in sorted(found)]
+    pair_of = dict(zip([*step.changing, *step.unchanged], pairs, strict=True))
+    return [pair_of[index] for index in sorted(pair_of)]
 
 
 def _labels(plan: Plan) -> dict[Value, str]:
-    found: dict[Value, dict[str, None]] = {}
+    labels_of: dict[Value, dict[str, None]] = {}
     for position, atom in plan.step.named.items():
         if isinstance(atom, Value):
-            found.setdefault(atom, {})[plan.call.names.labels[position]] = None
-    return {value: ", ".join(labels) for value, labels in found.items()}
+            labels_of.setdefault(atom, {})[plan.call.names.labels[position]] = None
+    return {value: ", ".join(labels) for value, labels in labels_of.items()}
 
 
 def _keeping(plan: Plan) -> dict[Value, str]:
@@ -116,22 +116,22 @@ def _keeping(plan: Plan) -> dict[Value, str]:
             return RECOMPUTED
         return KEPT if times[source, of] >= plan.call.length else KEPT_AT_SOME
 
-    found: dict[Value, str] = {}
+    keeping: dict[Value, str] = {}
     for equation in step.program.equations:
-        found.update(dict.fromkeys(equation.outputs, RECOMPUTED))
+        keeping.update(dict.fromkeys(equation.outputs, RECOMPUTED))
     carry = _carry(plan)
-    found |= {leaf: how("carry", index) for index, (leaf, _) in enumerate(carry)}
-    found |= {leaf: how("x", index) for index, leaf in enumerate(step.x)}
+    keeping |= {leaf: how("carry", index) for index, (leaf, _) in enumerate(carry)}
+    keeping |= {leaf: how("x", index) for index, leaf in enumerate(step.x)}
     offloaded = set(plan.memory.offload)
     for atom, label in zip(step.kept, step.kept_labels, strict=True):
         if isinstance(atom, Value) and ("name", label) in times:
-            found[atom] = OFFLOADED if label in offloaded else KEPT
+            keeping[atom] = OFFLOADED if label in offloaded else KEPT
     for index, atom in enumerate(step.y):
         if isinstance(atom, Value) and ("y", index) in times:
-            found[atom] = KEPT
+            keeping[atom] = KEPT
             # The carry before a step is the output of the step before.
-            found |= {leaf: KEPT for leaf, new in carry if new is atom}
-    return found
+            keeping |= {leaf: KEPT for leaf, new in carry if new is atom}
+    return keeping
 
 
 def _leaf_places(root: str, tree: Any) -> Sequence[str]:

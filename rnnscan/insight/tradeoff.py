@@ -68,12 +68,12 @@ def measure_tradeoff(
             "measure_tradeoff: memory choices are given by `choices`; got `memory`. Write choices={'mine': memory}."
         )
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
-    given = Arguments(run, cell, params, carry, xs, options)
+    arguments = Arguments(run, cell, params, carry, xs, options)
     if choices is None:
-        found: list[tuple[str, ...]] = []
-        given.eval_shape(lambda *arrays: found.extend(ran.plan.call.names.known for ran in given.plans(arrays)))
-        choices = memory_choices(sum(found, ()), int(checks.sequence_length(xs, options.get("length"))))
-    step = TrainingStep(given, last_only=last_only)
+        names: list[tuple[str, ...]] = []
+        arguments.eval_shape(lambda *arrays: names.extend(ran.plan.call.names.known for ran in arguments.plans(arrays)))
+        choices = memory_choices(sum(names, ()), int(checks.sequence_length(xs, options.get("length"))))
+    step = TrainingStep(arguments, last_only=last_only)
     return measure_losses(step.build, choices, rounds=rounds, report=report)
 
 

@@ -46,8 +46,8 @@ class Arguments:
 
     def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, Any, Any, dict[str, Any]]:
         """Params, carry, xs and options, with other arrays."""
-        given = iter(arrays)
-        leaves = [self._fixed[place] if place in self._fixed else next(given) for place in range(self._count)]
+        remaining = iter(arrays)
+        leaves = [self._fixed[place] if place in self._fixed else next(remaining) for place in range(self._count)]
         return jax.tree.unflatten(self._structure, leaves)
 
     def eval_shape(self, function: Callable[..., Any]) -> Any:
@@ -56,14 +56,14 @@ class Arguments:
 
     def run(self, arrays: Sequence[Any], **options: Any) -> tuple[Any, Any]:
         """Run the cell or net on these arrays."""
-        params, carry, xs, own = self.with_arrays(arrays)
-        return self._run(self.cell, params, carry, xs, **own, **options)
+        params, carry, xs, call_options = self.with_arrays(arrays)
+        return self._run(self.cell, params, carry, xs, **call_options, **options)
 
     def plans(self, arrays: Sequence[Any]) -> list[Observed]:
         """Run the cell or net inside a trace of the arrays, and return the plans that ran."""
-        with observing() as found:
+        with observing() as observed:
             self.run(arrays)
-        return found
+        return observed
 
 
 _OPTIONS = 3

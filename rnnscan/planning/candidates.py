@@ -48,29 +48,29 @@ def candidates(plans: Sequence[Plan], *, can_offload: bool = False) -> list[Cand
 
     @cache  # Most candidates keep the same names, and each cost takes a trace of the gradient.
     def cost_of(kept: tuple[str, ...]) -> int | float:
-        return solving + sum(training_cost(cell, kept, *given) for cell, *given in steps)
+        return solving + sum(training_cost(cell, kept, *arguments) for cell, *arguments in steps)
 
     def candidate(memory: Memory, *, again: float = 0.0, offloaded: int | float = 0) -> Candidate:
         kept = () if memory.recompute == "all" else tuple(name for name in names if name not in memory.recompute)
         return Candidate(memory, cost_of(kept) + again * forward + offloaded)
 
-    found = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
-    found.append(candidate(Memory(recompute="all")))
+    choices = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
+    choices.append(candidate(Memory(recompute="all")))
     solves = [call.parallel for call in calls if call.parallel is not None]
     has_chunk = any(newton.chunk is not None for newton in solves)
     if length >= 8 and calls[0].engine != "lax" and not has_chunk:  # The lax engine has no chunks.
-        found += [candidate(Memory(chunk=4)), candidate(Memory(recompute="all", chunk=4))]
+        choices += [candidate(Memory(chunk=4)), candidate(Memory(recompute="all", chunk=4))]
     if can_offload:
         for chosen in _dropped(names):
             offload = tuple(name for name in names if name not in chosen)
             if offload:
-                price = sum(offload_cost(cell, offload, *given) for cell, *given in steps)
-                found.append(candidate(Memory(recompute=chosen, offload=offload), offloaded=price))
+                price = sum(offload_cost(cell, offload, *arguments) for cell, *arguments in steps)
+                choices.append(candidate(Memory(recompute=chosen, offload=offload), offloaded=price))
     for segment, again, again_of_names in _segments(length):
-        found.append(candidate(Memory(recompute="all", segment=segment), again=again))
+        choices.append(candidate(Memory(recompute="all", segment=segment), again=again))
         if names:
-            found.append(candidate(Memory(segment=segment), again=again_of_names))
-    return sorted(found, key=lambda one: one.cost)
+            choices.append(candidate(Memory(segment=segment), again=again_of_names))
+    return sorted(choices, key=lambda choice: choice.cost)
 
 
 def _dropped(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -116,13 +116,13 @@ def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
 
 def _near_divisor(length: int, size: int) -> int:
     """A divisor of the length near a size, or the size itself. A remainder must be cut out and copied."""
-    divisors = [one for one in range(max(2, size // 2), 2 * size) if length % one == 0]
-    return min(divisors, key=lambda one: abs(one - size), default=size)
+    divisors = [divisor for divisor in range(max(2, size // 2), 2 * size) if length % divisor == 0]
+    return min(divisors, key=lambda divisor: abs(divisor - size), default=size)
 
 
 def _schedule(length: int, slots: int) -> NestedScan | None:
     try:
-        found = nested(length, slots)
+        schedule = nested(length, slots)
     except ValueError:  # Too few slots at any depth.
         return None
-    return found if any(sub_scan.segment for sub_scan in found.sub_scans) else None
+    return schedule if any(sub_scan.segment for sub_scan in schedule.sub_scans) else None

@@ -46,23 +46,25 @@ class Chosen:
     relative_cost: float
 
 
-def choose(given: Arguments, budget: MemoryBudget, *, fastest: Fastest | None = None) -> Chosen:
+def choose(arguments: Arguments, budget: MemoryBudget, *, fastest: Fastest | None = None) -> Chosen:
     """Choose the memory of a call, as `rnnscan.plan` documents.
 
     Args:
-        given: the arguments of the call, without `memory`.
+        arguments: the arguments of the call, without `memory`.
         budget: the budget.
         fastest: chooses among all choices that fit; None: take the one with the least operations.
 
     Raises:
         ValueError: if nothing fits.
     """
-    step = TrainingStep(given, last_only=budget.last_only)
-    choices = choices_of(given)
+    step = TrainingStep(arguments, last_only=budget.last_only)
+    choices = choices_of(arguments)
     fitting = (choice for choice in _likely(step, choices, budget.bytes) if _fits(step, choice.memory, budget.bytes))
     if fastest is not None:
-        found = list(fitting)
-        chosen = found[fastest(step, [choice.memory for choice in found])] if found else None
+        fitting_choices = list(fitting)
+        chosen = (
+            fitting_choices[fastest(step, [choice.memory for choice in fitting_choices])] if fitting_choices else None
+        )
     else:
         chosen = next(fitting, None)
     if chosen is None:
@@ -88,44 +90,44 @@ def fit(
     whole = {"params": params, "carry": carry, "xs": xs, "options": dict(options)}
     local, shapes = (jax.tree.map(_as_shape, tree) for tree in (local_shapes(whole), whole))
     with without_mesh():
-        given = Arguments(run, cell, **local)
-        if local == shapes or not _runs(given):
-            given = Arguments(run, cell, **shapes)
-        return choose(given, budget).memory
+        arguments = Arguments(run, cell, **local)
+        if local == shapes or not _runs(arguments):
+            arguments = Arguments(run, cell, **shapes)
+        return choose(arguments, budget).memory
 
 
-def _runs(given: Arguments) -> bool:
+def _runs(arguments: Arguments) -> bool:
     """Whether the shapes of one device fit together, as with sharded rows and replicated parameters."""
     try:
-        given.eval_shape(lambda *arrays: given.run(arrays))
+        arguments.eval_shape(lambda *arrays: arguments.run(arrays))
     except (TypeError, ValueError):
         return False
     return True
 
 
-def choices_of(given: Arguments, *, can_offload: bool | None = None) -> list[Candidate]:
+def choices_of(arguments: Arguments, *, can_offload: bool | None = None) -> list[Candidate]:
     """The memory choices of a call, ordered by cost.
 
     Args:
-        given: the arguments of the call, without `memory`.
+        arguments: the arguments of the call, without `memory`.
         can_offload: whether the device's memory is separate from the host's; None: depends on the backend.
     """
     can_offload = not host_is_device() if can_offload is None else can_offload
-    _, _, xs, options = given.with_arrays(given.shapes)
+    _, _, xs, options = arguments.with_arrays(arguments.shapes)
     length = checks.sequence_length(xs, options.get("length"))
     if not is_count(length, least=0):
         raise ValueError(
             f"plan: the number of steps must be known when the program is traced; got {length}. For a symbolic "
             "dimension of jax.export, pass a `Memory` without segments."
         )
-    found: list[Candidate] = []
+    choices: list[Candidate] = []
 
     def look(*arrays: Any) -> None:
-        plans = [ran.plan for ran in given.plans(arrays)]
-        found.extend(candidates(plans, can_offload=can_offload))
+        plans = [ran.plan for ran in arguments.plans(arrays)]
+        choices.extend(candidates(plans, can_offload=can_offload))
 
-    given.eval_shape(look)
-    return found
+    arguments.eval_shape(look)
+    return choices
 
 
 def _promising(step: TrainingStep, choices: Sequence[Candidate]) -> Iterator[list[Candidate]]:
@@ -165,7 +167,7 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
     Raises:
         ValueError: if it does not fit either.
     """
-    smallest = sorted(choices, key=lambda one: step.predicted_bytes(one.memory))[:_SMALLEST]
+    smallest = sorted(choices, key=lambda choice: step.predicted_bytes(choice.memory))[:_SMALLEST]
     needs = [(needed, one) for one in smallest if (needed := _needed(step, one.memory)) is not None]
     if not needs:
         raise ValueError(

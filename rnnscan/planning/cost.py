@@ -81,8 +81,8 @@ def loop_cost(solved: Solved) -> int | float:
 
 def _types(solved: Solved) -> tuple[list[Any], list[Any]]:
     leaves, reads = (
-        [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in own]
-        for own in (solved.cycle.leaves, solved.cycle.reads)
+        [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+        for values in (solved.cycle.leaves, solved.cycle.reads)
     )
     return leaves, reads
 

@@ -180,12 +180,12 @@ def _in_loop(equation: Equation) -> int:
     """The memory of one trip of a loop: input slices that are not fused, and carries that are not in place."""
     program = _program(_body(equation))
     ranges = _Ranges(program)
-    given = _of_loop(equation, program.known)
-    carried = zip(given.carry, program.outputs, strict=False)
+    inputs = _of_loop(equation, program.known)
+    carried = zip(inputs.carry, program.outputs, strict=False)
     in_place = [new for old, new in carried if isinstance(new, Value) and not ranges.is_read_after(old, new)]
     read_whole = {ranges.home(value) for each in program.equations if _is_not_fused(each) for value in each.reads}
-    fused = [value for value in given.xs if value not in read_whole]
-    return _need(program, [*given.constants, *given.carry, *in_place, *fused], varying=()).nbytes
+    fused = [value for value in inputs.xs if value not in read_whole]
+    return _need(program, [*inputs.constants, *inputs.carry, *in_place, *fused], varying=()).nbytes
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,10 @@ def _inlined(program: Program) -> Program:
             inner = trace(function, *(jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in inputs))
             now.update(zip(inner.known, inputs, strict=True))
             inline(inner)
-            now.update((own, now.get(made, made)) for own, made in zip(equation.outputs, inner.outputs, strict=True))
+            now.update(
+                (output, now.get(result, result))
+                for output, result in zip(equation.outputs, inner.outputs, strict=True)
+            )
 
     inline(program)
     outputs = tuple(now.get(atom, atom) for atom in program.outputs)
@@ -251,12 +254,12 @@ def _inlinable(equation: Equation) -> Callable[..., Sequence[Any]] | None:
         return None
     body, carry_size = core.jaxpr_as_fun(_body(equation)), _carry_size(equation)
 
-    def trip(*leaves: Any) -> list[Any]:
-        given = _of_loop(equation, leaves)
-        results = body(*given.constants, *given.carry, *(leaf.reshape(leaf.shape[1:]) for leaf in given.xs))
+    def iteration(*leaves: Any) -> list[Any]:
+        inputs = _of_loop(equation, leaves)
+        results = body(*inputs.constants, *inputs.carry, *(leaf.reshape(leaf.shape[1:]) for leaf in inputs.xs))
         return [*results[:carry_size], *(leaf.reshape(1, *leaf.shape) for leaf in results[carry_size:])]
 
-    return trip
+    return iteration
 
 
 def host_is_device() -> bool:

@@ -22,16 +22,16 @@ class TrainingStep:
     Under a loss that is linear in the outputs, XLA stores neither the outputs nor their cotangents.
 
     Args:
-        given: the arguments of the scan.
+        arguments: the arguments of the scan.
         last_only: whether the loss depends on the last carry alone.
     """
 
-    def __init__(self, given: Arguments, *, last_only: bool) -> None:
+    def __init__(self, arguments: Arguments, *, last_only: bool) -> None:
         self._last_only = last_only
-        self._given = given
-        self._arrays, self._shapes = given.arrays, given.shapes
+        self._arguments = arguments
+        self._arrays, self._shapes = arguments.arrays, arguments.shapes
         roots = ("params", "carry", "xs")
-        pairs = enumerate(zip(given.roots, given.shapes, strict=True))
+        pairs = enumerate(zip(arguments.roots, arguments.shapes, strict=True))
         self._differentiated = [place for place, (root, leaf) in pairs if root in roots and is_float(leaf)]
         self._targets = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
@@ -59,8 +59,8 @@ class TrainingStep:
         constants = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in traced.consts]
 
         def gradient(*leaves: Any) -> Any:
-            given, rest = leaves[: len(constants)], leaves[len(constants) :]
-            return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, given))(*rest)
+            arrays, rest = leaves[: len(constants)], leaves[len(constants) :]
+            return core.jaxpr_as_fun(core.ClosedJaxpr(traced.jaxpr, arrays))(*rest)
 
         return gradient, *constants, *self._targets, *self._shapes
 
@@ -69,7 +69,7 @@ class TrainingStep:
         random = np.random.default_rng(0)
         targets = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._targets]
         some = tuple(self._arrays[place] for place in self._differentiated)
-        return lambda *given: self._loss(memory, targets, self._with(given, self._arrays)), some
+        return lambda *differentiated: self._loss(memory, targets, self._with(differentiated, self._arrays)), some
 
     def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:
         def gradient(*leaves: Any) -> Sequence[Any]:
@@ -89,7 +89,7 @@ class TrainingStep:
         return sum(jnp.sum(jnp.abs(leaf - target) ** 2) for leaf, target in zip(outputs, targets, strict=True))
 
     def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
-        carry, ys = self._given.run(arrays, memory=memory)
+        carry, ys = self._arguments.run(arrays, memory=memory)
         return [leaf for leaf in jax.tree.leaves(carry if self._last_only else (carry, ys)) if is_float(leaf)]
 
     def _with(self, differentiated: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:

@@ -80,7 +80,7 @@ def test_what_is_predicted_to_be_kept_is_what_jax_keeps(name, choices):
         given = {place: leaf for place, leaf in places if place in predicted.arguments}
         assert given.keys() == predicted.arguments
         total = sum(leaf.size * leaf.dtype.itemsize for leaf in given.values())
-        total += sum(row.bytes for row in predicted.others)
+        total += sum(row.bytes for row in predicted.rows)
         assert total == kept_bytes(partial(case.scan, memory=memory, engine=engine), *arguments)
 
 
