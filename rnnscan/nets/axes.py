@@ -36,7 +36,7 @@ def check_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> No
             f"{name}: `xs` must have a time axis and a batch axis, {sequence}; got {describe(xs)}, which is one step "
             "for this carry. Call net.step(params, x, carry)."
         )
-    if carry is None and not any(given is not None and jnp.ndim(given) == axes for given, axes in by_row):
+    if carry is None and not any(array is not None and jnp.ndim(array) == axes for array, axes in by_row):
         raise ValueError(
             f"{name}: `xs` must have a time axis and a batch axis, {sequence}; got {describe(xs)}, which may be one "
             f"step {step} or one row {row}. For one step call net.step(params, x, carry). For one row pass xs[:, None] "

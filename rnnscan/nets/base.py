@@ -167,9 +167,9 @@ def check_parts(net: str, parts: tuple[str, ...], params: Any, carry: Any, reset
             f"{net}: the parameters must be a dictionary with the entries {listing(parts)}; got {got}. "
             "Make them with net.init(key, input_size)."
         )
-    for argument, given in (("the carry", carry), ("`reset_to`", reset_to)):
-        if given is not None and (not isinstance(given, tuple) or len(given) != len(parts)):
+    for argument, tree in (("the carry", carry), ("`reset_to`", reset_to)):
+        if tree is not None and (not isinstance(tree, tuple) or len(tree) != len(parts)):
             raise TypeError(
                 f"{net}: {argument} must be a tuple with one carry for each of {listing(parts)}, or None; got "
-                f"{jax.tree.structure(given)}. Start from net.initial_carry(xs)."
+                f"{jax.tree.structure(tree)}. Start from net.initial_carry(xs)."
             )

@@ -91,12 +91,12 @@ class Bidirectional(Net):
             TypeError, ValueError: as `scan` does.
             ValueError: if `first_step` is not 0, or the carry comes from the previous training step.
         """
-        given = Options(**options)
-        check_parts("bidirectional", _PARTS, params, carry, given.reset_to)
-        check_start("bidirectional", self, carry, given.first_step)
-        given.check_sequence("bidirectional", self, xs, carry)
-        given.check_names("bidirectional", self.names)
-        given = given.planned(self, params, xs, carry, key)
+        settings = Options(**options)
+        check_parts("bidirectional", _PARTS, params, carry, settings.reset_to)
+        check_start("bidirectional", self, carry, settings.first_step)
+        settings.check_sequence("bidirectional", self, xs, carry)
+        settings.check_names("bidirectional", self.names)
+        settings = settings.planned(self, params, xs, carry, key)
         keys = (None, None) if key is None else jax.random.split(key)
         ran = [
             Layer(cell, reverse=direction == "backward")(
@@ -104,7 +104,7 @@ class Bidirectional(Net):
                 xs,
                 part_of(carry, number),
                 key=keys[number],
-                **vars(given.of_part(number, cell.names)),
+                **vars(settings.of_part(number, cell.names)),
             )
             for number, (direction, cell) in enumerate(zip(_PARTS, (self.forward, self.backward), strict=True))
         ]

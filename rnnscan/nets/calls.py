@@ -55,14 +55,14 @@ def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Re
                 f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {len(arguments) + 1} positional "
                 "arguments. Pass the others by name."
             )
-        given = dict(zip(order, arguments, strict=False))
-        twice = given.keys() & options.keys()
-        if twice or not {"params", "xs"} <= given.keys() | options.keys():
+        by_name = dict(zip(order, arguments, strict=False))
+        twice = by_name.keys() & options.keys()
+        if twice or not {"params", "xs"} <= by_name.keys() | options.keys():
             raise TypeError(
-                f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {sorted({*given, *options})}"
+                f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {sorted({*by_name, *options})}"
                 f"{f', and {min(twice)} twice' if twice else ''}. Pass params and xs once each."
             )
-        return of_cell(cell, **{"carry": None, **given, **options})
+        return of_cell(cell, **{"carry": None, **by_name, **options})
 
     of_either: Any = either
     return of_either

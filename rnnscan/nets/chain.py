@@ -81,31 +81,31 @@ class Chain(Net):
         Raises:
             TypeError, ValueError: as `scan` does.
         """
-        given = Options(**options)
+        settings = Options(**options)
         stacked = self.pipeline is not None and is_stacked(params, len(self.nets))
-        check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params, carry, given.reset_to)
-        given.check_names("chain", self.names)
-        given.check_sequence("chain", self, xs, carry)
-        given = given.planned(self, params, xs, carry, key)
+        check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params, carry, settings.reset_to)
+        settings.check_names("chain", self.names)
+        settings.check_sequence("chain", self, xs, carry)
+        settings = settings.planned(self, params, xs, carry, key)
         mesh = None if self.pipeline is None else find_pipeline(self.pipeline, len(self.nets), (params, xs, carry))
         if mesh is not None:
-            return self._run_pipelined(mesh, params, xs, carry, key, given)
+            return self._run_pipelined(mesh, params, xs, carry, key, settings)
         if stacked:
             params = unstack_layers(params)
         carries = []
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
-            of_part = vars(given.of_part(number, net.names))
+            of_part = vars(settings.of_part(number, net.names))
             new_carry, xs = net(params[part], xs, part_of(carry, number), key=net_key, **of_part)
             carries.append(new_carry)
             if number + 1 < len(self.nets):
                 xs = output_of(xs)
                 if key is not None and self.dropout:
-                    xs = self._drop(jax.random.fold_in(key, 2 * number + 1), given.first_step, xs)
+                    xs = self._drop(jax.random.fold_in(key, 2 * number + 1), settings.first_step, xs)
         return tuple(carries), xs
 
     def _run_pipelined(
-        self, mesh: Any, params: Any, xs: Any, carry: Any, key: Any, given: Options
+        self, mesh: Any, params: Any, xs: Any, carry: Any, key: Any, settings: Options
     ) -> tuple[tuple[Any, ...], Any]:
         if key is not None:
             raise ValueError(
@@ -113,7 +113,7 @@ class Chain(Net):
             )
         first, axis = self.nets[0], str(self.pipeline)
         carry = self.initial_carry(xs) if carry is None else carry
-        return run_pipelined(first, mesh, axis, self.chunks, params, xs, carry, given)
+        return run_pipelined(first, mesh, axis, self.chunks, params, xs, carry, settings)
 
     def _drop(self, key: Array, first_step: Any, ys: Array) -> Array:
         def drop_step(index: Array, y: Array) -> Array:

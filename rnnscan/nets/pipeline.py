@@ -68,7 +68,7 @@ def check_layers(nets: Sequence[Net], dropout: float) -> None:
 
 
 def run_pipelined(
-    net: Any, mesh: Any, axis: str, chunks: int | None, params: Any, xs: Any, carry: Any, given: Options
+    net: Any, mesh: Any, axis: str, chunks: int | None, params: Any, xs: Any, carry: Any, settings: Options
 ) -> tuple[tuple[Any, ...], Any]:
     """Run equal layers as a pipeline.
 
@@ -80,20 +80,20 @@ def run_pipelined(
         params: the parameters, `{"net_0": ...}` or those of `stack_layers`.
         xs: the inputs `(T, N, D)`.
         carry: the initial carry of each layer.
-        given: the options.
+        settings: the options.
 
     Returns:
         The last carries, and the outputs of the last layer.
     """
-    _check(net, xs, given)
+    _check(net, xs, settings)
     length, layers = xs.shape[0], len(carry)
     count = _count(length, layers, chunks)
     cut = lambda leaf: leaf.reshape(count, length // count, *leaf.shape[1:])  # noqa: E731
-    mask = given.mask if given.seq_lengths is None else valid_steps(given.seq_lengths, length)
-    rows = {name: value for name, value in (("mask", mask), ("reset", given.reset)) if value is not None}
+    mask = settings.mask if settings.seq_lengths is None else valid_steps(settings.seq_lengths, length)
+    rows = {name: value for name, value in (("mask", mask), ("reset", settings.reset)) if value is not None}
     params = params if is_stacked(params, layers) else stack_layers(params)
     stacked = params[STACKED], jax.tree.map(lambda *leaves: jnp.stack(leaves), *carry)
-    of_layer = given.of_part(0, net.names)
+    of_layer = settings.of_part(0, net.names)
     options = {"memory": of_layer.memory, "engine": of_layer.engine, "parallel": of_layer.parallel}
     by_layer, whole = PartitionSpec(axis), PartitionSpec()
     rounds = jax.shard_map(
@@ -194,7 +194,7 @@ def is_stacked(params: Any, layers: int) -> bool:
     return all(jnp.shape(leaf)[:1] == (layers,) for leaf in jax.tree.leaves(params))
 
 
-def _check(net: Any, xs: Any, given: Options) -> None:
+def _check(net: Any, xs: Any, settings: Options) -> None:
     if xs.shape[-1] != net.output_size:
         raise ValueError(
             f"chain: the layers of a pipeline must have inputs of {net.output_size} features, as many as outputs; got "
@@ -203,16 +203,16 @@ def _check(net: Any, xs: Any, given: Options) -> None:
     refused = [
         name
         for name, value, default in (
-            ("reset_to", given.reset_to, None),
-            ("truncate", given.truncate, None),
-            ("padding", given.padding, "zero"),
+            ("reset_to", settings.reset_to, None),
+            ("truncate", settings.truncate, None),
+            ("padding", settings.padding, "zero"),
         )
         if value != default
     ]
     if refused:
         raise ValueError(
-            f"chain: a pipeline takes no {listing(refused)}; got {refused[0]}={getattr(given, refused[0])!r}. Leave it "
-            "out, or leave out `pipeline`."
+            f"chain: a pipeline takes no {listing(refused)}; got {refused[0]}={getattr(settings, refused[0])!r}. Leave "
+            "it out, or leave out `pipeline`."
         )
 
 

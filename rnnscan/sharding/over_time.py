@@ -95,17 +95,17 @@ def scan_over_time(
     changing = _check_linear(prepare(cell, params, start, xs, **options))
     leaves, structure = jax.tree.flatten(start)
 
-    def last_carry(own: list[Any]) -> list[Any]:
-        given = {**dict(enumerate(leaves)), **dict(zip(changing, own, strict=True))}
-        whole = jax.tree.unflatten(structure, given.values())
+    def last_carry(changing_leaves: list[Any]) -> list[Any]:
+        leaf_at = {**dict(enumerate(leaves)), **dict(zip(changing, changing_leaves, strict=True))}
+        whole = jax.tree.unflatten(structure, leaf_at.values())
         final, _ = scan(_without_output(cell), params, whole, xs, **{**options, **_initial(cell, xs, reset, reset_to)})
         return [jax.tree.leaves(final)[index] for index in changing]
 
     zeros = [jnp.zeros_like(leaves[index]) for index in changing]
     offsets, pull_back = jax.vjp(last_carry, zeros)
     (factors,) = pull_back([jnp.ones_like(leaf) for leaf in offsets])
-    own = _start_of_device(axis, reverse, factors, offsets, [leaves[index] for index in changing])
-    leaves = list({**dict(enumerate(leaves)), **dict(zip(changing, own, strict=True))}.values())
+    changing_leaves = _start_of_device(axis, reverse, factors, offsets, [leaves[index] for index in changing])
+    leaves = list({**dict(enumerate(leaves)), **dict(zip(changing, changing_leaves, strict=True))}.values())
     final, ys = scan(cell, params, jax.tree.unflatten(structure, leaves), xs, **options)
     return jax.tree.map(lambda leaf, first: _of_last(axis, reverse, leaf, first), final, carry), ys
 
@@ -127,11 +127,13 @@ def _check_linear(call: Call) -> tuple[int, ...]:
     changing = set(step.carry)
     for index, leaf, new_leaf in zip(step.changing, step.carry, step.new_carry, strict=True):
         equations = needed(step.program.equations, [new_leaf])
-        others = changing.intersection(inputs_of(equations)) - {leaf}
+        other_leaves = changing.intersection(inputs_of(equations)) - {leaf}
         independent = new_leaf is leaf or not isinstance(new_leaf, Value) or leaf not in inputs_of(equations)
-        if others or not (independent or is_linear(equations, leaf, new_leaf)):
+        if other_leaves or not (independent or is_linear(equations, leaf, new_leaf)):
             reason = (
-                "it depends on another leaf" if others else "it does not follow by c' = a * c + b from its old value"
+                "it depends on another leaf"
+                if other_leaves
+                else "it does not follow by c' = a * c + b from its old value"
             )
             raise ValueError(
                 "sharding.scan_over_time: time can be sharded only if each leaf of the carry is a linear recurrence of "
@@ -159,8 +161,8 @@ def _start_of_device(axis: str, reverse: bool, factors: Any, offsets: Any, start
     position = devices - 1 - number if reverse else number
     gathered = lax.all_gather((factors, offsets), axis)
 
-    def step(carry: Any, one: Any) -> tuple[Any, None]:
-        before, (factor, offset) = one[0], jax.tree.map(lambda leaf: leaf[one[1]], gathered)
+    def step(carry: Any, x: Any) -> tuple[Any, None]:
+        before, (factor, offset) = x[0], jax.tree.map(lambda leaf: leaf[x[1]], gathered)
         new = jax.tree.map(lambda a, c, b: jnp.where(before < position, a * c + b, c), factor, carry, offset)
         return new, None
 

@@ -101,7 +101,7 @@ def _spec(shape: Sequence[int], model: str | None, devices: int) -> PartitionSpe
     # Rows first: the move to shares of all gates is then one all-to-all, whatever the number of gates.
     for axis in (len(shape) - 2, len(shape) - 1):
         if shape[axis] % devices == 0:
-            return PartitionSpec(*(model if own == axis else None for own in range(len(shape))))
+            return PartitionSpec(*(model if position == axis else None for position in range(len(shape))))
     return PartitionSpec()
 
 

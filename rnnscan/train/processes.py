@@ -117,15 +117,15 @@ def _ending_after(seconds: int, coordinator: str | None, processes: int | None, 
         timer.cancel()
 
 
-def exchange(own: Any) -> list[Any]:
+def exchange(value: Any) -> list[Any]:
     """The values of all processes, in order.
 
     Args:
-        own: the value of this process, which JSON can hold.
+        value: the value of this process, which JSON can hold.
     """
     if jax.process_count() == 1:
-        return [own]
-    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.array(text.size)).ravel()
     padded = np.zeros(max(sizes), np.uint8)
     padded[: text.size] = text
@@ -175,20 +175,20 @@ def in_first(work: Callable[[], Result]) -> Result:
     return first_result
 
 
-def check_agreement(**own: Any) -> None:
+def check_agreement(**values: Any) -> None:
     """Check that all processes have the same values, the same rnnscan and the same JAX.
 
     Args:
-        own: the values of this process by their names, which JSON can hold.
+        values: the values of this process by their names, which JSON can hold.
 
     Raises:
         ValueError: in all processes, if a value of one differs.
     """
-    named = {name.replace("_", " "): value for name, value in own.items()} | code_versions()
-    first, *others = exchange(json.loads(json.dumps(named)))
+    named = {name.replace("_", " "): value for name, value in values.items()} | code_versions()
+    first, *rest = exchange(json.loads(json.dumps(named)))
     differing = {
         name: f"{name} {value} in process 0 and {other.get(name)} in process {number}"
-        for number, other in reversed([*enumerate(others, 1)])
+        for number, other in reversed([*enumerate(rest, 1)])
         for name, value in first.items()
         if other.get(name) != value
     }

@@ -138,9 +138,9 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
             )
 
 
-def _check_carry(given: Any, returned: Any) -> None:
+def _check_carry(carry: Any, returned: Any) -> None:
     """Reject a carry whose structure, shapes or dtypes change."""
-    expected: Any = jax.tree.structure(given)
+    expected: Any = jax.tree.structure(carry)
     actual: Any = jax.tree.structure(returned)
     if actual != expected:
         raise TypeError(
@@ -148,7 +148,7 @@ def _check_carry(given: Any, returned: Any) -> None:
             f"{actual} for {expected}. Return `(loss, carry)`, and pass an initial carry to `begin`."
         )
     for (path, before), after in zip(
-        jax.tree_util.tree_leaves_with_path(given), jax.tree.leaves(returned), strict=True
+        jax.tree_util.tree_leaves_with_path(carry), jax.tree.leaves(returned), strict=True
     ):
         if (before.shape, before.dtype) != (after.shape, after.dtype):
             raise TypeError(

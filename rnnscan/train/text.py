@@ -68,14 +68,14 @@ def standard_library() -> list[Path]:
     return files
 
 
-def read_text(files: Sequence[Path], own: Callable[[int], Ranges] | None = None) -> Text:
+def read_text(files: Sequence[Path], ranges_to_read: Callable[[int], Ranges] | None = None) -> Text:
     """Read files as one text, and hold out a fixed part.
 
     Files are sorted by path. Of ten or more, every tenth is held out; of fewer, the last tenth of each.
 
     Args:
         files: paths of any files; duplicates are read once. Empty: `standard_library`.
-        own: the ranges to read of the training bytes, as a function of their number; None: all.
+        ranges_to_read: the ranges to read of the training bytes, as a function of their number; None: all.
 
     Returns:
         The text.
@@ -98,7 +98,7 @@ def read_text(files: Sequence[Path], own: Callable[[int], Ranges] | None = None)
     else:
         train = [piece for number, piece in enumerate(whole, 1) if number % HELD_OUT_SHARE]
         held_out = whole[HELD_OUT_SHARE - 1 :: HELD_OUT_SHARE]
-    read = None if own is None else own(sum(piece.size for piece in train))
+    read = None if ranges_to_read is None else ranges_to_read(sum(piece.size for piece in train))
     return Text(_read(train, read), _read(held_out, None), len(train), len(held_out), read)
 
 

@@ -35,14 +35,14 @@ def own_ranges(batch: int, mesh: Mesh) -> Callable[[int], Ranges]:
 def ranges_of(rows: set[int], batch: int, size: int) -> Ranges:
     """The ranges of some streams, in whole blocks. The last stream has the end of the text too."""
     length, block = (size - 1) // batch, _block_size(size)
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for row in sorted(rows):
         start = row * length // block * block
         stop = size if row == batch - 1 else min(size, -(-((row + 1) * length + 1) // block) * block)
-        if found and start <= found[-1][1]:
-            start = found.pop()[0]
-        found.append((start, stop))
-    return found
+        if ranges and start <= ranges[-1][1]:
+            start = ranges.pop()[0]
+        ranges.append((start, stop))
+    return ranges
 
 
 def fingerprint(text: Text) -> str:
@@ -62,9 +62,9 @@ def fingerprint(text: Text) -> str:
         for start, stop in ([(0, text.train.size)] if text.read is None else text.read)
         for number in range(start // block, -(-stop // block))
     ]
-    own = {str(number): _digest(text.train[number * block : (number + 1) * block]) for number in numbers}
+    block_digests = {str(number): _digest(text.train[number * block : (number + 1) * block]) for number in numbers}
     merged: dict[str, str] = {}
-    for process, digests in enumerate(exchange(own | {"held out": _digest(text.held_out)})):
+    for process, digests in enumerate(exchange(block_digests | {"held out": _digest(text.held_out)})):
         differing = [name for name, digest in digests.items() if merged.setdefault(name, digest) != digest]
         if differing:
             raise ValueError(
