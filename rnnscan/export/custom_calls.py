@@ -48,17 +48,17 @@ def foreign_calls(serialized: bytes) -> list[str]:
     context = ir.Context()
     for dialect in (stablehlo, chlo, sdy):
         dialect.register_dialect(context)
-    found: set[str] = set()
+    foreign: set[str] = set()
 
     def visit(operation: Any) -> Any:
         if operation.name == "stablehlo.custom_call":
             target = ir.StringAttr(operation.attributes["call_target_name"]).value
             if target not in ALLOWED:
-                found.add(target)
+                foreign.add(target)
         elif operation.name in _HOST:
-            found.add(operation.name)
+            foreign.add(operation.name)
         return ir.WalkResult.ADVANCE
 
     with context:
         stablehlo.deserialize_portable_artifact(context, serialized).operation.walk(visit)
-    return sorted(found)
+    return sorted(foreign)

@@ -91,12 +91,12 @@ def _signatures(manifest: Manifest) -> dict[str, tuple[list[ArraySpec], list[Arr
     if (stream := manifest.stream) is not None:
         arguments |= {"init": stream.x, "step": (stream.carry, stream.x)}
     results = manifest.results()
-    specs = {name: (jax.tree.leaves(given), jax.tree.leaves(results[name])) for name, given in arguments.items()}
-    return {name: ([*params, *given], returned) for name, (given, returned) in specs.items()}
+    specs = {name: (jax.tree.leaves(inputs), jax.tree.leaves(results[name])) for name, inputs in arguments.items()}
+    return {name: ([*params, *inputs], outputs) for name, (inputs, outputs) in specs.items()}
 
 
 def _check_x64(folder: Path, manifest: Manifest) -> None:
-    specs = [spec for given, returned in _signatures(manifest).values() for spec in (*given, *returned)]
+    specs = [spec for inputs, outputs in _signatures(manifest).values() for spec in (*inputs, *outputs)]
     wide = sorted({spec.dtype for spec in specs if jnp.dtype(spec.dtype) != jax.dtypes.canonicalize_dtype(spec.dtype)})
     if wide:
         raise ValueError(

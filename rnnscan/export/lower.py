@@ -92,12 +92,12 @@ def read(serialized: bytes, inputs: list[ArraySpec], outputs: list[ArraySpec], p
     import_extra("flatbuffers")
     try:
         exported = jax.export.deserialize(bytearray(serialized))
-        found = [[spec_of(aval) for aval in avals] for avals in (exported.in_avals, exported.out_avals)]
+        signature = [[spec_of(aval) for aval in avals] for avals in (exported.in_avals, exported.out_avals)]
         has_effects = exported.ordered_effects or exported.unordered_effects
         foreign = foreign_calls(exported.mlir_module_serialized)
     except Exception as error:  # flatbuffers checks nothing itself, so any error may come.
         raise ValueError(f"it is no program of jax.export that jax {jax.__version__} reads ({error!r})") from error
-    if found != [inputs, outputs] or platform not in exported.platforms:
+    if signature != [inputs, outputs] or platform not in exported.platforms:
         raise ValueError(
             f"it is a program for {exported.platforms} with other inputs or outputs than the manifest says"
         )

@@ -147,11 +147,11 @@ def _read(fields: Any) -> Manifest:
     return manifest
 
 
-def _parameter(one: Mapping[str, Any]) -> Parameter:
-    spec = from_json(one["spec"])
-    if not isinstance(spec, ArraySpec) or not isinstance(one["name"], str) or not isinstance(one["stored"], str):
-        raise ValueError(f"the parameter {one['name']!r}")
-    return Parameter(one["name"], spec, one["stored"], one["error"])
+def _parameter(fields: Mapping[str, Any]) -> Parameter:
+    spec = from_json(fields["spec"])
+    if not isinstance(spec, ArraySpec) or not isinstance(fields["name"], str) or not isinstance(fields["stored"], str):
+        raise ValueError(f"the parameter {fields['name']!r}")
+    return Parameter(fields["name"], spec, fields["stored"], fields["error"])
 
 
 def _text(fields: dict[str, Any]) -> bytes:

@@ -68,8 +68,8 @@ class Predictor:
             TypeError: if an input is missing, unknown or given twice, or has another structure or dtype.
             ValueError: if an input has another rank or size.
         """
-        given = self._by_name(inputs, named)
-        return self._run("predict", {name: (given[name], specs) for name, specs in self.manifest.inputs.items()})
+        arguments = self._by_name(inputs, named)
+        return self._run("predict", {name: (arguments[name], specs) for name, specs in self.manifest.inputs.items()})
 
     def init(self, **sizes: int) -> Any:
         """Make the carry that a stream starts from.
@@ -155,12 +155,12 @@ class Predictor:
 
     def _run(self, function: str, arguments: dict[str, tuple[Any, Any]]) -> Any:
         """Check arguments against their specs, and run a program."""
-        leaves, structure = jax.tree.flatten([given for given, _ in arguments.values()])
+        leaves, structure = jax.tree.flatten([tree for tree, _ in arguments.values()])
         shapes = [(getattr(leaf, "shape", None), getattr(leaf, "dtype", None)) for leaf in leaves]
         types = (function, structure, *shapes)
         if types not in self._checked:
             sizes: dict[str, int] = {}
-            bound = [bind(given, specs, name, sizes, function) for name, (given, specs) in arguments.items()]
+            bound = [bind(tree, specs, name, sizes, function) for name, (tree, specs) in arguments.items()]
             leaves = [leaf for each in bound for leaf in each]
             if (None, None) not in shapes:
                 self._checked.add(types)
@@ -181,13 +181,13 @@ class Predictor:
                 raise TypeError(f"predict: the inputs must be {listing(known)}; got {name!r}.{nearest(name, known)}")
         positional = dict(zip(known, inputs, strict=False))
         twice = positional.keys() & named.keys()
-        given = {**positional, **named}
-        if len(inputs) > len(known) or twice or len(given) < len(known):
+        arguments = {**positional, **named}
+        if len(inputs) > len(known) or twice or len(arguments) < len(known):
             raise TypeError(
                 f"predict: the inputs must be {listing(known)}, each once; got {len(inputs)} in order, and "
                 f"{listing(named)} by name."
             )
-        return given
+        return arguments
 
 
 def _shown(specs: Any) -> Any:

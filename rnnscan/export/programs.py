@@ -37,9 +37,9 @@ def lower_all(
     leaves, structure = jax.tree.flatten(params)
 
     def lower_with(used: list[int]) -> dict[str, dict[str, Program]]:
-        def fill(given: list[Any]) -> Any:
+        def fill(used_leaves: list[Any]) -> Any:
             filled = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-            for number, leaf in zip(used, given, strict=True):
+            for number, leaf in zip(used, used_leaves, strict=True):
                 filled[number] = leaf
             return jax.tree.unflatten(structure, filled)
 
@@ -47,10 +47,12 @@ def lower_all(
         if steps is not None:
             carry = jax.eval_shape(steps.init, params, steps.x)
             functions |= {"init": (steps.init, [steps.x]), "step": (steps.step, [carry, steps.x])}
-        given = [leaves[number] for number in used]
+        used_leaves = [leaves[number] for number in used]
         return {
             platform: {
-                name: lower(lambda given, *rest, of=of: of(fill(given), *rest), given, arguments, platform)
+                name: lower(
+                    lambda used_leaves, *rest, of=of: of(fill(used_leaves), *rest), used_leaves, arguments, platform
+                )
                 for name, (of, arguments) in functions.items()
             }
             for platform in platforms

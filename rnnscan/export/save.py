@@ -96,8 +96,8 @@ def save(
     _check_platforms(platforms)
     for module in ("safetensors", "flatbuffers"):
         import_extra(module)
-    given, called = by_name(fn, inputs)
-    types = symbolic_types(given, dynamic)
+    examples, called = by_name(fn, inputs)
+    types = symbolic_types(examples, dynamic)
     steps = steps_of(fn, cell, types)
     words = None if vocabulary is None else Vocabulary(tuple(vocabulary))
     leaves = named_arrays(params)
@@ -122,7 +122,7 @@ def save(
         outputs=first["predict"].outputs,
         stream=stream,
         parameters=parameters,
-        store=_store(store, called, params, restored_params, list(given.values())),
+        store=_store(store, called, params, restored_params, list(examples.values())),
         programs={
             platform: {name: named[f"{name}.{platform}"][0] for name in functions}
             for platform, functions in lowered.items()

@@ -62,16 +62,16 @@ class Vocabulary:
         Raises:
             ValueError: if no token fits.
         """
-        given = text.encode() if isinstance(text, str) else text
+        encoded = text.encode() if isinstance(text, str) else text
         numbers, place = [], 0
-        while place < len(given):
-            lengths = range(min(self._longest, len(given) - place), 0, -1)
-            fits = (given[place : place + length] for length in lengths)
+        while place < len(encoded):
+            lengths = range(min(self._longest, len(encoded) - place), 0, -1)
+            fits = (encoded[place : place + length] for length in lengths)
             token = next((part for part in fits if part in self._numbers), None)
             if token is None:
                 raise ValueError(
-                    f"generate: the text must consist of tokens of the vocabulary; got {given[place : place + 8]!r} at "
-                    f"byte {place}. Leave it out."
+                    f"generate: the text must consist of tokens of the vocabulary; got {encoded[place : place + 8]!r} "
+                    f"at byte {place}. Leave it out."
                 )
             numbers.append(self._numbers[token])
             place += len(token)

@@ -187,8 +187,8 @@ def _check_blobs(kind: str, blobs: Mapping[str, Tensor]) -> None:
         )
     expected = list(shape_of(kind))
     if kind == "LSTM":
-        given = [names[:2] for names in _SOURCES.values() if any(name in blobs for name in names[:2])]
-        expected = [name for names in given for name in names] or expected
+        sources = [names[:2] for names in _SOURCES.values() if any(name in blobs for name in names[:2])]
+        expected = [name for names in sources for name in names] or expected
     check_names("from_caffe2", f"Caffe2's {kind}", blobs, expected)
 
 

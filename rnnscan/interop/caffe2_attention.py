@@ -253,12 +253,12 @@ def _blobs_of(function: str, decoder: Decoder) -> Blobs:
 def _mechanism_blobs(names: Blobs, mechanism: Mechanism, params: Mapping[str, Any]) -> dict[str, Tensor]:
     zeros = np.zeros(mechanism.encoder_size, mechanism.param_dtype)
     blobs: dict[str, Tensor] = {}
-    for param, given in names.items():
+    for param, sources in names.items():
         if param == "key_kernel" and param not in params:
             continue
-        for name in given:
+        for name in sources:
             if name == _KEYS[1] and "key_kernel" not in params:
                 continue
-            array = to_host(params[param]) if param in params and name == given[0] else zeros
+            array = to_host(params[param]) if param in params and name == sources[0] else zeros
             blobs[name] = contiguous(array[None] if name == "attention_v" else array.T)
     return blobs

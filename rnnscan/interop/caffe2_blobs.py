@@ -63,16 +63,16 @@ def strip_scopes(function: str, blobs: Mapping[Any, Tensor]) -> dict[str, Tensor
     Raises:
         ValueError: if two blobs then have the same name.
     """
-    found: dict[str, str] = {}
+    scoped: dict[str, str] = {}
     for name in map(str, blobs):
         bare = name.rpartition("/")[2]
-        if bare in found:
+        if bare in scoped:
             raise ValueError(
-                f"{function}: the blobs must be those of one layer; got {listing([found[bare], name])}. "
+                f"{function}: the blobs must be those of one layer; got {listing([scoped[bare], name])}. "
                 "Convert one layer at a time."
             )
-        found[bare] = name
-    return dict(zip(found, blobs.values(), strict=True))
+        scoped[bare] = name
+    return dict(zip(scoped, blobs.values(), strict=True))
 
 
 def with_scope(scope: str | None, blobs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def read_cell(
         forget_bias: added to the last bias of the forget gate.
         context: as in `shape_of`.
     """
-    layout, own = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
+    layout, cell_layout = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
     shapes = shape_of(kind, context)
     first_bias = next(name for name, shape in shapes.items() if name in blobs and shape == ("4H",))
     sizes = {"H": max(1, blobs[first_bias].size // 4)} | sizes
@@ -120,7 +120,7 @@ def read_cell(
             if name in blobs
         ]
         if arrays:
-            params[param] = own.fuse(layout.split(sum(arrays[1:], start=arrays[0])))
+            params[param] = cell_layout.fuse(layout.split(sum(arrays[1:], start=arrays[0])))
     last_bias = "norm_bias" if "norm_bias" in params else "bias"
     units = sizes["H"]
     # Adding 0 would turn -0.0 into 0.0.
@@ -148,12 +148,12 @@ def cell_blobs(function: str, kind: str, cell: Any, params: Mapping[str, Any]) -
             f"{function}: Caffe2's layer norm has epsilon={EPSILON}; got {cell!r} with epsilon={cell.epsilon}. "
             f"Make the cell with epsilon={EPSILON}."
         )
-    layout, own = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
+    layout, cell_layout = LAYOUTS[LIBRARY][kind], LAYOUTS["rnnscan"][kind]
     zeros = zeros_like(to_host(params["kernel"])[0])
     blobs = {}
     for param, names in BLOBS[kind].items():
         for name in names:
-            given = param in params and name == names[0]
-            columns = to_host(params[param]) if given else zeros
-            blobs[name] = layout.fuse(own.split(columns))
+            has_values = param in params and name == names[0]
+            columns = to_host(params[param]) if has_values else zeros
+            blobs[name] = layout.fuse(cell_layout.split(columns))
     return blobs

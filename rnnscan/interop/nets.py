@@ -162,8 +162,8 @@ def check_alike(function: str, library: str, layers: list[list[CellWeights]]) ->
     Raises:
         ValueError: if two differ.
     """
-    (first, count), *others = [(weights, len(directions)) for directions in layers for weights in directions]
-    for other, other_count in others:
+    (first, count), *rest = [(weights, len(directions)) for directions in layers for weights in directions]
+    for other, other_count in rest:
         if _form(other) != _form(first) or other_count != count:
             raise ValueError(
                 f"{function}: all cells of {library} must have one kind, size and form, and all layers as many "

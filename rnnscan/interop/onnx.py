@@ -212,10 +212,10 @@ def _read_activations(kind: str, names: Sequence[str] | None, directions: int) -
         raise ValueError(
             f"from_onnx: `activations` must be {count} names for each of {directions} directions; got {names!r}."
         )
-    found = [find_activation("from_onnx", "ONNX", name, _ACTIVATIONS) for name in names]
+    activations = [find_activation("from_onnx", "ONNX", name, _ACTIVATIONS) for name in names]
     options = []
-    for first in range(0, len(found), count):
-        *of_gates, activation = found[first : first + count]
+    for first in range(0, len(activations), count):
+        *of_gates, activation = activations[first : first + count]
         if kind == "LSTM" and of_gates.pop() != activation:
             raise ValueError(
                 "from_onnx: the second and the third activation, of candidate and state, must be the same in rnnscan; "
@@ -231,5 +231,5 @@ def _write_activations(kind: str, cell: Any) -> list[str]:
     for activation in used:
         if activation_name(activation) not in names:
             raise ValueError(f"to_onnx: ONNX has no such activation; got {activation!r} in {cell!r}.")
-    found = [names[activation_name(activation)] for activation in used]
-    return [*found, found[-1]] if kind == "LSTM" else found
+    written = [names[activation_name(activation)] for activation in used]
+    return [*written, written[-1]] if kind == "LSTM" else written

@@ -158,9 +158,9 @@ def _digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 def _check_fit(path: Path, net: Any, params: Any, saved: str | None) -> None:
     """Check that the net has such parameters for some input size."""
-    given = {name: tensor.shape for name, tensor in _flatten_shapes(params).items()}
-    sizes = sorted({size for shape in given.values() for size in shape})
-    faults = [_faults(given, net, size) for size in sizes]
+    shapes = {name: tensor.shape for name, tensor in _flatten_shapes(params).items()}
+    sizes = sorted({size for shape in shapes.values() for size in shape})
+    faults = [_faults(shapes, net, size) for size in sizes]
     fewest = min(faults, key=len, default=["no tensors"])
     if fewest:
         raise ValueError(
@@ -174,13 +174,13 @@ def _flatten_shapes(params: Any) -> dict[str, Any]:
     return {"/".join(key.key for key in path): leaf for path, leaf in leaves}
 
 
-def _faults(given: dict[str, tuple[int, ...]], net: Any, input_size: int) -> list[str]:
-    made = jax.eval_shape(lambda: net.init(jax.random.key(0), input_size))
-    expected = {name: leaf.shape for name, leaf in _flatten_shapes(made).items()}
-    faults = [f"missing {name!r}" for name in expected if name not in given]
-    faults += [f"unknown {name!r}{nearest(name, expected)}" for name in given if name not in expected]
+def _faults(shapes: dict[str, tuple[int, ...]], net: Any, input_size: int) -> list[str]:
+    params = jax.eval_shape(lambda: net.init(jax.random.key(0), input_size))
+    expected = {name: leaf.shape for name, leaf in _flatten_shapes(params).items()}
+    faults = [f"missing {name!r}" for name in expected if name not in shapes]
+    faults += [f"unknown {name!r}{nearest(name, expected)}" for name in shapes if name not in expected]
     return faults + [
-        f"{name!r} must be {shape}, and is {given[name]}"
+        f"{name!r} must be {shape}, and is {shapes[name]}"
         for name, shape in expected.items()
-        if name in given and given[name] != shape
+        if name in shapes and shapes[name] != shape
     ]

@@ -46,16 +46,16 @@ def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def check_names(
-    function: str, library: str, given: Iterable[str], expected: Iterable[str], optional: Iterable[str] = ()
+    function: str, library: str, present: Iterable[str], expected: Iterable[str], optional: Iterable[str] = ()
 ) -> None:
     """Check that all expected tensors are given, and no unknown ones.
 
     Raises:
         ValueError: if a tensor is missing or unknown.
     """
-    given, expected, optional = list(given), list(expected), list(optional)
-    missing = [name for name in expected if name not in given]
-    unknown = [name for name in given if name not in expected and name not in optional]
+    present, expected, optional = list(present), list(expected), list(optional)
+    missing = [name for name in expected if name not in present]
+    unknown = [name for name in present if name not in expected and name not in optional]
     if not missing and not unknown:
         return
     faults = [f"missing {listing(missing)}"] if missing else []
@@ -64,7 +64,7 @@ def check_names(
     hints = "".join(nearest(str(name), missing or [*expected, *optional]) for name in unknown[:1])
     also = f", and may have {listing(optional)}" if optional else ""
     raise ValueError(
-        f"{function}: the tensors of {library} must be {listing(expected)}{also}; got {listing(given)}: "
+        f"{function}: the tensors of {library} must be {listing(expected)}{also}; got {listing(present)}: "
         f"{', and '.join(faults)}.{hints}"
     )
 

@@ -58,9 +58,9 @@ def from_torch(
     if nonlinearity not in _NONLINEARITIES:
         raise ValueError(f"from_torch: `nonlinearity` must be one of {listing(_NONLINEARITIES)}; got {nonlinearity!r}.")
     tensors = as_arrays("from_torch", state_dict)
-    found = [match for name in tensors if (match := _INPUT_KERNEL.fullmatch(name))]
-    layers = 1 + max((int(match[1]) for match in found), default=0)
-    directions = ("", "_reverse") if any(match[2] for match in found) else ("",)
+    input_kernels = [match for name in tensors if (match := _INPUT_KERNEL.fullmatch(name))]
+    layers = 1 + max((int(match[1]) for match in input_kernels), default=0)
+    directions = ("", "_reverse") if any(match[2] for match in input_kernels) else ("",)
     tensor_shapes = _tensor_shapes(
         len(layout.gates),
         biases=any(name.startswith("bias_") for name in tensors),

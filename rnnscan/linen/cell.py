@@ -93,11 +93,11 @@ class Cell(nn.RNNCellBase):
             )
         # All from one key, because the cell's `init` makes them together.
         is_new = self.has_rng("params") and not all(self.has_variable("params", name) for name in shapes)
-        made = self.cell.init(self.make_rng("params"), input_size) if is_new else None
+        params = self.cell.init(self.make_rng("params"), input_size) if is_new else None
 
         def start(_: Array, name: str) -> Any:
-            if made is not None:
-                return made[name]
+            if params is not None:
+                return params[name]
             # The parameter exists; Flax only compares its shape.
             return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[name])
 

@@ -148,21 +148,21 @@ def _loop_invariant(step: Callable[..., Any], broadcast: Any, carry: Any, xs: An
         ) from error
 
 
-def _updated(given: Sequence[Any], returned: Sequence[Any]) -> tuple[Any, ...]:
+def _updated(before: Sequence[Any], after: Sequence[Any]) -> tuple[Any, ...]:
     """The collections of each scope after a step, which does not return the immutable ones."""
-    return tuple({**old, **new} for old, new in zip(given, returned, strict=True))
+    return tuple({**old, **new} for old, new in zip(before, after, strict=True))
 
 
-def _check_carried(given: Sequence[Any], returned: Sequence[Any]) -> None:
+def _check_carried(before: Sequence[Any], after: Sequence[Any]) -> None:
     def structure(collection: Any) -> Any:
         return jax.tree.structure(collection)
 
-    for old, new in zip(given, returned, strict=True):
-        made = [name for name in new if structure(new[name]) != structure(old.get(name))]
-        if made:
+    for old, new in zip(before, after, strict=True):
+        created = [name for name in new if structure(new[name]) != structure(old.get(name))]
+        if created:
             raise ValueError(
                 "linen.RNN: the variables in `variable_carry` must exist before the first step; got collections in "
-                f"which the cell creates some: {listing(made)}. Initialise with them in `variable_broadcast`, as in "
+                f"which the cell creates some: {listing(created)}. Initialise with them in `variable_broadcast`, as in "
                 "Flax, or create them before the loop."
             )
 

@@ -126,18 +126,18 @@ def _values(states: Iterable[Any]) -> dict[Any, list[Any]]:
     return {path: jax.tree.leaves(variable) for state in states for path, variable in nnx.to_flat_state(state)}
 
 
-def _are_same(leaves: list[Any], others: list[Any]) -> bool:
-    return len(leaves) == len(others) and all(map(lambda a, b: a is b, leaves, others))
+def _are_same(leaves: list[Any], expected: list[Any]) -> bool:
+    return len(leaves) == len(expected) and all(map(lambda a, b: a is b, leaves, expected))
 
 
 def _check_same_variables(before: Any, after: Any) -> None:
     """Reject a step that creates or deletes variables, except stepwise ones."""
-    given, left = (_values([state for group in states for state in group]) for states in (before, after))
+    old, new = (_values([state for group in states for state in group]) for states in (before, after))
     stepwise, carried = _values(after[2]), _values(before[1])
     changes = {
-        "creates": [path for path in left if path not in given and path not in stepwise],
-        "deletes": [path for path in given if path not in left],
-        "fills or empties": [path for path in carried if path in left and len(left[path]) != len(given[path])],
+        "creates": [path for path in new if path not in old and path not in stepwise],
+        "deletes": [path for path in old if path not in new],
+        "fills or empties": [path for path in carried if path in new and len(new[path]) != len(old[path])],
     }
     what = [f"{verb} {', '.join(map(_place, paths))}" for verb, paths in changes.items() if paths]
     if what:

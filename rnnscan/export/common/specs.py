@@ -92,10 +92,10 @@ def bind(tree: Any, specs: Any, root: str, sizes: dict[str, int], function: str)
         TypeError: if the structure or a dtype differs.
         ValueError: if a rank or a size differs.
     """
-    given: Any = jax.tree.structure(tree)
+    structure: Any = jax.tree.structure(tree)
     expected: Any = jax.tree.structure(specs)
-    if given != expected:
-        raise TypeError(f"{function}: `{root}` must have the structure {expected}; got {given}.")
+    if structure != expected:
+        raise TypeError(f"{function}: `{root}` must have the structure {expected}; got {structure}.")
     leaves = []
     for (path, spec), leaf in zip(jax.tree_util.tree_leaves_with_path(specs), jax.tree.leaves(tree), strict=True):
         place = f"{root}{jax.tree_util.keystr(path)}"

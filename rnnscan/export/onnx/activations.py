@@ -35,8 +35,8 @@ _SYMMETRIC = ("Sigmoid", "HardSigmoid")
 
 def is_symmetric(activation: Any) -> bool:
     """Whether `1 - activation(z)` is `activation(-z)`."""
-    found = _KNOWN.get(activation_name(activation))
-    return found is not None and found.name in _SYMMETRIC
+    known = _KNOWN.get(activation_name(activation))
+    return known is not None and known.name in _SYMMETRIC
 
 
 def activations_of(cell: Any) -> list[OnnxActivation]:
@@ -46,14 +46,14 @@ def activations_of(cell: Any) -> list[OnnxActivation]:
         NoOperatorError: if ONNX has none of them.
     """
     options = [option for option in ("gate_activation", "activation") if hasattr(cell, option)]
-    found = []
+    activations = []
     for option in options:
         activation = getattr(cell, option)
         known = _KNOWN.get(activation_name(activation))
         if known is None:
             raise NoOperatorError(f"ONNX has no activation like {option}={activation!r} of {cell!r}")
-        found.append(known)
-    return [*found, found[-1]] if type(cell).__name__ == "LSTM" else found
+        activations.append(known)
+    return [*activations, activations[-1]] if type(cell).__name__ == "LSTM" else activations
 
 
 def attributes_of(activations: list[OnnxActivation]) -> dict[str, Any]:

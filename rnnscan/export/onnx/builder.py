@@ -122,12 +122,12 @@ class Builder:
         )
 
     def _unique(self, name: str) -> str:
-        found, number = name, 1
-        while found in self._names:
+        candidate, number = name, 1
+        while candidate in self._names:
             number += 1
-            found = f"{name}_{number}"
-        self._names.add(found)
-        return found
+            candidate = f"{name}_{number}"
+        self._names.add(candidate)
+        return candidate
 
 
 def value_info(onnx: Any, port: Port) -> Any:

@@ -52,9 +52,9 @@ def leaf_names(tree: Any, root: str) -> Any:
 def ports(names: Any, tree: Any, taken: Sequence[Port] = ()) -> list[Port]:
     """The inputs or outputs for the leaves of a pytree of types. A name that is taken gets a number."""
     used = {port.name for port in taken}
-    found = []
+    new_ports = []
     for name, leaf in zip(jax.tree.leaves(names), jax.tree.leaves(tree), strict=True):
         distinct = next(one for one in chain([name], (f"{name}_{number}" for number in count(2))) if one not in used)
         used.add(distinct)
-        found.append(Port(distinct, spec_of(leaf)))
-    return found
+        new_ports.append(Port(distinct, spec_of(leaf)))
+    return new_ports

@@ -140,7 +140,7 @@ def _direction(runs: list[Run]) -> str:
 
 def _dtype_of(runs: list[Run], xs: Value) -> Any:
     """The one dtype of inputs, weights and states that an operator has."""
-    found = set()
+    dtypes = set()
     for cell, params, carry, _ in runs:
         computed = jnp.result_type(xs.dtype, *params.values()) if cell.dtype is None else cell.dtype
         if carry is not None:
@@ -149,13 +149,13 @@ def _dtype_of(runs: list[Run], xs: Value) -> Any:
             of_carry = {np.dtype(cell.carry_dtype)}
         else:
             of_carry = {xs.dtype if jnp.issubdtype(xs.dtype, jnp.floating) else np.dtype(cell.param_dtype)}
-        found |= {np.dtype(computed), *of_carry}
-    if len(found) > 1:
+        dtypes |= {np.dtype(computed), *of_carry}
+    if len(dtypes) > 1:
         raise NoOperatorError(
             f"ONNX computes in the dtype of the carry, and {runs[0].cell!r} with inputs of {xs.dtype} has "
-            f"{' and '.join(sorted(map(str, found)))}; set dtype and carry_dtype to one of them"
+            f"{' and '.join(sorted(map(str, dtypes)))}; set dtype and carry_dtype to one of them"
         )
-    return found.pop()
+    return dtypes.pop()
 
 
 def _check_dtype(cell: Any, dtype: Any, opset: int) -> None:

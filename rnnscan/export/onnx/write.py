@@ -97,10 +97,10 @@ def to_onnx(
             f"{_NAME}: `opset` must be a number from {_OLDEST} to {newest}, the newest of onnx {onnx.__version__}; got "
             f"{opset!r}."
         )
-    given, called = by_name(net, inputs, _NAME)
+    examples, called = by_name(net, inputs, _NAME)
     if isinstance(net, Net):
         called = _outputs_first(called)
-    types = symbolic_types(given, _axes(net, given, dynamic), _NAME)
+    types = symbolic_types(examples, _axes(net, examples, dynamic), _NAME)
     for place_of, leaf in jax.tree_util.tree_leaves_with_path(params):
         check_array(leaf, f"`params{jax.tree_util.keystr(place_of)}`", _NAME)
     _check_size(params)
@@ -169,12 +169,12 @@ def _check_model(onnx: Any, model: Any) -> None:
         ) from error
 
 
-def _axes(net: Any, given: dict[str, Any], dynamic: Axes) -> Axes:
+def _axes(net: Any, examples: dict[str, Any], dynamic: Axes) -> Axes:
     """The names of the axes by input. A net knows which of its inputs have a time axis."""
     if isinstance(dynamic, Mapping | str) or not isinstance(net, Net):
         return dynamic
     with_time = ("xs", "mask", "reset")
-    return {name: dynamic if name in with_time else dynamic[1:2] for name in given}
+    return {name: dynamic if name in with_time else dynamic[1:2] for name in examples}
 
 
 def _check_size(params: Any) -> None:
