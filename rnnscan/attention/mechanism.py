@@ -232,7 +232,7 @@ def masked_softmax(
     return jnp.where(valid, jax.nn.softmax(jnp.where(valid, scores, least), axis=-1), 0)
 
 
-def product(subscripts: str, one: Array, other: Array) -> Array:
+def product(subscripts: str, left: Array, right: Array) -> Array:
     """Compute an einsum in at least float32."""
-    wide = at_least_float32(promoted(one, other))
-    return jnp.einsum(subscripts, one, other, preferred_element_type=wide)
+    wide = at_least_float32(promoted(left, right))
+    return jnp.einsum(subscripts, left, right, preferred_element_type=wide)

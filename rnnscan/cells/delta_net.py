@@ -100,8 +100,8 @@ class DeltaNet(MatrixStateCell):
         # A kept change of V numbers saves keeping the state of K V numbers at each step.
         change = name(change, "change")
         state = write(carry[0], key, change)
-        found = name(read(query, state).astype(x.dtype), "read")
-        normalized = rms_norm(found, weights["norm_scale"], epsilon=self.epsilon)
+        output = name(read(query, state).astype(x.dtype), "read")
+        normalized = rms_norm(output, weights["norm_scale"], epsilon=self.epsilon)
         return (state,), self._project_heads(weights, normalized, x.dtype).astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

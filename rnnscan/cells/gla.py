@@ -109,8 +109,8 @@ class GLA(MatrixStateCell):
         weights, _, x = self._enter(params, carry, x)
         query, key, value, gate, log_decay = self._projected(weights, x)
         state = write(carry[0], key, value, decay=jnp.exp(log_decay)[..., None])
-        found = name(read(query, state).astype(x.dtype), "read")
-        normalized = layer_norm(found, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]
+        output = name(read(query, state).astype(x.dtype), "read")
+        normalized = layer_norm(output, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]
         return (state,), self._project_heads(weights, jax.nn.silu(gate) * normalized, x.dtype).astype(x.dtype)
 
     def _projected(self, weights: Params, x: Array) -> list[Array]:

@@ -101,9 +101,9 @@ class LinearAttention(MatrixStateCell):
         query, key, value = self._by_head(*parts)
         query, key = _positive(query), _positive(key)
         state, normalizer = write(carry[0], key, value), (carry[1] + key).astype(carry[1].dtype)
-        found, weight = read(query, state), read(query, normalizer[..., None])
-        found, weight = name((found.astype(x.dtype), weight.astype(x.dtype)), "read")
-        y = self._project_heads(weights, found / (weight + self.epsilon), x.dtype)
+        numerator, weight = read(query, state), read(query, normalizer[..., None])
+        numerator, weight = name((numerator.astype(x.dtype), weight.astype(x.dtype)), "read")
+        y = self._project_heads(weights, numerator / (weight + self.epsilon), x.dtype)
         return (state, normalizer), (y + weights["output_bias"] if self.use_bias else y).astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

@@ -142,8 +142,8 @@ class Mamba2(MatrixStateCell):
         step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
         log_decay = -step * jnp.exp(params["log_decay"].astype(wide))
         state = write(carry[0], key, step[..., None] * value, decay=jnp.exp(log_decay)[..., None, None])
-        found = name(read(query, state).astype(x.dtype), "read").astype(wide) + weights["skip"][:, None] * value
-        y = self._project_heads(weights, self._gated(weights, found, gate.astype(wide)), x.dtype)
+        output = name(read(query, state).astype(x.dtype), "read").astype(wide) + weights["skip"][:, None] * value
+        y = self._project_heads(weights, self._gated(weights, output, gate.astype(wide)), x.dtype)
         window = jnp.stack(seen[1:], axis=-2).astype(carry[1].dtype) if self.window > 1 else carry[1]
         return (state, window), y.astype(x.dtype)
 
@@ -167,9 +167,9 @@ class Mamba2(MatrixStateCell):
         repeated = jnp.broadcast_to(by_group, (*batch, self.groups, self.heads // self.groups, self.keys))
         return repeated.reshape(*batch, self.heads, self.keys)
 
-    def _gated(self, weights: Params, found: Array, gate: Array) -> Array:
+    def _gated(self, weights: Params, output: Array, gate: Array) -> Array:
         """Gate and normalize the values `(heads, V)`; the norm is over a group."""
-        grouped = (found.reshape(gate.shape) * jax.nn.silu(gate)).reshape(*gate.shape[:-1], self.groups, -1)
+        grouped = (output.reshape(gate.shape) * jax.nn.silu(gate)).reshape(*gate.shape[:-1], self.groups, -1)
         scale = weights["norm_scale"].reshape(self.groups, -1)
         (by_head,) = self._by_head(rms_norm(grouped, scale, epsilon=self.epsilon).reshape(gate.shape))
         return by_head

@@ -106,11 +106,11 @@ class QRNN(InputKernelCell):
         products = project(jnp.concatenate(seen, axis=-1), weights["kernel"].reshape(-1, self._columns))
         projected = name(with_bias(products, weights).astype(x.dtype), "gates")
         candidate, *gates = jnp.split(projected, self.blocks, axis=-1)
-        forget, *others = (activate(self.gate_activation, gate) for gate in gates)
-        write = others[1] if self.pooling == "ifo" else 1 - forget
+        forget, *later_gates = (activate(self.gate_activation, gate) for gate in gates)
+        write = later_gates[1] if self.pooling == "ifo" else 1 - forget
         # The state accumulates over the whole sequence, so it is updated in its own dtype, not in the gates'.
         state = (forget * carry[0] + write * activate(self.activation, candidate)).astype(carry[0].dtype)
-        y = state if self.pooling == "f" else others[0] * state
+        y = state if self.pooling == "f" else later_gates[0] * state
         inputs = jnp.stack(seen[1:], axis=-2).astype(carry[1].dtype) if self.window > 1 else carry[1]
         return (state, inputs), y.astype(x.dtype)
 

@@ -91,6 +91,6 @@ class RetNet(MatrixStateCell):
         query, key, value, gate = self._by_head(*parts)
         log_decay = jnp.asarray(np.log1p(-np.exp2(-5.0 - np.arange(self.heads))), at_least_float32(x.dtype))
         state = write(carry[0], key, value, decay=jnp.exp(log_decay)[:, None, None])
-        found = name(read(query, state).astype(x.dtype), "read")
-        normalized = layer_norm(found, jnp.ones(self.values, found.dtype), epsilon=self.epsilon)
+        output = name(read(query, state).astype(x.dtype), "read")
+        normalized = layer_norm(output, jnp.ones(self.values, output.dtype), epsilon=self.epsilon)
         return (state,), self._project_heads(weights, jax.nn.silu(gate) * normalized, x.dtype).astype(x.dtype)

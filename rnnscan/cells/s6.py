@@ -126,8 +126,8 @@ class S6(Cell):
         held = jnp.expm1(log_decay) / rate if self.discretization == "zoh" else step[..., None]
         update = held * (x[..., :, None].astype(wide) * write[..., None, :].astype(wide))
         state = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
-        found = jnp.einsum("...hs,...s->...h", state.astype(wide), read.astype(wide))
-        return (state,), (found + weights["skip"] * x).astype(x.dtype)
+        output = jnp.einsum("...hs,...s->...h", state.astype(wide), read.astype(wide))
+        return (state,), (output + weights["skip"] * x).astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         units = self.hidden_size

@@ -83,15 +83,15 @@ def _plain(leaf: Any) -> np.ndarray:
 
 def _from_line(line: bytes, place: str, specs: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        given = json.loads(line)
+        inputs = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"run: the input must be an npz file or lines of JSON; got {error} in {place}.") from error
-    if not isinstance(given, dict):
+    if not isinstance(inputs, dict):
         raise ValueError(
-            f"run: a line must be an object with the inputs by name, {_shown(specs)}; got {type(given).__name__} in "
+            f"run: a line must be an object with the inputs by name, {_shown(specs)}; got {type(inputs).__name__} in "
             f"{place}."
         )
-    return {name: _as_tree(value, specs.get(name), f"{place}, {name!r}") for name, value in given.items()}
+    return {name: _as_tree(value, specs.get(name), f"{place}, {name!r}") for name, value in inputs.items()}
 
 
 def _as_tree(value: Any, spec: Any, place: str) -> Any:
@@ -137,7 +137,7 @@ def _from_npz(content: bytes, specs: Mapping[str, Any]) -> dict[str, Any]:
         # NumPy cannot write these types, so they come as float32.
         return array.astype(dtype) if dtype.isbuiltin != 1 and array.dtype == np.float32 else array
 
-    given = {
+    inputs = {
         name: tree_map_with_path(lambda path, spec, name=name: take(name, path, spec), tree)
         for name, tree in specs.items()
     }
@@ -146,7 +146,7 @@ def _from_npz(content: bytes, specs: Mapping[str, Any]) -> dict[str, Any]:
             f"run: the npz file must have the inputs {_shown(specs)} only; got {next(iter(arrays))!r} too. Leave it "
             "out."
         )
-    return given
+    return inputs
 
 
 def _shown(specs: Mapping[str, Any]) -> str:

@@ -67,13 +67,13 @@ def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length
             f"rnnscan: --hidden must be given with a cell of the library; got --hidden {hidden} and {cell!r}. Leave "
             "--hidden out."
         )
-    found = import_attribute(cell, "CELL") if ":" in cell else _of_library(cell, hidden or UNITS)
-    check_cell("rnnscan", found)
+    rnn_cell = import_attribute(cell, "CELL") if ":" in cell else _of_library(cell, hidden or UNITS)
+    check_cell("rnnscan", rnn_cell)
     x = jax.ShapeDtypeStruct((batch, inputs), jnp.float32)
     return Example(
-        cell=found,
-        params=jax.eval_shape(lambda: found.init(jax.random.key(0), inputs)),
-        carry=jax.eval_shape(found.initial_carry, x),
+        cell=rnn_cell,
+        params=jax.eval_shape(lambda: rnn_cell.init(jax.random.key(0), inputs)),
+        carry=jax.eval_shape(rnn_cell.initial_carry, x),
         xs=jax.ShapeDtypeStruct((length, *x.shape), x.dtype),
     )
 

@@ -23,8 +23,8 @@ def explain(
 ) -> None:
     """Show the invariant, parallel, linear and recurrent work of a cell, and the values that are kept."""
     with readable_errors():
-        given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
-        explanation = rs.explain(given.cell, given.params, given.carry, given.xs, memory=memory_of(recompute))
+        example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
+        explanation = rs.explain(example.cell, example.params, example.carry, example.xs, memory=memory_of(recompute))
         if plot is not None:
             check_ending(plot)
     console = Console(highlight=False)

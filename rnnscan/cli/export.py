@@ -65,13 +65,13 @@ def export(
         function = None if spec is None else import_attribute(spec, "SPEC")
         if function is not None and not callable(function):
             raise TypeError(f"export: SPEC must be a function; got {spec!r}, {describe(function)}. Name a function.")
-    given = None if function is None else function()  # An error in it is its author's, and keeps its traceback.
+    arguments = None if function is None else function()  # An error in it is its author's, and keeps its traceback.
     with readable_errors(), Console(stderr=True).status("exporting"):
         if checkpoint is not None:
             config, params = _restored(checkpoint)
             export_language_model(out, config.model, params, **options)
         else:
-            rs.export.save(out, **(_arguments(str(spec), given) | options))
+            rs.export.save(out, **(_arguments(str(spec), arguments) | options))
     _print_written(Console(highlight=False), out)
 
 
@@ -114,17 +114,17 @@ def _restored(checkpoint: Path) -> tuple[TrainConfig, Any]:
     return config, state.params
 
 
-def _arguments(spec: str, given: Any) -> dict[str, Any]:
+def _arguments(spec: str, returned: Any) -> dict[str, Any]:
     """What the function of SPEC returned, as arguments of `save`."""
     _, *parameters = inspect.signature(rs.export.save).parameters.values()
     in_order = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
     needed = [one.name for one in parameters if one.default is one.empty]
-    if isinstance(given, tuple) and len(needed) <= len(given) <= len(in_order):
-        return dict(zip(in_order, given, strict=False))
-    if isinstance(given, Mapping) and set(needed) <= set(given) <= {one.name for one in parameters}:
-        return dict(given)
-    shown = f"a tuple of {len(given)}" if isinstance(given, tuple) else describe(given)
-    shown = f"a dictionary of {', '.join(map(repr, given))}" if isinstance(given, Mapping) else shown
+    if isinstance(returned, tuple) and len(needed) <= len(returned) <= len(in_order):
+        return dict(zip(in_order, returned, strict=False))
+    if isinstance(returned, Mapping) and set(needed) <= set(returned) <= {one.name for one in parameters}:
+        return dict(returned)
+    shown = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else describe(returned)
+    shown = f"a dictionary of {', '.join(map(repr, returned))}" if isinstance(returned, Mapping) else shown
     raise TypeError(
         "export: SPEC must return the arguments of rnnscan.export.save after the path, (fn, params, inputs) or a "
         f"dictionary of them; got {shown} from {spec!r}."

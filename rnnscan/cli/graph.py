@@ -47,9 +47,9 @@ def graph(
     The colours of a picture are the kinds of work.
     """
     with readable_errors():
-        given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=1)
-        x = jax.ShapeDtypeStruct(given.xs.shape[1:], given.xs.dtype)
-        traced = rs.graph.trace(given.cell, given.params, given.carry, x)
+        example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=1)
+        x = jax.ShapeDtypeStruct(example.xs.shape[1:], example.xs.dtype)
+        traced = rs.graph.trace(example.cell, example.params, example.carry, x)
         if format is None:
             format = Format.TEXT if out is None else _SUFFIXES.get(out.suffix, Format.TEXT)
         text = traced.draw(_PICTURES[format]).text if format in _PICTURES else str(traced)

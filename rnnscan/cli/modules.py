@@ -25,16 +25,16 @@ def import_attribute(spec: str, argument: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
             f"rnnscan: {argument} must be module:attribute of an importable module; got {spec!r}, and no module "
             f"{error.name!r}. Run the command in the module's folder."
         ) from error
-    if not hasattr(found, attribute):
-        known = [name for name in vars(found) if not name.startswith("_")]
+    if not hasattr(imported, attribute):
+        known = [name for name in vars(imported) if not name.startswith("_")]
         raise ValueError(
             f"rnnscan: {argument} must be module:attribute; got {spec!r}, and {module} has no {attribute!r}."
             f"{nearest(attribute, known)}"
         )
-    return getattr(found, attribute)
+    return getattr(imported, attribute)

@@ -32,8 +32,8 @@ def plan(
     console = Console(highlight=False)
     with readable_errors(), console.status("compiling"):
         check_plot(plot)
-        given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
-        arguments = (given.cell, given.params, given.carry, given.xs)
+        example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
+        arguments = (example.cell, example.params, example.carry, example.xs)
         memory = rs.plan(*arguments, budget=budget, last_only=last_only)
         report = rs.memory_report(*arguments, memory=memory.choice, compile=False)
     console.print(f"{memory.choice!r}", markup=False)
@@ -43,7 +43,7 @@ def plan(
     )
     console.print(report)
     if plot is not None:
-        rows = measure(given, [memory.choice], last_only=last_only, rounds=rounds, console=console)
+        rows = measure(example, [memory.choice], last_only=last_only, rounds=rounds, console=console)
         chosen = next(row.choice for row in rows if row.memory == memory.choice)
-        title = f"{in_words(given.cell)}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
+        title = f"{in_words(example.cell)}, {batch} rows x {length} steps: {choice_name(memory.choice)}"
         draw(rows, title, plot, chosen=chosen, console=console, budget=budget_bytes(budget))

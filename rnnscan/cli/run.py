@@ -73,7 +73,7 @@ def run(
         options = {"prompt": prompt, "length": length, "temperature": temperature, "seed": seed}
         text_options = {name: value for name, value in options.items() if value is not None}
         generates = bool(text_options) or (loaded.vocabulary is not None and input is None and not stream)
-        _check_choices(loaded, folder, text_options, generates=generates, given=input, stream=stream, format=format)
+        _check_choices(loaded, folder, text_options, generates=generates, path=input, stream=stream, format=format)
         tokens = loaded.generate(**(DEFAULTS | text_options)) if generates else None
         if format is None:
             format = Format.NPZ if out is not None and out.suffix == ".npz" else Format.JSONL
@@ -97,7 +97,7 @@ def _check_choices(
     text_options: dict[str, Any],
     *,
     generates: bool,
-    given: str | None,
+    path: str | None,
     stream: bool,
     format: Format | None,
 ) -> None:
@@ -106,7 +106,7 @@ def _check_choices(
             f"run: --{next(iter(text_options))} must be given with an exported language model; got {folder}, which has "
             "no vocabulary. Leave it out."
         )
-    if generates and (given is not None or stream or format is not None):
+    if generates and (path is not None or stream or format is not None):
         raise ValueError(
             "run: text is generated, or inputs are run; got --prompt, --length, --temperature or --seed with INPUT, "
             "--stream or --format. Drop one of them."

@@ -42,31 +42,35 @@ def tradeoff(
     """
     console = Console(highlight=False)
     with readable_errors(), console.status("tracing"):
-        given = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
-        own: list[rs.Memory] = []
+        example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
+        further: list[rs.Memory] = []
         chosen = None
         if recompute or segment is not None:
-            own.append(memory_of(recompute, segment))
+            further.append(memory_of(recompute, segment))
             # Tracing rejects unknown names.
-            jax.eval_shape(partial(rs.scan, given.cell, memory=own[0]), given.params, given.carry, given.xs)
+            jax.eval_shape(partial(rs.scan, example.cell, memory=further[0]), example.params, example.carry, example.xs)
         check_plot(plot)
         if budget is not None:
-            planned = rs.plan(given.cell, given.params, given.carry, given.xs, budget=budget, last_only=last_only)
-            own.append(planned.choice)
+            planned = rs.plan(
+                example.cell, example.params, example.carry, example.xs, budget=budget, last_only=last_only
+            )
+            further.append(planned.choice)
             chosen = choice_name(planned.choice)
-    rows = measure(given, own, last_only=last_only, rounds=rounds, console=console)
-    shape = f"{in_words(given.cell)}, {batch} rows x {length} steps of {inputs} features"
+    rows = measure(example, further, last_only=last_only, rounds=rounds, console=console)
+    shape = f"{in_words(example.cell)}, {batch} rows x {length} steps of {inputs} features"
     console.print(table_of(rows, shape))
     if plot is not None:
         draw(rows, f"The cost of memory choices: {shape}", plot, chosen=chosen, console=console)
 
 
-def measure(given: Example, own: list[rs.Memory], *, last_only: bool, rounds: int, console: Console) -> list[Tradeoff]:
+def measure(
+    example: Example, further: list[rs.Memory], *, last_only: bool, rounds: int, console: Console
+) -> list[Tradeoff]:
     """Measure the usual memory choices and your own.
 
     Args:
-        given: the cell and the shapes.
-        own: further choices.
+        example: the cell and the shapes.
+        further: choices beyond the usual ones.
         last_only: whether the loss reads only the last carry.
         rounds: the number of runs of each choice.
         console: shows the progress.
@@ -74,9 +78,9 @@ def measure(given: Example, own: list[rs.Memory], *, last_only: bool, rounds: in
     Returns:
         A row for each choice.
     """
-    arrays = given.with_arrays()
-    choices = memory_choices(given.cell.names, given.xs.shape[0])
-    choices |= {choice_name(memory): memory for memory in own if memory not in choices.values()}
+    arrays = example.with_arrays()
+    choices = memory_choices(example.cell.names, example.xs.shape[0])
+    choices |= {choice_name(memory): memory for memory in further if memory not in choices.values()}
     with console.status("measuring") as status:
         return measure_tradeoff(
             arrays.cell,

@@ -271,11 +271,11 @@ def _restore(run: RunDirectory, config: TrainConfig, mesh: jax.sharding.Mesh | N
     return state
 
 
-def _check_same(run: RunDirectory, option: str, given: Any, saved: Any) -> None:
-    if given != saved:
+def _check_same(run: RunDirectory, option: str, requested: Any, saved: Any) -> None:
+    if requested != saved:
         why = " The learning rate's decay depends on --steps." if option == "--steps" else ""
         raise ValueError(
-            f"train: with --resume, {option} must not change; got {given} on the command line and {saved} in "
+            f"train: with --resume, {option} must not change; got {requested} on the command line and {saved} in "
             f"{config_file(run)}.{why} Leave it out, or start another run with --out."
         )
 

@@ -75,8 +75,8 @@ def run(function: str, argument: str, net: Callable[..., Any], params: Any, blob
     try:
         written = net(params, **blobs)
     except Exception as error:
-        given = ", ".join(f"{name} = {describe(value)}" for name, value in blobs.items())
-        error.add_note(f"{function}: `{argument}` was called with {given or 'no inputs'}.")
+        shown = ", ".join(f"{name} = {describe(value)}" for name, value in blobs.items())
+        error.add_note(f"{function}: `{argument}` was called with {shown or 'no inputs'}.")
         raise
     if not isinstance(written, Mapping) or not all(isinstance(name, str) for name in written):
         got = f"the keys {listing(written)}" if isinstance(written, Mapping) else describe(written)

@@ -226,27 +226,27 @@ def _common_type(name: str, true: tuple[str, Any], false: tuple[str, Any]) -> An
             f"{structures[1]} {false[0]} for {name!r}."
         )
 
-    def common(path: Any, one: Any, other: Any) -> Any:
-        dtype = _common_dtype(one, other)
-        if one.shape == other.shape and dtype is not None:
-            return _Type(one.shape, dtype, varying(one) | varying(other))
-        raise (TypeError if one.shape == other.shape else ValueError)(
-            f"cond_net: both sides must give a name the same shape and dtype; got {describe(one)} {true[0]} and "
-            f"{describe(other)} {false[0]} for {name + jax.tree_util.keystr(path)!r}. Cast or reshape one of them."
+    def common(path: Any, left: Any, right: Any) -> Any:
+        dtype = _common_dtype(left, right)
+        if left.shape == right.shape and dtype is not None:
+            return _Type(left.shape, dtype, varying(left) | varying(right))
+        raise (TypeError if left.shape == right.shape else ValueError)(
+            f"cond_net: both sides must give a name the same shape and dtype; got {describe(left)} {true[0]} and "
+            f"{describe(right)} {false[0]} for {name + jax.tree_util.keystr(path)!r}. Cast or reshape one of them."
         )
 
     return jax.tree_util.tree_map_with_path(common, true[1], false[1])
 
 
-def _common_dtype(one: Any, other: Any) -> Any:
+def _common_dtype(left: Any, right: Any) -> Any:
     """The dtype of both sides, where a weakly typed one, such as a Python number, takes that of the other."""
-    if one.dtype == other.dtype:
-        return one.dtype
-    if is_key(one) or is_key(other):
+    if left.dtype == right.dtype:
+        return left.dtype
+    if is_key(left) or is_key(right):
         return None
-    dtypes = [_scalar_type(side.dtype) if side.weak_type else side.dtype for side in (one, other)]
+    dtypes = [_scalar_type(side.dtype) if side.weak_type else side.dtype for side in (left, right)]
     dtype = jnp.result_type(*dtypes)
-    agrees = all(side.weak_type or side.dtype == dtype for side in (one, other))
+    agrees = all(side.weak_type or side.dtype == dtype for side in (left, right))
     return dtype if agrees else None
 
 

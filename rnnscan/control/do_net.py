@@ -62,8 +62,8 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
 
     def outer_net(params: Any, values: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
         """Call the net with values by their outer names."""
-        given = _given(values, named, outer_of)
-        written = run("do_net", "net", net, params, {inner: given[outer] for inner, outer in outer_of.items()})
+        outer_values = _given(values, named, outer_of)
+        written = run("do_net", "net", net, params, {inner: outer_values[outer] for inner, outer in outer_of.items()})
         _check_written(written, inputs, bindings)
         outputs = {outer: value for inner, value in written.items() if (outer := bindings[inner]) is not None}
         return outputs if values is None else {**values, **outputs}
@@ -101,13 +101,13 @@ def _given(values: Any, named: Mapping[str, Any], outer_of: Mapping[str, str]) -
     if values is not None and (named or not isinstance(values, Mapping)):
         got = f"names, {listing(named)}, and a dictionary" if named else describe(values)
         raise TypeError(f"do_net: a call must have its values by name, or in one dictionary; got {got}.")
-    given = named if values is None else values
+    outer_values = named if values is None else values
     outer_names = dict.fromkeys(outer_of.values())
-    missing = [name for name in outer_names if name not in given]
+    missing = [name for name in outer_names if name not in outer_values]
     if missing:
         raise ValueError(
             f"do_net: every outer name that is bound to an input must have a value; got no {listing(missing)} among "
-            f"{listing(given)}.{nearest(missing[0], given)}"
+            f"{listing(outer_values)}.{nearest(missing[0], outer_values)}"
         )
     unbound = [name for name in named if name not in outer_names]
     if unbound:
@@ -115,7 +115,7 @@ def _given(values: Any, named: Mapping[str, Any], outer_of: Mapping[str, str]) -
             f"do_net: every value must be bound to an input; got {listing(unbound)}, and the bound names are "
             f"{listing(outer_names)}.{nearest(unbound[0], outer_names)} A dictionary of values may hold other names."
         )
-    return given
+    return outer_values
 
 
 def _check_written(written: Mapping[str, Any], inputs: Inputs, bindings: Mapping[str, str | None]) -> None:

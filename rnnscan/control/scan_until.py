@@ -100,7 +100,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
             new_carry, y, stopped = step(params, carry, x)
             return new_carry, (y, stopped)
 
-        held = skip_padding(run, "zero") if running.ndim else lambda carry, given: run(carry, given[0])
+        held = skip_padding(run, "zero") if running.ndim else lambda carry, x_running: run(carry, x_running[0])
         new_carry, (y, stopped) = held(carry, (x, running))
         return (new_carry, running & ~stopped, count + running.astype(count.dtype)), y
 

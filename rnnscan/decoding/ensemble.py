@@ -34,8 +34,8 @@ class Ensemble:
         """One step of all decoders: `(params, carry, token) -> (carry, log-probabilities)`."""
         self._check(params, carry)
         carries, outputs = [], []
-        for decoder, its_params, its_carry in zip(self.decoders, params, carry, strict=True):
-            new_carry, output = decoder(its_params, its_carry, token)
+        for decoder, decoder_params, decoder_carry in zip(self.decoders, params, carry, strict=True):
+            new_carry, output = decoder(decoder_params, decoder_carry, token)
             carries.append(new_carry)
             outputs.append(output)
         logits = [output[0] for output in outputs] if self.has_aux else outputs
@@ -62,11 +62,11 @@ class Ensemble:
         return jnp.minimum(jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(logits)), 0)
 
     def _check(self, params: Any, carry: Any) -> None:
-        for argument, given in (("parameters", params), ("carry", carry)):
-            if not isinstance(given, tuple) or len(given) != len(self.decoders):
+        for argument, tree in (("parameters", params), ("carry", carry)):
+            if not isinstance(tree, tuple) or len(tree) != len(self.decoders):
                 raise TypeError(
                     f"decoding.ensemble: the {argument} must be a tuple with an entry for each of the "
-                    f"{len(self.decoders)} decoders; got {jax.tree.structure(given)}."
+                    f"{len(self.decoders)} decoders; got {jax.tree.structure(tree)}."
                 )
 
 

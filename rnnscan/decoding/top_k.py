@@ -19,8 +19,8 @@ def top_k(values: Float[Array, "*batch n"], k: int) -> tuple[Float[Array, "*batc
     if mesh is None or not any(
         size > 1 and kind == AxisType.Auto for size, kind in zip(mesh.axis_sizes, mesh.axis_types, strict=True)
     ):
-        found, places = lax.top_k(values, k)
-        return found, places
+        largest, places = lax.top_k(values, k)
+        return largest, places
     order = jnp.where(jnp.isnan(values), -jnp.inf, -values)
     places = lax.broadcasted_iota(jnp.int32, values.shape, values.ndim - 1)
     _, sorted_values, sorted_places = lax.sort((order, values, places), num_keys=1, is_stable=True)

@@ -198,11 +198,11 @@ def _types(step: Any, carry: Any, start: Any) -> tuple[Any, Any, Any]:
 
 
 def _check_structure(carry: Any, new_carry: Any) -> None:
-    given: Any = jax.tree.structure(carry)
+    expected: Any = jax.tree.structure(carry)
     returned: Any = jax.tree.structure(new_carry)
-    if given != returned:
+    if expected != returned:
         raise TypeError(
-            f"decode: a decoder must return a carry of the structure that it was given; it was given {given} and "
+            f"decode: a decoder must return a carry of the structure that it was given; it was given {expected} and "
             f"returned {returned}. Check the order of the result, (carry, logits)."
         )
 
