@@ -28,10 +28,10 @@ def budget_bytes(budget: int | str, caller: str = "plan") -> int:
         (1536, 2000, 7)
     """
     count: float | None = budget if is_count(budget, least=-(10**30)) else None  # type: ignore[assignment]
-    if isinstance(budget, str) and (found := re.fullmatch(r"\s*(-?[\d.]+)\s*([A-Za-z]*)\s*", budget)):
-        unit = _UNITS.get(found[2].upper() or "B")
+    if isinstance(budget, str) and (match := re.fullmatch(r"\s*(-?[\d.]+)\s*([A-Za-z]*)\s*", budget)):
+        unit = _UNITS.get(match[2].upper() or "B")
         try:
-            count = None if unit is None else float(found[1]) * unit
+            count = None if unit is None else float(match[1]) * unit
         except ValueError:
             count = None
     if count is None or not count > 0:

@@ -159,11 +159,11 @@ def carry_and_output(returned: Any) -> tuple[Any, Any]:
 
 def check_structure(carry: Any, new_carry: Any) -> None:
     """Reject a new carry with another structure."""
-    given: Any = jax.tree.structure(carry)
+    expected: Any = jax.tree.structure(carry)
     returned: Any = jax.tree.structure(new_carry)
-    if given != returned:
+    if expected != returned:
         raise TypeError(
-            f"scan: a cell must return a carry of the structure that it was given; it was given {given} "
+            f"scan: a cell must return a carry of the structure that it was given; it was given {expected} "
             f"and returned {returned}. Check the order of the result, (carry, y), and that a tuple of one leaf is "
             "returned as a tuple: (hidden,), y."
         )
@@ -259,11 +259,11 @@ def reset_carry_like(carry: Any, reset_to: Any, root: str, *, rows: int) -> Any:
         ValueError: if a shape differs.
     """
     expected: Any = jax.tree.structure(carry)
-    given: Any = jax.tree.structure(reset_to)
-    if given != expected:
+    structure: Any = jax.tree.structure(reset_to)
+    if structure != expected:
         raise TypeError(
-            f"scan: the carry after a reset must have the structure of `carry`, {expected}; got {given} in `{root}`. "
-            "Set `reset_to` to a carry like `carry`."
+            f"scan: the carry after a reset must have the structure of `carry`, {expected}; got {structure} in "
+            f"`{root}`. Set `reset_to` to a carry like `carry`."
         )
 
     def like(path: Any, leaf: Any, there: Any) -> Any:
@@ -304,8 +304,8 @@ def _steps_by_rows(argument: str, value: Any, length: Length) -> Any:
 
 def check_rows(carry: Any, xs: Any, y: Any, *, valid: Any, reset: Any, padding: str) -> None:
     """Reject leaves without the rows of lengths, mask or resets."""
-    given = {"`seq_lengths` or `mask`": valid, "`reset`": reset}
-    rows = {what: array.shape[1:] for what, array in given.items() if array is not None}
+    by_row = {"`seq_lengths` or `mask`": valid, "`reset`": reset}
+    rows = {what: array.shape[1:] for what, array in by_row.items() if array is not None}
     if not rows:
         return
     what, batch = next(iter(rows.items()))

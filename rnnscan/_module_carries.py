@@ -9,13 +9,13 @@ import jax.numpy as jnp
 from rnnscan._messages import describe, describe_shape, is_key, is_weak
 
 
-def broadcast_over_batch(carry: Any, batch: tuple[int, ...], make_own: Callable[[], Any]) -> Any:
+def broadcast_over_batch(carry: Any, batch: tuple[int, ...], make_carry: Callable[[], Any]) -> Any:
     """Broadcast the leaves that leave out the batch axes.
 
     Args:
         carry: the given carry.
         batch: the batch axes.
-        make_own: makes the cell's own carry, which gives the shapes. It is called only if a leaf may lack rows.
+        make_carry: makes the cell's own carry, which gives the shapes. It is called only if a leaf may lack rows.
 
     Returns:
         The carry; unchanged if the cell has no carry of its own.
@@ -25,10 +25,10 @@ def broadcast_over_batch(carry: Any, batch: tuple[int, ...], make_own: Callable[
     if not batch or all(jnp.ndim(leaf) > axes and jnp.shape(leaf)[:axes] == batch for leaf in leaves):
         return carry
     try:
-        own = make_own()
+        cell_carry = make_carry()
     except NotImplementedError:
         return carry
-    if not _same_structure(own, carry):
+    if not _same_structure(cell_carry, carry):
         return carry
 
     def share(leaf: Any, like: Any) -> Any:
@@ -36,7 +36,7 @@ def broadcast_over_batch(carry: Any, batch: tuple[int, ...], make_own: Callable[
         lacks_rows = shape[:axes] == batch and jnp.shape(leaf) == shape[axes:]
         return jnp.broadcast_to(leaf, shape) if lacks_rows and jnp.shape(leaf) != shape else leaf
 
-    return jax.tree.map(share, carry, own)
+    return jax.tree.map(share, carry, cell_carry)
 
 
 def reset_target(
@@ -102,6 +102,6 @@ def reset_targets_of_both(module: str, reset_to: Any, reset: Any) -> tuple[dict[
     return forward, backward
 
 
-def _same_structure(one: Any, other: Any) -> bool:
-    first: Any = jax.tree.structure(one)
+def _same_structure(tree: Any, other: Any) -> bool:
+    first: Any = jax.tree.structure(tree)
     return bool(first == jax.tree.structure(other))

@@ -76,17 +76,17 @@ def run_sequence(
     if reverse:
         check_not_training_carry(module, initial_carry, REVERSED)
     check_reset_to_has_reset(module, reset_to, reset)
-    own = cache(partial(make_carry, xs))  # Cached, because a random carry draws a key.
+    cell_carry = cache(partial(make_carry, xs))  # Cached, because a random carry draws a key.
     if initial_carry is None:
         try:
-            carry = own()
+            carry = cell_carry()
         except NotImplementedError as error:
             raise TypeError(
                 f"{module}: a cell without `initialize_carry` needs an initial carry; got {type(cell).__name__} and "
                 "initial_carry=None. Pass `initial_carry`."
             ) from error
     else:
-        shapes = own if make_carry_shapes is None else partial(make_carry_shapes, xs)
+        shapes = cell_carry if make_carry_shapes is None else partial(make_carry_shapes, xs)
         carry = broadcast_over_batch(initial_carry, batch, shapes)
     if seq_lengths is not None:
         seq_lengths = _as_lengths(module, seq_lengths, batch)
@@ -96,7 +96,7 @@ def run_sequence(
     if reset is not None:
         reset = jnp.moveaxis(_as_reset(module, reset, rows), time_axis, 0)
         _check_rows(module, "reset", carry, batch)
-        reset_to = reset_target(module, cell, reset_to, carry, batch, own)
+        reset_to = reset_target(module, cell, reset_to, carry, batch, cell_carry)
         reset = reverse_reset(reset) if reverse else reset
 
     in_loop = loop_reverses and seq_lengths is None
@@ -114,13 +114,13 @@ def run_sequence(
 def with_resets(call: Call, reset_to: Any) -> Call:
     """A step over `Steps` and the pair (carry, last valid carry or None)."""
 
-    def step(module: Any, carries: Any, given: Steps) -> tuple[Any, Any]:
+    def step(module: Any, carries: Any, steps: Steps) -> tuple[Any, Any]:
         carry, last_valid = carries
-        if given.reset is not None:
-            carry = select_rows(given.reset, reset_to, carry)
-        carry, y = call(module, carry, given.x)
-        if given.valid is not None:
-            last_valid = select_rows(given.valid, carry, last_valid)
+        if steps.reset is not None:
+            carry = select_rows(steps.reset, reset_to, carry)
+        carry, y = call(module, carry, steps.x)
+        if steps.valid is not None:
+            last_valid = select_rows(steps.valid, carry, last_valid)
         return (carry, last_valid), y
 
     return step

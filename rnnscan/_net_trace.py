@@ -64,10 +64,10 @@ def trace_outputs(
 
 
 def _states_that_fit(
-    run: Callable[[Mapping[str, Any]], None], states: Mapping[str, Any], others: Any
+    run: Callable[[Mapping[str, Any]], None], states: Mapping[str, Any], arguments: Any
 ) -> dict[str, Any]:
     """Other types of states with which a failing cell runs and returns states of these types."""
-    for changed in _other_types(states, others):
+    for changed in _other_types(states, arguments):
         try:
             run({**states, **changed})
         except Exception:
@@ -76,9 +76,11 @@ def _states_that_fit(
     return {}
 
 
-def _other_types(states: Mapping[str, Any], others: Any) -> Iterator[dict[str, Any]]:
+def _other_types(states: Mapping[str, Any], arguments: Any) -> Iterator[dict[str, Any]]:
     """Candidate types for one state, and for all states of its type: the dtypes and last sizes of the arguments."""
-    leaves = [leaf for leaf in jax.tree.leaves((states, others)) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+    leaves = [
+        leaf for leaf in jax.tree.leaves((states, arguments)) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ]
     sizes = sorted({size for leaf in leaves for size in leaf.shape if isinstance(size, int)})
     dtypes = sorted({leaf.dtype for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}, key=str)
     for state, value in states.items():

@@ -83,12 +83,12 @@ def type_of_step(leaf: Any) -> Any:
         aval = jax.typeof(leaf)
         if aval.sharding.mesh.empty and not aval.manual_axis_type.varying:  # The trace below takes a millisecond.
             return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype, weak_type=is_weak(leaf))
-        made = jax.eval_shape(lambda leaf: leaf[0], leaf)
-        if aval.manual_axis_type.varying and made.sharding is None and not aval.sharding.mesh.empty:
+        step_type = jax.eval_shape(lambda leaf: leaf[0], leaf)
+        if aval.manual_axis_type.varying and step_type.sharding is None and not aval.sharding.mesh.empty:
             # Where only some axes of the mesh are those of `shard_map`, the type of a trace's argument needs the mesh.
             spec = PartitionSpec(*aval.sharding.spec[1:])
-            return made.update(sharding=NamedSharding(aval.sharding.mesh, spec))
-        return made
+            return step_type.update(sharding=NamedSharding(aval.sharding.mesh, spec))
+        return step_type
     return jax.eval_shape(lambda leaf: leaf[0], leaf)
 
 

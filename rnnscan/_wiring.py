@@ -117,22 +117,22 @@ class Wiring:
             signature = inspect.signature(cell_net)
         except (TypeError, ValueError):  # Some callables have no signature.
             return
-        given = [*self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
+        names = [*self.inputs, *self.states, *([] if self.timestep is None else [self.timestep])]
         try:
-            signature.bind(None, **dict.fromkeys(given))
+            signature.bind(None, **dict.fromkeys(names))
         except TypeError as error:
             parameters = list(signature.parameters.values())[1:]
             named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
             taken = [each.name for each in named]
-            missing = [each.name for each in named if each.default is each.empty and each.name not in given]
+            missing = [each.name for each in named if each.default is each.empty and each.name not in names]
             message = (
                 "recurrent_net: the cell must take params, then every input and state by name; got a cell that takes "
-                f"{listing(taken)}, and the names {listing(given)} ({error})."
+                f"{listing(taken)}, and the names {listing(names)} ({error})."
             )
             if "timestep" in missing and self.timestep is None:
                 message += ' Pass timestep="timestep" to give it the index of the step.'
             elif missing:
-                message += f" Add {listing(missing)} to `inputs` or `initial_cell_inputs`.{nearest(missing[0], given)}"
+                message += f" Add {listing(missing)} to `inputs` or `initial_cell_inputs`.{nearest(missing[0], names)}"
             else:
                 message += " Remove the others from `inputs` and `initial_cell_inputs`."
             raise ValueError(message) from None
@@ -193,19 +193,19 @@ class Wiring:
                 )
         return [name if isinstance(name, str) else results[name] for name in chosen]
 
-    def _check_link(self, state: str, given: Any, output: str, returned: Any) -> None:
+    def _check_link(self, state: str, held: Any, output: str, returned: Any) -> None:
         if not is_array_like(returned):
             raise TypeError(
                 f"recurrent_net: an output that is linked to a state must be an array; got {type(returned).__name__} "
                 f"for {output!r}, linked to {state!r}. Give each of its arrays a name and a link."
             )
         # A weakly typed state, such as a Python number, takes the dtype of its output.
-        same_shape = jnp.shape(returned) == given.shape
-        if not same_shape or (jnp.result_type(returned) != given.dtype and not is_weak(given)):
-            shared = jnp.ndim(self.states[state]) != given.ndim
+        same_shape = jnp.shape(returned) == held.shape
+        if not same_shape or (jnp.result_type(returned) != held.dtype and not is_weak(held)):
+            shared = jnp.ndim(self.states[state]) != held.ndim
             raise (TypeError if same_shape else ValueError)(
                 f"recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
-                f"{describe(given)} for the state {state!r}"
+                f"{describe(held)} for the state {state!r}"
                 + (f", which is {describe(jnp.asarray(self.states[state]))} shared by all rows," if shared else "")
                 + f" and {describe(returned)} for the output {output!r}. "
                 "Check the initial state's shape and dtype, or cast the output in the cell."

@@ -234,20 +234,20 @@ def _steps_and_rows(lengths: Array, total: int) -> tuple[Array, Array]:
     return jnp.clip(step, 0, jnp.maximum(lengths[row] - 1, 0)), row
 
 
-def _static_size(function: str, argument: str, lengths: Any, given: Any, reduce: Any) -> int:
-    if given is not None and not is_count(given, least=0):
-        raise ValueError(f"{function}: `{argument}` must be a number of steps of at least 0, or None; got {given!r}.")
+def _static_size(function: str, argument: str, lengths: Any, size: Any, reduce: Any) -> int:
+    if size is not None and not is_count(size, least=0):
+        raise ValueError(f"{function}: `{argument}` must be a number of steps of at least 0, or None; got {size!r}.")
     if isinstance(lengths, jax.core.Tracer):
-        if given is None:
+        if size is None:
             raise ValueError(
                 f"{function}: under jit and other transforms `{argument}` must be given; got traced lengths "
                 f"{describe(lengths)} and {argument}=None. Pass the largest size that can occur."
             )
-        return int(given)
+        return int(size)
     needed = int(reduce(lengths)) if lengths.size else 0
-    if given is not None and given < needed:
-        raise ValueError(f"{function}: `{argument}` must be at least {needed} for these lengths; got {given}.")
-    return needed if given is None else int(given)
+    if size is not None and size < needed:
+        raise ValueError(f"{function}: `{argument}` must be at least {needed} for these lengths; got {size}.")
+    return needed if size is None else int(size)
 
 
 def _take_steps(leaf: Array, steps: Array) -> Array:
@@ -259,8 +259,8 @@ def _take_steps(leaf: Array, steps: Array) -> Array:
 
 def _valid(function: str, tree: Any, seq_lengths: Any, mask: Any) -> Array:
     if (seq_lengths is None) == (mask is None):
-        given = "neither" if mask is None else "both"
-        raise ValueError(f"{function}: one of `seq_lengths` and `mask` must be given; got {given}.")
+        which = "neither" if mask is None else "both"
+        raise ValueError(f"{function}: one of `seq_lengths` and `mask` must be given; got {which}.")
     places = leaves_with_places(tree, "xs")
     if not places:
         raise ValueError(f"{function}: there must be at least one array; got {tree!r}.")

@@ -112,11 +112,11 @@ class Names:
 
     def to_keep(self, kept: frozenset[str]) -> dict[int, str]:
         """The label to keep each value by, by first position. A value with several labels is kept once."""
-        found: dict[int, str] = {}
+        label_of: dict[int, str] = {}
         for label, value in zip(self.labels, self.values, strict=True):
             if label in kept and value not in self.held:
-                found.setdefault(value, label)
-        return found
+                label_of.setdefault(value, label)
+        return label_of
 
     def as_emitted(self, label: str) -> str:
         """The label as policies see it. An inner scan has its own memory choice, so its labels get another spelling."""
@@ -166,9 +166,9 @@ class _Recorder(_CacheKey):
         self._shapes.append(tuple(marked.shape))
         return marked
 
-    def names(self, given: Any, carry: Any) -> Names:
-        """The recorded labels of a step with the arguments `given` and the new carry `carry`."""
-        loop = {self._value_of.get(id(leaf)) for leaf in jax.tree.leaves((given, carry))}
+    def names(self, arguments: Any, carry: Any) -> Names:
+        """The recorded labels of a step with these arguments and this new carry."""
+        loop = {self._value_of.get(id(leaf)) for leaf in jax.tree.leaves((arguments, carry))}
         held = frozenset(position for position, value in enumerate(self._values) if value in loop)
         self.forget()
         return Names(tuple(self._labels), tuple(self._values), tuple(self._shapes), held, self.depth)

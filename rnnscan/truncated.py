@@ -176,10 +176,10 @@ def by_window(
         carry = net.initial_carry(xs)
     carry = checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, None)
-    given = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length))
+    steps = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length))
 
     def over_steps(carry: Any, first: int, last: int) -> tuple[Any, Any]:
-        return over(carry, _steps(given, first, last))
+        return over(carry, _steps(steps, first, last))
 
     def over(carry: Any, window: Any) -> tuple[Any, Any]:
         return _scan(cell, params, carry, window, reset_to, memory=memory, **how)
@@ -192,10 +192,10 @@ def by_window(
     start = first + every - back  # of the first whole window; the next ones start `every` steps apart
     windows = middle + (left > 0)
     if windows:
-        before = _carries_before(cell, params, carry, given, reset_to, start, every, windows, how)
+        before = _carries_before(cell, params, carry, steps, reset_to, start, every, windows, how)
     if middle:
         places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)
-        carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], given))
+        carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], steps))
         last_carry = jax.tree.map(lambda leaf: leaf[-1], carries)
         outputs.append(jax.tree.map(lambda leaf: _in_order(leaf[:, back - every :]), ys))
     if left:
@@ -206,22 +206,22 @@ def by_window(
 
 
 def _carries_before(
-    cell: Any, params: Any, carry: Any, given: Any, reset_to: Any, start: int, every: int, windows: int, how: Any
+    cell: Any, params: Any, carry: Any, inputs: Any, reset_to: Any, start: int, every: int, windows: int, how: Any
 ) -> Any:
     """The carries before steps `start`, `start + every`, ..., stacked, as constants."""
-    params, carry, given, reset_to = jax.tree.map(jax.lax.stop_gradient, (params, carry, given, reset_to))
+    params, carry, inputs, reset_to = jax.tree.map(jax.lax.stop_gradient, (params, carry, inputs, reset_to))
 
     def advance(carry: Any, steps: Any) -> tuple[Any, Any]:
         carry, _ = _scan(cell, params, carry, steps, reset_to, **how)
         return carry, carry
 
-    carry, _ = advance(carry, _steps(given, 0, start))
+    carry, _ = advance(carry, _steps(inputs, 0, start))
     pieces = jax.tree.map(
         lambda leaf: leaf.reshape(windows - 1, every, *leaf.shape[1:]),
-        _steps(given, start, start + (windows - 1) * every),
+        _steps(inputs, start, start + (windows - 1) * every),
     )
     _, later = jax.lax.scan(advance, carry, pieces)
-    before = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), carry, later)
+    before = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), carry, later)
     return jax.tree.map(jax.lax.stop_gradient, before)  # the cell may close over arrays that get gradients
 
 
