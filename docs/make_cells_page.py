@@ -162,7 +162,7 @@ convolutions), T = 1024 steps.
 
 In the pictures `@` is a matrix product, and white boxes are the inputs and outputs of a step. Small text gives the
 parameters that an operation reads, the name of its value for `Memory(recompute=...)`, and the bytes of one step's value
-if it is kept. Colours are the kinds of work: grey runs once; green is parallel, so it can run for many steps at once;
+if it is kept. Colors are the kinds of work: gray runs once; green is parallel, so it can run for many steps at once;
 blue is linear in the state; purple updates the state element by element; orange runs step by step. Where a state feeds
 green work, that work runs at once after the loop. Thick arrows are values that are kept for the backward pass.
 

@@ -27,7 +27,7 @@ class Additive(Mechanism):
     `Memory(recompute=("attention",))` recomputes it with a sum and a tanh.
 
     Parameters: `"query_kernel"` W_q `(H, A)`, `"key_kernel"` W_k `(E, A)`, `"bias"` b `(A,)` and `"score_kernel"` v
-    `(A,)`. The keys need no bias beside b, and a bias of the scores would not change the weights.
+    `(A,)`. The keys need no bias in addition to b, and a bias of the scores would not change the weights.
     Carry: only the context.
 
     Args:

@@ -48,7 +48,7 @@ class Cell:
     parameter_choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # Whether a step takes `recurrent_mask`, which multiplies the first part of the carry in the recurrent product.
     takes_recurrent_mask: ClassVar[bool] = False
-    # Whether each unit reads a feature of its own, so that D must be H. A property if it depends on the options.
+    # Whether unit i reads only feature i, so that D must be H. A property if it depends on the options.
     one_feature_per_unit: ClassVar[Any] = False
     # The spatial axes of x, between the batch and the features.
     input_axes: ClassVar[Any] = ()

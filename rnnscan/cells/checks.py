@@ -77,7 +77,7 @@ def check_params(
 
 
 def check_one_feature_per_unit(cell: str, hidden_size: int, input_size: int) -> None:
-    """Check that the input has as many features as the cell has units, where each unit reads a feature of its own."""
+    """Check that the input has as many features as the cell has units, where unit i reads only feature i."""
     if input_size != hidden_size:
         raise ValueError(
             f"{cell}: the input must have as many features as `hidden_size`, {hidden_size}; got {input_size}. Project "

@@ -73,7 +73,7 @@ class LayerNormLSTM(MemoryCell):
         [z_i z_f z_g z_o] = input_norm_scale * LN(x W) + recurrent_norm_scale * LN(h U) + b
         h' = o * tanh(cell_norm_scale * LN(c') + cell_norm_bias)
 
-    where LN(z) = (z - mean(z)) / sqrt(var(z) + epsilon), over all 4H units of the gates at once, or all H of c'.
+    where LN(z) = (z - mean(z)) / sqrt(var(z) + epsilon), over all 4H units of the gates together, or all H of c'.
 
     Named "gates": the arguments of the norms of the gates, which are the sum or the two products.
 
@@ -187,8 +187,8 @@ class LayerNormGRU(ResetGateCell):
         h' = (1 - z) * n + z * h
         y = h'
 
-    where LN(z) = (z - mean(z)) / sqrt(var(z) + epsilon), over the 2H units of r and z at once, and over the H of n. The
-    reset gate multiplies the recurrent product, as in `GRU` with `reset_after=True`.
+    where LN(z) = (z - mean(z)) / sqrt(var(z) + epsilon), over the 2H units of r and z together, and over the H of n.
+    The reset gate multiplies the recurrent product, as in `GRU` with `reset_after=True`.
 
     Named "gates": the two products before normalization.
 

@@ -124,7 +124,7 @@ class MLSTM(InputKernelCell):
     ) -> tuple[Carry, Float[Array, "*batch hidden"]]:
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
-        query, key, value, output = (self._projected if self.projections else self._given)(weights, x)
+        query, key, value, output = (self._projected if self.projections else self._unprojected)(weights, x)
         # The states accumulate over the whole sequence, so they are updated in their own dtypes.
         memory, normalizer, stabilizer = carry
         new_stabilizer, keep, write = self._gates(weights, x, stabilizer)
@@ -137,8 +137,8 @@ class MLSTM(InputKernelCell):
             y = jax.nn.sigmoid(output) * y
         return (new_memory, new_normalizer, new_stabilizer), y.astype(x.dtype)
 
-    def _given(self, weights: Params, x: Array) -> tuple[Array, Array, Array, None]:
-        """Take q, k and v by head from x; there is no o."""
+    def _unprojected(self, weights: Params, x: Array) -> tuple[Array, Array, Array, None]:
+        """Take q, k and v by head from x, without o."""
         query, key, value = (part.reshape(*x.shape[:-1], self.heads, -1) for part in jnp.split(x, 3, axis=-1))
         return query, key / key.shape[-1] ** 0.5, value, None
 

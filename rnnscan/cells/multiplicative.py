@@ -113,7 +113,7 @@ class LayerNormMILSTM(MILSTM):
         h' = o * tanh(c')
         y = h'
 
-    with mean and variance over all 4H units of z at once.
+    with mean and variance over all 4H units of z together.
 
     Parameters: those of `MILSTM`, and `"norm_scale"` and `"norm_bias"` `(4H,)`, also without `use_bias`.
     Carry: the tuple `(h, c)`, both `(N, H)`.

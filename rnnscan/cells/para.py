@@ -69,7 +69,7 @@ class ParaGRU(_ParaCell):
         h' = (1 - z) * h + z * n
         y = h'
 
-    The loop is elementwise, so `scan(parallel=rs.Newton())` solves it over many steps at once.
+    The loop is elementwise, so `scan(parallel=rs.Newton())` solves it over many steps in parallel.
 
     Parameters: `"kernel"` W `(D, 3H)`, `"recurrent_kernel"` a `(3H,)`, `"bias"` b `(3H,)`; order z r n.
     Carry: the tuple `(h,)`, h `(N, H)`.
@@ -131,7 +131,7 @@ class ParaLSTM(_ParaCell):
         h' = o * tanh(c')
         y = h'
 
-    The loop is elementwise with blocks of 2 x 2, so `scan(parallel=rs.Newton())` solves it over many steps at once.
+    The loop is elementwise with blocks of 2 x 2, so `scan(parallel=rs.Newton())` solves it over many steps in parallel.
 
     Parameters: `"kernel"` W `(D, 3H)`, `"recurrent_kernel"` a `(3H,)`, `"peephole_kernel"` p `(2H,)`, `"bias"` b
     `(3H,)`; order f o g, of the peepholes f o.

@@ -68,7 +68,7 @@ class RGLRU(InputKernelCell):
     Source: De et al. 2024, "Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language
     Models", equations 1 to 4. The heads and `first_step="plain"` are those of `RGLRU` in `recurrentgemma/jax/layers.py`
     of `google-deepmind/recurrentgemma`, where `segment_pos == 0` is the first step. Its `a_param` is -L. Each block of
-    W is that head of `a_gate.w` beside that of `input_gate.w`; b is `a_gate.b` and then `input_gate.b`, flattened.
+    W joins that head of `a_gate.w` and of `input_gate.w` by columns; b is `a_gate.b`, then `input_gate.b`, flattened.
     """
 
     boolean_parts: ClassVar[frozenset[str]] = frozenset({"started"})

@@ -1,4 +1,4 @@
-"""The step sizes of discretised state spaces: `softplus(z + b)`, which start log-uniformly over a range."""
+"""The step sizes of discretized state spaces: `softplus(z + b)`, which start log-uniformly over a range."""
 
 from math import log
 from typing import Any
