@@ -54,8 +54,8 @@ def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length
         length: T.
 
     Raises:
-        ValueError: if there is no such cell, module or attribute, the cell cannot take the input, or `hidden` is given
-            for a module's cell.
+        ValueError: if the cell, module or attribute does not exist, the cell cannot take the input, or `hidden` is
+            given for a module's cell.
         TypeError: if the attribute is not a cell.
 
     Example:

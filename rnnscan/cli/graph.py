@@ -44,7 +44,7 @@ def graph(
 ) -> None:
     """Show the operations of a cell's step as a graph: as text, or as a picture.
 
-    The colours of a picture are the kinds of work.
+    The colors of a picture are the kinds of work.
     """
     with readable_errors():
         example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=1)

@@ -15,7 +15,7 @@ _arrived = threading.Event()
 
 
 def remember_interrupts() -> None:
-    """Remember each Ctrl-C beside raising KeyboardInterrupt. Where Ctrl-C is ignored, it stays ignored."""
+    """Remember each Ctrl-C, and raise KeyboardInterrupt. Where Ctrl-C is ignored, it stays ignored."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     signal.signal(signal.SIGINT, _remember_and_raise)

@@ -15,7 +15,7 @@ def import_attribute(spec: str, argument: str) -> Any:
         argument: the name of the argument, for messages.
 
     Raises:
-        ValueError: if there is no such module or attribute.
+        ValueError: if the module or attribute does not exist.
 
     Example:
         >>> import_attribute("rnnscan.cells:GRU", "CELL").__name__

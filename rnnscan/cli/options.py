@@ -96,7 +96,7 @@ def parse_mesh(text: str) -> jax.sharding.Mesh:
     """The mesh of `--mesh`.
 
     Raises:
-        ValueError: if the text is no list of axes and sizes, or the mesh cannot be made.
+        ValueError: if the text is not a list of axes and sizes, or the mesh cannot be made.
 
     Example:
         >>> dict(parse_mesh("data=1,model=1").shape)

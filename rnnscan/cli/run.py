@@ -66,7 +66,7 @@ def run(
     """Run an exported function, without its code; or generate text with an exported language model.
 
     An object on each line holds the inputs by name: {"xs": [[[0.1, 0.2]]]}. Each line gives one line of outputs.
-    With --stream a line holds one step of the first input, and gives its output at once.
+    With --stream a line holds one step of the first input, and gives its output immediately.
     """
     with readable_errors():
         loaded = rs.export.load(folder)

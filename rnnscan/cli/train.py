@@ -161,7 +161,7 @@ def train(
 
 @contextmanager
 def _ending_together() -> Iterator[None]:
-    """End one of several processes at once after an error, because at exit it would wait for the others."""
+    """End one of several processes immediately after an error, because at exit it would wait for the others."""
     try:
         with waiting_for_the_verdict():
             yield

@@ -43,7 +43,7 @@ def foreign_calls(serialized: bytes) -> list[str]:
         serialized: a StableHLO module, `jax.export.Exported.mlir_module_serialized`.
 
     Raises:
-        ValueError: if it is no such module. It may have the dialects StableHLO, CHLO and Shardy only.
+        ValueError: if it is not such a module. It may have the dialects StableHLO, CHLO and Shardy only.
     """
     context = ir.Context()
     for dialect in (stablehlo, chlo, sdy):

@@ -31,9 +31,9 @@ def load(path: str | Path) -> Predictor:
         The exported function, with its parameters on the default device.
 
     Raises:
-        FileNotFoundError: if there is no export.
+        FileNotFoundError: if the folder has no export.
         ValueError: if a file is truncated, altered, missing, foreign, too large or a link; if the manifest is of a
-            newer version; if there is no program for the backend; or if the export holds 64-bit arrays, and
+            newer version; if the export has no program for the backend; or if the export holds 64-bit arrays, and
             `jax_enable_x64` is off.
         ImportError: if safetensors or flatbuffers is not installed.
     """

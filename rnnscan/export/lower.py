@@ -87,7 +87,7 @@ def read(serialized: bytes, inputs: list[ArraySpec], outputs: list[ArraySpec], p
         platform: the platform that it must be lowered for.
 
     Raises:
-        ValueError: if it is no such program.
+        ValueError: if it is not such a program.
     """
     import_extra("flatbuffers")
     try:
@@ -96,7 +96,7 @@ def read(serialized: bytes, inputs: list[ArraySpec], outputs: list[ArraySpec], p
         has_effects = exported.ordered_effects or exported.unordered_effects
         foreign = foreign_calls(exported.mlir_module_serialized)
     except Exception as error:  # flatbuffers checks nothing itself, so any error may come.
-        raise ValueError(f"it is no program of jax.export that jax {jax.__version__} reads ({error!r})") from error
+        raise ValueError(f"it is not a program of jax.export that jax {jax.__version__} reads ({error!r})") from error
     if signature != [inputs, outputs] or platform not in exported.platforms:
         raise ValueError(
             f"it is a program for {exported.platforms} with other inputs or outputs than the manifest says"

@@ -54,7 +54,7 @@ def named_arrays(params: Any) -> dict[str, np.ndarray]:
     """The leaves of the parameters by their paths, in order.
 
     Raises:
-        TypeError: if a leaf is no array, or safetensors has no such dtype.
+        TypeError: if a leaf is not an array, or safetensors has no such dtype.
         ValueError: if two leaves have the same path.
     """
     arrays: dict[str, np.ndarray] = {}

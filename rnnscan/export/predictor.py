@@ -122,15 +122,15 @@ class Predictor:
         Args:
             prompt: the text before it; a string is encoded as UTF-8.
             length: the number of tokens.
-            temperature: below 1 it favours likely tokens; 0 takes the likeliest.
+            temperature: below 1 it favors likely tokens; 0 takes the likeliest.
             seed: the seed of the draws.
 
         Returns:
             The bytes of each token, as they are drawn.
 
         Raises:
-            ValueError: if there is no vocabulary, the prompt is empty or holds other tokens, or the length or the
-                temperature is below 0.
+            ValueError: if the function has no vocabulary, the prompt is empty or holds other tokens, or the length or
+                the temperature is below 0.
         """
         if self.vocabulary is None or self.manifest.stream is None:
             raise ValueError(

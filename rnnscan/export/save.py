@@ -68,7 +68,7 @@ def save(
             text. A step must take the numbers of tokens, `(N,)`, and return logits, `(N, V)`.
 
     Raises:
-        TypeError: if a parameter, input or output is no array.
+        TypeError: if a parameter, input or output is not an array.
         ValueError: if an argument has a wrong value, or `fn` has side effects.
         FileExistsError: if the folder holds other files.
         ImportError: if safetensors or flatbuffers is not installed.

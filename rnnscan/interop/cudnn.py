@@ -133,7 +133,7 @@ def lstm(
     Raises:
         ValueError: if a shape, a length or the number of steps is invalid.
         TypeError: if a dtype is not float32, or int32 for the lengths.
-        RuntimeError: if there is no GPU.
+        RuntimeError: without a GPU.
     """
     _check_weight("cudnn.lstm", weights, input_size, hidden_size, num_layers, bidirectional)
     _check_dtypes({"x": x, "h_0": h_0, "c_0": c_0, "weights": weights}, seq_lengths)

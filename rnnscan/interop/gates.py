@@ -82,7 +82,7 @@ LAYOUTS: dict[str, dict[str, Layout]] = {
         "RNN": Layout("h", "columns", options=_ACTIVATIONS),
         "MGU": Layout("fn", "columns", options=("reset_gate", *_ACTIVATIONS)),
     },
-    # The bias of a GRU's reset product is an array of its own.
+    # The bias of a GRU's reset product is a separate array.
     "Equinox": {"LSTM": Layout("ifgo", "rows"), "GRU": Layout("rzn", "rows")},
     # Haiku calls n a. Its z weighs n, so rnnscan's is 1 - z.
     "Haiku": {

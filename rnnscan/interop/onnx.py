@@ -61,7 +61,7 @@ def from_onnx(
         kind: "LSTM", "GRU" or "RNN".
         direction: the attribute: "forward", "reverse" or "bidirectional".
         linear_before_reset: the attribute of a GRU. 1 is `reset_after=True`.
-        activations: the attribute, for each direction in turn. None: ONNX's defaults.
+        activations: the attribute, one direction after the other. None: ONNX's defaults.
 
     Returns:
         The net, a `layer` or a `bidirectional` one, and its parameters.

@@ -69,7 +69,7 @@ def load(path: str | Path, net: Any = None) -> Any:
         The parameters. Float64 stays float64 if `jax_enable_x64` is on.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if the file does not exist.
         ValueError: if the file is truncated, altered or not rnnscan's, or its parameters do not fit the net.
         ImportError: if safetensors is not installed.
     """

@@ -162,7 +162,7 @@ def _check_carried(before: Sequence[Any], after: Sequence[Any]) -> None:
         if created:
             raise ValueError(
                 "linen.RNN: the variables in `variable_carry` must exist before the first step; got collections in "
-                f"which the cell creates some: {listing(created)}. Initialise with them in `variable_broadcast`, as in "
+                f"which the cell creates some: {listing(created)}. Initialize with them in `variable_broadcast`, as in "
                 "Flax, or create them before the loop."
             )
 

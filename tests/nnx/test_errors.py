@@ -1,4 +1,4 @@
-"""What cannot be honoured is an error that says so."""
+"""What cannot be honored is an error that says so."""
 
 import re
 import sys

@@ -59,7 +59,7 @@ def from_json(written: Any) -> Any:
     """A pytree of specs from its JSON.
 
     Raises:
-        KeyError, TypeError, ValueError: if it is no such JSON.
+        KeyError, TypeError, ValueError: if it is not such JSON.
     """
     if written is None:
         return None

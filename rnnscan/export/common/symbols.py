@@ -26,8 +26,8 @@ def symbolic_types(inputs: dict[str, Any], dynamic: Axes, function: str = "expor
         Pytrees of `jax.ShapeDtypeStruct`.
 
     Raises:
-        TypeError: if a leaf is no array, or holds PRNG keys.
-        ValueError: if a name is no identifier, or is the name of axes with different sizes.
+        TypeError: if a leaf is not an array, or holds PRNG keys.
+        ValueError: if a name is not an identifier, or is the name of axes with different sizes.
     """
     if isinstance(dynamic, Mapping) and not set(dynamic) <= set(inputs):
         raise ValueError(

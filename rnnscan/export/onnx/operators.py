@@ -1,4 +1,4 @@
-"""The operators `LSTM`, `GRU` and `RNN` of ONNX, made from rnnscan's cells."""
+"""Conversion of rnnscan's cells to the operators `LSTM`, `GRU` and `RNN` of ONNX."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -23,7 +23,7 @@ from rnnscan.nets.base import Net
 _NAME = "export.to_onnx"
 # The oldest opset that is supported: that of today's `LSTM`, `GRU` and `RNN`, apart from bfloat16.
 _OLDEST = 14
-# A message of protobuf is no larger.
+# The limit of a protobuf message.
 _LARGEST = (1 << 31) - 1
 
 
@@ -62,7 +62,7 @@ def to_onnx(
             inputs of different axes pass a dictionary: `{"xs": ("T", "N"), "scale": ("N",)}`.
 
     Raises:
-        TypeError: if a parameter or input is no array.
+        TypeError: if a parameter or input is not an array.
         ValueError: if ONNX cannot hold the net, with the part and the reason, or an argument has a wrong value.
         IsADirectoryError: if the path is a folder.
         ImportError: if onnx is not installed.
@@ -147,7 +147,7 @@ def _check_net(net: Any, types: dict[str, Any]) -> None:
         NoOperatorError: if they do not.
     """
     if not isinstance(net, Net):
-        raise NoOperatorError("a function is no net")
+        raise NoOperatorError("a function is not a net")
     for name in types:
         if name not in ("xs", "seq_lengths", "carry"):
             raise NoOperatorError(f"ONNX's recurrent operators have no input for {name!r}")

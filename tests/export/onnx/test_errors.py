@@ -73,7 +73,7 @@ def test_inputs_that_the_operators_do_not_have(tmp_path, inputs, reason):
 
 
 def test_a_function_needs_jax2onnx(tmp_path):
-    with pytest.raises(ValueError, match=r"got .*twice.*: a function is no net. To convert it .*onnx-functions"):
+    with pytest.raises(ValueError, match=r"got .*twice.*: a function is not a net. To convert it .*onnx-functions"):
         rs.export.to_onnx(tmp_path / "net.onnx", twice, {}, [XS])
 
 
