@@ -173,15 +173,15 @@ def explain(
     memory: Memory | MemoryBudget = Memory(),
     **options: Any,
 ) -> Explanation | NetExplanation:
-    """Show which work of a cell runs once, for many steps at once, and step by step.
+    """Show which work of a cell runs once, batched over many steps, and step by step.
 
     Nothing is computed. Each operation of one step is
 
     - invariant: it depends on parameters and constants only, and runs once;
-    - parallel: it depends on earlier steps only through completed loops, so it can run for many steps at once;
+    - parallel: it depends on earlier steps only through completed loops, so it can be batched over many steps;
     - linear: it updates a carry by `c' = a * c + b`, elementwise;
     - elementwise: it updates carries element by element in any other way. It runs step by step, or with
-      `parallel=Newton()` over many steps at once;
+      `parallel=Newton()` over many steps in parallel;
     - recurrent: it updates a carry in any other way, and runs step by step.
 
     The step includes padding and resets around the cell. For a net, call `explain(net, params, xs, carry=None)`, which
@@ -199,7 +199,7 @@ def explain(
         An `Explanation`; for a net, a `NetExplanation`. Both show as text, with rich, and as HTML.
 
     Raises:
-        TypeError: if `memory` is no `Memory`, or `scan` rejects an argument's type.
+        TypeError: if `memory` is not a `Memory`, or `scan` rejects an argument's type.
         ValueError: if `scan` rejects an argument's value.
 
     Example:
@@ -262,4 +262,4 @@ def _work_of(loop: NewtonLoop) -> str:
     return f"{loop.chunk} steps at once, at most {most} iterations, each with {times:.1f} times the loop's operations"
 
 
-_STYLES = {kind: colour.terminal for kind, colour in KINDS.items()}
+_STYLES = {kind: color.terminal for kind, color in KINDS.items()}

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-COLOURS = {
+COLORS = {
     "parameters": "#8c6bb1",
     "closed-over arrays": "#bfa3d0",
     "carry and inputs": "#6baed6",
@@ -31,7 +31,7 @@ COLOURS = {
     "optimizer": "#d4b9da",
 }
 # XLA counts parameters and inputs together, as arguments.
-XLA_COLOURS = {"XLA: arguments": "#636363", "XLA: results": "#969696", "XLA: temporary": "#bdbdbd"}
+XLA_COLORS = {"XLA: arguments": "#636363", "XLA: results": "#969696", "XLA: temporary": "#bdbdbd"}
 
 
 def memory_figure(report: MemoryReport, title: str = "") -> Figure:
@@ -70,27 +70,27 @@ def memory_figure(report: MemoryReport, title: str = "") -> Figure:
 
 
 def _groups(phase: PhaseMemory) -> dict[str, int]:
-    """The bytes of a phase by role, in the order of the colours."""
-    sizes = dict.fromkeys(COLOURS, 0)
+    """The bytes of a phase by role, in the order of the colors."""
+    sizes = dict.fromkeys(COLORS, 0)
     for row in phase.rows:
         sizes["kept in host memory" if row.offloaded else row.role] += row.bytes
     return {group: size for group, size in sizes.items() if size}
 
 
 def _of_compiled(compiled: CompiledBytes) -> dict[str, int]:
-    return dict(zip(XLA_COLOURS, (compiled.arguments, compiled.results, compiled.temporary), strict=True))
+    return dict(zip(XLA_COLORS, (compiled.arguments, compiled.results, compiled.temporary), strict=True))
 
 
 def _draw_bar(axes: Axes, row: int, groups: Mapping[str, int]) -> None:
     left = 0
     for group, size in groups.items():
-        axes.barh(row, size, left=left, height=0.62, color=(COLOURS | XLA_COLOURS)[group], edgecolor="white")
+        axes.barh(row, size, left=left, height=0.62, color=(COLORS | XLA_COLORS)[group], edgecolor="white")
         left += size
     axes.annotate(readable_bytes(left), (left, row), (4, 0), textcoords="offset points", va="center", fontsize=8)
 
 
 def _add_legend(figure: Figure, drawn: Iterable[str]) -> None:
-    colours = COLOURS | XLA_COLOURS
-    present = [group for group in colours if group in set(drawn)]
-    handles = [Patch(color=colours[group], label=group) for group in present]
+    colors = COLORS | XLA_COLORS
+    present = [group for group in colors if group in set(drawn)]
+    handles = [Patch(color=colors[group], label=group) for group in present]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

@@ -31,7 +31,7 @@ def bodies(graph: Graph, node: int) -> dict[str, Graph]:
         not change the node: rewrites of the whole graph go into bodies.
 
     Raises:
-        ValueError: if there is no such node.
+        ValueError: if the graph has no such node.
 
     Example:
         >>> import jax

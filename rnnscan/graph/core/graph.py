@@ -178,7 +178,7 @@ class Graph:
             Its inputs, in the order of their first reading, and its outputs, in the order of the nodes.
 
         Raises:
-            ValueError: if there is no such node.
+            ValueError: if the graph has no such node.
 
         Example:
             >>> import jax.numpy as jnp
@@ -259,8 +259,8 @@ class Graph:
     ) -> Picture:
         """Draw the graph. No other program or package is needed.
 
-        Colours are the kinds of work of a cell, as `rnnscan.explain` has them. Thick arrows are values that are kept
-        for the backward pass of a scan, by the rule of memory. Other functions have one colour, and plain arrows.
+        Colors are the kinds of work of a cell, as `rnnscan.explain` has them. Thick arrows are values that are kept
+        for the backward pass of a scan, by the rule of memory. Other functions have one color, and plain arrows.
 
         Args:
             format: "svg"; "mermaid" for a page in Markdown; "dot" for Graphviz.
@@ -278,8 +278,8 @@ class Graph:
 
         Raises:
             TypeError: if `collapse` is not a number, or `memory` not a `Memory`.
-            ValueError: if an option has none of its values, if the graph is no cell and gets a memory choice, or if
-                the choice has a name that the graph does not have.
+            ValueError: if an option has none of its values, if the graph is not of a cell and gets a memory choice, or
+                if the choice has a name that the graph does not have.
 
         Example:
             >>> import jax.numpy as jnp

@@ -22,8 +22,8 @@ def trace(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Gra
 
     A function of three arguments that returns a pair, whose first is of the types of the second argument, is a cell:
     `(params, carry, x) -> (carry, y)`. Calls of `jax.jit` and `jax.checkpoint` are inlined, so a graph has no memory
-    choice of its own. Arrays that the function closes over become inputs of the graph, and still get gradients
-    through `Graph.to_cell`.
+    choice. Arrays that the function closes over become inputs of the graph, and still get gradients through
+    `Graph.to_cell`.
 
     Args:
         function: a cell, or any function from pytrees of arrays to a pytree of arrays.

@@ -20,7 +20,7 @@ def collapsed(diagram: Diagram, collapse: bool | int | None) -> Diagram:
     """The diagram, with the operations of a named scope in one box.
 
     Every box holds operations that run one after the other, so no arrow leads back. If scopes alone leave more than
-    `LARGE` boxes, neighbours are joined into `RUNS` runs.
+    `LARGE` boxes, neighbors are joined into `RUNS` runs.
 
     Args:
         diagram: the diagram.
@@ -53,7 +53,7 @@ def _by_scope(operations: Sequence[Box], depth: int) -> list[list[Box]]:
 
 
 def _runs(groups: Sequence[list[Box]]) -> list[list[Box]]:
-    """Joins neighbours into runs of about as many operations."""
+    """Joins neighbors into runs of about as many operations."""
     count = sum(map(len, groups))
     runs: list[list[Box]] = []
     seen = 0
@@ -135,14 +135,14 @@ def _few(title: str, arrows: Sequence[Arrow], most: int = 8) -> str:
 
 def _with_ends_joined(diagram: Diagram) -> Diagram:
     """Joins arguments that the same boxes read, and results of the same box."""
-    neighbours: dict[str, set[str]] = defaultdict(set)
+    neighbors: dict[str, set[str]] = defaultdict(set)
     for arrow in diagram.arrows:
-        neighbours[arrow.source].add(arrow.target)
-        neighbours[arrow.target].add(arrow.source)
+        neighbors[arrow.source].add(arrow.target)
+        neighbors[arrow.target].add(arrow.source)
     alike: dict[Hashable, list[Box]] = defaultdict(list)
     for box in diagram.boxes:
-        if box.is_given:
-            alike[box.role, box.kind, frozenset(neighbours[box.id])].append(box)
+        if box.is_end:
+            alike[box.role, box.kind, frozenset(neighbors[box.id])].append(box)
     return _with_joined(diagram, [_ends(group) for group in alike.values() if len(group) > 1])
 
 

@@ -1,12 +1,12 @@
-"""The colours of the kinds of work, and the lines of kept values, for pictures and terminals."""
+"""The colors of the kinds of work, and the lines of kept values, for pictures and terminals."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Colour:
-    """The colour of a kind.
+class Color:
+    """The color of a kind.
 
     Attributes:
         fill: of a box.
@@ -26,13 +26,13 @@ class Line:
     """The line of an arrow.
 
     Attributes:
-        colour: its colour.
+        color: its color.
         width: its width.
         dashes: the lengths of its dashes and gaps; empty for a solid line.
         meaning: its meaning in the words of a legend.
     """
 
-    colour: str
+    color: str
     width: float
     dashes: tuple[int, ...] = ()
     meaning: str = ""
@@ -40,14 +40,14 @@ class Line:
 
 # From the work that runs once to the work that runs step by step. Source: the tones are ColorBrewer's.
 KINDS = {
-    "invariant": Colour("#d9d9d9", "#737373", "dim", "invariant: runs once"),
-    "parallel": Colour("#a1d99b", "#238b45", "green", "parallel: runs for many steps at once"),
-    "linear": Colour("#9ecae1", "#2171b5", "cyan", "linear in the carry"),
-    "elementwise": Colour("#cbb7e0", "#6a51a3", "magenta", "elementwise in the carry"),
-    "recurrent": Colour("#fdae6b", "#d94801", "yellow", "recurrent: runs step by step"),
+    "invariant": Color("#d9d9d9", "#737373", "dim", "invariant: runs once"),
+    "parallel": Color("#a1d99b", "#238b45", "green", "parallel: runs for many steps at once"),
+    "linear": Color("#9ecae1", "#2171b5", "cyan", "linear in the carry"),
+    "elementwise": Color("#cbb7e0", "#6a51a3", "magenta", "elementwise in the carry"),
+    "recurrent": Color("#fdae6b", "#d94801", "yellow", "recurrent: runs step by step"),
 }
-NEUTRAL = Colour("#dbe4ee", "#52687f")
-GIVEN = Colour("#ffffff", "#737373", meaning="argument or result")
+NEUTRAL = Color("#dbe4ee", "#52687f")
+END = Color("#ffffff", "#737373", meaning="argument or result")
 
 KEPT = "kept"
 KEPT_AT_SOME = "kept at some steps"
@@ -62,8 +62,8 @@ LINES = {
 PLAIN = Line("#6b7685", 1.1)
 
 
-def colour_of(kind: str) -> Colour:
-    """The colour of a kind of work; a neutral one for work of no known kind."""
+def color_of(kind: str) -> Color:
+    """The color of a kind of work; a neutral one for work of no known kind."""
     return KINDS.get(kind, NEUTRAL)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rnnscan.graph.draw.colours import GIVEN, KEPT_AT_SOME, OFFLOADED, colour_of, line_of
+from rnnscan.graph.draw.colours import END, KEPT_AT_SOME, OFFLOADED, color_of, line_of
 from rnnscan.graph.draw.layout.diagram import Box, Diagram
 from rnnscan.graph.draw.text import FONT, printable
 
@@ -36,17 +36,17 @@ def to_dot(diagram: Diagram, direction: str, title: str) -> str:
 
 def _lines(diagram: Diagram) -> Iterator[str]:
     for box in diagram.boxes:
-        colour = GIVEN if box.is_given else colour_of(box.kind)
-        style = "rounded,filled" if box.is_given else "filled"
+        color = END if box.is_end else color_of(box.kind)
+        style = "rounded,filled" if box.is_end else "filled"
         width = 2 if box.stands_out else 1
         yield (
             f'  {box.id} [label={_label(box)} tooltip={quoted(box.tooltip)} style="{style}" '
-            f'fillcolor="{colour.fill}" color="{colour.line}" penwidth={width}]'
+            f'fillcolor="{color.fill}" color="{color.line}" penwidth={width}]'
         )
     for arrow in diagram.arrows:
         line = line_of(arrow.keeping)
         style = f" style={_STYLES[arrow.keeping]}" if arrow.keeping in _STYLES else ""
-        look = f'color="{line.colour}" penwidth={line.width}{style}'
+        look = f'color="{line.color}" penwidth={line.width}{style}'
         yield f"  {arrow.source} -> {arrow.target} [{look} edgetooltip={quoted(arrow.tooltip)}]"
 
 

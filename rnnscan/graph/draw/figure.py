@@ -51,14 +51,14 @@ def _draw(axes: Axes, shape: Shape, order: int) -> None:
                 at.width,
                 at.height,
                 boxstyle=f"round,pad=0,rounding_size={radius}",
-                facecolor=shape.colour.fill,
-                edgecolor=shape.colour.line,
+                facecolor=shape.color.fill,
+                edgecolor=shape.color.line,
                 linewidth=_points(shape.border),
                 zorder=order,
             )
         )
     elif isinstance(shape, Words):
-        look: dict[str, Any] = {"ha": "center" if shape.centred else "left", "color": shape.colour, "zorder": order}
+        look: dict[str, Any] = {"ha": "center" if shape.centered else "left", "color": shape.color, "zorder": order}
         weight = "bold" if shape.bold else "normal"
         text = shape.text.replace("$", r"\$")  # Else matplotlib reads mathematics.
         axes.text(shape.x, shape.y, text, fontsize=_points(shape.size), weight=weight, va="baseline", **look)
@@ -71,7 +71,7 @@ def _draw(axes: Axes, shape: Shape, order: int) -> None:
                 codes = [*codes, *[Path.CURVE4] * 3]
                 vertices = [*vertices, *controls(start, end, turned=shape.turned), end]
         dashes: Any = (0, tuple(_points(float(dash)) for dash in shape.line.dashes)) if shape.line.dashes else "-"
-        look = {"color": shape.line.colour, "zorder": order}
+        look = {"color": shape.line.color, "zorder": order}
         path = Path(vertices, codes)
         axes.add_patch(PathPatch(path, fill=False, lw=_points(shape.line.width), ls=dashes, **look))
         if shape.head:

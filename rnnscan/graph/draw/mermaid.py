@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rnnscan.graph.draw.colours import GIVEN, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Colour, line_of
+from rnnscan.graph.draw.colours import END, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Color, line_of
 from rnnscan.graph.draw.layout.diagram import Box, Diagram
 from rnnscan.graph.draw.text import printable
 
@@ -32,21 +32,21 @@ def _title(title: str) -> list[str]:
 
 
 def _lines(diagram: Diagram) -> Iterator[str]:
-    classes: dict[str, Colour] = {}
+    classes: dict[str, Color] = {}
     for box in diagram.boxes:
-        name, colour = _class(box)
-        classes[name] = colour
+        name, color = _class(box)
+        classes[name] = color
         text = "<br/>".join(map(escaped, (box.text, *box.notes)))
         yield f"    {box.id}{_SHAPES[box.role].format(text)}:::{name}"
     for arrow in diagram.arrows:
         yield f"    {arrow.source} {_arrow(arrow.keeping)} {arrow.target}"
-    for name, colour in classes.items():
-        yield f"    classDef {name} fill:{colour.fill},stroke:{colour.line},color:#000"
+    for name, color in classes.items():
+        yield f"    classDef {name} fill:{color.fill},stroke:{color.line},color:#000"
 
 
-def _class(box: Box) -> tuple[str, Colour]:
-    if box.is_given:
-        return "given", GIVEN
+def _class(box: Box) -> tuple[str, Color]:
+    if box.is_end:
+        return "given", END
     return (box.kind, KINDS[box.kind]) if box.kind in KINDS else ("plain", NEUTRAL)
 
 

@@ -33,7 +33,7 @@ def content_of_graph(
 
     Raises:
         TypeError: if `memory` is not a `Memory`.
-        ValueError: if the graph is no cell and gets a memory choice, or if the choice has an unknown name.
+        ValueError: if the graph is not of a cell and gets a memory choice, or if the choice has an unknown name.
     """
     if memory is not None and not isinstance(memory, Memory):
         raise TypeError(f"graph.draw: `memory` must be a Memory; got {describe(memory)}. Write memory=rs.Memory().")

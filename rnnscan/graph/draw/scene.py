@@ -1,10 +1,10 @@
-"""Scene: a diagram as shapes with places and colours, which SVG and matplotlib draw alike."""
+"""Scene: a diagram as shapes with places and colors, which SVG and matplotlib draw alike."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rnnscan.graph.draw.colours import GIVEN, KINDS, LINES, Colour, Line, colour_of, line_of
+from rnnscan.graph.draw.colours import END, KINDS, LINES, Color, Line, color_of, line_of
 from rnnscan.graph.draw.layout import Layout, Rectangle, layout
 from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.text import printable, shortened, width_of
@@ -22,22 +22,22 @@ class Frame:
     """A rectangle with round corners."""
 
     place: Rectangle
-    colour: Colour
+    color: Color
     border: float
     radius: float
 
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text. `x` is its middle, or its start if it is not centred; `y` is its baseline."""
+    """A line of text. `x` is its middle, or its start if it is not centered; `y` is its baseline."""
 
     text: str
     x: float
     y: float
     size: float
-    colour: str = INK
+    color: str = INK
     bold: bool = False
-    centred: bool = True
+    centered: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def scene_of(diagram: Diagram, direction: str, title: str) -> Scene:
     ]
     # Kept values are drawn over others, since arrows of one value share their way.
     arrows.sort(key=lambda part: max(one.line.width for one in part.shapes if isinstance(one, Way)))
-    heading = [Part((Words(title, MARGIN, MARGIN + TITLE, TITLE, bold=True, centred=False),))] if title else []
+    heading = [Part((Words(title, MARGIN, MARGIN + TITLE, TITLE, bold=True, centered=False),))] if title else []
     parts = [*heading, *arrows, *(_box(box, placed, left, top) for box in diagram.boxes), *legend]
     return Scene(tuple(parts), width + 2 * MARGIN, top + placed.height + legend_height + MARGIN, title)
 
@@ -111,9 +111,9 @@ def _size(box: Box) -> tuple[float, float]:
 def _box(box: Box, placed: Layout, left: float, top: float) -> Part:
     at = placed.boxes[box.id]
     place = Rectangle(at.x + left, at.y + top, at.width, at.height)
-    colour = colour_of(box.kind)
-    colour = Colour(GIVEN.fill, colour.line if box.kind else GIVEN.line) if box.is_given else colour
-    frame = Frame(place, colour, 2.0 if box.stands_out else 1.0, min(13.0, at.height / 2) if box.is_given else 4.0)
+    color = color_of(box.kind)
+    color = Color(END.fill, color.line if box.kind else END.line) if box.is_end else color
+    frame = Frame(place, color, 2.0 if box.stands_out else 1.0, min(13.0, at.height / 2) if box.is_end else 4.0)
     middle, baseline = place.x + place.width / 2, place.y + TEXT + 4.5
     words = [Words(box.text, middle, baseline, TEXT, bold=box.stands_out)]
     for index, note in enumerate(box.notes):
@@ -141,8 +141,8 @@ def _legend(diagram: Diagram, width: float, top: float) -> tuple[list[Part], flo
         taken = 34 + width_of(words, NOTE + 1) + 18
         if x > MARGIN and x + taken > MARGIN + width:
             x, y = MARGIN, y + LEGEND_ROW
-        text = Words(words, x + 34, y, NOTE + 1, FAINT, centred=False)
-        if isinstance(sample, Colour):
+        text = Words(words, x + 34, y, NOTE + 1, FAINT, centered=False)
+        if isinstance(sample, Color):
             shape: Shape = Frame(Rectangle(x + 6, y - 10, 20.0, 12.0), sample, 1.0, 3.0)
         else:
             shape = Way(((x, y - 4), (x + 28, y - 4)), sample, (), turned=True)
@@ -151,11 +151,11 @@ def _legend(diagram: Diagram, width: float, top: float) -> tuple[list[Part], flo
     return parts, (y - top + 8 if parts else 0.0)
 
 
-def _legend_entries(diagram: Diagram) -> Iterator[tuple[str, Colour | Line]]:
+def _legend_entries(diagram: Diagram) -> Iterator[tuple[str, Color | Line]]:
     worked = {box.kind for box in diagram.boxes if box.role in ("operation", "group")}
-    for kind, colour in KINDS.items():
+    for kind, color in KINDS.items():
         if kind in worked:
-            yield colour.meaning, colour
+            yield color.meaning, color
     drawn = {arrow.keeping for arrow in diagram.arrows}
     for keeping, line in LINES.items():
         if keeping in drawn:

@@ -54,20 +54,20 @@ def _shape(shape: Shape) -> str:
     if isinstance(shape, Frame):
         at = shape.place
         corner = f'x="{_number(at.x)}" y="{_number(at.y)}" width="{_number(at.width)}" height="{_number(at.height)}"'
-        border = f'fill="{shape.colour.fill}" stroke="{shape.colour.line}" stroke-width="{_number(shape.border)}"'
+        border = f'fill="{shape.color.fill}" stroke="{shape.color.line}" stroke-width="{_number(shape.border)}"'
         return f'<rect {corner} rx="{_number(shape.radius)}" {border}/>'
     if isinstance(shape, Words):
-        anchor = ' text-anchor="middle"' if shape.centred else ""
+        anchor = ' text-anchor="middle"' if shape.centered else ""
         weight = ' font-weight="bold"' if shape.bold else ""
         place = f'x="{_number(shape.x)}" y="{_number(shape.y)}" font-size="{_number(shape.size)}"'
-        return f'<text {place} fill="{shape.colour}"{anchor}{weight}>{escape(shape.text)}</text>'
+        return f'<text {place} fill="{shape.color}"{anchor}{weight}>{escape(shape.text)}</text>'
     return _way(shape)
 
 
 def _way(way: Way) -> str:
     dashes = f' stroke-dasharray="{" ".join(map(str, way.line.dashes))}"' if way.line.dashes else ""
-    stroke = f'stroke="{way.line.colour}" stroke-width="{_number(way.line.width)}"'
-    head = f'<path d="M{_points(way.head)}Z" fill="{way.line.colour}"/>' if way.head else ""
+    stroke = f'stroke="{way.line.color}" stroke-width="{_number(way.line.width)}"'
+    head = f'<path d="M{_points(way.head)}Z" fill="{way.line.color}"/>' if way.head else ""
     return f'<path d="{path_of(way)}" fill="none" {stroke}{dashes}/>{head}'
 
 

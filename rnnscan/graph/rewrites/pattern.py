@@ -87,10 +87,10 @@ class Pattern:
         """What the pattern may look like in a graph, by its last operation. Types and parameters are those of examples.
 
         Raises:
-            ValueError: if there are too many types, or if the function is no pattern on the types that were given.
+            ValueError: if there are too many types, or if the function is not a pattern on these types.
         """
         by_shape: dict[Hashable, TypedPattern] = {}
-        for examples in (self._of_equal_sizes, self._of_values) if self._example is None else (self._given,):
+        for examples in (self._of_equal_sizes, self._of_values) if self._example is None else (self._of_example,):
             for types in () if by_shape else examples(graph):
                 pattern = self.on(types)
                 if pattern is not None:
@@ -129,7 +129,7 @@ class Pattern:
                 "`types`, an example of its arguments."
             ) from self._problem
 
-    def _given(self, _: Graph) -> Iterator[tuple[Any, ...]]:
+    def _of_example(self, _: Graph) -> Iterator[tuple[Any, ...]]:
         return iter([self._example] if self._example is not None else [])
 
     def _of_equal_sizes(self, graph: Graph) -> Iterator[tuple[Any, ...]]:

@@ -119,8 +119,8 @@ def fuse_names(graph: Graph) -> Graph:
     fused: set[Atom] = {value for value in labels if labels[value]}
     kept = []
     for equation in graph.program.equations:
-        labelled = equation.inputs[0] if equation.inputs else None
-        value = same.get(labelled, labelled) if labelled is not None else None
+        labeled = equation.inputs[0] if equation.inputs else None
+        value = same.get(labeled, labeled) if labeled is not None else None
         if not is_name_equation(equation) or not isinstance(value, Value):
             kept.append(equation)
             continue

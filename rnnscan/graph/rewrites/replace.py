@@ -51,7 +51,7 @@ def replace(
     Raises:
         ValueError: if the pattern fails on all ranks and dtypes of the graph, or on `types`; if there are too many
             choices of them; or if its operations do not all lead to its first result. With ids: if
-            there is no such node, if nothing reads the nodes' results, or if a value leaves them and comes back.
+            the graph has no such node, if nothing reads the nodes' results, or if a value leaves them and comes back.
         TypeError: if the pattern has other than positional arguments, or if the replacement returns another number of
             results, or a result of another type.
 

@@ -62,7 +62,7 @@ class _Rewrite:
     def __init__(self, graph: Graph) -> None:
         self.equations: list[Equation] = []
         self.same: dict[Atom, Atom] = {}
-        self._labelled = graph.labels
+        self._labeled = graph.labels
         self._roots: dict[Value, Value] = {}
         self._moved: set[Value] = set()
         self._types: dict[Hashable, Any] = {}
@@ -86,7 +86,7 @@ class _Rewrite:
 
     def _add_reshape(self, equation: Equation) -> None:
         [operand], [output] = equation.inputs, equation.outputs
-        if not isinstance(operand, Value) or output in self._labelled:
+        if not isinstance(operand, Value) or output in self._labeled:
             self.equations.append(equation)
             return
         root = self._roots[output] = self._roots.get(operand, operand)
@@ -113,7 +113,7 @@ class _Rewrite:
             aval = self._type_of(product)
             if aval == output.aval:
                 return product
-            if output in self._only_reshaped and output not in self._labelled:
+            if output in self._only_reshaped and output not in self._labeled:
                 moved = Value(aval)
                 self._moved.add(moved)
                 self._roots[output] = moved
@@ -159,7 +159,7 @@ def _dimensions(equation: Equation, operands: Sequence[Atom]) -> Any:
 
 
 def _axes(groups: Sequence[Group], paired: set[int]) -> dict[int, tuple[int, ...]] | None:
-    """The axes before the reshapes for each paired axis after them; None if one has no axes of its own."""
+    """The axes before the reshapes for each paired axis after them; None if one shares its axes."""
     axes = {}
     for before, after in groups:
         if paired.intersection(after):

@@ -71,7 +71,7 @@ def status_of_work(graph: Graph) -> dict[Name, str]:
 def status_of_memory(graph: Graph, memory: Memory = Memory()) -> dict[Name, str]:
     """What the rule of memory does with each value between the forward and the backward pass of a scan.
 
-    Arguments, results and labelled values are kept; labels in `recompute`, and values without one, are recomputed. An
+    Arguments, results and labeled values are kept; labels in `recompute`, and values without one, are recomputed. An
     engine keeps no more than that: `rnnscan.memory_report` counts what a plan keeps.
 
     Args:

@@ -66,8 +66,8 @@ def infer_status(
         The statuses, and the values that have none.
 
     Raises:
-        ValueError: if a value gets two statuses, if there is no such value, or if a transfer function returns another
-            number of statuses.
+        ValueError: if a value gets two statuses, if the graph has no such value, or if a transfer function returns
+            another number of statuses.
 
     Example:
         >>> import jax

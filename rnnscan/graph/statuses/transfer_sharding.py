@@ -193,7 +193,7 @@ def _product(node: Node, specs: Sequence[_Axes]) -> _Axes | None:
     return _joined(node, specs, [[(0, one), (1, other)] for one, other in zip(*batch, strict=True)] + free)
 
 
-def _made(node: Node, specs: Sequence[_Axes]) -> _Axes:
+def _unsharded(node: Node, specs: Sequence[_Axes]) -> _Axes:
     return _whole(node.output_types[0])
 
 
@@ -210,5 +210,5 @@ _RULES: Mapping[str, _Rule] = {
     "squeeze": _squeezed,
     "reshape": _reshaped,
     "dot_general": _product,
-    "iota": _made,
+    "iota": _unsharded,
 }

@@ -42,7 +42,7 @@ def transfer_dtype(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) ->
         {'x': 'bfloat16', 'y': 'bfloat16', 'add.1': 'bfloat16', 'result[0].1': 'bool', 'result[1].1': 'bfloat16'}
     """
     if has_bodies(node) or not any(isinstance(operand, Name) for operand in node.inputs):
-        # No value beside these numbers tells their dtype, so it is the traced one.
+        # No value except these numbers tells their dtype, so it is the traced one.
         operands = zip(node.inputs, inputs, node.input_types, strict=True)
         inputs = [known if isinstance(operand, Name) else kind.dtype for operand, known, kind in operands]
     if has_bodies(node):

@@ -1,4 +1,4 @@
-"""Pictures of graphs show every operation and value once, in the colours of their kinds, in every format."""
+"""Pictures of graphs show every operation and value once, in the colors of their kinds, in every format."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -14,7 +14,7 @@ import rnnscan as rs
 from rnnscan import cells
 from rnnscan._messages import describe
 from rnnscan.graph.draw import Picture
-from rnnscan.graph.draw.colours import GIVEN, KINDS, LINES, NEUTRAL
+from rnnscan.graph.draw.colours import END, KINDS, LINES, NEUTRAL
 
 
 pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
@@ -76,14 +76,14 @@ def test_every_operation_argument_result_and_value_is_drawn_once(lstm, direction
     assert Counter((one.get("data-source"), one.get("data-target")) for one in arrows) == wanted
 
 
-def test_boxes_have_the_colours_of_their_kinds_and_types_as_tooltips(lstm):
+def test_boxes_have_the_colors_of_their_kinds_and_types_as_tooltips(lstm):
     boxes, _ = parts(lstm.draw())
     kinds = rs.graph.status_of_work(lstm)
     for node in lstm.nodes:
         box = boxes[f"n{node.id}"]
         assert box.find(f"{SVG}rect").get("fill") == KINDS[kinds[node.outputs[0]]].fill
         assert f"{node.outputs[0]}: {describe(lstm.type_of(node.outputs[0]))}" in box.find(f"{SVG}title").text
-    assert {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] in "ar"} == {GIVEN.fill}
+    assert {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] in "ar"} == {END.fill}
 
 
 def test_thick_arrows_are_the_values_that_the_rule_of_memory_keeps(lstm):
@@ -98,7 +98,7 @@ def test_thick_arrows_are_the_values_that_the_rule_of_memory_keeps(lstm):
             assert wide == (statuses[name] == "kept" and not is_parameter)
 
 
-def test_any_other_function_has_one_colour_and_plain_arrows():
+def test_any_other_function_has_one_color_and_plain_arrows():
     boxes, arrows = parts(deep(2, scoped=False).draw())
     fills = {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] == "n"}
     assert fills == {NEUTRAL.fill}
@@ -135,7 +135,7 @@ def test_without_details_moves_are_left_out_and_parameters_written_into_their_re
     ("scoped", "collapse", "groups"),
     [(True, 1, 60), (True, 2, 60), (True, None, 60), (False, None, 40), (False, False, 0), (False, 1, 40)],
 )
-def test_collapsing_is_a_partition_into_neighbours(scoped, collapse, groups):
+def test_collapsing_is_a_partition_into_neighbors(scoped, collapse, groups):
     graph = deep(60, scoped=scoped)
     assert len(graph.nodes) == 241
     diagram = graph.draw("dot", collapse=collapse).diagram
@@ -245,7 +245,7 @@ def test_saving_and_showing(lstm, tmp_path):
 
 def test_the_legend_has_the_kinds_and_lines_of_the_picture(lstm):
     texts = [text.text for text in ET.fromstring(lstm.draw(details=False).text).iter(f"{SVG}text")]
-    kinds = [text for text in texts if text in {colour.meaning for colour in KINDS.values()}]
+    kinds = [text for text in texts if text in {color.meaning for color in KINDS.values()}]
     assert kinds == [KINDS[kind].meaning for kind in ("parallel", "recurrent")]
     assert [text for text in texts if text in {line.meaning for line in LINES.values()}] == [
         LINES["kept"].meaning,

@@ -130,7 +130,7 @@ def test_positions_apart_are_the_nearest_that_keep_order_and_gaps():
         def cost(positions, wanted=wanted, weights=weights):
             return sum(w * (p - q) ** 2 for p, q, w in zip(positions, wanted, weights, strict=True))
 
-        # Moving any run of neighbours either way makes it worse, or breaks a gap.
+        # Moving any run of neighbors either way makes it worse, or breaks a gap.
         for start, end in combinations(range(count + 1), 2):
             for step in (-1e-4, 1e-4):
                 moved = [p + step * (start <= index < end) for index, p in enumerate(found)]

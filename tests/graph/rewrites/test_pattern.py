@@ -82,7 +82,7 @@ def test_a_value_in_between_that_has_another_reader_is_no_match():
         product = x @ w
         return jnp.tanh(product), jnp.sin(product)
 
-    def labelled(x, w):
+    def labeled(x, w):
         return jnp.tanh(rs.name(x @ w, "gates"))
 
     arguments = floats(2, 3), floats(3, 3)
@@ -96,9 +96,9 @@ def test_a_value_in_between_that_has_another_reader_is_no_match():
         assert operations(doubled).count("dot_general") == 2
         for one, other in zip(doubled.to_cell()(*arguments), function(*arguments), strict=True):
             np.testing.assert_allclose(one, other, 1e-5, 1e-6)
-    graph = rs.graph.trace(labelled, *arguments)
+    graph = rs.graph.trace(labeled, *arguments)
     assert rs.graph.matches(graph, dense) == rs.graph.matches(rs.graph.fuse_names(graph), dense) == []
-    assert len(rs.graph.matches(graph, labelled)) == 1
+    assert len(rs.graph.matches(graph, labeled)) == 1
 
 
 def test_a_value_that_leads_back_into_the_match_is_no_match():

@@ -80,15 +80,15 @@ def test_a_reshape_that_something_else_reads_stays():
     assert sorted(operations(check(function, floats(2, 3, 4), floats(4, 5)))) == ["dot_general", "reshape", "sin"]
 
 
-def test_labelled_values_and_broadcasts_that_copy_stay():
-    def labelled(x, w):
+def test_labeled_values_and_broadcasts_that_copy_stay():
+    def labeled(x, w):
         return (rs.name(x.reshape(6, 4), "rows") @ w).reshape(2, 3, 5)
 
     def copied(x, w):
         return (jnp.broadcast_to(x, (3, 4)) @ w).reshape(3, 1, 5)
 
-    assert "reshape" in operations(check(labelled, floats(2, 3, 4), floats(4, 5)))
-    fused = rs.graph.fuse_names(rs.graph.trace(labelled, floats(2, 3, 4), floats(4, 5)))
+    assert "reshape" in operations(check(labeled, floats(2, 3, 4), floats(4, 5)))
+    fused = rs.graph.fuse_names(rs.graph.trace(labeled, floats(2, 3, 4), floats(4, 5)))
     assert [*rs.graph.remove_reshapes_for_dot(fused).labels.values()] == [("rows",)]
     assert "broadcast_in_dim" in operations(check(copied, floats(1, 4), floats(4, 5)))
 

@@ -10,7 +10,7 @@ from rnnscan.graph.draw.layout.layers import Layered, layered
 from rnnscan.graph.draw.layout.order import order
 
 
-# In pixels: between boxes, between an arrow and its neighbours, between layers, and between the ends of arrows.
+# In pixels: between boxes, between an arrow and its neighbors, between layers, and between the ends of arrows.
 BOX_GAP, ARROW_GAP, LAYER_GAP, PORT_GAP = 18.0, 10.0, 30.0, 14.0
 # Layers move apart by this part of the longest way across, up to a limit, so that no arrow is nearly flat.
 SLOPE, MOST_SLOPE = 0.1, 70.0

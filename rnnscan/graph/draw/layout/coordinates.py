@@ -1,4 +1,4 @@
-"""The positions of vertices across the layers: near their neighbours, in order, and apart."""
+"""The positions of vertices across the layers: near their neighbors, in order, and apart."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ SWEEPS = 24
 # How much an arrow pulls its ends together. Bends pull most, so that long arrows are straight. Arguments and results
 # pull least, so that the others stay in line.
 PULL_OF_BENDS, PULL_OF_BEND, PULL, PULL_OF_END = 8.0, 2.0, 1.0, 0.004
-# Boxes that are nearer than this to the line of their only neighbour are moved onto it.
+# Boxes that are nearer than this to the line of their only neighbor are moved onto it.
 NEAR = 24.0
 
 
@@ -22,7 +22,7 @@ def positions(graph: Layered, gap: Callable[[int, int], float]) -> list[float]:
 
     Args:
         graph: the vertices in layers, in order.
-        gap: the least distance between the middles of two neighbours in a layer.
+        gap: the least distance between the middles of two neighbors in a layer.
     """
     gaps = [[gap(*pair) for pair in pairwise(layer)] for layer in graph.layers]
     middle, ends = [0.0] * len(graph.layer), graph.ends()
@@ -53,8 +53,8 @@ def _place(
     wanted, weights = [], []
     for vertex in layer:
         weight, moment = 1e-4, 1e-4 * middle[vertex]
-        for neighbours in looking:
-            for other in neighbours[vertex]:
+        for neighbors in looking:
+            for other in neighbors[vertex]:
                 bends = graph.is_bend(vertex) + graph.is_bend(other)
                 pull = PULL_OF_END if ends[vertex] != ends[other] else (PULL, PULL_OF_BEND, PULL_OF_BENDS)[bends]
                 weight += pull
@@ -66,9 +66,9 @@ def _place(
 
 
 def _straighten(graph: Layered, gap: Callable[[int, int], float], middle: list[float], ends: Sequence[bool]) -> None:
-    """Put the bends of an arrow on as few lines as their neighbours allow, and boxes on the line of an only neighbour.
+    """Put the bends of an arrow on as few lines as their neighbors allow, and boxes on the line of an only neighbor.
 
-    Arguments and results do not count as neighbours. Only free space is used, so the order and the gaps stay.
+    Arguments and results do not count as neighbors. Only free space is used, so the order and the gaps stay.
     """
     place = {vertex: (layer, index) for layer in graph.layers for index, vertex in enumerate(layer)}
 
@@ -87,10 +87,10 @@ def _straighten(graph: Layered, gap: Callable[[int, int], float], middle: list[f
                     middle[bend] = (
                         min(lines, key=lambda line: abs(line - mean)) if lines else min(max(mean, least), most)
                     )
-        for neighbours in (graph.before, graph.after):
+        for neighbors in (graph.before, graph.after):
             for vertex in range(graph.boxes):
                 least, most = free(vertex)
-                inner = [other for other in neighbours[vertex] if not ends[other]] or neighbours[vertex]
+                inner = [other for other in neighbors[vertex] if not ends[other]] or neighbors[vertex]
                 line = middle[inner[0]] if len(inner) == 1 else middle[vertex]
                 if abs(line - middle[vertex]) < NEAR and least <= line <= most:
                     middle[vertex] = line
@@ -120,7 +120,7 @@ def apart(wanted: Sequence[float], weights: Sequence[float], gaps: Sequence[floa
     Args:
         wanted: the wanted positions.
         weights: how much each counts, by the square of its distance.
-        gaps: the least distance between neighbours.
+        gaps: the least distance between neighbors.
 
     Example:
         >>> apart([0.0, 0.0, 9.0], [1.0, 1.0, 1.0], [2.0, 2.0])

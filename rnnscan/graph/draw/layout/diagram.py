@@ -38,7 +38,7 @@ class Box:
     name: str = ""
 
     @property
-    def is_given(self) -> bool:
+    def is_end(self) -> bool:
         """Whether it stands for arguments or results."""
         return self.role in ("argument", "result")
 

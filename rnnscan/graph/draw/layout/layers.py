@@ -18,7 +18,7 @@ class Layered:
     Attributes:
         boxes: the number of boxes.
         layer: the layer of each vertex.
-        before: the neighbours of each vertex in the layer before its own.
+        before: the neighbors of each vertex in the layer before its own.
         after: those in the layer after it.
         routes: the vertices that each arrow passes, its boxes included. Arrows of one value share bends.
         layers: the vertices of each layer, in order.
@@ -111,7 +111,7 @@ def _ranks(diagram: Diagram, number: Mapping[str, int]) -> list[int]:
 
 
 def _by_first_reading(graph: Layered) -> Sequence[int]:
-    """All vertices, neighbours near each other: in the order of a search in depth from the last box backward."""
+    """All vertices, neighbors near each other: in the order of a search in depth from the last box backward."""
     order: list[int] = []
     seen = [False] * len(graph.layer)
     for root in sorted(range(graph.boxes), key=lambda vertex: (-graph.layer[vertex], vertex)):

@@ -12,8 +12,8 @@ SWEEPS = 16
 def order(graph: Layered) -> None:
     """Order the vertices of each layer so that few arrows cross.
 
-    Each sweep sorts every layer by the middle of its neighbours in the layer before, or after, and then swaps
-    neighbours while that removes crossings. The best order of all sweeps stays.
+    Each sweep sorts every layer by the middle of its neighbors in the layer before, or after, and then swaps
+    neighbors while that removes crossings. The best order of all sweeps stays.
 
     Source: Gansner, Koutsofios, North and Vo 1993, "A Technique for Drawing Directed Graphs", section 3.
 
@@ -27,10 +27,10 @@ def order(graph: Layered) -> None:
         if not fewest:
             break
         forward = sweep % 2 == 0
-        neighbours = graph.before if forward else graph.after
+        neighbors = graph.before if forward else graph.after
         for layer in graph.layers if forward else reversed(graph.layers):
-            _sort(layer, neighbours, place, to_the_right=sweep % 4 < 2)
-        _swap_neighbours(graph, place)
+            _sort(layer, neighbors, place, to_the_right=sweep % 4 < 2)
+        _swap_neighbors(graph, place)
         count = crossings(graph, place)
         if count < fewest:
             best, fewest = [layer[:] for layer in graph.layers], count
@@ -59,11 +59,11 @@ def _number(graph: Layered, place: list[int]) -> None:
             place[vertex] = index
 
 
-def _sort(layer: list[int], neighbours: list[list[int]], place: list[int], *, to_the_right: bool) -> None:
-    """Sort a layer by the middle of each vertex's neighbours. Vertices without neighbours keep their places."""
+def _sort(layer: list[int], neighbors: list[list[int]], place: list[int], *, to_the_right: bool) -> None:
+    """Sort a layer by the middle of each vertex's neighbors. Vertices without neighbors keep their places."""
     middle = {}
     for vertex in layer:
-        places = sorted(place[other] for other in neighbours[vertex])
+        places = sorted(place[other] for other in neighbors[vertex])
         if places:
             half = len(places) // 2
             middle[vertex] = places[half] if len(places) % 2 else (places[half - 1] + places[half]) / 2
@@ -75,7 +75,7 @@ def _sort(layer: list[int], neighbours: list[list[int]], place: list[int], *, to
         place[vertex] = index
 
 
-def _swap_neighbours(graph: Layered, place: list[int]) -> None:
+def _swap_neighbors(graph: Layered, place: list[int]) -> None:
     """Swap vertices that are side by side while that removes crossings."""
     for layer in graph.layers:
         improved = len(layer) > 1
@@ -85,8 +85,8 @@ def _swap_neighbours(graph: Layered, place: list[int]) -> None:
             for index in range(len(layer) - 1):
                 left, right = layer[index], layer[index + 1]
                 gain = 0
-                for neighbours in (graph.before, graph.after):
-                    gain += _inversions(neighbours[left], neighbours[right], place)
+                for neighbors in (graph.before, graph.after):
+                    gain += _inversions(neighbors[left], neighbors[right], place)
                 if gain > 0:
                     layer[index], layer[index + 1] = right, left
                     place[left], place[right] = index + 1, index
