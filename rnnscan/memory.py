@@ -102,7 +102,7 @@ class Memory:
             A value for `memory` of `scan`, `recurrent_net` and nets.
 
         Raises:
-            ValueError: if the budget is no size. `scan` raises it if nothing fits.
+            ValueError: if the budget is not a size. `scan` raises it if nothing fits.
 
         Example:
             >>> import rnnscan as rs

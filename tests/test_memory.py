@@ -220,9 +220,9 @@ def test_the_names_of_a_scan_within_a_cell_are_not_the_outer_ones(name):
 
     params, carry, xs = simple()
     inputs = jnp.stack([xs, xs, xs])
-    labelled = 3 * 2 * 4 * FLOAT
+    labeled = 3 * 2 * 4 * FLOAT
     nothing = bytes_kept(rs.Memory(recompute="all"), outer, params, carry, inputs)
-    assert bytes_kept(rs.Memory(), outer, params, carry, inputs) <= nothing + labelled
+    assert bytes_kept(rs.Memory(), outer, params, carry, inputs) <= nothing + labeled
 
 
 def test_unrolling_some_steps_keeps_the_memory_choice_of_the_compiled_program():

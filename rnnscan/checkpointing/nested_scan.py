@@ -36,8 +36,8 @@ class NestedScan:
 
     A segment is recomputed only up to its last inner checkpoint, unless that would cut a loop short. So it takes fewer
     evaluations if the last inner segment is shorter than the others, or the only one. `evaluations` is the exact count
-    that XLA runs, with either engine. The `"fission"` engine runs the taped evaluations of a chunk of steps at once,
-    and so needs the memory of a few more carries than `slots`; the `"lax"` engine needs two more, for the new carry and
+    that XLA runs, with either engine. The `"fission"` engine batches the taped evaluations of a chunk over time, and
+    so needs the memory of a few more carries than `slots`; the `"lax"` engine needs two more, for the new carry and
     the cotangent.
 
     A scan of n segments, during the backward pass of an innermost segment of k steps, holds
@@ -45,7 +45,7 @@ class NestedScan:
         n + ... + k carries, and the checkpoints of the scans before.
 
     Checkpoints are freed scan by scan. Several scans can therefore need less memory than one: later scans, which are
-    backpropagated first, have shorter segments and fit in beside the checkpoints of all.
+    backpropagated first, have shorter segments and fit in with the checkpoints of all.
 
     Attributes:
         sub_scans: the scans, in the order of the steps.
@@ -86,7 +86,7 @@ class NestedScan:
 
     @property
     def slots(self) -> int:
-        """The most carries held at once, including those between the steps of the innermost segment."""
+        """The most carries held at a time, including those between the steps of the innermost segment."""
         size = 1 if self.internal_size is None else self.internal_size
         held, most = 0, 0
         for sub_scan in self.sub_scans:
@@ -110,7 +110,7 @@ def _run_again(steps: int, segments: tuple[int, ...], taped: bool) -> int:
 def _second_run(steps: int, segments: tuple[int, ...], taped: bool) -> int:
     """Evaluations to recompute the outermost checkpoints in a segment, or its steps if it has none.
 
-    XLA inlines a loop of one trip and removes dead code, but it cannot remove a trip of a loop.
+    XLA inlines a loop of one iteration and removes dead code, but it cannot remove an iteration of a loop.
     """
     if not segments:
         return 0 if taped and steps == 1 else steps

@@ -28,7 +28,7 @@ def hidden_states(steps: int, slots: int) -> int:
 
     Args:
         steps: t, the length of the sequence.
-        slots: m, the number of carries saved at once.
+        slots: m, the number of carries saved at a time.
 
     Returns:
         C(t, m), in O(t^2 m) operations and O(t m) memory. `binomial` computes the same number in closed form.
@@ -59,7 +59,7 @@ def internal_states(steps: int, slots: int) -> int:
 
     Args:
         steps: t, the length of the sequence.
-        slots: m, the number of steps whose residuals are saved at once, including the step that is being
+        slots: m, the number of steps whose residuals are saved at a time, including the step that is being
             backpropagated. The carry before the first step takes no slot.
 
     Returns:
@@ -122,7 +122,7 @@ def binomial(steps: int, slots: int) -> int:
 
     Args:
         steps: t, the length of the sequence.
-        slots: s, the number of carries saved at once.
+        slots: s, the number of carries saved at a time.
 
     Returns:
         C(t, s).

@@ -31,7 +31,7 @@ class Kept:
 
     Attributes:
         source: its kind: a closed-over constant, the carry before the first step, a stack of the carry before some or
-            all steps, an output, an input, a named value, or one without a name that takes long to compute again.
+            all steps, an output, an input, a named value, or one without a name that is expensive to recompute.
         of: the constant itself, the number of the leaf, the name, or the operation that makes the value.
         times: the number of steps that it is kept for; 1 for constants and the initial carry.
         nbytes: the bytes for all these steps; a symbolic number for a symbolic batch.
@@ -144,8 +144,8 @@ class _Read:
 
 
 def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[Kept]:
-    """The values that the pull-back of each step reads. JAX drops the others."""
-    read = _Read.among(step, _read_by_pull_back(step))
+    """The values that the vjp of each step reads. JAX drops the others."""
+    read = _Read.among(step, _read_by_vjp(step))
     yield from _constants(constants[index] for index in read.constants)
     yield from _stacks("carry", step.carry, read.carry, length)
     yield from _stacks("x", step.x, read.x, length)
@@ -173,7 +173,7 @@ def _read_in_segment(step: FlatStep, stages: Stages | None = None) -> _Read:
     The fission engine's loops in the stages of a window read all of their inputs.
     """
     equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
-    values = _read_by_pull_back(step)
+    values = _read_by_vjp(step)
     loops = [stage.loop for stage in stages.stages if stage.loop is not None] if stages else []
     inputs = [value for loop in loops for value in loop.program.inputs]
     values |= _read_by(needed(equations, inputs), inputs)
@@ -186,7 +186,7 @@ def _read_in_segment(step: FlatStep, stages: Stages | None = None) -> _Read:
         values |= more
 
 
-def _read_by_pull_back(step: FlatStep) -> set[Value]:
+def _read_by_vjp(step: FlatStep) -> set[Value]:
     """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
     operands = [*step.constants, *step.carry, *step.x, *step.kept]
     ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))

@@ -57,7 +57,7 @@ def measure_losses(
         A `Tradeoff` for each choice, in order.
 
     Raises:
-        ValueError: if there is no choice or no round.
+        ValueError: without a choice or a round.
 
     Example:
         >>> import jax

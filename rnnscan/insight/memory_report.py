@@ -152,7 +152,7 @@ def memory_report(
 
     Raises:
         TypeError: if `optimizer` has no `init`, or `scan` rejects an argument's type.
-        ValueError: if `batch` is no number of examples, or `scan` rejects an argument's value.
+        ValueError: if `batch` is not a number of examples, or `scan` rejects an argument's value.
 
     Example:
         >>> import jax

@@ -127,7 +127,7 @@ def check_picture_file(path: Path) -> None:
 
 
 def _label_points(figure: Figure, axes: Axes, points: Sequence[tuple[str, tuple[int | float, int | float]]]) -> None:
-    """Write each choice near its point, where there is no label and no point."""
+    """Write each choice near its point, without covering a label or a point."""
     figure.canvas.draw()  # Sets the layout, and with it the positions.
     taken = [text.get_window_extent().extents for text in axes.texts]
     for _, point in points:

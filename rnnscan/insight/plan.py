@@ -58,8 +58,8 @@ def plan(
     the loss reads the last carry alone. Other values of your loss, such as logits, do not count.
 
     The choices are recomputed names, segments (nested and scheduled ones too), chunks, and offloaded names if the
-    device has a memory of its own. `plan` sorts them by cost, in operations. It drops a choice whose predicted memory
-    is no less than that of a cheaper one, or far above the budget. It compiles the others in order until one fits by
+    device has separate memory. `plan` sorts them by cost, in operations. It drops a choice whose predicted memory
+    is not below that of a cheaper one, or far above the budget. It compiles the others in order until one fits by
     XLA's memory analysis. Order and predictions do not depend on the budget, so a larger budget never costs more.
 
     `scan(..., memory=Memory.fit(budget))` plans in place. For a net, `plan(net, params, xs, carry=None, budget=budget)`
@@ -80,7 +80,7 @@ def plan(
         A `Memory`, with its temporary bytes and its cost.
 
     Raises:
-        ValueError: if the budget is no size, or nothing fits; the message names a budget that does.
+        ValueError: if the budget is not a size, or nothing fits; the message names a budget that does.
         TypeError: as `scan` does.
 
     Example:

@@ -46,7 +46,7 @@ def step_diagram(plan: Plan, description: StepDescription, places: Mapping[int, 
     names = complete(program, named, bases)
     kinds = kinds_of_work(program, names)
     for leaf in (carry[index][0] for index in step.unchanged):
-        del kinds[leaf]  # It is no parameter, so it is drawn as the carry that it is.
+        del kinds[leaf]  # A carry is not drawn as a parameter.
     facts = {
         equation.outputs[0]: f"forward: {info.forward}; backward: {info.backward}"
         for equation, info in zip(program.equations, description.equations, strict=True)

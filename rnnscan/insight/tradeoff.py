@@ -49,7 +49,7 @@ def measure_tradeoff(
         A `Tradeoff` for each choice, in order.
 
     Raises:
-        ValueError: if there is no choice or no round, or as `scan` does.
+        ValueError: without a choice or a round, or as `scan` does.
         TypeError: if `memory` is given, or as `scan` does.
 
     Example:

@@ -177,7 +177,7 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
     if least > allowed:
         raise ValueError(
             f"plan: nothing fits {readable_bytes(allowed)}; the least found is {readable_bytes(least)}, {least} bytes, "
-            f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps at once."
+            f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps in a call."
         )
     return chosen
 

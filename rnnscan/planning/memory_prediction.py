@@ -177,7 +177,7 @@ def _inside(equation: Equation) -> int:
 
 
 def _in_loop(equation: Equation) -> int:
-    """The memory of one trip of a loop: input slices that are not fused, and carries that are not in place."""
+    """The memory of one iteration of a loop: input slices that are not fused, and carries that are not in place."""
     program = _program(_body(equation))
     ranges = _Ranges(program)
     inputs = _of_loop(equation, program.known)
@@ -222,7 +222,7 @@ def _program(body: Any) -> Program:
 
 
 def _inlined(program: Program) -> Program:
-    """The program as XLA sees it: calls and loops of one trip inlined, dead code removed."""
+    """The program as XLA sees it: calls and loops of one iteration inlined, dead code removed."""
     equations: list[Equation] = []
     now: dict[Atom, Atom] = {}
 
@@ -247,7 +247,7 @@ def _inlined(program: Program) -> Program:
 
 
 def _inlinable(equation: Equation) -> Callable[..., Sequence[Any]] | None:
-    """The function of an equation that is a call or a loop of one trip; None for others."""
+    """The function of an equation that is a call or a loop of one iteration; None for others."""
     if "call_jaxpr" in equation.params:
         return core.jaxpr_as_fun(equation.params["call_jaxpr"])
     if equation.name != "scan" or equation.params["length"] != 1:
