@@ -193,7 +193,7 @@ def _check_rows(x: Any, carry: Any, y: Any) -> None:
         if leaf.shape[: len(rows)] != rows:
             raise ValueError(
                 f"adaptive_computation: every leaf of the inner cell's carry and y must have the rows of its input, "
-                f"{describe(x)}, because each row halts by itself; got {describe(leaf)} at {where}."
+                f"{describe(x)}, because rows halt independently; got {describe(leaf)} at {where}."
             )
 
 
@@ -207,7 +207,7 @@ def adaptive_computation(cell: ComposableCell, max_ponder: int, *, epsilon: floa
         p^n = h^n for n < N, and p^N = R
         s = sum_n p^n s^n,   y = sum_n p^n y^n,   ponder = N + R
 
-    Each row of the batch halts by itself. The loop over micro-steps ends once all rows have halted, forward and
+    Rows of the batch halt independently. The loop over micro-steps ends once all rows have halted, forward and
     backward (`rnnscan.while_net`). Take second derivatives by `jax.hessian`, forward over reverse: reverse over reverse
     is an error, because JAX cannot reverse a loop that stops within a scan.
 

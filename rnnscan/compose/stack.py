@@ -120,8 +120,8 @@ def stack(*cells: ComposableCell, residual: Sequence[int] = (), dropout: float =
         A cell. Its carry is the tuple of the layers' carries, its parameters are `{"layer_0": ..., "layer_1": ...}`.
 
     Raises:
-        ValueError: if there is no cell, an index of `residual` is out of range, or `dropout` is not a probability
-            below 1; in a step, if parameters or carry do not fit the cells.
+        ValueError: if the list of cells is empty, an index of `residual` is out of range, or `dropout` is not a
+            probability below 1; in a step, if parameters or carry do not fit the cells.
         TypeError: if a cell lacks one of the four attributes.
 
     Example:

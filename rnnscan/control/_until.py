@@ -31,7 +31,7 @@ def check_options(function: str, max_steps: Any, memory: Any) -> None:
         )
     if not isinstance(memory, Memory):
         raise TypeError(
-            f"{function}: `memory` must be an rnnscan.Memory; got {memory!r}. There is no plain autodiff of a "
+            f"{function}: `memory` must be an rnnscan.Memory; got {memory!r}. JAX has no reverse-mode autodiff of a "
             "while_loop to fall back to, and no plan for a budget."
         )
     if memory.offload:
@@ -52,13 +52,13 @@ def run(
     params: Any,
     carry: Any,
     xs: Any,
-    go_on: Callable[[Any, Any], Any],
+    cond_fun: Callable[[Any, Any], Any],
     *,
     max_steps: int,
     memory: Memory,
     kept: bool = False,
 ) -> tuple[Any, Any, Any, Any]:
-    """Run a cell until `go_on(params, carry)` is false, or `max_steps` have run.
+    """Run a cell until `cond_fun(params, carry)` is false, or `max_steps` have run.
 
     Args:
         function: the public function, for messages.
@@ -66,7 +66,7 @@ def run(
         params: its parameters.
         carry: the initial carry.
         xs: leaves `(max_steps, ...)`, or None.
-        go_on: whether another step runs; it returns a boolean scalar.
+        cond_fun: whether another step runs; it returns a boolean scalar.
         max_steps: the most steps.
         memory: the memory choice.
         kept: whether the trace is cached for later calls.
@@ -74,15 +74,15 @@ def run(
     Returns:
         The number of steps, the carry, ys, and whether the condition still holds after the last step.
     """
-    with inside_scan(), speaking_of(function):
-        carry = vary(carry, _axes_of_stops(lambda carry: go_on(params, carry), carry))
+    with inside_scan(), errors_named(function):
+        carry = vary(carry, _axes_of_stops(lambda carry: cond_fun(params, carry), carry))
         call = prepare(cell, params, carry, xs, length=max_steps, memory=memory, engine="auto")
         if call.info.has_side_effects:
             raise ValueError(
                 f"{function}: a step must have no side effects, because the backward pass may run it again. Remove the "
                 "callback, or use jax.debug."
             )
-        traced = jax.make_jaxpr(lambda carry: go_on(call.params, carry))(call.carry)
+        traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
         results = run_until(Plan.of(call), traced)
@@ -149,8 +149,8 @@ def raise_at_limit(function: str, limited: Any, max_steps: int) -> None:
 
 
 @contextmanager
-def speaking_of(function: str) -> Iterator[None]:
-    """A context whose errors about a scan and its cell are about a function and its step instead."""
+def errors_named(function: str) -> Iterator[None]:
+    """A context in which errors of `scan` and its cell name this function and its step instead."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -161,11 +161,11 @@ def speaking_of(function: str) -> Iterator[None]:
         raise type(error)(message.replace("scan:", f"{function}:").replace("a cell", body)) from error
 
 
-def _axes_of_stops(go_on: Callable[[Any], Any], carry: Any) -> frozenset[str]:
+def _axes_of_stops(cond_fun: Callable[[Any], Any], carry: Any) -> frozenset[str]:
     """The axes of a mesh over which devices stop at different steps, under `jax.shard_map`. The carry then varies."""
     if not any(varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)):
         return frozenset()
-    (stops,) = jax.make_jaxpr(go_on)(carry).out_avals
+    (stops,) = jax.make_jaxpr(cond_fun)(carry).out_avals
     return varying(stops)
 
 

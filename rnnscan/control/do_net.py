@@ -62,7 +62,7 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
 
     def outer_net(params: Any, values: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
         """Call the net with values by their outer names."""
-        outer_values = _given(values, named, outer_of)
+        outer_values = _outer_values(values, named, outer_of)
         written = run("do_net", "net", net, params, {inner: outer_values[outer] for inner, outer in outer_of.items()})
         _check_written(written, inputs, bindings)
         outputs = {outer: value for inner, value in written.items() if (outer := bindings[inner]) is not None}
@@ -96,7 +96,7 @@ def _check(net: Any, bindings: Any) -> Inputs:
     return inputs
 
 
-def _given(values: Any, named: Mapping[str, Any], outer_of: Mapping[str, str]) -> Mapping[str, Any]:
+def _outer_values(values: Any, named: Mapping[str, Any], outer_of: Mapping[str, str]) -> Mapping[str, Any]:
     """The values by outer name, each input among them."""
     if values is not None and (named or not isinstance(values, Mapping)):
         got = f"names, {listing(named)}, and a dictionary" if named else describe(values)

@@ -1,4 +1,4 @@
-"""scan_until(): a scan in which each row stops by itself."""
+"""scan_until(): a scan in which rows stop independently."""
 
 from collections.abc import Callable
 from typing import Any
@@ -104,7 +104,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         new_carry, (y, stopped) = held(carry, (x, running))
         return (new_carry, running & ~stopped, count + running.astype(count.dtype)), y
 
-    with _until.speaking_of("scan_until"):
+    with _until.errors_named("scan_until"):
         new_carry, y, stopped = jax.eval_shape(step, params, carry, jax.tree.map(one_step, xs))
     _check_rows(stopped, new_carry, y)
     running = jnp.ones(stopped.shape, bool)

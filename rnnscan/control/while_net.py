@@ -32,7 +32,7 @@ def while_net(
         return carry, steps
 
     The loop stops for real: no step runs after the last one, forward or backward. The backward pass does as many steps
-    as the forward pass did. It recomputes and sums gradients of parameters for a chunk of steps at once, as
+    as the forward pass did. It batches the recomputation and the sums of parameter gradients over a chunk of steps, as
     `rnnscan.scan` does.
 
     Under `jax.vmap`, each example stops by its own condition. The loop runs until all have stopped, and the carry of
@@ -105,8 +105,8 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, **options: Any) -> tuple
             )
         return new_carry, None
 
-    def go_on(params: Any, carry: Any) -> Any:
+    def cond_fun(params: Any, carry: Any) -> Any:
         return _until.as_booleans("while_net", "cond", cond(params, carry))
 
-    steps, carry, _, limited = _until.run("while_net", cell, params, carry, None, go_on, **options)
+    steps, carry, _, limited = _until.run("while_net", cell, params, carry, None, cond_fun, **options)
     return steps, carry, limited

@@ -1,4 +1,4 @@
-"""Beam search over a batch of rows, with a set of finished hypotheses beside the live ones.
+"""Beam search over a batch of rows, with a set of finished hypotheses in addition to the live ones.
 
 The live hypotheses of a row have `size` places. At each step every place records the token that it was given and its
 parent, the place whose extension it is. `paths.py` follows the parents back.
@@ -61,7 +61,7 @@ def search(request: DecodeRequest, strategy: Beam) -> Decoded:
     scores = _scores(request, strategy)
     step_places = _over_places(request)
 
-    def go_on(state: _State) -> Any:
+    def cond_fun(state: _State) -> Any:
         return (state.index < request.max_steps) & (state.raw > -jnp.inf).any()
 
     def step(state: _State) -> _State:
@@ -91,7 +91,7 @@ def search(request: DecodeRequest, strategy: Beam) -> Decoded:
             steps=jax.tree.map(lambda buffer, new: buffer.at[state.index].set(new), state.steps, written),
         )
 
-    state = lax.while_loop(go_on, step, request.vary(_initial(request, strategy)))
+    state = lax.while_loop(cond_fun, step, request.vary(_initial(request, strategy)))
     tokens, token_scores, aux = follow(state.finished, state.steps, request.padding)
     best = jnp.where(state.is_nan[:, None], jnp.nan, state.finished.scores)
     return Decoded(tokens, state.finished.last_steps + 1, best, token_scores, aux)

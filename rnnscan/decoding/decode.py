@@ -45,7 +45,7 @@ def decode(
         decoder: `decoder(params, carry, token) -> (carry, logits)`, for int32 tokens `(N,)` and floating logits
             `(N, V)`. `rnnscan.decoding.decoder` makes one of a cell or net, `rnnscan.decoding.ensemble` of several
             decoders. Scores are in float32 for narrower logits. A decoder with the attribute
-            `returns_log_probs = True` is not normalised: its logits are log-probabilities, or other scores of at
+            `returns_log_probs = True` is not normalized: its logits are log-probabilities, or other scores of at
             most 0.
         params: its parameters, any pytree.
         carry: its carry before the first step, a pytree with leaves `(N, ...)`, integers and PRNG keys included. A

@@ -76,7 +76,7 @@ pytrees.register(Ensemble, "decoders")
 def ensemble(*decoders: Decoder, average: Average = "log_probs", has_aux: bool = False) -> Ensemble:
     """Make one decoder of several over the same vocabulary.
 
-        "log_probs":  log p(y) = mean_m log p_m(y)         the geometric mean, not normalised, as in Caffe2
+        "log_probs":  log p(y) = mean_m log p_m(y)         the geometric mean, not normalized, as in Caffe2
         "probs":      log p(y) = log mean_m p_m(y)         the arithmetic mean
 
     Args:
@@ -86,10 +86,10 @@ def ensemble(*decoders: Decoder, average: Average = "log_probs", has_aux: bool =
 
     Returns:
         A decoder for `decode`, over tuples of the decoders' parameters and carries. It returns log-probabilities, and
-        `decode` does not normalise them again. Its aux is the tuple of theirs; Caffe2 averages attention weights.
+        `decode` does not normalize them again. Its aux is the tuple of theirs; Caffe2 averages attention weights.
 
     Raises:
-        TypeError: if there is no decoder, or one is not callable.
+        TypeError: if no decoder is passed, or one is not callable.
         ValueError: if `average` is unknown.
 
     Example:

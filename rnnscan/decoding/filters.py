@@ -1,4 +1,4 @@
-"""Filters of one row's log-probabilities, `(V,) -> (V,)`: removed tokens get -inf. The result is not normalised."""
+"""Filters of one row's log-probabilities, `(V,) -> (V,)`: removed tokens get -inf. The result is not normalized."""
 
 from typing import Any
 

@@ -33,7 +33,7 @@ class GNMTPenalty:
     |Y| counts the end token.
 
     Args:
-        alpha: at least 0. 0 does not normalise. Wu et al. use 0.2; many systems use 0.6.
+        alpha: at least 0. 0 does not normalize. Wu et al. use 0.2; many systems use 0.6.
 
     Raises:
         ValueError: if `alpha` is not a finite number of at least 0.
@@ -66,7 +66,7 @@ class PowerPenalty:
     |Y| counts the end token. With `alpha=1` the score is the mean log-probability of a token.
 
     Args:
-        alpha: at least 0. 0 does not normalise.
+        alpha: at least 0. 0 does not normalize.
 
     Raises:
         ValueError: if `alpha` is not a finite number of at least 0.

@@ -26,7 +26,7 @@ class Decoded:
         lengths: int32 `(N,)`, or `(N, n_best)`: the number of tokens, the end token included. A sequence that does not
             end has length T. A place of an n-best list without a sequence has length 0.
         scores: floating, `(N,)` or `(N, n_best)`: what sequences are ranked by. It is the sum of `token_scores`, and
-            under `Beam` with word rewards added and divided by the length penalty. It is -inf where there is no
+            under `Beam` with word rewards added and divided by the length penalty. It is -inf for a missing
             sequence, and NaN if logits were NaN.
         token_scores: floating, `(T, N)` or `(T, N, n_best)`: the log-probability of each token, given those before it.
             It is 0 after the end token.

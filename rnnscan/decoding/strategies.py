@@ -34,14 +34,14 @@ class Sample:
         p = softmax(logits / temperature)
 
     `top_k`, `top_p` and `min_p` then remove tokens, in this order. Each works on the distribution that the one before
-    left, renormalised. Of equally likely tokens at a cut, the lowest stay for `top_k` and `top_p`; `min_p` treats them
+    left, renormalized. Of equally likely tokens at a cut, the lowest stay for `top_k` and `top_p`; `min_p` treats them
     alike.
 
     `temperature`, `top_p` and `min_p` are leaves of a pytree. A jitted function that takes the strategy as an argument
     compiles once for all their values. Traced values are not checked.
 
     Args:
-        temperature: above 0. Below 1 it favours likely tokens.
+        temperature: above 0. Below 1 it favors likely tokens.
         top_k: keep the k most likely tokens, from 1 to V. None: all.
         top_p: keep the smallest set of most likely tokens with a probability of at least `top_p`, in (0, 1]. 1 or None:
             all.
@@ -101,7 +101,7 @@ class Beam:
             first step then. It must not exceed the number of extensions that the last step can have,
             V (V - 1)^(max_steps - 1), or V^max_steps without an end token. A search of that size is exhaustive.
         n_best: the number of hypotheses to return, from 1 to `size`.
-        length_penalty: a `GNMTPenalty`, a `PowerPenalty`, or a function of lengths. None: no normalisation, as in
+        length_penalty: a `GNMTPenalty`, a `PowerPenalty`, or a function of lengths. None: no normalization, as in
             Caffe2.
         word_rewards: `(V,)`, what each token adds to the score, the end token's included. -inf forbids a token. A
             sequence of numbers or an array, which is a leaf of the strategy as a pytree. None: no rewards.

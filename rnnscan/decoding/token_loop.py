@@ -56,7 +56,7 @@ def decode_tokens(request: DecodeRequest, choose: Choose) -> Decoded:
         The sequences.
     """
 
-    def go_on(state: _State) -> Any:
+    def cond_fun(state: _State) -> Any:
         return (state.index < request.max_steps) & ~state.ended.all()
 
     def step(state: _State) -> _State:
@@ -83,6 +83,6 @@ def decode_tokens(request: DecodeRequest, choose: Choose) -> Decoded:
     zeros = jnp.zeros_like(request.start)
     outputs = (tokens, token_scores, jax.tree.map(buffer, request.aux))
     state = _State(jnp.int32(0), request.carry, request.start, zeros.astype(bool), zeros, outputs)
-    state = lax.while_loop(go_on, step, request.vary(state))
+    state = lax.while_loop(cond_fun, step, request.vary(state))
     tokens, token_scores, aux = state.outputs
     return Decoded(tokens, state.lengths, token_scores.sum(axis=0), token_scores, aux)

@@ -46,7 +46,7 @@ def test_scores_are_means_of_teacher_forced_ones(average):
 
 @pytest.mark.parametrize("average", variants(AVERAGES.keys(), quick=["log_probs"]))
 def test_an_ensemble_of_an_ensemble_is_the_inner_one(average):
-    """Averages are not normalised again. Narrow logits are scored in float32."""
+    """Averages are not normalized again. Narrow logits are scored in float32."""
     members = [model(seed, rows=3) for seed in (3, 4)]
     params, carry = (tuple(getattr(one, name) for one in members) for name in ("params", "carry"))
     inner = decoding.ensemble(narrow, narrow, average=average)
