@@ -160,8 +160,8 @@ def chain(*nets: Any, dropout: float = 0.0, pipeline: str | None = None, chunks:
         A net. Its carry is the tuple of the nets' carries, its parameters are `{"net_0": ..., "net_1": ...}`.
 
     Raises:
-        ValueError: if there is no net, `dropout` is not a probability below 1, or the nets do not make a pipeline; in
-            a call, if there is no mesh with the axis `pipeline`, or an option is not for pipelines.
+        ValueError: if the list of nets is empty, `dropout` is not a probability below 1, or the nets do not make a
+            pipeline; in a call, if no mesh has the axis `pipeline`, or an option is not for pipelines.
         TypeError: if an argument is not a net, such as a cell.
 
     Example:

@@ -32,7 +32,7 @@ def find_pipeline(axis: str, layers: int, trees: Any) -> Any:
     """The mesh of a pipeline; None if its axis has one device, which runs the layers one after the other.
 
     Raises:
-        ValueError: if there is no mesh with this axis, or the number of its devices is not that of the layers.
+        ValueError: if no mesh has this axis, or the number of its devices is not that of the layers.
     """
     mesh = known_mesh(jax.tree.leaves(trees))
     if mesh is None or axis not in mesh.axis_names:
@@ -136,7 +136,7 @@ def _rounds(net: Any, axis: str, layers: int, options: dict[str, Any], stacked: 
 
 
 def stack_layers(params: Any) -> dict[str, Any]:
-    """Stack the parameters of the layers of a pipeline, so that each device may hold those of its own layer only.
+    """Stack the parameters of the layers of a pipeline, so that each device may hold only those of its layer.
 
     Args:
         params: those of `rs.chain(..., pipeline=...)`: `{"net_0": ..., "net_1": ...}`.

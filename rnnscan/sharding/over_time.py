@@ -102,8 +102,8 @@ def scan_over_time(
         return [jax.tree.leaves(final)[index] for index in changing]
 
     zeros = [jnp.zeros_like(leaves[index]) for index in changing]
-    offsets, pull_back = jax.vjp(last_carry, zeros)
-    (factors,) = pull_back([jnp.ones_like(leaf) for leaf in offsets])
+    offsets, vjp = jax.vjp(last_carry, zeros)
+    (factors,) = vjp([jnp.ones_like(leaf) for leaf in offsets])
     changing_leaves = _start_of_device(axis, reverse, factors, offsets, [leaves[index] for index in changing])
     leaves = list({**dict(enumerate(leaves)), **dict(zip(changing, changing_leaves, strict=True))}.values())
     final, ys = scan(cell, params, jax.tree.unflatten(structure, leaves), xs, **options)

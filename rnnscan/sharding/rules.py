@@ -24,7 +24,7 @@ def rules(
     Each of the M devices of `model` has 1 / M of each matrix: rows of it if M divides them, else columns. Vectors, and
     matrices that M does not divide, are replicated. No parameter is sharded over `data`, which shares the batch.
     These are the shardings between the steps of training. `scan` moves the matrices once, before its loop: there each
-    device has the weights of its own units for all gates.
+    device has the weights of its units for all gates.
 
     Args:
         net: a cell, a decoder or a net of the library, or any with its `init`.

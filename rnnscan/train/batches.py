@@ -14,8 +14,8 @@ def batches_from(batches: Batches, first: int) -> Iterator[Any]:
     Args:
         batches: one of
 
-            - A function `batch_at(step)`, with steps from 0. Prefer it: a resumed run gets the same batches at once.
-              Shuffle with a generator that is seeded with the step or the epoch.
+            - A function `batch_at(step)`, with steps from 0. Prefer it: a resumed run gets the same batches
+              without reading earlier ones. Shuffle with a generator that is seeded with the step or the epoch.
             - A sequence, such as a list or an array: step s gets `batches[s % len(batches)]`.
             - An iterable, such as a data loader. It restarts at its end. On resume it is fast-forwarded, so its order
               must be the same in every run.

@@ -81,7 +81,7 @@ class Checkpoints:
             like: a pytree of arrays like those that were saved.
 
         Returns:
-            The checkpoint's step and the state; 0 and `like` if there is no checkpoint.
+            The checkpoint's step and the state; 0 and `like` without a checkpoint.
 
         Raises:
             ValueError: if all checkpoints are damaged, or if the latest intact one has other arrays than `like`.

@@ -137,7 +137,7 @@ class LanguageModel:
             params: as made by `init`.
             key: a PRNG key.
             length: the number of bytes.
-            temperature: above 0; below 1 it favours likely bytes.
+            temperature: above 0; below 1 it favors likely bytes.
             first: the byte before the text.
 
         Returns:

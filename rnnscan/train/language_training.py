@@ -168,7 +168,7 @@ def bits_per_byte(
         text: at least two bytes. The first, and fewer than `rows` at the end, are not predicted.
         rows: the largest number of contiguous streams. A short text has fewer, so that each stream is long enough for
             the carry to build up.
-        window: steps to compute at once. It does not change the result.
+        window: steps to compute together. It does not change the result.
 
     Example:
         >>> import jax

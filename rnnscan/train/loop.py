@@ -87,7 +87,7 @@ def fit(
         FloatingPointError: if more than `most_skipped` steps in a row were skipped.
         Stopped: after SIGTERM.
         TypeError: if `batches` has a wrong type.
-        ValueError: if a number of steps is below 1, the run's directory is ahead of the state, there is no batch, or
+        ValueError: if a number of steps is below 1, the run's directory is ahead of the state, no batch comes, or
             processes disagree on the steps, the state, or the version of rnnscan or JAX.
 
     Example:

@@ -73,7 +73,7 @@ def place_state(
         optimizer: the optimizer that made its optimizer state.
         mesh: a mesh.
         specs: a pytree of `PartitionSpec` like the parameters, such as `rnnscan.sharding.rules` makes. What the
-            optimizer keeps of each parameter lies beside it.
+            optimizer keeps of each parameter is placed like it.
         carry: the sharding of the leaves of the carry. Entries for axes that a leaf lacks are left out.
 
     Returns:
@@ -91,7 +91,7 @@ def place_state(
         >>> state.optimizer_state[0].mu["w"].sharding.spec == state.params["w"].sharding.spec
         True
     """
-    beside: Any = optax.tree.map_params(
+    of_optimizer: Any = optax.tree.map_params(
         optimizer,
         lambda _, spec: spec,
         state.optimizer_state,
@@ -101,7 +101,7 @@ def place_state(
     )
     of_carry = jax.tree.map(lambda leaf: PartitionSpec(*carry[: leaf.ndim]), state.carry)
     everywhere: Any = PartitionSpec()
-    return place(state, mesh, TrainState(specs, beside, of_carry, everywhere, everywhere, everywhere, everywhere))
+    return place(state, mesh, TrainState(specs, of_optimizer, of_carry, everywhere, everywhere, everywhere, everywhere))
 
 
 def place_rows(batch: np.ndarray, mesh: Mesh, spec: PartitionSpec, dtype: DTypeLike | None = None) -> jax.Array:

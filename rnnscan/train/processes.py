@@ -53,7 +53,7 @@ def join_processes(
         timeout: the seconds to wait until all have joined. Set more if the machines start one after the other.
 
     Raises:
-        ValueError: if a value is out of range, or None and there is no such cluster.
+        ValueError: if a value is out of range, or None outside a cluster.
         RuntimeError: from JAX, if it has computed already, or the processes have joined already.
 
     Example:

@@ -41,7 +41,7 @@ class RunDirectory:
         >>> initial = begin({"w": jnp.ones(3)}, optax.sgd(0.1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     run = RunDirectory(f"{folder}/mine")
-        ...     run.restore(initial) is initial  # there is no checkpoint yet
+        ...     run.restore(initial) is initial  # before the first checkpoint
         ...     run.save(initial._replace(step=jnp.int32(7)))
         ...     int(run.restore(initial).step)
         True

@@ -54,7 +54,7 @@ def read_run(run: RunDirectory) -> tuple[TrainConfig, list[str], str]:
     """The run's options, the paths of its text's files, and the text's fingerprint.
 
     Raises:
-        FileNotFoundError: if there is no run.
+        FileNotFoundError: if the run does not exist.
         ValueError: if its config.json does not fit this version of rnnscan.
     """
     file = config_file(run)
