@@ -20,7 +20,7 @@ def budget_bytes(budget: int | str, caller: str = "plan") -> int:
         The bytes.
 
     Raises:
-        ValueError: if it is no size, or not above 0.
+        ValueError: if it is not a size above 0.
 
     Example:
         >>> from rnnscan._byte_sizes import budget_bytes

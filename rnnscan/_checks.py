@@ -356,6 +356,6 @@ def _check_zeros(carry: Any, y: Any, *, valid: Any, padding: str) -> None:
     for where, leaf in zeroed:
         if is_key(leaf):
             raise TypeError(
-                f"scan: with padding={padding!r}, padded steps return zeros, and there is no zero key; got "
+                f"scan: with padding={padding!r}, padded steps return zeros, and no zero key exists; got "
                 f"{describe(leaf)} at {where}. Return jax.random.key_data of the key instead."
             )

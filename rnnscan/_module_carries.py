@@ -18,7 +18,7 @@ def broadcast_over_batch(carry: Any, batch: tuple[int, ...], make_carry: Callabl
         make_carry: makes the cell's own carry, which gives the shapes. It is called only if a leaf may lack rows.
 
     Returns:
-        The carry; unchanged if the cell has no carry of its own.
+        The carry; unchanged if the cell has no initial carry.
     """
     leaves = jax.tree.leaves(carry)
     axes = len(batch)
@@ -54,7 +54,7 @@ def reset_target(
 
     Raises:
         ValueError: if its structure, shapes or dtypes differ from the initial carry's.
-        TypeError: if the cell has no carry of its own and `reset_to` is None.
+        TypeError: if the cell has no initial carry and `reset_to` is None.
     """
     try:
         target = make_own() if reset_to is None else broadcast_over_batch(reset_to, batch, lambda: carry)

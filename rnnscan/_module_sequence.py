@@ -1,7 +1,7 @@
 """Run a module of Flax over a sequence: layout, lengths, reversal and resets of `linen.RNN` and `nnx.RNN`.
 
 Flax runs a cell at padded steps too and returns their outputs. So lengths do not go to `rnnscan.scan`: each step
-carries the last valid carry beside the running one.
+carries the last valid carry with the running one.
 """
 
 from collections.abc import Callable

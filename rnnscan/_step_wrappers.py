@@ -77,7 +77,7 @@ def one_step(leaf: Any) -> Any:
 
 def type_of_step(leaf: Any) -> Any:
     """The type of one step of a leaf `(T, ...)`, with its sharding and the axes over which `shard_map` varies it."""
-    if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # There is no step to take.
+    if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # Zero steps.
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
     if isinstance(leaf, jax.Array):
         aval = jax.typeof(leaf)

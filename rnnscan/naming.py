@@ -5,7 +5,7 @@ A label's effect depends on who traces the cell:
 - Outside rnnscan it is `jax.ad_checkpoint.checkpoint_name`, and JAX's own checkpoint policies see it.
 - `trace_step` only records it.
 - `emitting` emits the labels that a memory choice keeps, and drops the others. An emitted label that no policy reads
-  costs memory: autodiff keeps the unlabelled producer *and* the labelled copy (`docs/decisions.md`, "Names are emitted
+  costs memory: autodiff keeps the unlabeled producer *and* the labeled copy (`docs/decisions.md`, "Names are emitted
   on demand").
 """
 
@@ -33,7 +33,7 @@ class Reader(Protocol):
     depth: int
 
     def read(self, leaf: Any, label: str) -> Any:
-        """Take a labelled leaf, and return its replacement."""
+        """Take a labeled leaf, and return its replacement."""
 
     def forget(self) -> None:
         """Drop references to the leaves."""
@@ -89,7 +89,7 @@ def name(value: _Value, label: str) -> _Value:
 
 @dataclass(frozen=True)
 class Names:
-    """The labels of one step of a cell, in call order; a position is the index of a labelled leaf.
+    """The labels of one step of a cell, in call order; a position is the index of a labeled leaf.
 
     Attributes:
         labels: the label at each position.
@@ -144,7 +144,7 @@ class _CacheKey:
 
 
 class _Recorder(_CacheKey):
-    """Records every label, and marks the labelled value."""
+    """Records every label, and marks the labeled value."""
 
     def __init__(self, depth: int) -> None:
         self._labels: list[str] = []

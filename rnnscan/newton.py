@@ -1,4 +1,4 @@
-"""Newton: solve nonlinear recurrences over all steps at once."""
+"""Newton: solve nonlinear recurrences over all steps in parallel."""
 
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -11,7 +11,7 @@ Jacobian = Literal["auto", "diagonal"]
 
 @dataclass(frozen=True, repr=False)
 class Newton:
-    """Solve nonlinear recurrences over many steps at once by Newton's method, for `parallel` of `scan`.
+    """Solve nonlinear recurrences over many steps in parallel by Newton's method, for `parallel` of `scan`.
 
     The states of a chunk of steps are the unknowns of one system `h_t = f_t(h_{t-1})`. An iteration linearizes it and
     runs the linear recurrence that results as an associative scan,
@@ -26,7 +26,7 @@ class Newton:
             element by element. The correction is applied, so the error is smaller. None: rounding, the machine epsilon
             of the carry's dtype to the power of 3/4: 1.8e-12 for float64, 6.4e-6 for float32, 0.026 for bfloat16.
         max_iterations: the most iterations for a chunk.
-        chunk: the steps to solve at once; None: `Memory(chunk=...)`, or 512.
+        chunk: the steps to solve together; None: `Memory(chunk=...)`, or 512.
         jacobian: "auto" computes the exact Jacobian of loops whose elements do not mix: one number for each element,
             or a small matrix if up to four leaves of the carry depend on each other. "diagonal" solves loops with
             recurrent matrices too, with the diagonal of their Jacobian. That takes more iterations, about 15 to 20 for
@@ -86,7 +86,7 @@ class Newton:
 
 
 class NewtonInNet(Newton):
-    """The `Newton` of a net's parts. A part that has no loop is no error."""
+    """The `Newton` of a net's parts. A part without a loop is allowed."""
 
 
 def _check_number(name: str, value: object) -> None:

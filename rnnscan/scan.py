@@ -82,8 +82,8 @@ def scan(
             `lax.scan` over a checkpointed cell: the reference. "auto" picks fission where it can, and else lax: for
             cells with side effects, or with a kept name inside a vmap or a branch. Both engines keep the same names,
             and support forward and reverse mode in every order.
-        parallel: how to solve nonlinear loops over many steps at once (`Newton`); None: they run step by step. Loops
-            that do not converge run step by step, so the results are the same to rounding.
+        parallel: how to solve nonlinear loops over many steps in parallel (`Newton`); None: they run step by step.
+            Loops that do not converge run step by step, so the results are the same to rounding.
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)`. Leaves of xs are `(T, N, ...)`, or
     `(T,)` if all rows share them. A row without a batch axis has a scalar `seq_lengths`, and `mask` and `reset` are

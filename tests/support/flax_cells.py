@@ -19,7 +19,7 @@ KEYS = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
 
 # With jax 0.10.2. Flax's own loop fails likewise: "broadcasted variable has a data dependency on the scan body".
 remat_in_a_loop = pytest.mark.skipif(
-    remat3.IS_ON, reason="Flax cannot make the variables of a rematerialised cell in a loop"
+    remat3.IS_ON, reason="Flax cannot make the variables of a rematerialized cell in a loop"
 )
 
 # Every cell of flax.linen, and each of its options that changes what it computes: the cell's type, its options, and the
