@@ -193,19 +193,19 @@ class Wiring:
                 )
         return [name if isinstance(name, str) else results[name] for name in chosen]
 
-    def _check_link(self, state: str, held: Any, output: str, returned: Any) -> None:
+    def _check_link(self, state: str, value: Any, output: str, returned: Any) -> None:
         if not is_array_like(returned):
             raise TypeError(
                 f"recurrent_net: an output that is linked to a state must be an array; got {type(returned).__name__} "
                 f"for {output!r}, linked to {state!r}. Give each of its arrays a name and a link."
             )
         # A weakly typed state, such as a Python number, takes the dtype of its output.
-        same_shape = jnp.shape(returned) == held.shape
-        if not same_shape or (jnp.result_type(returned) != held.dtype and not is_weak(held)):
-            shared = jnp.ndim(self.states[state]) != held.ndim
+        same_shape = jnp.shape(returned) == value.shape
+        if not same_shape or (jnp.result_type(returned) != value.dtype and not is_weak(value)):
+            shared = jnp.ndim(self.states[state]) != value.ndim
             raise (TypeError if same_shape else ValueError)(
                 f"recurrent_net: a state and the output linked to it must have the same shape and dtype; got "
-                f"{describe(held)} for the state {state!r}"
+                f"{describe(value)} for the state {state!r}"
                 + (f", which is {describe(jnp.asarray(self.states[state]))} shared by all rows," if shared else "")
                 + f" and {describe(returned)} for the output {output!r}. "
                 "Check the initial state's shape and dtype, or cast the output in the cell."
