@@ -31,8 +31,8 @@ def check_options(function: str, max_steps: Any, memory: Any) -> None:
         )
     if not isinstance(memory, Memory):
         raise TypeError(
-            f"{function}: `memory` must be an rnnscan.Memory; got {memory!r}. JAX has no reverse-mode autodiff of a "
-            "while_loop to fall back to, and no plan for a budget."
+            f"{function}: `memory` must be an rnnscan.Memory; got {memory!r}. JAX does not differentiate a "
+            f"while_loop in reverse mode, and {function} has no plan for a budget."
         )
     if memory.offload:
         raise ValueError(
