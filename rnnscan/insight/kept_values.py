@@ -190,7 +190,6 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
     """The constants, carry leaves, inputs and kept values that a step's residuals are computed from."""
     operands = [*step.constants, *step.carry, *step.x, *step.kept]
     ends = list(accumulate(map(len, (step.constants, step.carry, step.x, step.kept))))
-
     pairs: list[int] = []
 
     def residuals(*leaves: Any) -> list[Any]:
@@ -208,7 +207,7 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
         pairs.append(len(computed_and_kept) // 2)
         return [*jax.tree.leaves(pull_back), *computed_and_kept]
 
-    program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in given))
+    program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in operands))
     program = reading_kept(program, *pairs)
     read = _read_by(needed(program.equations, program.outputs), program.outputs)
     return {*values_of(atom for atom, known in zip(operands, program.known, strict=True) if known in read)}
