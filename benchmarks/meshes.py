@@ -30,7 +30,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from benchmarks.accelerators.hlo import Instruction, Program, cycles, type_bytes
-from rnnscan.engine.fission import heuristics
+from rnnscan.engine.costs import heuristics
 
 
 STEPS, ROWS, UNITS = 128, 32, 1024  # Rows of each device of "data"; as many features as units.

@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _checks as checks
 from rnnscan._messages import is_count
 from rnnscan._step_wrappers import Padding
-from rnnscan.engine.closure_programs import ClosedOver
-from rnnscan.engine.concrete import run_on_values, runs_on_values
-from rnnscan.engine.execute import execute
-from rnnscan.engine.observing import inside_scan, is_observed, observe
-from rnnscan.engine.plan import Plan
-from rnnscan.engine.prepare import prepare
-from rnnscan.engine.program_cache import ClosesOverArraysError, run_compiled
+from rnnscan.engine.cache.closure_programs import ClosedOver
+from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
+from rnnscan.engine.call.concrete import run_on_values, runs_on_values
+from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.run.execute import execute
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit

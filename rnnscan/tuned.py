@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Literal
 
-from rnnscan.engine.fission.heuristics import BACKENDS, for_platform, using
+from rnnscan.engine.costs.heuristics import BACKENDS, for_platform, using
 
 
 def tuned_for(platform: Literal["cpu", "gpu", "tpu"]) -> AbstractContextManager[None]:

@@ -87,6 +87,40 @@ def test_no_modules_import_each_other_in_a_circle():
         pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
 
 
+# The engine's layers. A folder imports those before it only.
+LAYERS = ["units", "costs", "cache", "analysis", "passes", "loops", "call", "plan", "run"]
+
+
+def folder_of(module: str) -> str:
+    """The folder of a module; a module at the top of the package is its own."""
+    parent = MODULES[module].parent
+    return module if parent.name == "rnnscan" else ".".join(parent.relative_to(ROOT).parts)
+
+
+def test_no_folders_import_each_other_in_a_circle():
+    graph: dict[str, set[str]] = {folder_of(module): set() for module in MODULES}
+    for one in all_imports():
+        if one.imported in MODULES and folder_of(one.imported) != folder_of(one.importer):
+            graph[folder_of(one.importer)].add(folder_of(one.imported))
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle: {' <- '.join(error.args[1])}")
+
+
+def test_a_layer_of_the_engine_imports_those_before_it():
+    engine = "rnnscan.engine."
+    assert {path.name for path in (ROOT / "rnnscan/engine").iterdir() if (path / "__init__.py").exists()} == {*LAYERS}
+    for one in all_imports():
+        if one.importer.startswith(engine) and one.imported.startswith(engine) and one.imported in MODULES:
+            importer, imported = (name.removeprefix(engine).split(".")[0] for name in (one.importer, one.imported))
+            assert LAYERS.index(imported) <= LAYERS.index(importer), f"{one.importer} imports {one.imported}"
+
+
+def test_the_steps_as_data_know_no_engine():
+    assert not [one for one in all_imports() if one.importer.startswith("rnnscan.ir") and "engine" in one.imported]
+
+
 def test_only_extras_and_what_needs_them_are_imported_on_use():
     found = [
         f"{one.importer}: {one.imported}"

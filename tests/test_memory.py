@@ -12,7 +12,7 @@ import rnnscan as rs
 from rnnscan import _checks as checks
 from rnnscan import cells
 from rnnscan.checkpointing import SubScan
-from rnnscan.engine.prepare import prepare
+from rnnscan.engine.call.prepare import prepare
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.accelerators.figures import Figures
 from benchmarks.accelerators.target import LOWERED_FOR, Platform
-from rnnscan.engine.fission import heuristics
+from rnnscan.engine.costs import heuristics
 
 
 OWN = ("rnnscan", "rnnscan-all")

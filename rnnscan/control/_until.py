@@ -14,11 +14,11 @@ from jax import lax
 from rnnscan._messages import describe, is_count
 from rnnscan._varying import vary, varying
 from rnnscan.checkpointing import NestedScan
-from rnnscan.engine.fission.run_until import run_until
-from rnnscan.engine.observing import inside_scan
-from rnnscan.engine.plan import Plan
-from rnnscan.engine.prepare import prepare
-from rnnscan.engine.program_cache import ClosesOverArraysError
+from rnnscan.engine.cache.program_cache import ClosesOverArraysError
+from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.plan.observing import inside_scan
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.run.run_until import run_until
 from rnnscan.memory import Memory
 
 

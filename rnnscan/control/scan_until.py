@@ -12,8 +12,8 @@ from rnnscan._messages import describe, leaves_with_places
 from rnnscan._step_wrappers import one_step, skip_padding
 from rnnscan._varying import vary, varying
 from rnnscan.control import _until
-from rnnscan.engine.prepare import cell_step
-from rnnscan.engine.program_cache import run_compiled
+from rnnscan.engine.cache.program_cache import run_compiled
+from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
 from rnnscan.control import _until
-from rnnscan.engine.program_cache import run_compiled
+from rnnscan.engine.cache.program_cache import run_compiled
 from rnnscan.memory import Memory
 
 

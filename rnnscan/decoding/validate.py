@@ -12,7 +12,7 @@ from rnnscan._varying import explicit_spec
 from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
 from rnnscan.decoding.strategies import Strategy
-from rnnscan.engine.prepare import resolve_weak_type
+from rnnscan.engine.call.prepare import resolve_weak_type
 from rnnscan.engine.units import lay_out
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from rnnscan._messages import listing
-from rnnscan.engine.fission import heuristics
+from rnnscan.engine.costs import heuristics
 from rnnscan.export.common.effects import side_effects
 from rnnscan.export.common.extras import import_extra
 from rnnscan.export.common.specs import ArraySpec, spec_of

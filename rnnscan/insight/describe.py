@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rnnscan.engine.fission.analysis.split import Split
-from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.newton.find import kind_of_loop
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.newton import kind_of_loop
+from rnnscan.engine.analysis.split import Split
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.describe_states import describe_states
 from rnnscan.ir.components import Components
 from rnnscan.ir.program import Atom, Equation

@@ -1,8 +1,8 @@
 """Describe the matrix states of a plan."""
 
-from rnnscan.engine.matrix_state.find import MatrixState
-from rnnscan.engine.matrix_state.form import ONE
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.analysis.matrix_form import ONE
+from rnnscan.engine.analysis.matrix_states import MatrixState
+from rnnscan.engine.plan.planned_call import Plan
 
 
 def describe_states(plan: Plan) -> dict[int, str]:

@@ -8,7 +8,7 @@ from typing import Any, overload
 import jax
 
 from rnnscan._messages import in_words, listing
-from rnnscan.engine.plan import NewtonLoop, Plan
+from rnnscan.engine.plan.planned_call import NewtonLoop, Plan
 from rnnscan.graph.draw.colours import KINDS
 from rnnscan.graph.draw.layout.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions

@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.fission.flat_step import FlatStep
-from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.restore import reading_kept
-from rnnscan.engine.matrix_state.stages import Stages
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.restore import reading_kept
+from rnnscan.engine.plan.matrix_stages import Stages
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Value, values_of
 from rnnscan.ir.trace import trace
@@ -106,7 +106,7 @@ def _of_later_scan(kept: Iterable[Kept]) -> Iterator[Kept]:
 
 
 def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
-    """The fields of `rnnscan.engine.fission.execute.forward.Saved`."""
+    """The fields of `rnnscan.engine.run.forward.Saved`."""
     step, length = plan.step, plan.length
     yield from _constants(constants)
     yield from _stacks("initial carry", step.carry, range(len(step.carry)), 1)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from rnnscan._messages import in_words
-from rnnscan.engine.fission.run import run_counting
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.run.fission import run_counting
 from rnnscan.insight.report import Report, Table, titled
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets

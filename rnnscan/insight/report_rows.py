@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import is_float
-from rnnscan.engine.observing import Observed
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.plan.observing import Observed
+from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.insight.kept_values import Kept, kept_values
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.graph.draw.build import Content, diagram_of
 from rnnscan.graph.draw.colours import KEPT, KEPT_AT_SOME, OFFLOADED, RECOMPUTED
 from rnnscan.graph.draw.layout.diagram import Box, Diagram

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from rnnscan.engine.observing import Observed, observing
+from rnnscan.engine.plan.observing import Observed, observing
 
 
 # (cell or net, params, carry, xs, **options) -> (carry, ys)

@@ -10,7 +10,7 @@ import jax
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.checkpointing import NestedScan, nested
-from rnnscan.engine.plan import Plan
+from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.memory import Memory
 from rnnscan.planning.cost import forward_cost, offload_cost, solving_cost, training_cost
 

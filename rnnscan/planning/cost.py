@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.newton.find import Solved
+from rnnscan.engine.analysis.newton import Solved
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.opened import opened
 from rnnscan.ir.traits import Kind, traits_of

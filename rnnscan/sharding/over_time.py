@@ -9,8 +9,8 @@ from jax import lax
 from rnnscan import _checks as checks
 from rnnscan._messages import place
 from rnnscan._varying import vary, varying
-from rnnscan.engine.fission.analysis.linear import is_linear
-from rnnscan.engine.prepare import Call, prepare
+from rnnscan.engine.analysis.linear import is_linear
+from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Value, inputs_of
 from rnnscan.memory import Memory

@@ -23,10 +23,10 @@ def test_the_extras_of_the_quick_start_are_there():
 
 def test_the_files_of_the_engine_are_there():
     for files, _ in table("engine.md", "file"):
-        found = re.findall(r"`([\w/]+(?:\.py|/))`", files)
-        assert found, files
-        for file in found:
-            assert (ROOT / "rnnscan" / "engine" / file).exists(), file
+        named = re.findall(r"`([\w/]+(?:\.py|/))`", files)
+        assert named, files
+        for file in named:
+            assert (ROOT / "rnnscan" / file).exists(), file
 
 
 def test_the_converters_of_the_table_are_there_and_no_others():

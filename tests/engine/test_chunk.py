@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.fission.heuristics import BACKENDS, StepBytes, near_divisor
+from rnnscan.engine.costs.heuristics import BACKENDS, StepBytes, near_divisor
 
 
 KIB = 1 << 10

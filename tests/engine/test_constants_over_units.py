@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.fission.flat_step import FlatStep, flatten
+from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.naming import Names
 
 

@@ -10,11 +10,11 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from fuzz.compare import check
-from rnnscan.engine.fission import times
-from rnnscan.engine.fission.analysis import dear_values
-from rnnscan.engine.fission.analysis.derivative_reads import read_by_derivatives
-from rnnscan.engine.fission.heuristics import BACKENDS, using
-from rnnscan.engine.fission.plan import ScanPlan
+from rnnscan.engine.analysis import dear_values
+from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
+from rnnscan.engine.costs import times
+from rnnscan.engine.costs.heuristics import BACKENDS, using
+from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.memory_report import memory_report
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import trace

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxprs import equations_of
-from rnnscan.engine.matrix_state.chunks import recurrence
-from rnnscan.engine.matrix_state.decays import decayed
+from rnnscan.engine.loops.decays import decayed
+from rnnscan.engine.loops.matrix_chunks import recurrence
 
 
 STEPS, BATCH, KEYS = 8, (3, 2), 4

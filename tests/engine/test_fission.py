@@ -15,7 +15,7 @@ import remat3
 import rnnscan as rs
 from jaxprs import is_loop
 from rnnscan import cells
-from rnnscan.engine.fission import heuristics
+from rnnscan.engine.costs import heuristics
 from rnnscan.insight import kept_bytes
 from slow_reference import assert_close, loss
 from tiers import variants

@@ -8,9 +8,9 @@ from jax import lax
 from jax.test_util import check_grads
 
 import rnnscan as rs
-from rnnscan.engine.fission.analysis.fusion_barriers import fusion_barriers
-from rnnscan.engine.fission.execute.written import written
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
+from rnnscan.engine.costs.heuristics import BACKENDS, using
+from rnnscan.engine.loops.written import written
 from rnnscan.ir.trace import trace
 
 

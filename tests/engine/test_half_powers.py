@@ -7,7 +7,7 @@ import pytest
 
 import rnnscan as rs
 from drawn import normal
-from rnnscan.engine.fission.passes.half_powers import half_powers
+from rnnscan.engine.passes.half_powers import half_powers
 from rnnscan.ir.program import evaluate
 from rnnscan.ir.trace import trace
 from tiers import variants

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import rnnscan as rs
-from rnnscan.engine.fission.execute.in_blocks import apply_linear, compose_linear, run_in_blocks
+from rnnscan.engine.loops.in_blocks import apply_linear, compose_linear, run_in_blocks
 from tiers import variants
 
 

@@ -89,7 +89,7 @@ def test_jax_differentiates_other_loops(monkeypatch):
 
     found = carried()
     for module in ("forward", "backward"):
-        monkeypatch.setattr(f"rnnscan.engine.fission.execute.{module}.differentiate_as", lambda slow, _: slow)
+        monkeypatch.setattr(f"rnnscan.engine.run.{module}.differentiate_as", lambda slow, _: slow)
     assert found == carried()
 
 

@@ -10,7 +10,7 @@ import pytest
 import rnnscan as rs
 from matrix_states import SMALL, assert_equal, compiled
 from rnnscan import cells
-from rnnscan.engine.fission.heuristics import using
+from rnnscan.engine.costs.heuristics import using
 from tiers import variants
 from zoo.case import Case
 

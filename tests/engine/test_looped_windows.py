@@ -10,7 +10,7 @@ import pytest
 import rnnscan as rs
 from exports import with_any_batch
 from matrix_states import LOOPED, assert_equal, compiled, decayed, linear_attention
-from rnnscan.engine.fission.heuristics import using
+from rnnscan.engine.costs.heuristics import using
 from two_devices import MODES, on_two_devices
 from zoo.case import Case
 

@@ -11,7 +11,7 @@ import pytest
 import rnnscan as rs
 from matrix_states import BATCH, LENGTH, LOOPED, SMALL, assert_equal, compiled, decayed, linear_attention
 from rnnscan import cells
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.costs.heuristics import BACKENDS, using
 from rnnscan.insight.memory_report import memory_report
 from rnnscan.planning.bytes import temporary_bytes
 from tiers import variants

@@ -11,8 +11,8 @@ from jax import lax
 import rnnscan as rs
 from drawn import normal
 from matrix_states import SMALL, assert_equal, compiled
-from rnnscan.engine.fission.heuristics import using
-from rnnscan.engine.fission.passes.outer_products import outer_products
+from rnnscan.engine.costs.heuristics import using
+from rnnscan.engine.passes.outer_products import outer_products
 from rnnscan.ir.program import evaluate
 from rnnscan.ir.trace import trace
 from steps import program_of

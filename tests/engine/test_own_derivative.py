@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan.engine.fission.execute.own_derivative import differentiate_as
+from rnnscan.engine.loops.own_derivative import differentiate_as
 
 
 TABLE = np.linspace(0.5, 1.5, 12).reshape(3, 4)

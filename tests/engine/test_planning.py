@@ -11,12 +11,12 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.engine.fission.analysis import dear_values
-from rnnscan.engine.fission.analysis.cones import Cones
-from rnnscan.engine.fission.analysis.cut import Cuts
-from rnnscan.engine.fission.analysis.dear_values import DearValues, Derivative
-from rnnscan.engine.fission.analysis.linear import is_linear, linearly_recomputable
-from rnnscan.engine.fission.times import nanoseconds, nanoseconds_to_keep
+from rnnscan.engine.analysis import dear_values
+from rnnscan.engine.analysis.cones import Cones
+from rnnscan.engine.analysis.dear_values import DearValues, Derivative
+from rnnscan.engine.analysis.linear import is_linear, linearly_recomputable
+from rnnscan.engine.costs.cut import Cuts
+from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_keep
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Equation, Program, Value, outputs_of, total_bytes

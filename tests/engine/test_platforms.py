@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 import rnnscan as rs
 from drawn import normal
 from jaxprs import equations_of
-from rnnscan.engine.fission import heuristics
-from rnnscan.engine.platform import platform_of
+from rnnscan.engine.costs import heuristics
+from rnnscan.engine.costs.platform import platform_of
 from tiers import variants
 
 

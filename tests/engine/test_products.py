@@ -9,17 +9,17 @@ from jax.sharding import AxisType
 import rnnscan as rs
 from drawn import normal
 from jaxprs import is_loop
-from rnnscan.engine.fission import passes
-from rnnscan.engine.fission.analysis import sum_placement
-from rnnscan.engine.fission.heuristics import BACKENDS
-from rnnscan.engine.fission.passes.concatenate_pads import concatenate_pads
-from rnnscan.engine.fission.passes.join_products import join_products
-from rnnscan.engine.fission.passes.join_sums import join_sums
-from rnnscan.engine.fission.passes.merge_products import merge_products
-from rnnscan.engine.fission.passes.remove_repeats import remove_repeats
-from rnnscan.engine.fission.passes.scatter_into_sums import scatter_into_sums
-from rnnscan.engine.fission.passes.store_transposed import store_transposed
-from rnnscan.engine.fission.passes.swap_products import swap_products
+from rnnscan.engine import passes
+from rnnscan.engine.analysis import sum_placement
+from rnnscan.engine.costs.heuristics import BACKENDS
+from rnnscan.engine.passes.concatenate_pads import concatenate_pads
+from rnnscan.engine.passes.join_products import join_products
+from rnnscan.engine.passes.join_sums import join_sums
+from rnnscan.engine.passes.merge_products import merge_products
+from rnnscan.engine.passes.remove_repeats import remove_repeats
+from rnnscan.engine.passes.scatter_into_sums import scatter_into_sums
+from rnnscan.engine.passes.store_transposed import store_transposed
+from rnnscan.engine.passes.swap_products import swap_products
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import evaluate
 from rnnscan.ir.trace import trace
@@ -168,7 +168,7 @@ def summed_in_loops(monkeypatch):
         in_loops.extend(placed[0])
         return placed
 
-    monkeypatch.setattr("rnnscan.engine.fission.execute.backward.place_sums", place_sums)
+    monkeypatch.setattr("rnnscan.engine.run.backward.place_sums", place_sums)
     return in_loops
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rnnscan.engine.matrix_state.products import Product
+from rnnscan.engine.loops.products_of_decays import Product
 
 
 def product(decays):

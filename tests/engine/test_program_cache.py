@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.engine import closure_programs, program_cache
+from rnnscan.engine.cache import closure_programs, program_cache
 from slow_reference import assert_close
 
 

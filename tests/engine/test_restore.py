@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.engine.fission.plan import ScanPlan
-from rnnscan.engine.fission.restore import _FROM_RESULTS
+from rnnscan.engine.analysis.restore import _FROM_RESULTS
+from rnnscan.engine.plan.scan_plan import ScanPlan
 
 
 FUNCTIONS = {

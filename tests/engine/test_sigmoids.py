@@ -11,7 +11,7 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from jaxprs import equations_of
-from rnnscan.engine.fission.passes.sigmoids import sigmoids
+from rnnscan.engine.passes.sigmoids import sigmoids
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import evaluate
 from rnnscan.ir.trace import trace

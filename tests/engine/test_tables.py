@@ -9,7 +9,7 @@ from jax import lax
 import rnnscan as rs
 from jaxprs import body_of, equations_of, is_loop
 from matrix_states import assert_equal, compiled
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.costs.heuristics import BACKENDS, using
 from tiers import variants
 
 

@@ -11,8 +11,8 @@ from jax import lax
 import rnnscan as rs
 from drawn import normal
 from jaxprs import equations_of
-from rnnscan.engine.fission.execute.trips import scan_in_trips
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.costs.heuristics import BACKENDS, using
+from rnnscan.engine.loops.unrolled import scan_in_trips
 from tiers import variants
 
 

@@ -66,7 +66,7 @@ def test_the_loop_adds_up_what_is_not_reduced():
 
 
 def test_sums_of_many_bytes_are_reduced_first(monkeypatch):
-    monkeypatch.setattr("rnnscan.engine.fission.analysis.unreduced_sums._MOST_BYTES", 100)
+    monkeypatch.setattr("rnnscan.engine.analysis.unreduced_sums._MOST_BYTES", 100)
     carried, reduced = sums_of_rates()
     assert (HEADS,) in carried
     assert reduced

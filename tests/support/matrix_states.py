@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan.engine.fission.heuristics import heuristics
+from rnnscan.engine.costs.heuristics import heuristics
 
 
 LENGTH, BATCH = 21, 3

@@ -26,7 +26,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import rnnscan as rs
 from drawn import normal
 from rnnscan import attention, cells
-from rnnscan.engine.fission import heuristics
+from rnnscan.engine.costs import heuristics
 
 
 # Two chunks; rows for 8 devices.

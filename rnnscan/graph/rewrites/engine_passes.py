@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rnnscan._messages import listing
-from rnnscan.engine.fission import passes
-from rnnscan.engine.fission.heuristics import BACKENDS, heuristics
+from rnnscan.engine import passes
+from rnnscan.engine.costs.heuristics import BACKENDS, heuristics
 from rnnscan.graph.core.graph import Graph
 from rnnscan.ir.program import Pass, Value
 

@@ -12,7 +12,7 @@ import rnnscan as rs
 from drawn import normal
 from newton_cells import arguments_of, one_leaf
 from rnnscan import cells
-from rnnscan.engine.fission.heuristics import heuristics, using
+from rnnscan.engine.costs.heuristics import heuristics, using
 from rnnscan.nets.calls import run
 from rnnscan.newton import Newton
 from rnnscan.planning.arguments import Arguments

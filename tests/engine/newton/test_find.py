@@ -8,9 +8,9 @@ import pytest
 import rnnscan as rs
 from newton_cells import CELLS, arguments_of
 from rnnscan import cells
-from rnnscan.engine.newton.elementwise import MixesError, check_elementwise
-from rnnscan.engine.plan import Plan
-from rnnscan.engine.prepare import prepare
+from rnnscan.engine.analysis.elementwise import MixesError, check_elementwise
+from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.newton import Newton

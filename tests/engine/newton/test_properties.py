@@ -10,8 +10,8 @@ import pytest
 import rnnscan as rs
 from newton_cells import arguments_of, one_leaf, two_leaves
 from rnnscan import cells
-from rnnscan.engine.fission.execute import tangents
-from rnnscan.engine.newton.solve import Solver
+from rnnscan.engine.loops.newton_solve import Solver
+from rnnscan.engine.run import tangents
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants

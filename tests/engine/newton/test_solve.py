@@ -10,7 +10,7 @@ import pytest
 import rnnscan as rs
 from newton_cells import CELLS, UNITS, arguments_of, one_leaf
 from rnnscan import cells
-from rnnscan.engine.newton.trust_region import gains
+from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants

@@ -11,7 +11,7 @@ import numpy as np
 import rnnscan as rs
 from fuzz.loop import loop
 from fuzz.random_cells import Case
-from rnnscan.engine.fission.heuristics import BACKENDS, using
+from rnnscan.engine.costs.heuristics import BACKENDS, using
 
 
 # Relative to the largest element of a leaf. Where something is float32, its rounding differs between two programs.

@@ -1,0 +1,194 @@
+"""Dear values: those that take long to compute again, for their bytes.
+
+The derivative of a step reads some of its values. To have them again takes the work that leads to them from the carry,
+the input and what is kept. A value is dear if keeping it spares more of that work than writing and reading it takes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from rnnscan.engine.analysis.cones import Cone, Cones
+from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
+from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_keep
+from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
+from rnnscan.ir.traits import Kind
+
+
+# The same values: what they are made from is as good.
+_VIEWS = (Kind.SAME, Kind.VIEW)
+# A bfloat16 cell took 1.1 to 1.3 of the time with a 16-bit value kept.
+_LEAST_ITEM_BYTES = 4
+
+
+class Dear(NamedTuple):
+    """A value to keep.
+
+    Attributes:
+        value: the value.
+        equation: the equation that makes it.
+        nbytes: the bytes that keeping it takes at each step, less those of the carry leaves that nothing reads then.
+    """
+
+    value: Value
+    equation: Equation
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """What the derivative of a step reads, and the work of having it again.
+
+    Attributes:
+        program: the step.
+        kept: values that are kept, beside the carry and the input.
+        stacked_carry: the positions of the carry leaves that are kept before every step. Their new values are known.
+    """
+
+    program: Program
+    kept: frozenset[Atom]
+    stacked_carry: frozenset[int]
+
+    @cached_property
+    def cones(self) -> Cones:
+        """The cones of what runs again. Their inputs are the stacked carry leaves, before or after a step."""
+        program, positions = self.program, dict[Value, list[int]]()
+        for index in self.stacked_carry:
+            for value in values_of([program.carry[index], program.new_carry[index]]):
+                positions.setdefault(value, []).append(index)
+        wanted = [index for value in self._read for index in positions.get(value, ())]
+        return Cones(self.again, self.wanted, positions, wanted)
+
+    @cached_property
+    def wanted(self) -> dict[Value, None]:
+        """What is read, and not known."""
+        known = self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
+        return {value: None for value in self._read if value not in known}
+
+    @cached_property
+    def again(self) -> list[Equation]:
+        """The equations that run again at each step."""
+        known = self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
+        done = self.fixed | known
+        return needed(
+            [equation for equation in self.program.equations if not done.issuperset(equation.outputs)], self.wanted
+        )
+
+    @cached_property
+    def fixed(self) -> set[Value]:
+        """The values that are the same at every step."""
+        return determined(self.program.equations, self.program.invariant)
+
+    @cached_property
+    def _read(self) -> dict[Value, None]:
+        return dict.fromkeys(values_of(read_by_derivatives(self.program)))
+
+
+def cones_with_all_carries(program: Program, kept: Iterable[Atom]) -> Cones:
+    """The cones of what runs again if the carry is known before and after each step, and these values are kept."""
+    return Derivative(program, frozenset(kept), frozenset(range(len(program.carry)))).cones
+
+
+class DearValues:
+    """The dear values of a derivative, the dearest first.
+
+    An equation is looked at again only where a value that is kept changes its cone, so that all together take time with
+    the number of equations, as long as their cones do not lie within each other.
+
+    Args:
+        derivative: the derivative.
+        rejected: values that are not to be kept.
+    """
+
+    def __init__(self, derivative: Derivative, rejected: Collection[Value]) -> None:
+        self._carry = derivative.program.carry
+        self._cones = derivative.cones
+        self._times = {equation: nanoseconds(equation, derivative.fixed) for equation in derivative.again}
+        self._place = {equation: place for place, equation in enumerate(derivative.again)}
+        self._cone_of: dict[Equation, Cone] = {}
+        self._whose_cone: dict[Equation | int, set[Equation]] = {}
+        self._waiting: list[tuple[float, int, int, Cone, Dear]] = []
+        self._too_large: list[tuple[float, int, int, Cone, Dear]] = []
+        self._most_bytes = self._judged = 0
+        for equation in self._candidates(derivative.wanted):
+            if equation.outputs[0] not in rejected:
+                self._judge(equation)
+
+    def next(self, most_bytes: int) -> Dear | None:
+        """The value that spares most for its bytes, of those that were not returned yet; None if none is dear.
+
+        Args:
+            most_bytes: the most bytes that it may take.
+        """
+        if most_bytes > self._most_bytes:
+            self._waiting += self._too_large
+            self._too_large = []
+            heapify(self._waiting)
+        self._most_bytes = most_bytes
+        while self._waiting:
+            entry = heappop(self._waiting)
+            *_, cone, dear = entry
+            if self._cone_of.get(dear.equation) is not cone:
+                continue  # It was looked at again since.
+            if dear.nbytes <= most_bytes:
+                return dear
+            self._too_large.append(entry)
+        return None
+
+    def reads(self, leaf: int) -> bool:
+        """Whether a stacked carry leaf is read."""
+        return self._cones.reads(leaf)
+
+    def keep(self, dear: Dear) -> None:
+        """Keep a value. What only its equation needs does not run again."""
+        cone = self._cone_of[dear.equation]
+        touched = [*cone.equations, *cone.uses]
+        changed = {equation for node in touched for equation in self._whose_cone.pop(node, ())}
+        self._cones.remove(cone)
+        for equation in sorted(changed, key=self._place.__getitem__):
+            if self._cone_of.pop(equation, None) is not None and self._cones.has(equation):
+                self._judge(equation)
+
+    def reject(self, dear: Dear) -> None:
+        """Do not keep a value."""
+        del self._cone_of[dear.equation]
+
+    def _judge(self, equation: Equation) -> None:
+        """Let an equation wait if its result is dear."""
+        (value,) = equation.outputs
+        cone = self._cone_of[equation] = self._cones.of(equation)
+        for node in (equation, *cone.uses):
+            self._whose_cone.setdefault(node, set()).add(equation)
+        nbytes = value.nbytes - sum(self._carry[index].nbytes for index in cone.inputs)
+        spared = sum(self._times[one] for one in cone.equations) - nanoseconds_to_keep(max(0, nbytes))
+        # Bytes that it takes the place of still have to be written.
+        gain = spared / max(nbytes, value.nbytes // 8, 1)
+        if gain > 0:
+            self._judged += 1  # Else equal entries of one equation would be compared by their cones.
+            dear = Dear(value, equation, nbytes)
+            heappush(self._waiting, (-gain, self._place[equation], self._judged, cone, dear))
+
+    def _candidates(self, wanted: Iterable[Value]) -> Iterator[Equation]:
+        """The makers of values that are read, or reduced from many, whose way may take longer than keeping them.
+
+        The time of a way is an upper bound: work that two operands share counts twice.
+        """
+        times, views = dict[Value, float](), set(wanted)
+        for equation in reversed(self._times):
+            if equation.kind in _VIEWS and not views.isdisjoint(equation.outputs):
+                views.update(equation.reads)
+        for equation in self._times:
+            kind, value = equation.kind, equation.outputs[0]
+            time = self._times[equation] + sum(times.get(operand, 0.0) for operand in equation.reads)
+            times.update(dict.fromkeys(equation.outputs, time))
+            is_read = value in views or kind in (Kind.PRODUCT, Kind.REDUCE)
+            is_number = jnp.issubdtype(value.dtype, jnp.inexact)
+            narrow = is_number and value.dtype.itemsize < _LEAST_ITEM_BYTES
+            is_one = len(equation.outputs) == 1 and kind not in _VIEWS
+            if is_read and is_one and not narrow and time > nanoseconds_to_keep(0):
+                yield equation

@@ -1,0 +1,102 @@
+"""What the derivative of a step reads of its values."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.engine.analysis.cones import Cones
+from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.restore import derives_from_result
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
+from rnnscan.ir.trace import trace
+
+
+def read_by_derivatives(program: Program) -> Iterator[Atom]:
+    """The values that the derivative of a step in its float inputs reads, with repeats."""
+    active = {value for value in program.inputs if jnp.issubdtype(value.dtype, jnp.inexact)}
+    for equation in program.equations:
+        made = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
+        if made and not active.isdisjoint(equation.reads):
+            active.update(made)
+            yield from _read_by_derivative(equation, active)
+
+
+def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterable[Atom]:
+    traits, inputs = equation.traits, equation.inputs
+    if derives_from_result(equation):
+        return equation.outputs
+    if equation.name == "custom_jvp_call":
+        atoms = (*inputs, *equation.outputs)
+        return [atom for atom, is_read in zip(atoms, _read_by_rule(equation), strict=True) if is_read]
+    if traits.is_bilinear:
+        return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
+    linear = traits.linear_in([atom in active for atom in inputs])
+    return inputs if linear is None else [atom for atom, own in zip(inputs, linear, strict=True) if not own]
+
+
+def _read_by_rule(equation: Equation) -> Sequence[bool]:
+    """Whether a derivative rule of its own reads each input, and each result, of an equation."""
+    if equation not in _rules:
+        _rules[equation] = _find_read_by_rule(equation)
+    return _rules[equation]
+
+
+_rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
+
+
+def _find_read_by_rule(equation: Equation) -> list[bool]:
+    types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in equation.inputs]
+    floats = [index for index, own in enumerate(types) if jnp.issubdtype(own.dtype, jnp.inexact)]
+
+    def derivative(*leaves: Any) -> list[Any]:
+        primals, directions = leaves[: len(types)], leaves[len(types) :]
+
+        def function(*some: Any) -> list[Any]:
+            return equation.evaluate(*replaced(primals, floats, some))
+
+        results, tangents = jax.jvp(function, tuple(primals[index] for index in floats), tuple(directions))
+        return [*results, *(leaf for leaf in tangents if leaf.dtype != jax.dtypes.float0)]
+
+    try:
+        program = trace(derivative, *types, *(types[index] for index in floats))
+    except Exception:  # A rule may refuse the tangent of an operand that has none in this scan.
+        return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
+    results, tangents = cut(program.stacked, [len(equation.outputs)])
+    after = [own for own in program.equations if {*results}.isdisjoint(own.outputs)]
+    read = {*inputs_of(needed(after, tangents)), *tangents}
+    return [atom in read for atom in (*program.known[: len(types)], *results)]
+
+
+def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:
+    """The values among saved ones that the derivative of a step reads, or computes others from that it reads.
+
+    As in `jax.checkpoint`: a value that only makes other saved values is not saved. Nor are inputs and the new carry,
+    which are known in any case.
+    """
+    known = {*program.inputs, *program.new_carry}
+    maker, first = program.maker, dict[Value, None]()
+    waiting, seen = values_of(read_by_derivatives(program)) if saved else [], set[Value]()
+    while waiting:
+        value = waiting.pop()
+        if value in seen or value in known:
+            continue
+        seen.add(value)
+        if value in saved:
+            first[value] = None
+        else:
+            waiting.extend(maker[value].reads)
+    return tuple(value for value in outputs_of(program.equations) if value in first)
+
+
+def cones_of_derivative(program: Program) -> Cones:
+    """The cone of each equation: what the derivative of a step need not run if it is given the result.
+
+    Of `h' = tanh(x W + h U), y = h' V` and h' these are all but the last. Of `h' = f * h + g, y = h' V` it is the sum:
+    the derivative of the product with f reads f.
+    """
+    read = dict.fromkeys(values_of(read_by_derivatives(program)))
+    return Cones(needed(program.equations, read), read)

@@ -1,0 +1,85 @@
+"""Where a loop on a CPU needs a barrier, because XLA would compute costly elementwise work several times.
+
+A fused kernel makes each element of its result from the loop's values. Where it reads a value at several places, such
+as `w + shift(w)`, it makes w once for each. JAX transposes a `pad` or `slice` in a step to such sums, and in CTC each
+term takes the exp and log1p of a `logaddexp`. Seen in jax 0.10.0: `w = exp(a - logaddexp(a, b)); w + shift(w, 1)` for
+16 x 97 elements takes 13 us in one kernel, and 8 with a barrier on w; with `+ shift(w, 2)` too 130 and 8.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TypeAlias
+
+from rnnscan.engine.costs.costs import has_transcendental
+from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_write
+from rnnscan.ir.program import Equation, Value, nominal_size
+from rnnscan.ir.traits import Kind
+
+
+# XLA writes the results of these to memory. It fuses most other operations with their readers.
+_WRITTEN = frozenset(
+    {Kind.PRODUCT, Kind.REDUCE, Kind.CUMULATIVE, Kind.SORT, Kind.SCATTER, Kind.LOOP, Kind.BRANCH, Kind.KERNEL}
+)
+
+# A way from a costly equation: the moves on it, the last one first.
+_Way: TypeAlias = tuple[Equation, ...]
+# The ways by which a kernel that makes a value reads each costly equation's result.
+_Ways: TypeAlias = Mapping[Equation, frozenset[_Way]]
+
+
+def fusion_barriers(equations: Sequence[Equation]) -> set[Value]:
+    """The values to write to memory, so that no kernel makes a costly value more than once.
+
+    Args:
+        equations: the body of a loop, in order.
+    """
+    costly = {equation: nanoseconds(equation, frozenset()) for equation in equations if has_transcendental(equation)}
+    barriers: set[Value] = set()
+    while costly and (more := _next_barriers(equations, costly, barriers)):
+        barriers |= more
+    return barriers
+
+
+def _next_barriers(equations: Sequence[Equation], costly: Mapping[Equation, float], barriers: set[Value]) -> set[Value]:
+    """The values that the first kernel with repeated work needs written beside some barriers."""
+    ways: dict[Value, _Ways] = {}
+    for equation in equations:
+        if _is_written(equation):
+            continue
+        read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
+        if _is_move(equation):
+            read = {one: frozenset((equation, *way) for way in its) for one, its in read.items()}
+            read = {one: frozenset([min(its, key=len)]) for one, its in read.items()}
+        repeated = {one: its for one, its in read.items() if len(its) > 1}
+        moves = {way[-1] for its in repeated.values() for way in its if way}
+        moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
+        spared = sum(costly[one] * (sum(map(_share, its)) - 1) for one, its in repeated.items())
+        if spared > sum(nanoseconds_to_write(value.nbytes) for value in moved) > 0:
+            return moved - barriers
+        if equation in costly:
+            read = {**read, equation: frozenset([()])}
+        ways.update(dict.fromkeys(equation.outputs, read))
+    return set()
+
+
+def _share(way: _Way) -> float:
+    """The part of a value that is made for a way from it. Gates that are cut out of one value are each made once."""
+    cuts = [move for move in way if move.kind is Kind.PART]
+    return prod(nominal_size(cut.outputs[0].shape) / nominal_size(cut.inputs[0].shape) for cut in cuts)
+
+
+def _is_move(equation: Equation) -> bool:
+    """Whether each element of the result is one element of an operand, at another place."""
+    return equation.kind in (Kind.PART, Kind.JOIN) or equation.name in ("rev", "transpose")
+
+
+def _is_written(equation: Equation) -> bool:
+    # A broadcast is fused, but not with costly operands.
+    return equation.kind in _WRITTEN or equation.name in ("gather", "reduce_window", "broadcast_in_dim")
+
+
+def _joined(several: Sequence[_Ways]) -> _Ways:
+    if len(several) == 1:
+        return several[0]
+    costly = dict.fromkeys(equation for ways in several for equation in ways)
+    return {one: frozenset().union(*(ways.get(one, frozenset()) for ways in several)) for one in costly}

@@ -1,0 +1,381 @@
+"""Find matrix states: carry leaves `S' = a * S + k v^T` that are read by contractions `q^T S` only.
+
+The equations between a state and its reads are followed one by one, each by its rule on `Form`. What they read besides
+the state, such as q, k, v and a, must not depend on it, neither in the same step nor over steps.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.matrix_form import (
+    ONE,
+    Axes,
+    Factor,
+    Form,
+    NoFormError,
+    combined,
+    placed,
+    product,
+    quotient,
+    select,
+)
+from rnnscan.ir.dataflow import depending, needed
+from rnnscan.ir.program import Atom, Constant, Equation, Value, concrete, is_zero, read, values_of
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """A contraction of the state's keys with a query.
+
+    Attributes:
+        form: the state times the query. The sum of it over the keys is read.
+        summed: axes of the state that are summed besides the keys.
+        order: the other axes of the state, in the order of the result.
+        result: the value that is read.
+    """
+
+    form: Form
+    summed: tuple[int, ...]
+    order: tuple[int, ...]
+    result: Value
+
+    def finish(self, total: Any) -> Any:
+        """The result at every step, from the sum over the keys `(T, ...)`, which keeps their axis with size 1."""
+        total = total.sum([axis + 1 for axis in self.summed], keepdims=True)
+        rest = [axis for axis in range(total.ndim - 1) if axis not in self.order]
+        total = lax.transpose(total, [0, *(axis + 1 for axis in (*self.order, *rest))])
+        return total.reshape(total.shape[0], *self.result.shape).astype(self.result.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixState:
+    """A carry leaf with the form.
+
+    Attributes:
+        index: its position in `Program.carry`.
+        leaf: its value before the step.
+        axes: its keys and values.
+        update: the form of its value after the step.
+        reads: its reads.
+        inside: the values between the state and its reads.
+    """
+
+    index: int
+    leaf: Value
+    axes: Axes
+    update: Form
+    reads: tuple[Read, ...]
+    inside: frozenset[Value]
+
+    @property
+    def needs(self) -> frozenset[Value]:
+        """The values that its factors are made of."""
+        factors = [factor for form in (self.update, *(read.form for read in self.reads)) for factor in form.factors]
+        return frozenset().union(*(factor.reads for factor in factors))
+
+    @property
+    def decays_per_key(self) -> bool:
+        """Whether each key has a decay of its own."""
+        decay = self.update.decay
+        return decay is not None and self.axes.keys in decay.axes
+
+    @property
+    def key_type(self) -> tuple[Any, ...]:
+        """The sizes of the batch axes, the number of keys, and the dtype."""
+        shape = self.leaf.shape
+        return (*(shape[axis] for axis in self.axes.batch), shape[self.axes.keys], self.leaf.dtype)
+
+
+def find_state(
+    step: FlatStep, index: int, fixed: Collection[Value], *, least: int, as_vectors: bool = False
+) -> MatrixState:
+    """The form of a carry leaf.
+
+    Args:
+        step: the step.
+        index: the position of the leaf in the carry.
+        fixed: the values that are the same at every step.
+        least: the least number of keys and of values.
+        as_vectors: whether its matrices have one value, and no axis for it.
+
+    Returns:
+        The state.
+
+    Raises:
+        NoFormError: if it does not have the form.
+    """
+    leaf = step.carry[index]
+    if leaf.dtype not in (jnp.float32, jnp.float64):
+        raise NoFormError(f"its dtype is {leaf.dtype}, which every step rounds to")
+    large = [axis for axis, size in enumerate(leaf.shape) if isinstance(size, int) and size >= least]
+    rank = len(leaf.shape)
+    all_values = [rank] if as_vectors else large
+    pairs = [Axes(keys, values, rank) for keys in large for values in all_values if keys != values]
+    if not pairs:
+        raise NoFormError(f"it has no two axes of at least {least}")
+    failures = []
+    for axes in pairs:
+        follower = _Follower(step, index, axes, fixed)
+        try:
+            return follower.state()
+        except NoFormError as error:
+            failures.append((follower.followed, str(error)))
+    # The axes for which most equations could be followed are those that were meant.
+    raise NoFormError(max(failures, key=lambda failure: failure[0])[1])
+
+
+class _Follower:
+    """Follows a state through the equations of a step, for given axes."""
+
+    def __init__(self, step: FlatStep, index: int, axes: Axes, fixed: Collection[Value]) -> None:
+        self._step, self._index, self._axes, self._fixed = step, index, axes, fixed
+        self._leaf = step.carry[index]
+        self._maker = step.program.maker
+        self._dependent: dict[Atom, Form] = {self._leaf: Form(ONE)}
+        self._later = later_values(step, index)
+        self._factors: dict[tuple[Atom, tuple[int, ...]], list[Factor]] = {}
+        self._reads: list[Read] = []
+        # Views of the state with more axes of size 1, and the axis of the state that each of theirs is; None for those.
+        self._views: dict[Atom, list[int | None]] = {}
+        self.followed = 0
+
+    def state(self) -> MatrixState:
+        step, inside = self._step, self._dependent
+        for equation in needed(step.program.equations, step.program.outputs):
+            if any(atom in inside for atom in equation.inputs):
+                self._follow(equation)
+                self.followed += 1
+        others = [atom for position, atom in enumerate(step.new_carry) if position != self._index]
+        if not inside.keys().isdisjoint({*step.y, *others}):
+            raise NoFormError("it is an output, or another part of the carry")
+        if not inside.keys().isdisjoint(step.kept):
+            raise NoFormError("a name is kept on it")
+        new_leaf = step.new_carry[self._index]
+        if new_leaf not in inside:
+            raise NoFormError("its new value does not depend on it")
+        if not self._reads:
+            raise NoFormError("nothing reads it")
+        state = MatrixState(
+            self._index,
+            self._leaf,
+            self._axes,
+            inside[new_leaf],
+            tuple(self._reads),
+            frozenset(values_of(inside)),
+        )
+        if not state.needs.isdisjoint(self._later):
+            raise NoFormError("its update, or a query, depends on what is read from it")
+        return state
+
+    def _follow(self, equation: Equation) -> None:
+        reading = self._read(equation)
+        if reading is not None:
+            self._reads.append(reading)
+        elif equation.name == "broadcast_in_dim" and equation.inputs[0].shape == self._leaf.shape:
+            self._view(equation)
+        else:
+            self._dependent[equation.outputs[0]] = self._rule(equation)
+
+    def _view(self, equation: Equation) -> None:
+        (state, *_), (view,) = equation.inputs, equation.outputs
+        axes: list[int | None] = [None] * len(view.shape)
+        for axis, place in enumerate(equation.params["broadcast_dimensions"]):
+            axes[place] = axis
+        if any(size != (1 if axis is None else state.shape[axis]) for axis, size in zip(axes, view.shape, strict=True)):
+            raise NoFormError("it is broadcast")
+        self._dependent[view], self._views[view] = self._dependent[state], axes
+
+    def _rule(self, equation: Equation) -> Form:
+        """The form of an equation's result."""
+        operands, name = equation.inputs, equation.name
+        if equation.outputs[0].shape != self._leaf.shape:
+            raise NoFormError(f"{name} changes its shape")
+        if name in ("add", "add_any"):
+            return self._form(operands[0]) + self._form(operands[1])
+        if name == "sub":
+            return self._form(operands[0]) + -self._form(operands[1])
+        if name == "neg":
+            return -self._form(operands[0])
+        if name == "copy" or (name == "convert_element_type" and self._keeps_digits(equation)):
+            return self._form(operands[0])
+        if name == "mul":
+            return self._product(*operands)
+        if name == "div" and operands[1] not in self._dependent:
+            return self._form(operands[0]).scaled(self._factor(operands[1]), self._axes, quotient)
+        if name == "select_n" and len(operands) == 3 and operands[0] not in self._dependent:
+            predicate, on_false, on_true = operands
+            return select(self._factor(predicate), self._form(on_false), self._form(on_true), self._axes)
+        raise NoFormError(f"{name} is not followed")
+
+    def _keeps_digits(self, equation: Equation) -> bool:
+        atoms = (*equation.inputs, *equation.outputs)
+        wide = all(atom.dtype in (jnp.float32, jnp.float64) for atom in atoms)
+        return wide or (
+            equation.inputs[0] not in self._dependent and equation.outputs[0].dtype in (jnp.float32, jnp.float64)
+        )
+
+    def _product(self, one: Atom, other: Atom) -> Form:
+        if one in self._dependent and other in self._dependent:
+            raise NoFormError("it is multiplied by itself")
+        if one in self._dependent or other in self._dependent:
+            state, by = (one, other) if one in self._dependent else (other, one)
+            return self._form(state).scaled(self._factor(by), self._axes)
+        for by, rest in ((one, other), (other, one)):
+            if not self._is_matrix(self._factor(by)):
+                return self._scaled(self._form(rest), by)
+        raise NoFormError("an update is no outer product")
+
+    def _scaled(self, form: Form, by: Atom) -> Form:
+        """A form times a value, by one part of it after the other."""
+        for part in self._parts(by):
+            form = form.scaled(part, self._axes)
+        return form
+
+    def _is_matrix(self, factor: Factor) -> bool:
+        return factor.axes >= {self._axes.keys, self._axes.values}
+
+    def _form(self, atom: Atom) -> Form:
+        """The form of a value. One that is free of the state is a sum of outer products."""
+        if atom in self._dependent:
+            return self._dependent[atom]
+        if is_zero(atom, self._maker):
+            return Form()
+        factor = self._factor(atom)
+        if self._axes.are_vectors and atom in self._fixed:
+            return Form(None, (), ((ONE, factor),))
+        if not self._is_matrix(factor):
+            return self._scaled(Form(None, ((ONE, ONE),)), atom)
+        try:
+            maker = self._maker.get(atom)
+            if maker is None:
+                raise NoFormError("an update is no outer product")
+            return self._rule(maker)
+        except NoFormError:
+            if atom in self._fixed or isinstance(atom, Constant):
+                return Form(None, (), ((ONE, factor),))
+            raise
+
+    def _factor(self, atom: Atom) -> Factor:
+        """A value that is free of the state, as small as it is before it is broadcast."""
+        return reduce(product, self._parts(atom))
+
+    def _parts(self, atom: Atom) -> list[Factor]:
+        """The factors that a value is a product of."""
+        if atom in self._dependent:
+            raise NoFormError("it is combined with itself")
+        if len(atom.shape) not in (0, self._axes.rank):
+            raise NoFormError("a factor has another rank")
+        return self._placed(atom, tuple(_varying(atom.shape)))
+
+    def _placed(self, atom: Atom, target: tuple[int, ...]) -> list[Factor]:
+        """The same for a value whose axes, without those of size 1, are these axes of the state."""
+        if (atom, target) not in self._factors:
+            self._factors[atom, target] = self._smaller(atom, target) or [self._whole(atom, target)]
+        return self._factors[atom, target]
+
+    def _smaller(self, atom: Atom, target: tuple[int, ...]) -> list[Factor]:
+        """Factors with fewer axes than a value has, from which it is made; none if there are not."""
+        maker = self._maker.get(atom)
+        if maker is None:
+            return []
+        name, operand = maker.name, maker.inputs[0]
+        place = dict(zip(_varying(atom.shape), target, strict=True))
+        if name == "broadcast_in_dim":
+            axes = (maker.params["broadcast_dimensions"][axis] for axis in _varying(operand.shape))
+            return self._placed(operand, tuple(place[axis] for axis in axes))
+        if name in ("reshape", "squeeze"):
+            is_view = _varying_sizes(operand.shape) == _varying_sizes(atom.shape)
+            return self._placed(operand, target) if is_view else []
+        if name in _UNARY:
+            inner = reduce(product, self._placed(operand, target))
+            smaller = combined(lambda array: maker.evaluate(array)[0], inner, key=maker.operation)
+            return [smaller] if len(inner.axes) < len(_varying(atom.shape)) else []
+        if name == "mul" and atom.dtype in (jnp.float32, jnp.float64):
+            targets = (tuple(place[axis] for axis in _varying(operand.shape)) for operand in maker.inputs)
+            one, other = map(self._placed, maker.inputs, targets)
+            of_one, of_other = (
+                reduce(product, parts).axes & {self._axes.keys, self._axes.values} for parts in (one, other)
+            )
+            return [*one, *other] if of_one != of_other else []
+        return []
+
+    def _whole(self, atom: Atom, target: Sequence[int]) -> Factor:
+        """A value as it is."""
+        shape, rank = _varying_sizes(atom.shape), self._axes.rank
+
+        def make(values: Any) -> Any:
+            return placed(jnp.reshape(read(atom, values), shape), target, rank)
+
+        number = None if atom.shape else concrete(atom)
+        name = atom if number is None else (np.asarray(number).item(), atom.dtype)
+        key = (name, *map(self._axes.role, target))
+        return Factor(frozenset(target), frozenset(values_of([atom])), make, key)
+
+    def _read(self, equation: Equation) -> Read | None:
+        name = equation.name
+        if (
+            name == "reduce_sum"
+            and equation.inputs[0] not in self._views
+            and self._axes.keys in equation.params["axes"]
+        ):
+            form, query = self._dependent[equation.inputs[0]], ONE
+            summed, order = equation.params["axes"], [*range(self._axes.rank)]
+        elif name == "dot_general" and not all(atom in self._dependent for atom in equation.inputs):
+            form, query, summed, order = self._contraction(equation)
+        else:
+            return None
+        if self._axes.values in summed:
+            raise NoFormError("a read sums over its values")
+        return Read(
+            form.scaled(query, self._axes),
+            summed=tuple(axis for axis in summed if axis != self._axes.keys),
+            order=tuple(axis for axis in order if axis not in summed),
+            result=equation.outputs[0],
+        )
+
+    def _contraction(self, equation: Equation) -> tuple[Form, Factor, tuple[int, ...], list[int]]:
+        """The state, the query, the axes of the state that a product contracts, and its axes in the result."""
+        side = 0 if equation.inputs[0] in self._dependent else 1
+        state, query = equation.inputs[side], equation.inputs[1 - side]
+        contracted, batch = equation.params["dimension_numbers"]
+        axes = self._views.get(state, [*range(len(state.shape))])
+        summed, shared = ([axes[axis] for axis in group[side]] for group in (contracted, batch))
+        if self._axes.keys not in summed or None in (*summed, *shared):
+            raise NoFormError("a product contracts another axis of it")
+        target = dict(zip((*contracted[1 - side], *batch[1 - side]), (*summed, *shared), strict=True))
+        free = [axis for axis in range(len(query.shape)) if axis not in target]
+        if prod(query.shape[axis] for axis in free) != 1:
+            raise NoFormError("it is read by several queries at once")
+        factor = self._whole(query, [target[axis] for axis in _varying(query.shape)])
+        kept = [axis for axis in axes if axis not in (*summed, *shared, None)]
+        return self._dependent[state], factor, tuple(summed), [*shared, *kept]
+
+
+def later_values(step: FlatStep, index: int) -> set[Value]:
+    """A carry leaf and the values that depend on it, in the same step or later."""
+    leaves = {step.carry[index]}
+    while True:
+        found = depending(step.program.equations, leaves)
+        more = {leaf for leaf, new in zip(step.carry, step.new_carry, strict=True) if new in found}
+        if more <= leaves:
+            return found
+        leaves |= more
+
+
+_UNARY = frozenset({"convert_element_type", "neg", "exp", "log", "not", "copy", "logistic"})
+
+
+def _varying_sizes(shape: Sequence[Any]) -> list[Any]:
+    return [shape[axis] for axis in _varying(shape)]
+
+
+def _varying(shape: Iterable[Any]) -> list[int]:
+    return [axis for axis, size in enumerate(shape) if size != 1]

@@ -1,0 +1,82 @@
+"""Which values of a program have a tangent, as JAX's own derivative would decide.
+
+A leaf of the carry without a tangent is not differentiated, in any step. So a step may hold a `while_loop` or a
+callback of a time that is a constant, which have no reverse mode.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+import jax.numpy as jnp
+
+from rnnscan.engine.analysis.probe import moving_results
+from rnnscan.ir.jaxprs import is_jaxpr
+from rnnscan.ir.program import Atom, Equation, Value
+
+
+def moving_values(
+    equations: Iterable[Equation], inputs: Iterable[Value], feedback: Iterable[tuple[Atom, Value]]
+) -> set[Value]:
+    """The values that have a tangent in some step.
+
+    Args:
+        equations: the equations of a step.
+        inputs: the inputs that have a tangent in the first step.
+        feedback: each leaf of the new carry, with the leaf of the carry that it becomes.
+    """
+    becomes: dict[Atom, list[Value]] = defaultdict(list)
+    for new_leaf, leaf in feedback:
+        becomes[new_leaf].append(leaf)
+    readers: dict[Value, list[Equation]] = defaultdict(list)
+    for equation in equations:
+        for value in {*equation.reads}:
+            readers[value].append(equation)
+    moving, waiting = set[Value](), [*inputs]
+    while waiting:
+        value = waiting.pop()
+        if value in moving:
+            continue
+        moving.add(value)
+        waiting.extend(becomes[value])
+        for equation in readers[value]:
+            flags = tuple(atom in moving for atom in equation.inputs)
+            results = zip(equation.outputs, _moving_outputs(equation, flags), strict=True)
+            waiting.extend(output for output, moves in results if moves)
+    return moving
+
+
+def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
+    """Which outputs of an equation have a tangent, given which inputs have."""
+    if not any(jnp.issubdtype(output.dtype, jnp.inexact) for output in equation.outputs):
+        return [False] * len(equation.outputs)
+    types = tuple(atom.aval for atom in equation.inputs)
+    if any(map(_is_function, equation.params.values())):
+        return moving_results(equation.evaluate, types, flags)
+    return _moving_outputs_of(equation.primitive, flags, len(equation.outputs), _Sample(equation.evaluate, types))
+
+
+class _Sample:
+    """An equation that stands for all of its primitive, and so for any other in a cache."""
+
+    def __init__(self, evaluate: Callable[..., Any], types: tuple[Any, ...]) -> None:
+        self.evaluate, self.types = evaluate, types
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Sample)
+
+
+@lru_cache(maxsize=4096)
+def _moving_outputs_of(primitive: Any, flags: tuple[bool, ...], outputs: int, sample: _Sample) -> list[bool]:
+    return moving_results(sample.evaluate, sample.types, flags)
+
+
+def _is_function(param: Any) -> bool:
+    """Whether a parameter is a function or a jaxpr, on which a derivative depends."""
+    if isinstance(param, tuple | list):
+        return any(map(_is_function, param))
+    return is_jaxpr(param) or (callable(param) and not isinstance(param, type))

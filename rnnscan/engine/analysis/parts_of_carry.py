@@ -1,0 +1,51 @@
+"""Parts of a carry that a step reads by index, to be kept in place of the whole.
+
+    rows = table[indices],  table' = table.at[indices].add(f(rows, x))
+
+If the rows are known at every step, the table follows from its start by a linear recurrence, and need not be kept.
+"""
+
+from collections.abc import Collection, Sequence
+
+from rnnscan.engine.analysis.linear import linearly_recomputable
+from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.traits import Kind
+
+
+# Keeping a table is a copy of it at each step, and keeping what is read is a copy of that. A quarter is a choice; 16
+# rows of 256 were measured (docs/decisions.md).
+_LARGEST_PART = 1 / 4
+
+
+def parts_to_keep(
+    equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom], known: Collection[Atom]
+) -> dict[Value, int]:
+    """Find the parts of carry leaves that are kept in place of the leaves.
+
+    Args:
+        equations: one step, in order.
+        carry: its carry.
+        new_carry: its new carry.
+        known: values that are kept already.
+
+    Returns:
+        Part -> the position in `carry` of its leaf.
+    """
+    unknown = [equation for equation in equations if not {*equation.outputs} <= {*known}]
+    reads_of: dict[Atom, list[Equation]] = {}
+    for equation in unknown:
+        if equation.kind is Kind.READ:
+            reads_of.setdefault(equation.inputs[0], []).append(equation)
+    parts: dict[Value, int] = {}
+    for index, leaf in enumerate(carry):
+        reads = reads_of.get(leaf, [])
+        read = [equation.outputs[0] for equation in reads]
+        if not reads or nominal_size(leaf.shape) == 1 or total_bytes(read) > _LARGEST_PART * leaf.nbytes:
+            continue
+        others = [equation for equation in unknown if equation not in reads]
+        with_parts, without = (
+            linearly_recomputable(some, carry, new_carry, candidates=[index]) for some in (others, unknown)
+        )
+        if with_parts and not without:
+            parts |= dict.fromkeys(read, index)
+    return parts

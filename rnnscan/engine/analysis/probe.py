@@ -1,0 +1,106 @@
+"""Which results of a function does `jax.vmap` map, and which have a tangent?
+
+JAX decides it while it traces.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+from jax.extend import core
+from jax.interpreters import ad, batching
+
+from rnnscan.engine.analysis.leaves import cut, replaced
+
+
+class _Notes(set[int]):
+    """The results whose probes were transformed. Compared by identity, as a parameter of the primitive."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+# An identity on a result. Its own rule takes a note.
+_probe = core.Primitive("rnnscan_probe")
+
+
+_probe.def_abstract_eval(lambda operand, *, notes, index: operand)
+
+
+def _batch(operands: Any, axes: Any, *, notes: _Notes, index: int) -> tuple[Any, Any]:
+    notes.add(index)
+    return operands[0], axes[0]
+
+
+batching.primitive_batchers[_probe] = _batch
+
+
+# (function of arrays) -> function of arrays
+Transform: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def mapped_results(vmap: Transform, function: Callable[..., Sequence[Any]], types: Sequence[Any]) -> list[bool]:
+    """Which results of a function does `jax.vmap` map?
+
+    Args:
+        vmap: `jax.vmap` with its axes.
+        function: returns a flat list of arrays.
+        types: the types of the arguments of `vmap(function)`.
+
+    Returns:
+        For each result whether it is mapped.
+    """
+    notes, count = _Notes(), 0
+
+    def probed(*operands: Any) -> list[Any]:
+        nonlocal count
+        results = function(*operands)
+        count = len(results)
+        return [_probe.bind(result, notes=notes, index=index) for index, result in enumerate(results)]
+
+    jax.make_jaxpr(vmap(probed))(*types)
+    return [index in notes for index in range(count)]
+
+
+def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
+    """Whether a rule of `fancy_primitive_batchers` has nothing to map.
+
+    JAX asks it for operands without the axis too. Their results must not have it: `jax.jacfwd` of a `jax.jvp` rejects a
+    value that has it. An axis without a name has a plain object for one (jax 0.10 to 0.12).
+    """
+    return all(own is None for own in axes) and type(axis.name) is object
+
+
+def moving_results(function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]) -> list[bool]:
+    """Which results of a function have a tangent?
+
+    Args:
+        function: returns a flat list of arrays.
+        types: the types of its arguments.
+        moving: for each argument whether it has a tangent.
+
+    Returns:
+        For each result whether it has one.
+    """
+    places = [index for index, moves in enumerate(moving) if moves]
+    flags: list[bool] = []
+
+    def tangents(*leaves: Any) -> Any:
+        primals, directions = cut(leaves, [len(types)])
+
+        def of_some(*some: Any) -> Any:
+            results = function(*replaced(primals, places, some))
+            flags.extend(map(has_tangent, results))
+            return results
+
+        return jax.jvp(of_some, [primals[index] for index in places], directions)[1]
+
+    jax.make_jaxpr(tangents)(*types, *(types[index].to_tangent_aval() for index in places))
+    return flags
+
+
+def has_tangent(leaf: Any) -> bool:
+    """Whether a value in a function that `jax.jvp` runs has a tangent. JAX unpacks those that have none."""
+    return isinstance(leaf, ad.JVPTracer)

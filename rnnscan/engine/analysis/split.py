@@ -1,0 +1,400 @@
+"""Split a step's program into work that must run step by step, and work that can be batched.
+
+The dependence graph of a step has an edge from each carry output back to its input. Its strongly connected components
+are the loops. Other equations depend on earlier steps only through completed loops. Light work that does not pay to
+batch runs in a loop too, fused with its readers. So the equations fall into
+
+    invariant   runs once, first
+    loops       run one after the other over a chunk of steps. Each has
+                    batched work   for all steps of the chunk; depends on completed loops only
+                    a body         step by step: the loops that are ready, with the light work around them
+    at once     the batched work after all loops
+
+Loops that do not feed each other share a body, and so do loops with only light work between them. The *level* of a
+value counts the changes between "at once" (even) and "step by step" (odd) in the work before it.
+
+Source: this is loop distribution (loop fission), Kennedy and McKinley 1990, "Loop Distribution with Arbitrary Control
+Flow".
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from typing import Literal
+
+from rnnscan.engine.analysis.clamped import is_clipped_shift
+from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.linear import is_linear
+from rnnscan.engine.analysis.newton import Solved, solved
+from rnnscan.engine.costs.costs import too_large_to_stack, unbatchable
+from rnnscan.engine.costs.cut import Cuts
+from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
+from rnnscan.newton import Newton
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop over the steps of a chunk.
+
+    Attributes:
+        carry: positions in `Program.carry` of its leaves.
+        body: its equations.
+        to_body: values that the loop reads step by step.
+        from_body: values of the loop that later work reads, stacked over the chunk.
+        accumulated: positions in `Program.summed` of the sums that it accumulates.
+        repeated: values that it computes again, though they are made at once too.
+        cycle: the equations of its cycle; None if it has several cycles.
+        associative: the form in which it runs as an associative scan; None if it does not.
+        solved: how `loops.newton_run` runs it over all steps of a chunk; None if it does not.
+    """
+
+    carry: tuple[int, ...]
+    body: tuple[Equation, ...]
+    to_body: tuple[Value, ...]
+    from_body: tuple[Value, ...]
+    accumulated: tuple[int, ...]
+    repeated: tuple[Value, ...]
+    cycle: tuple[Equation, ...] | None
+    associative: Literal["linear", "clipped"] | None
+    solved: Solved | None = None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether its body runs for all steps of a chunk at once, from its leaves before each step."""
+        return self.associative is not None or self.solved is not None
+
+
+@dataclass(frozen=True)
+class Split:
+    """A step's program, split. See the module's docstring.
+
+    Attributes:
+        program: the program.
+        heuristics: the choices of the platform.
+        invariant: equations that run once.
+        varying: the other needed equations, in order.
+        loops: the loops, in running order.
+        at_once: equations that run for all steps of a chunk at once.
+        batched: equations that pay to batch, with those that feed them.
+    """
+
+    program: Program
+    heuristics: Heuristics
+    invariant: tuple[Equation, ...]
+    varying: tuple[Equation, ...]
+    loops: tuple[Loop, ...]
+    at_once: tuple[Equation, ...]
+    batched: tuple[Equation, ...]
+
+    @cached_property
+    def accumulated(self) -> set[int]:
+        """Positions in `Program.summed` of the sums that a loop accumulates."""
+        return {position for loop in self.loops for position in loop.accumulated}
+
+
+def split(
+    program: Program,
+    heuristics: Heuristics,
+    *,
+    should_batch: Callable[[list[Equation]], ShouldBatch] | None = None,
+    accumulated: Sequence[int] = (),
+    operands: Sequence[Value] = (),
+    solve: Newton | None = None,
+) -> Split:
+    """Split a step's program.
+
+    Args:
+        program: one step.
+        heuristics: the choices of the platform.
+        should_batch: maps the equations that must run step by step to a test for batching; None: that of the platform.
+        accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
+        operands: values that the sums after the loop read.
+        solve: solve the loops that can be solved over all steps at once; each loop is alone then.
+
+    Returns:
+        The split.
+    """
+    equations = needed(program.equations, program.outputs)
+    fixed = determined(equations, program.invariant)
+    invariant, varying = partition(equations, fixed)
+    groups = _groups(varying, program)
+    worth, feeding, emitted = _to_batch(
+        varying, groups, should_batch or (lambda _: heuristics.should_batch), fixed, program, operands, heuristics
+    )
+    level_of = _levels(varying, program, groups, worth)
+    schedule = _Schedule(
+        available=fixed.union(program.known),
+        known=set(program.known),
+        maker={output: equation for equation in varying for output in equation.outputs},
+        batched={*worth, *feeding},
+        level_of=level_of,
+        heuristics=heuristics,
+    )
+    loop_level = {atom: _odd(level_of(atom)) for atom in [*(program.summed[i] for i in accumulated), *emitted]}
+    for level in sorted({*(group.level for group in groups), *loop_level.values()}):
+        ready = [group for group in groups if group.level == level]
+        if solve is not None:
+            *first, last = _in_order(ready, program) or [_Group((), [])]
+            for group in first:
+                schedule.add_alone(level, group, program)
+            ready = [last]
+        carry = sorted(position for group in ready for position in group.carry)
+        sums = [position for position in accumulated if loop_level[program.summed[position]] == level]
+        schedule.add_loop(
+            level,
+            carry={position: program.carry[position] for position in carry},
+            sums=sums,
+            cycles=[group.equations for group in ready],
+            wanted=[
+                *(program.new_carry[position] for position in carry),
+                *(program.summed[position] for position in sums),
+                *(atom for atom in program.stacked if level_of(atom) == level),
+                *(atom for atom in emitted if loop_level[atom] == level),
+            ],
+        )
+    schedule.ask([*(atom for i, atom in enumerate(program.summed) if i not in accumulated), *program.stacked])
+    return Split(
+        program,
+        heuristics,
+        tuple(invariant),
+        tuple(varying),
+        schedule.loops(varying, program, solve),
+        at_once=tuple(equation for equation in varying if equation in schedule.at_once),
+        batched=tuple(equation for equation in varying if equation in schedule.batched),
+    )
+
+
+def _to_batch(
+    varying: Sequence[Equation],
+    groups: "Sequence[_Group]",
+    should_batch: Callable[[list[Equation]], ShouldBatch],
+    fixed: Collection[Value],
+    program: Program,
+    operands: Iterable[Value],
+    heuristics: Heuristics,
+) -> tuple[list[Equation], list[Equation], list[Value]]:
+    """Choose the equations that pay to batch.
+
+    Returns:
+        These; those that feed them; the values that loops should stack for both, and for the operands of sums.
+    """
+    cyclic = {equation for group in groups for equation in group.equations}
+    decide = should_batch([equation for equation in varying if equation in cyclic])
+    cuts = Cuts([*program.carry, *outputs_of(cyclic)], fixed)
+    worth: list[Equation] = []
+    feeding: list[Equation] = []
+    stacked: list[Value] = []
+    for equation in varying:
+        if equation in cyclic:
+            continue
+        if decide(equation, cache(partial(cuts.needs, equation.inputs)), fixed):
+            cut = cuts.find(equation.inputs)
+            worth.append(equation)
+            feeding += cut.work
+            stacked += cuts.to_stack(cut)
+            cuts.take(cut, equation.outputs)
+        cuts.add(equation)
+    for value in operands:
+        cut = cuts.find([value])
+        if cut.work and (value.nbytes < cut.moved or heuristics.too_large_to_feed(value, cut.work)):
+            stacked.append(value)
+            cuts.take_value(value)
+        else:
+            stacked += cuts.to_stack(cut)
+            cuts.take(cut)
+    return worth, feeding, stacked
+
+
+@dataclass(eq=False)
+class _Group:
+    """Equations that run in the same loop: a strongly connected component, or one equation that cannot be batched."""
+
+    carry: tuple[int, ...]
+    equations: list[Equation]
+    level: int = 1
+
+
+@dataclass
+class _OpenLoop:
+    carry: dict[int, Value]
+    sums: list[int]
+    body: set[Equation]
+    cycle: tuple[Equation, ...] | None
+    repeated: dict[Value, None] = field(default_factory=dict)
+    to_body: dict[Value, None] = field(default_factory=dict)
+    from_body: dict[Value, None] = field(default_factory=dict)
+
+
+@dataclass
+class _Schedule:
+    """The loops so far, and the values that later work reads from each."""
+
+    available: set[Value]
+    known: set[Value]
+    maker: dict[Value, Equation]
+    batched: set[Equation]
+    level_of: Callable[[Atom], int]
+    heuristics: Heuristics
+    at_once: set[Equation] = field(default_factory=set)
+    open_loops: list[_OpenLoop] = field(default_factory=list)
+    made_by: dict[Value, _OpenLoop] = field(default_factory=dict)
+
+    def add_loop(
+        self,
+        level: int,
+        carry: dict[int, Value],
+        sums: list[int],
+        cycles: Sequence[list[Equation]],
+        wanted: Sequence[Atom],
+    ) -> None:
+        """Add a loop with these cycles and the light work that they read, and ask for its other inputs."""
+        core = [equation for equations in cycles for equation in equations]
+        loop = _OpenLoop(carry, sums, set(core), tuple(core) if len(cycles) == 1 else None)
+        inside = {*carry.values(), *outputs_of(core)}
+        to_see = [*values_of(wanted), *inputs_of(core)]
+        while to_see:
+            value = to_see.pop()
+            if value in inside or (value in self.available and value not in self.known):
+                continue
+            equation = self.maker.get(value)
+            at_hand = equation is None or value in self.made_by
+            is_batched = equation in self.batched and self.level_of(value) < level
+            if at_hand or (is_batched and not self._should_repeat(value, carry.values())):
+                loop.to_body[value] = None
+            elif equation is not None:
+                loop.body.add(equation)
+                inside.update(equation.outputs)
+                to_see.extend(equation.reads)
+                if is_batched:
+                    loop.repeated.update(dict.fromkeys(equation.outputs))
+        self.ask(loop.to_body)
+        for value in [*carry.values(), *outputs_of(loop.body)]:
+            if value not in loop.repeated:
+                self.made_by.setdefault(value, loop)
+        self.open_loops.append(loop)
+
+    def _should_repeat(self, value: Value, carry: Collection[Value]) -> bool:
+        """Whether a loop computes a value again that runs at once too, instead of reading it from a stack."""
+        equation = self.maker.get(value)
+        if equation is None or not self.heuristics.should_repeat(equation, carry):
+            return False
+        varying = [own for own in equation.reads if own in self.known or own not in self.available]
+        return all(not too_large_to_stack([own], carry) or self._should_repeat(own, carry) for own in varying)
+
+    def add_alone(self, level: int, group: _Group, program: Program) -> None:
+        """Add a loop with one cycle."""
+        carry = {position: program.carry[position] for position in group.carry}
+        wanted = [program.new_carry[position] for position in group.carry]
+        self.add_loop(level, carry=carry, sums=[], cycles=[group.equations], wanted=wanted)
+
+    def ask(self, wanted: Iterable[Atom]) -> None:
+        """Stack values over the chunk: a loop stacks its own, and others run at once."""
+        to_see = values_of(wanted)
+        while to_see:
+            value = to_see.pop()
+            if value in self.made_by:
+                self.made_by[value].from_body[value] = None
+            elif value not in self.available and self.maker[value] not in self.at_once:
+                self.at_once.add(self.maker[value])
+                to_see.extend(self.maker[value].reads)
+
+    def loops(self, order: Sequence[Equation], program: Program, solve: Newton | None) -> tuple[Loop, ...]:
+        """The loops, with their equations in the given order."""
+        return tuple(
+            Loop(
+                carry=tuple(loop.carry),
+                body=tuple(equation for equation in order if equation in loop.body),
+                to_body=tuple(loop.to_body),
+                from_body=tuple(loop.from_body),
+                accumulated=tuple(loop.sums),
+                repeated=tuple(loop.repeated),
+                cycle=loop.cycle,
+                associative=None if self.heuristics.linear == "loop" else _associative(loop, program),
+                solved=None if solve is None else _solved(loop, program, solve),
+            )
+            for loop in self.open_loops
+        )
+
+
+def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clipped"] | None:
+    """The form in which a loop runs as an associative scan; None if it does not."""
+    if loop.cycle is None or len(loop.carry) != 1 or loop.sums:
+        return None
+    ((position, leaf),) = loop.carry.items()
+    new_leaf = program.new_carry[position]
+    same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(loop.cycle))
+    if same_dtype and is_linear(loop.cycle, leaf, new_leaf):
+        return "linear"
+    return "clipped" if is_clipped_shift(loop.cycle, leaf, new_leaf) else None
+
+
+def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:
+    """How a loop can run over all steps at once."""
+    if loop.cycle is None or not loop.carry or loop.sums:
+        return None
+    leaves = tuple(loop.carry.values())
+    return solved(Cycle(loop.cycle, leaves, tuple(program.new_carry[position] for position in loop.carry)), solve)
+
+
+def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
+    """The groups in an order in which none reads values of a later one."""
+    made = {group: {*outputs_of(group.equations), *(program.carry[i] for i in group.carry)} for group in groups}
+    reads = {
+        group: {*inputs_of(group.equations), *values_of(program.new_carry[i] for i in group.carry)} for group in groups
+    }
+    waiting, ordered = list(groups), list[_Group]()
+    while waiting:
+        ready = [
+            group
+            for group in waiting
+            if all(reads[group].isdisjoint(made[other]) for other in waiting if other is not group)
+        ]
+        ordered += ready
+        waiting = [group for group in waiting if group not in ready]
+    return ordered
+
+
+def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
+    components = Components(equations, program.carry, program.new_carry)
+    groups = [
+        _Group(members, own) for members, own in zip(components.members, components.by_group(equations), strict=True)
+    ]
+    cyclic = {equation for group in groups for equation in group.equations}
+    return groups + [_Group((), [e]) for e in equations if unbatchable(e) and e not in cyclic]
+
+
+def _levels(
+    equations: Sequence[Equation], program: Program, groups: Sequence[_Group], worth: Iterable[Equation]
+) -> Callable[[Atom], int]:
+    """The level of each value, and of each group: the least that makes every value before it is read."""
+    at_once = set(worth)
+    group_of = {equation: group for group in groups for equation in group.equations}
+    levels: dict[Atom, int] = {}
+
+    def after(atoms: Iterable[Atom]) -> int:
+        return max((levels.get(atom, 0) for atom in atoms), default=0)
+
+    settled = False
+    while not settled:  # A group may read values from anywhere in the program, so one pass may not suffice.
+        settled = True
+        for group in groups:
+            inside = {*outputs_of(group.equations), *(program.carry[position] for position in group.carry)}
+            inputs = [*(program.new_carry[i] for i in group.carry), *inputs_of(group.equations)]
+            level = _odd(after(atom for atom in inputs if atom not in inside))
+            settled &= group.level == level
+            group.level = level
+            levels.update(dict.fromkeys(inside, level))
+        for equation in equations:
+            if equation not in group_of:
+                level = after(equation.inputs)
+                level += level % 2 if equation in at_once else 0
+                settled &= all(levels.get(output, 0) == level for output in equation.outputs)
+                levels.update(dict.fromkeys(equation.outputs, level))
+    return lambda atom: levels.get(atom, 0)
+
+
+def _odd(level: int) -> int:
+    return level | 1

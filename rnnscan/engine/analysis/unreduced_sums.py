@@ -1,0 +1,72 @@
+"""What a loop adds up for a sum over steps whose terms are reduced: the values before they are reduced.
+
+The gradient of a rate for each head is a sum of reductions over rows and features. At each step XLA for a CPU adds up
+the numbers of one head after those of another, and makes each from its operands again. The loop adds up the values
+themselves, and they are reduced once.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+import jax.numpy as jnp
+
+from rnnscan.engine.analysis.linear_sums import ends_of_sum
+from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
+
+
+# Of what a loop adds up instead of one sum: they should stay in a core's cache.
+_MOST_BYTES = 32 << 10
+
+
+@dataclass(frozen=True)
+class LoopSums:
+    """The sums over steps that a loop adds up.
+
+    Attributes:
+        positions: those that it adds up as they are, by position in `Program.summed`.
+        unreduced: position -> the values that it adds up in place of another.
+    """
+
+    positions: list[int]
+    unreduced: dict[int, tuple[Value, ...]]
+
+    @property
+    def terms(self) -> list[Value]:
+        """The values that it adds up, each once."""
+        return [*dict.fromkeys(chain.from_iterable(self.unreduced.values()))]
+
+
+def unreduced(atom: Atom, maker: Mapping[Atom, Equation], varies: Callable[[Atom], bool]) -> tuple[Value, ...]:
+    """The values whose sums over the steps make that of an atom by linear equations; none if it is to be added itself.
+
+    Args:
+        atom: what is summed.
+        maker: value -> the equation of the loop that makes it.
+        varies: whether a value differs from step to step.
+    """
+    ends = list(ends_of_sum(atom, maker, varies))
+    values = [end for end in ends if isinstance(end, Value)]
+    if len(values) < len(ends) or total_bytes(values) > _MOST_BYTES:
+        return ()
+    if any(value.dtype not in (jnp.float32, jnp.float64) for value in values):
+        return ()  # Sums of narrower numbers are wider than the numbers.
+    return tuple(values) if any(map(_reduces_rows, _way(atom, maker, values))) else ()
+
+
+def _way(atom: Atom, maker: Mapping[Atom, Equation], begin: Collection[Atom]) -> set[Equation]:
+    """The equations on the way from some values to another."""
+    way, ahead = set[Equation](), [atom]
+    while ahead:
+        equation = maker.get(ahead.pop())
+        if equation is not None and equation not in way and equation.outputs[0] not in begin:
+            way.add(equation)
+            ahead.extend(equation.reads)
+    return way
+
+
+def _reduces_rows(equation: Equation) -> bool:
+    """Whether an equation reduces rows to a number each. To one number in all, sums before or after take as long."""
+    if equation.name != "reduce_sum" or nominal_size(equation.outputs[0].shape) == 1:
+        return False
+    return len(equation.inputs[0].shape) - 1 in equation.params["axes"]

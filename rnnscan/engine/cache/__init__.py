@@ -1,0 +1,1 @@
+"""Compiled programs of calls outside `jax.jit`."""

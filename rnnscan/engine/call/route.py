@@ -1,0 +1,60 @@
+"""route(): choose the engine of a call."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rnnscan._messages import is_count
+from rnnscan.engine.call.prepare import Call
+from rnnscan.engine.units import explicit_reason
+from rnnscan.memory import kept_names
+
+
+@dataclass(frozen=True)
+class Route:
+    """The engine of a call.
+
+    Attributes:
+        engine: the engine.
+        reason: why it is not the fission engine; empty if it is.
+        hoists: whether the lax engine does the invariant work of a step before the loop.
+    """
+
+    engine: Literal["fission", "lax"]
+    reason: str = ""
+    hoists: bool = False
+
+
+def route(call: Call) -> Route:
+    """Choose the engine of a call.
+
+    Raises:
+        ValueError: if `engine="fission"` or `parallel` cannot be honoured.
+    """
+    if call.parallel is not None:
+        reason = 'engine="lax" is asked for' if call.engine == "lax" else _fallback_reason(call)
+        if reason:
+            raise ValueError(
+                f"scan: `parallel` needs the fission engine; got {call.parallel!r}, but {reason}. Leave `parallel` out."
+            )
+    if call.engine == "lax":
+        return Route("lax", 'engine="lax" is asked for')
+    reason = _fallback_reason(call)
+    if reason and call.engine == "fission":
+        raise ValueError(
+            f'scan: engine="fission" cannot run this call, because {reason}. Set engine="auto", which runs it with one '
+            "plain lax.scan."
+        )
+    return Route("lax", reason) if reason else Route("fission")
+
+
+def _fallback_reason(call: Call) -> str:
+    """Why the fission engine cannot run a call; empty if it can."""
+    if call.info.traced.effects:
+        return "the cell has side effects"
+    if call.memory is None:
+        return "memory=None is plain autodiff of lax.scan"
+    if not is_count(call.length, least=0):
+        return "the number of steps is a symbolic dimension"
+    if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):
+        return "a name is inside a vmap, a branch or a loop of the cell"
+    return explicit_reason(call.params, call.carry, call.xs)

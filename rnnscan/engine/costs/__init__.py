@@ -1,0 +1,1 @@
+"""What running an equation costs, and the choices of each platform."""

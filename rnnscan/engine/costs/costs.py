@@ -1,0 +1,153 @@
+"""What it costs to run an equation at once, for the steps of a chunk. Each number has its measurement."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rnnscan.engine.costs.cut import Needs
+from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.program import Equation, Value, total_bytes
+from rnnscan.ir.traits import Kind
+from rnnscan.ir.work import flops_of_product
+
+
+# The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
+_GROWTH = 4
+# The moments of Adam, 64 KiB, would need a pass through a model that changes at each step, 4 million operations: 1.4
+# times the time of keeping them.
+_RECOMPUTE_OPERATIONS_PER_BYTE = 8
+# The links of a differentiable neural computer, 32 KiB, follow from write weights by a loop of 67 equations. It takes
+# longer than keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
+_RECOMPUTE_EQUATIONS = 48
+_BYTES_PER_EQUATION = 4 << 10
+# A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
+# more it does 4 per byte.
+_OPERATIONS_PER_BYTE = 4
+# The tanh of an additive attention makes 78 times the bytes that the next product moves; a gate at most four times.
+_FEEDING_BYTES = 8
+# A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB per step, and 2 MiB per chunk of 16, half of a core's share of
+# the last-level cache. The tanh of an attention over 200 positions makes 1.6 MiB per step.
+_CACHED_BYTES = 256 << 10
+# The functions of an LSTM's kept gates, 8 to 32 KiB each: at once its training takes 0.78 to 0.86 of the time.
+_LEAST_FUNCTION_BYTES = 4 << 10
+
+
+def has_transcendental(equation: Equation) -> bool:
+    """Whether an equation is a function with many operations per element, or has one in its body."""
+    if equation.traits.is_transcendental:
+        return True
+    return any(has_transcendental(inner) for body in bodies_of(equation) for inner in body)
+
+
+def unbatchable(equation: Equation) -> bool:
+    """Whether an equation must run step by step, because batching changes its cost or its random bits."""
+    return not equation.traits.is_batchable or _draws_other_bits(equation)
+
+
+def _draws_other_bits(equation: Equation) -> bool:
+    """Whether it draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
+    dtypes = [atom.dtype for atom in equation.inputs]
+    return equation.name == "rng_bit_generator" or any(
+        jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes
+    )
+
+
+@cache
+def _threefry() -> Any:
+    """The dtype of threefry keys, which draw the same bits under vmap."""
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
+
+
+def should_batch_product(
+    equation: Equation, needs: Callable[[], Needs], fixed: Collection[Value], shared: Set[Equation]
+) -> bool:
+    """In a loop, a product reads and packs its fixed operand at each step. At once, its result is stacked."""
+    varying = [value for value in equation.reads if value not in fixed]
+    if len(varying) != 1:
+        return False
+    moved = varying[0].nbytes + equation.outputs[0].nbytes
+    if operations_of(equation) < _OPERATIONS_PER_BYTE * moved:
+        return False
+    if equation in shared:
+        return needs().largest <= _FEEDING_BYTES * moved
+    most = total_bytes(value for value in equation.reads if value in fixed) - equation.outputs[0].nbytes
+    return most > 0 and needs().moved < most and needs().largest <= _FEEDING_BYTES * moved
+
+
+def should_batch_function(equation: Equation, needs: Callable[[], Needs]) -> bool:
+    """At once a function uses all cores. It pays behind products at once, and for kept values of some KiB."""
+    made = equation.outputs[0].nbytes
+    if made > _CACHED_BYTES:
+        return False
+    its = needs()
+    follows = its.at_hand is not None and its.moved <= made
+    pays = follows or _reads_kept_values(its, made)
+    return pays and made <= _GROWTH * its.read and its.largest <= _FEEDING_BYTES * made
+
+
+def _reads_kept_values(needs: Needs, made: int) -> bool:
+    """Whether a function of some KiB reads kept values, as those of gates do: no loop or product makes them."""
+    is_cheap = not needs.stacks and Kind.PRODUCT not in needs.kinds and needs.moved <= _GROWTH * made
+    return is_cheap and made >= _LEAST_FUNCTION_BYTES
+
+
+def is_cut_from_a_stack(needs: Callable[[], Needs]) -> bool:
+    """Whether the parts of what runs at once are cut out at once too.
+
+    A loop that cuts the gates of a step out of their stack is not vectorised: a ParaGRU takes 2.9 of plain's forward
+    time so, and 0.92 with a stack for each gate.
+    """
+    its = needs()
+    return its.at_hand is not None and not its.moved
+
+
+def is_bounded(equation: Equation, needs: Callable[[], Needs]) -> bool:
+    """Whether an equation at once makes no values that are much larger than what it reads, but by a product.
+
+    The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
+    """
+    its, made = needs(), total_bytes(equation.outputs)
+    is_product = equation.kind is Kind.PRODUCT
+    is_small = is_product or made <= _FEEDING_BYTES * its.read
+    return is_small and its.largest <= _FEEDING_BYTES * max(made, its.read)
+
+
+def too_large_to_stack(values: Iterable[Value], carry: Iterable[Value]) -> bool:
+    """Whether values are much larger than a step's carry."""
+    return total_bytes(values) > _FEEDING_BYTES * total_bytes(carry)
+
+
+def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
+    """Whether a loop that recomputes a carry leaf spends much on work that the pull-back does again.
+
+    Products with a fixed operand are made once, for both.
+    """
+    body = list(body)
+    if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
+        return True
+    again = [e for e in body if e.kind is Kind.PRODUCT and fixed.isdisjoint(e.reads)]
+    return sum(map(operations_of, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
+
+
+def work_of_products(equations: Iterable[Equation], fixed: Collection[Value]) -> tuple[int, int]:
+    """The operations of products with operands that are the same at every step, and the bytes of these."""
+    operations = matrices = 0
+    for equation in equations:
+        own = total_bytes(value for value in equation.reads if value in fixed)
+        if own and equation.kind is Kind.PRODUCT:
+            operations, matrices = operations + operations_of(equation), matrices + own
+    return operations, matrices
+
+
+def operations_of(equation: Equation) -> int:
+    """The additions and multiplications of a product."""
+    shapes = [atom.shape for atom in equation.inputs]
+    return flops_of_product(equation.name, shapes, equation.outputs[0].shape, equation.params)
+
+
+def too_large(feeding: Sequence[Equation], moved: int) -> bool:
+    """Whether one of the equations makes a value that is much larger than the bytes that move for it."""
+    return any(output.nbytes > _FEEDING_BYTES * moved for equation in feeding for output in equation.outputs)

@@ -1,1 +1,0 @@
-"""Run a planned step over time: forward, backward, and the tangents between them."""

@@ -1,0 +1,70 @@
+"""Affine recurrences of small blocks: `d_t = J_t d_{t-1} + b_t`, element by element, over all steps at once.
+
+The k leaves of a loop are k numbers at each element, and J_t is a k x k matrix there. Two steps make one,
+
+    d -> J d + b,  d -> J' d + b'    become    d -> (J' J) d + (J' b + b').
+
+Source: Blelloch 1990, "Prefix Sums and Their Applications".
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.loops.in_blocks import run_in_blocks
+
+
+# An array for each of the k leaves, of its shape, with an axis of steps in front.
+Vector: TypeAlias = list[Any]
+
+
+def affine_scan(
+    matrix: Any, terms: Vector, start: Sequence[Any], sizes: Vector | None = None, *, reverse: bool
+) -> tuple[Vector, Vector | None]:
+    """Run a recurrence.
+
+    Args:
+        matrix: J at each step, `(steps, k, k, ...)`.
+        terms: b at each step, for each row.
+        start: d before the first step to run.
+        sizes: values of at least 0 at each step, whose running maximum is wanted.
+        reverse: whether the steps run from the last to the first.
+
+    Returns:
+        d after each step, and the running maximum.
+    """
+
+    def compose(one: Any, other: Any) -> Any:
+        (matrix, term, size), (next_matrix, next_term, next_size) = one, other
+        joined = None if size is None else jnp.maximum(size, next_size)
+        return product(next_matrix, matrix), times(next_matrix, term) + next_term, joined
+
+    def apply(step: Any, state: Any) -> Any:
+        (matrix, term, size), (moved, largest) = step, state
+        return times(matrix, moved) + term, None if size is None else jnp.maximum(largest, size)
+
+    size = None if sizes is None else jnp.stack(sizes, 1)
+    first = (jnp.stack(start), None if size is None else jnp.zeros_like(size[0]))
+    after, largest = run_in_blocks(compose, apply, (matrix, jnp.stack(terms, 1), size), first, reverse=reverse)
+    return [after[:, row] for row in range(len(terms))], (
+        None if largest is None else [largest[:, row] for row in range(len(terms))]
+    )
+
+
+# Matrices are one array, because an array for each entry makes k^3 operations in each round to compile.
+
+
+def times(matrix: Any, vector: Any) -> Any:
+    """The products of matrices `(steps, k, k, ...)` and vectors `(steps, k, ...)`."""
+    return _sum(matrix * vector[:, None], 2)
+
+
+def product(left: Any, right: Any) -> Any:
+    """The products of matrices `(steps, k, k, ...)`."""
+    return _sum(left[:, :, :, None] * right[:, None], 2)
+
+
+def _sum(terms: Any, axis: int) -> Any:
+    return lax.squeeze(terms, (axis,)) if terms.shape[axis] == 1 else jnp.sum(terms, axis)

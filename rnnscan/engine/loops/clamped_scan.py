@@ -1,0 +1,134 @@
+"""Clipped shifts over a chunk of steps, as an associative scan.
+
+Two steps `c -> min(max(c + s, low), high)`, call them f and g, make one, because g is monotone:
+
+    g(f(c)) = min(max(c + (s_f + s_g), g(low_f)), g(high_f))
+
+Source: Baccelli et al. 1992, "Synchronization and Linearity", for the max-plus semiring; Blelloch 1990, "Prefix Sums
+and Their Applications".
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.analysis.clamped import SHIFTS
+from rnnscan.engine.loops.batched_values import Chunk
+from rnnscan.engine.loops.chunked_scan import before_each
+from rnnscan.engine.loops.in_blocks import run_in_blocks
+from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, read
+
+
+LIMITS = {"max": jnp.maximum, "min": jnp.minimum}
+
+
+def clipped_scan(
+    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
+) -> tuple[Any, Any]:
+    """Run a clipped shift over a chunk of steps at once.
+
+    The backward pass differentiates the step, not the rounds. So where a value equals a limit, gradients are those of
+    the loop. Second derivatives there are those of the rounds.
+
+    Args:
+        equations: the equations between the leaf and the new leaf.
+        leaf: the step's carry.
+        new_leaf: its new carry, `min(max(leaf + s, low), high)`.
+        chunk: the values that the shift and the limits follow from.
+        start: the carry before the first step to run.
+        reverse: whether the steps run from the last to the first.
+
+    Returns:
+        The carry before each step, stacked, and the carry after the last one.
+    """
+    made = {leaf, *outputs_of(equations)}
+    free = {value: chunk.read(value) for value in inputs_of(equations) if value not in made}
+    stacks = {value: array for value, array in free.items() if chunk.varies(value)}
+
+    def at_step(given: list[Any]) -> _Clip:
+        return _clip(equations, leaf, new_leaf, {**free, **dict(zip(stacks, given, strict=True))}, start)
+
+    steps = jax.vmap(at_step, axis_size=chunk.steps)([*stacks.values()])
+    after = run_in_blocks(
+        lambda first, second: second.after(first), lambda step, carry: step(carry), steps, start, reverse=reverse
+    )
+    return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
+
+
+def _clip(
+    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, values: Mapping[Value, Any], like: Any
+) -> "_Clip":
+    """One step as a function of the leaf."""
+    found: dict[Atom, _Clip] = {leaf: _Clip(lax.full_like(like, 0), None, None)}
+    for equation in equations:
+        operands = [found[atom] if atom in found else read(atom, values) for atom in equation.inputs]
+        found[equation.outputs[0]] = _applied(equation, operands, like)
+    return found[new_leaf]
+
+
+class _Clip(NamedTuple):
+    """The function `c -> min(max(c + shift, low), high)`. A limit is None where there is none."""
+
+    shift: Any
+    low: Any
+    high: Any
+
+    def __call__(self, carry: Any) -> Any:
+        carry = carry + self.shift
+        carry = carry if self.low is None else jnp.maximum(carry, self.low)
+        return carry if self.high is None else jnp.minimum(carry, self.high)
+
+    def after(self, first: "_Clip") -> "_Clip":
+        """This function of the results of another one that has the same limits."""
+        low, high = (None if limit is None else self(limit) for limit in (first.low, first.high))
+        return _Clip(first.shift + self.shift, low, high)
+
+
+def _applied(equation: Equation, operands: Sequence[Any], like: Any) -> _Clip:
+    """The result of an operation on such functions and on values that are free of the leaf."""
+    primitive = equation.name
+    if primitive == "select_n":
+        return _selected(operands[0], operands[1:], like)
+    (clip,) = [one for one in operands if isinstance(one, _Clip)]
+    others = [one for one in operands if one is not clip]
+    if primitive == "clamp":
+        return _limited(_limited(clip, jnp.maximum, others[0], like), jnp.minimum, others[1], like)
+    if primitive in LIMITS:
+        return _limited(clip, LIMITS[primitive], others[0], like)
+    if primitive not in SHIFTS:
+        return clip
+
+    def shifted(part: Any) -> Any:
+        return None if part is None else equation.evaluate(*(part if one is clip else one for one in operands))[0]
+
+    return _Clip(*map(shifted, clip))
+
+
+def _limited(clip: _Clip, operation: Any, limit: Any, like: Any) -> _Clip:
+    """The function, with another limit."""
+    low, high = (None if own is None else operation(own, limit) for own in clip[1:])
+    if operation is jnp.maximum:
+        low = _whole(limit, like) if low is None else low
+    else:
+        high = _whole(limit, like) if high is None else high
+    return _Clip(clip.shift, low, high)
+
+
+def _selected(predicate: Any, cases: Sequence[Any], like: Any) -> _Clip:
+    """The function that a predicate selects. A value that is free of the leaf is both of its limits."""
+
+    def selected(nothing: float, parts: Sequence[Any]) -> Any:
+        if all(part is None for part in parts):
+            return None
+        return lax.select_n(predicate, *(lax.full_like(like, nothing) if part is None else part for part in parts))
+
+    wholes = [case if isinstance(case, _Clip) else _whole(case, like) for case in cases]
+    clips = [one if isinstance(one, _Clip) else _Clip(jnp.zeros_like(one), one, one) for one in wholes]
+    return _Clip(*(selected(*pair) for pair in zip((0.0, -jnp.inf, jnp.inf), zip(*clips, strict=True), strict=True)))
+
+
+def _whole(value: Any, like: Any) -> Any:
+    return jnp.broadcast_to(value, like.shape).astype(like.dtype)

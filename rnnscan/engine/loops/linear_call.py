@@ -1,0 +1,140 @@
+"""A call that is linear in its tangents, with a transpose of its own.
+
+The rule of a function (`own_derivative.py`) takes its tangents from this primitive. Forward mode runs `apply`. Reverse
+mode runs `transpose`, and never traces `apply`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from rnnscan.engine.analysis.probe import no_axis_is_mapped
+
+
+# (residuals, tangents) -> tangents of the results
+Apply: TypeAlias = Callable[[list[Any], list[Any]], list[Any]]
+# (residuals, cotangents of the results, None for zeros) -> cotangents of the tangents
+Transpose: TypeAlias = Callable[[list[Any], list[Any]], list[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """A family of linear maps, one for each value of the residuals.
+
+    Attributes:
+        apply: the map.
+        transpose: its transpose.
+        residuals: the number of residuals.
+        results: the types of the results.
+    """
+
+    apply: Apply
+    transpose: Transpose
+    residuals: int
+    results: tuple[Any, ...]
+
+    def cut(self, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The residuals and the tangents among the operands of a call."""
+        return list(leaves[: self.residuals]), list(leaves[self.residuals :])
+
+
+def linear_call(linear_map: LinearMap, residuals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    """Apply a linear map, so that JAX can transpose, batch and differentiate the call.
+
+    Args:
+        linear_map: the map.
+        residuals: the operands that the map depends on nonlinearly.
+        tangents: the operands in which it is linear.
+
+    Returns:
+        The tangents of the results.
+    """
+    return _linear_call.bind(*residuals, *tangents, linear_map=linear_map)
+
+
+_linear_call = core.Primitive("rnnscan_linear_call")
+_linear_call.multiple_results = True
+
+
+def _apply(*operands: Any, linear_map: LinearMap) -> list[Any]:
+    return linear_map.apply(*linear_map.cut(operands))
+
+
+def _types(*_: Any, linear_map: LinearMap) -> tuple[Any, ...]:
+    return linear_map.results
+
+
+_linear_call.def_impl(_apply)
+_linear_call.def_abstract_eval(_types)
+mlir.register_lowering(_linear_call, mlir.lower_fun(_apply, multiple_results=True))
+
+
+def _differentiate(primals: Any, tangents: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[Any]]:
+    """The derivative is the same map for the tangents, and that of `apply` for the residuals."""
+    results = linear_call(linear_map, *linear_map.cut(primals))
+    residuals, given = linear_map.cut(primals)
+    residual_tangents, given_tangents = linear_map.cut(tangents)
+    parts = []
+    if not all(map(_is_zero, given_tangents)):
+        parts.append(linear_call(linear_map, residuals, [ad.instantiate_zeros(leaf) for leaf in given_tangents]))
+    moving = [index for index, leaf in enumerate(residual_tangents) if not _is_zero(leaf)]
+    if moving:
+
+        def of_residuals(*some: Any) -> list[Any]:
+            whole = dict(enumerate(residuals)) | dict(zip(moving, some, strict=True))
+            return linear_map.apply(list(whole.values()), given)
+
+        directions = [residual_tangents[index] for index in moving]
+        parts.append(jax.jvp(of_residuals, [residuals[index] for index in moving], directions)[1])
+    return results, [jnp.add(*pair) for pair in zip(*parts, strict=True)] if len(parts) == 2 else parts[0]
+
+
+ad.primitive_jvps[_linear_call] = _differentiate
+
+
+def _transpose(cotangents: Any, *operands: Any, linear_map: LinearMap) -> list[Any]:
+    residuals, tangents = linear_map.cut(operands)
+    given = [None if _is_zero(leaf) else leaf for leaf in cotangents]
+    pulled = linear_map.transpose(residuals, given)
+    # The other operands are zeros, instantiated together with these.
+    asked = [leaf if ad.is_undefined_primal(own) else None for leaf, own in zip(pulled, tangents, strict=True)]
+    return [None] * len(residuals) + asked
+
+
+ad.primitive_transposes[_linear_call] = _transpose
+
+
+def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[int | None]]:
+    if no_axis_is_mapped(axis, axes):
+        return linear_call(linear_map, *linear_map.cut(operands)), [None] * len(linear_map.results)
+    residual_axes, tangent_axes = linear_map.cut(axes)
+    mapped = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
+
+    def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
+        return jax.vmap(linear_map.apply, in_axes=(residual_axes, tangent_axes), **mapped)(residuals, tangents)
+
+    def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
+        pulled = jax.vmap(linear_map.transpose, in_axes=(residual_axes, 0), **mapped)(residuals, cotangents)
+        return [_unbatched(leaf, own) for leaf, own in zip(pulled, tangent_axes, strict=True)]
+
+    results = tuple(core.unmapped_aval(axis.size, 0, result, axis.explicit_mesh_axis) for result in linear_map.results)
+    batched = LinearMap(apply, transpose, linear_map.residuals, results)
+    return linear_call(batched, *batched.cut(operands)), [0] * len(results)
+
+
+# This rule knows the axis name, for cells with collectives over it.
+batching.fancy_primitive_batchers[_linear_call] = _batch
+
+
+def _unbatched(cotangent: Any, axis: int | None) -> Any:
+    """The cotangent of an operand that was batched along an axis, or shared by the batch."""
+    return jnp.sum(cotangent, 0) if axis is None else jnp.moveaxis(cotangent, 0, axis)
+
+
+def _is_zero(leaf: Any) -> bool:
+    return isinstance(leaf, ad.Zero)

@@ -1,0 +1,250 @@
+"""Solve a loop over all steps of a chunk by Newton's method, or run it step by step where that does not converge.
+
+The unknowns are the leaves after each step, `h_t = f_t(h_{t-1})`. An iteration linearizes the system at the present
+states and solves it for a correction d, which is a linear recurrence:
+
+    d_t = J_t d_{t-1} + f_t(h_{t-1}) - h_t,    h_t <- h_t + d_t.
+
+A chunk has converged when no correction is larger than rounding, relative to the largest state so far at its element.
+The residual `f_t(h_{t-1}) - h_t` would not do: in a chaotic loop a residual of rounding belongs to a state far away,
+and the correction says how far.
+
+Source: Lim et al. 2024, "Parallelizing non-linear sequential models over the sequence length"; Danieli et al. 2025,
+"ParaRNN: Unlocking Parallel Training of Nonlinear RNNs for Large Language Models".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan._dtypes import at_least_float32
+from rnnscan._varying import vary, varying
+from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
+from rnnscan.engine.loops.chunked_scan import before_each
+from rnnscan.engine.loops.trust_region import gains
+from rnnscan.newton import Newton
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Runs a loop over a chunk of steps.
+
+    Attributes:
+        cycle: the loop.
+        axes: for each value of `cycle.reads`, 0 if it is stacked over the steps, else None.
+        newton: the options; None if the loop is linear, so that one iteration solves it.
+        reverse: whether the steps run from the last to the first.
+        unroll: of the loop that runs step by step.
+    """
+
+    cycle: Cycle
+    axes: tuple[int | None, ...]
+    newton: Newton | None
+    reverse: bool
+    unroll: int | bool
+
+    def solve(
+        self, start: Sequence[Any], others: Sequence[Any], steps: int, before: Vector | None = None
+    ) -> tuple[Vector, Any, Any]:
+        """The leaves after each step, with derivatives.
+
+        Args:
+            start: the leaves before the first step to run.
+            others: the values of `cycle.reads`.
+            steps: the number of steps.
+            before: the leaves before each step, where they are known. Then only derivatives are left to solve for.
+
+        Returns:
+            The leaves after each step, the number of iterations, and whether the steps ran one by one.
+        """
+
+        @jax.custom_jvp
+        def solved(start: Vector, others: list[Any], before: Vector | None) -> tuple[Vector, Any, Any]:
+            if before is not None:
+                return self._after(before, others), jnp.int32(0), jnp.zeros((), bool)
+            return self._solve(start, others, steps)
+
+        @solved.defjvp
+        def differentiate(primals: Any, tangents: Any) -> Any:
+            # The derivative reads the solution of the same function, so that it has derivatives itself.
+            after, iterations, fell_back = solved(*primals)
+            start, others, before = primals
+            known = self._before(after, start) if before is None else before
+            moved = self._tangents(start, others, known, tangents)
+            counts = [jnp.zeros(jnp.shape(count), jax.dtypes.float0) for count in (iterations, fell_back)]
+            return (after, iterations, fell_back), (moved, *counts)
+
+        return solved(list(start), list(others), before)
+
+    def _solve(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+        if self.newton is None:
+            after, iterations, converged = self._solve_linear(start, others, steps)
+        else:
+            after, iterations, converged = self._iterate(self.newton, start, others, steps)
+        after = self._unless(converged, after, start, others, steps)
+        return after, iterations, ~converged
+
+    def _unless(self, converged: Any, after: Vector, start: Vector, others: list[Any], steps: int) -> Vector:
+        """`after` if it has converged, else the leaves step by step.
+
+        By a loop of one trip or none: under `vmap`, `lax.cond` would always run both branches.
+        """
+
+        def run(_: Any) -> tuple[Vector, Any]:
+            return self._step_by_step(start, others, steps), jnp.ones_like(converged)
+
+        return lax.while_loop(lambda state: ~state[1], run, (after, converged))[0]
+
+    def _solve_linear(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+        """The solution, the number of iterations, and whether all of it is finite.
+
+        The product of many steps may overflow where no step does, and infinity times zero is NaN.
+        """
+        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
+        terms, jacobian = self._at_all_steps(zeros, others, of_values=True)
+        after = self._recurrence(jacobian, terms, start)
+        return after, jnp.int32(1), _all_finite(after)
+
+    def _iterate(self, newton: Newton, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+        """The solution, the number of iterations, and whether the last correction was within the tolerance."""
+        tolerance = _tolerance(newton, start, dense=bool(self.cycle.diagonal))
+
+        def unfinished(state: Any) -> Any:
+            _, count, worst, finite = state
+            # From a step that gives NaN or infinity nothing comes back.
+            return (count < newton.max_iterations) & (worst > 1) & finite
+
+        def iterate(state: Any) -> Any:
+            after, count, worst, _ = state
+            moved, largest, finite = self._correct(after, start, others, tolerance, newton.damping)
+            return moved, count + 1, largest.astype(worst.dtype), finite
+
+        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *others]))
+        guess = vary(self._guess(start, others, steps), axes)
+        begin = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), axes)
+        after, count, worst, finite = lax.while_loop(unfinished, iterate, (guess, *begin))
+        return after, count, (worst <= 1) & finite
+
+    def _guess(self, start: Vector, others: list[Any], steps: int) -> Vector:
+        """A step from zeros, at every step. It saves an iteration beside zeros, and two beside the start."""
+        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
+        after = self._after(zeros, others)
+        pairs = zip(after, self._repeated(start, steps), strict=True)
+        return [jnp.where(jnp.isfinite(leaf), leaf, own) for leaf, own in pairs]
+
+    def _correct(
+        self, after: Vector, start: Vector, others: list[Any], tolerance: float, damping: float
+    ) -> tuple[Vector, Any, Any]:
+        """One iteration: the new states, the largest correction in units of the tolerance, and whether all is finite.
+
+        A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
+        """
+        new, jacobian = self._at_all_steps(self._before(after, start), others, of_values=True)
+        wide = [leaf.astype(_wide(leaf)) for leaf in after]
+        residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
+        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
+        matrix, terms, free = jacobian.astype(_wide(jacobian)), residual, jnp.bool_(True)
+        if damping:
+            strength = _strength(damping, tolerance, residual, sizes)
+            gain, free = gains(matrix, strength, reverse=self.reverse), strength == 0
+            matrix = product(gain, matrix)
+            terms = [*jnp.unstack(times(gain, jnp.stack(residual, 1)), axis=1)]
+        zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
+        corrections, running = affine_scan(matrix, terms, zeros, sizes, reverse=self.reverse)
+        assert running is not None
+        moved, ratios = [], []
+        for own, alone, correction, size in zip(new, residual, corrections, running, strict=True):
+            # As a sum with the new states, it is exact beside a guess that is far too large. Where the product of many
+            # Jacobians overflows, the step itself is the next guess.
+            finite = jnp.isfinite(correction)
+            moved.append((own + jnp.where(finite, correction - alone, 0)).astype(own.dtype))
+            ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
+            # A correction that was held back does not tell how far the solution is.
+            ratios.append(jnp.max(jnp.where(finite & free & ~jnp.isnan(ratio), ratio, jnp.inf), initial=0))
+        return moved, reduce(jnp.maximum, ratios), _all_finite(new)
+
+    def _repeated(self, start: Vector, steps: int) -> Vector:
+        return [jnp.broadcast_to(leaf, (steps, *leaf.shape)) for leaf in start]
+
+    def _before(self, after: Vector, start: Sequence[Any]) -> Vector:
+        pairs = zip(after, start, strict=True)
+        return [before_each(leaf, own, reverse=self.reverse) for leaf, own in pairs]
+
+    def _at_all_steps(self, before: Vector, others: Sequence[Any], *, of_values: bool) -> tuple[Vector, Any]:
+        """The leaves after each step, from those before it, and their derivatives by these."""
+
+        def at_step(carry: list[Any], *others: Any) -> tuple[Vector, Any]:
+            return self.cycle.with_jacobian(carry, others, of_values=of_values)
+
+        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
+
+    def _after(self, before: Vector, others: Sequence[Any]) -> Vector:
+        """The leaves after each step alone."""
+
+        def at_step(carry: list[Any], *others: Any) -> Vector:
+            return self.cycle.step(carry, others)
+
+        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
+
+    def _step_by_step(self, start: Vector, others: list[Any], steps: int) -> Vector:
+        stacked = [own for own, axis in zip(others, self.axes, strict=True) if axis == 0]
+
+        def step(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
+            taken = iter(given)
+            whole = [next(taken) if axis == 0 else own for own, axis in zip(others, self.axes, strict=True)]
+            new = self.cycle.step(carry, whole)
+            return new, new
+
+        return lax.scan(step, start, stacked, length=steps, reverse=self.reverse, unroll=self.unroll)[1]
+
+    def _tangents(self, start: Vector, others: list[Any], before: Vector, tangents: Any) -> Vector:
+        """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""
+        start_tangents, others_tangents, _ = tangents
+        if self.cycle.diagonal:  # The whole Jacobian takes a step at a time.
+            run = partial(self._step_by_step, steps=len(before[0]))
+            return jax.jvp(run, (start, others), (start_tangents, others_tangents))[1]
+        _, terms = jax.jvp(partial(self._after, before), (others,), (others_tangents,))
+        _, jacobian = self._at_all_steps(before, others, of_values=False)
+        return self._recurrence(jacobian, terms, start_tangents)
+
+    def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
+        """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
+        wide = ([leaf.astype(_wide(leaf)) for leaf in own] for own in (terms, start))
+        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.reverse)
+        return [leaf.astype(own.dtype) for leaf, own in zip(after, start, strict=True)]
+
+
+def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:
+    """The strength of the trust region at each element: proportional to the largest residual, and 0 near the solution.
+
+    There the iterations are those of Newton's method, and their corrections tell whether they have converged.
+    """
+    largest = [
+        jnp.max(jnp.abs(own), axis=0, initial=0) / (jnp.max(size, axis=0, initial=0) + jnp.finfo(size.dtype).tiny)
+        for own, size in zip(residual, sizes, strict=True)
+    ]
+    part = jnp.minimum(reduce(jnp.maximum, largest), 1)
+    return jnp.where(part > tolerance**0.5, damping * part, 0)
+
+
+def _all_finite(leaves: Vector) -> Any:
+    return reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in leaves))
+
+
+def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:
+    if newton.tolerance is not None:
+        return newton.tolerance
+    epsilon = max(float(jnp.finfo(leaf.dtype).eps) for leaf in leaves)
+    # A correction by a part of the Jacobian does not tell what later steps make of it, and the next is not its square.
+    return 16 * epsilon if dense else epsilon**0.75
+
+
+def _wide(leaf: Any) -> Any:
+    """The dtype that corrections are computed in."""
+    return at_least_float32(leaf.dtype)

@@ -1,0 +1,61 @@
+"""Passes that rewrite a step's program. Each is a function from a `Program` to an equal `Program`.
+
+The passes run in the order of the three lists: on the step in which matrix states are searched, on what runs forward,
+and on its pull-back. A new pass is one file here and one line in a list. A pass that a platform decides about gets its
+heuristics.
+"""
+
+from dataclasses import replace
+from functools import partial, reduce
+
+from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.passes.concatenate_pads import concatenate_pads
+from rnnscan.engine.passes.half_powers import half_powers
+from rnnscan.engine.passes.join_products import join_products
+from rnnscan.engine.passes.join_sums import join_sums
+from rnnscan.engine.passes.merge_products import merge_products
+from rnnscan.engine.passes.outer_products import outer_products
+from rnnscan.engine.passes.remove_repeats import remove_repeated_products, remove_repeats
+from rnnscan.engine.passes.scatter_into_sums import scatter_into_sums, scatter_slices
+from rnnscan.engine.passes.sigmoids import sigmoids
+from rnnscan.engine.passes.store_transposed import store_transposed
+from rnnscan.engine.passes.swap_products import swap_products
+from rnnscan.ir.program import Pass, Program
+
+
+MATRIX_STATES: tuple[Pass, ...] = (outer_products,)
+FORWARD: tuple[Pass, ...] = (
+    half_powers,
+    sigmoids,
+    remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
+    join_products,
+)
+
+
+def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
+    """The passes on the pull-back of a step."""
+    return (
+        half_powers,
+        sigmoids,
+        remove_repeats,
+        join_sums,
+        scatter_slices,
+        scatter_into_sums,
+        swap_products,
+        concatenate_pads,
+        *([store_transposed] if heuristics.transpose_weights else []),
+        partial(merge_products, heuristics=heuristics),
+        remove_repeats,  # merge_products repeats concatenations if several sums share an x or a weight.
+        join_products,
+    )
+
+
+def every(heuristics: Heuristics) -> dict[str, Pass]:
+    """All passes by name, in the order in which the engine first runs them."""
+    passes = (*MATRIX_STATES, *FORWARD, *backward(replace(heuristics, transpose_weights=True)))
+    return {getattr(run, "func", run).__name__: run for run in passes}
+
+
+def apply(passes: tuple[Pass, ...], program: Program) -> Program:
+    """Run passes one after the other."""
+    return reduce(lambda program, run: run(program), passes, program)

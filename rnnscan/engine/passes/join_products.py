@@ -1,0 +1,85 @@
+"""Join products of the same rows into one wide product."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from jax import lax
+
+from rnnscan.engine.passes.row_products import is_rows_by_matrix
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined, needed, partition
+from rnnscan.ir.program import Equation, Program, Value, concatenated, nominal_size
+from rnnscan.ir.traits import Kind
+
+
+# A product is not joined if the joined one is wider by more than this: where it alone is wanted, all are computed.
+_WHOLE_TO_NARROWEST = 8
+
+
+def join_products(program: Program) -> Program:
+    """Compute `x @ w` and `x @ u` as one product, `x @ [w u]`, and slice it.
+
+    Products that feed different loops stay apart, because one of them may be batched over time without the other. So
+    do products whose results are broadcast, such as the k and v of `k v^T`: on a CPU, XLA does not vectorise a loop
+    that broadcasts a slice of a stack.
+
+    Invariant equations come first in the result.
+    """
+    equations = needed(program.equations, program.outputs)
+    fixed = determined(equations, program.invariant)
+    broadcast = _broadcast(equations)
+    components = Components(equations, program.carry, program.new_carry)
+    groups: dict[Hashable, list[Equation]] = {}
+    for equation in equations:
+        if is_rows_by_matrix(equation, fixed) and equation.outputs[0] not in broadcast:
+            x, weight = equation.inputs
+            kind = (x, weight.dtype, equation.operation, components.fed(equation.outputs[0]))
+            groups.setdefault(kind, []).append(equation)
+    alike = filter(lambda group: len(group) > 1, map(_alike_in_width, groups.values()))
+    joined = {equation: group for group in alike for equation in group}
+    first, varying = partition(equations, fixed)
+    rewritten = [*first]
+    for equation in varying:
+        if equation not in joined:
+            rewritten.append(equation)
+        elif equation is joined[equation][0]:
+            rewritten.extend(_joined(joined[equation]))
+    return replace(program, equations=tuple(rewritten))
+
+
+def _broadcast(equations: Sequence[Equation]) -> set[Value]:
+    """The values of which something greater is made, element by element."""
+    found: set[Value] = set()
+    for equation in reversed(equations):
+        if equation.kind in (Kind.PRODUCT, Kind.JOIN):
+            continue  # Their result is greater than an operand without repeating its elements.
+        size = max((nominal_size(output.shape) for output in equation.outputs), default=0)
+        for value in equation.reads:
+            own = nominal_size(value.shape)
+            if own < size or (own == size and not found.isdisjoint(equation.outputs)):
+                found.add(value)
+    return found
+
+
+def _joined(products: Sequence[Equation]) -> list[Equation]:
+    """The joined product of several with one x, and its slices."""
+    weights = concatenated([product.inputs[1] for product in products], axis=1)
+    results = concatenated([product.outputs[0] for product in products], axis=-1)
+    product = replace(products[0], inputs=(products[0].inputs[0], weights.outputs[0]), outputs=results.outputs)
+    cuts, begin = [], 0
+    for piece in (product.outputs[0] for product in products):
+        end = begin + piece.shape[-1]
+        bounds = {"start_indices": (*(0 for _ in piece.shape[:-1]), begin), "limit_indices": (*piece.shape[:-1], end)}
+        cuts.append(Equation(lax.slice_p, {**bounds, "strides": None}, product.outputs, (piece,)))
+        begin = end
+    return [weights, product, *cuts]
+
+
+def _alike_in_width(products: Sequence[Equation]) -> list[Equation]:
+    """The products that are not much narrower than all of them together."""
+    widths = [nominal_size(product.outputs[0].shape[-1:]) for product in products]
+    return [
+        product
+        for product, width in zip(products, widths, strict=True)
+        if 0 < sum(widths) <= _WHOLE_TO_NARROWEST * width
+    ]

@@ -1,0 +1,76 @@
+"""Merge a sum of products into one product."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+
+from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.passes.row_products import is_rows_by_matrix
+from rnnscan.engine.passes.sums import Sums
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Atom, Equation, Program, Value, concatenated
+
+
+def merge_products(program: Program, heuristics: Heuristics) -> Program:
+    """Compute `x @ w + h @ u` as one product, `[x h] @ [w; u]`, where x and h depend on the same loops.
+
+    Products that depend on no loop are batched over a chunk. On a CPU their results would not fit into a cache together
+    with their sum. They are merged where `Heuristics.merges_at_once` says so, unless x is made of much larger values,
+    which would be batched too.
+    """
+    sums = Sums(program)
+    fixed = determined(sums.equations, program.invariant)
+    components = Components(sums.equations, program.carry, program.new_carry)
+    largest = _largest_feeding(sums.equations)
+
+    def kind(term: Atom) -> Hashable:
+        """A key that is equal for terms to merge; None for other terms."""
+        product = sums.maker.get(term)
+        if product is None or not sums.is_read_once(term) or not is_rows_by_matrix(product, fixed):
+            return None
+        x, weight = product.inputs
+        if not isinstance(x, Value) or len(x.shape) != 2:
+            return None
+        loops = components.feeding(x)
+        if not loops and (not heuristics.merges_at_once or heuristics.too_large_to_feed(x, largest.get(x, []))):
+            return None
+        return loops, x.dtype, weight.dtype, product.operation
+
+    def merged(products: Sequence[Equation]) -> list[Equation]:
+        """Equations whose last one makes the sum of products."""
+        xs, weights = zip(*(product.inputs for product in products), strict=True)
+        x, weight = concatenated(xs, axis=1), concatenated(weights, axis=0)
+        inputs, outputs = (x.outputs[0], weight.outputs[0]), (Value(products[0].outputs[0].aval),)
+        return [x, weight, replace(products[0], inputs=inputs, outputs=outputs)]
+
+    def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
+        made: list[Equation] = []
+        left = dict.fromkeys(terms)
+        for group in _grouped(terms, kind):
+            made += merged([sums.maker[term] for term in group])
+            left = dict.fromkeys([*made[-1].outputs, *(term for term in left if term not in group)])
+        return made, [*left]
+
+    return sums.rewritten(rewrite)
+
+
+def _largest_feeding(equations: Iterable[Equation]) -> dict[Atom, list[Equation]]:
+    """For each value, the equation that makes the largest of all that it depends on, itself among them."""
+    found: dict[Atom, list[Equation]] = {}
+    for equation in equations:
+        before = [one for atom in equation.inputs for one in found.get(atom, ())]
+        largest = max([equation, *before], key=_largest_result)
+        found.update((output, [largest]) for output in equation.outputs)
+    return found
+
+
+def _largest_result(equation: Equation) -> int:
+    return max((output.nbytes for output in equation.outputs), default=0)
+
+
+def _grouped(terms: Iterable[Atom], kind: Callable[[Atom], Hashable]) -> list[list[Atom]]:
+    """Groups of several terms of one kind."""
+    groups: dict[Hashable, list[Atom]] = {}
+    for term in terms:
+        groups.setdefault(kind(term), []).append(term)
+    return [group for key, group in groups.items() if key is not None and len(group) > 1]

@@ -1,0 +1,1 @@
+"""How a call runs. Reports read it."""

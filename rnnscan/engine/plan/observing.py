@@ -1,0 +1,61 @@
+"""Observe the plans that run, for reports that describe them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from rnnscan.engine.plan.planned_call import Plan
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A plan that ran.
+
+    Attributes:
+        plan: the plan, with the arrays of its trace.
+        ys: the stacked outputs.
+    """
+
+    plan: Plan
+    ys: Any
+
+
+_observed: ContextVar[list[Observed] | None] = ContextVar("_observed", default=None)
+
+
+@contextmanager
+def observing() -> Iterator[list[Observed]]:
+    """A context that lists the plans of all scans that run in it, except scans inside a cell."""
+    found: list[Observed] = []
+    with _observing_to(found):
+        yield found
+
+
+@contextmanager
+def inside_scan() -> Iterator[None]:
+    """A context for the inside of a cell, whose scans are not observed."""
+    with _observing_to(None):
+        yield
+
+
+def is_observed() -> bool:
+    """Whether the context lists the plans of scans."""
+    return _observed.get() is not None
+
+
+def observe(plan: Plan, ys: Any) -> None:
+    """Add a plan to the list of the context, if any."""
+    found = _observed.get()
+    if found is not None:
+        found.append(Observed(plan, ys))
+
+
+@contextmanager
+def _observing_to(found: list[Observed] | None) -> Iterator[None]:
+    token = _observed.set(found)
+    try:
+        yield
+    finally:
+        _observed.reset(token)

@@ -1,0 +1,213 @@
+"""The plan of a call: all decisions, before it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine import passes
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.newton import Solved, check_loops
+from rnnscan.engine.call.prepare import Call
+from rnnscan.engine.call.route import Route, route
+from rnnscan.engine.costs.heuristics import Heuristics, heuristics
+from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.plan.matrix_stages import Found, find_stages, matrix_candidates
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.plan.whole_step import runs_whole
+from rnnscan.engine.units.lay_out import UnitCell
+from rnnscan.memory import Memory, kept_names
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The lengths with which matrix states run.
+
+    Attributes:
+        length: the steps of the sequence, or of a segment of it.
+        chunk: the steps of a chunk, for which the chunkwise form makes its products.
+        steps: the steps of a window, before which the carry is kept. None: one window, inside a segment.
+    """
+
+    length: int
+    chunk: int
+    steps: int | None
+
+
+@dataclass(frozen=True)
+class NewtonLoop:
+    """A loop that Newton's method solves.
+
+    Attributes:
+        carry: the positions of its leaves in the carry.
+        solved: how it is solved.
+        chunk: the steps that are solved at once.
+    """
+
+    carry: tuple[int, ...]
+    solved: Solved
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call runs. `rnnscan.engine.run.execute` runs it; the reports of `rnnscan.insight` describe it.
+
+    Attributes:
+        call: the call.
+        route: its engine.
+        choices: the heuristics of the platform that it is for.
+    """
+
+    call: Call
+    route: Route
+    choices: Heuristics
+
+    @staticmethod
+    def of(call: Call) -> "Plan":
+        """Plan a call."""
+        plan = Plan(call, route(call), heuristics((call.params, call.carry, call.xs)))
+        if plan._runs_whole:
+            return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
+        if call.parallel is not None:
+            places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
+            check_loops(plan.step, [places[index] for index in plan.step.changing], call.parallel)
+        return plan
+
+    @property
+    def _runs_whole(self) -> bool:
+        """Whether the step runs whole though the fission engine could split it."""
+        call = self.call
+        free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
+        if not free or not self.choices.whole or self.state_chunk is not None or isinstance(call.cell, UnitCell):
+            return False  # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
+        types = [*jax.tree.leaves(call.carry), *map(type_of_step, jax.tree.leaves(call.xs))]
+        return runs_whole(self.step) and sharded_rows(types, self.constants) is None
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory choice in force. Side effects must happen once, so cells with them get plain autodiff."""
+        return None if self.call.info.has_side_effects else self.call.memory
+
+    @property
+    def kept_names(self) -> frozenset[str]:
+        """The names whose values are kept between the passes."""
+        return frozenset() if self.memory is None else kept_names(self.memory, self.call.names)
+
+    @cached_property
+    def step(self) -> FlatStep:
+        """The step as a program whose outputs include the named values to keep."""
+        policies = self.memory is not None and self.memory.recompute != "all"
+        return self.call.flat.keeping(self.kept_names, self.call.names, policies=policies)
+
+    @property
+    def constants(self) -> list[Any]:
+        """The arrays that the step closes over, then the carry leaves that it does not change."""
+        leaves = jax.tree.leaves(self.call.carry)
+        return [*self.call.traced.consts, *(leaves[index] for index in self.step.unchanged)]
+
+    @cached_property
+    def found(self) -> Found:
+        """The matrix states of the step, and how they run in chunkwise form."""
+        least = self.choices.least_state
+        if least is None:
+            return Found(None, {})
+        step = replace(self.step, program=passes.apply(passes.MATRIX_STATES, self.step.program))
+        return find_stages(step, matrix_candidates(step, least), least=least)
+
+    @cached_property
+    def state_chunk(self) -> int | None:
+        """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
+        memory = self.memory
+        if memory is None or self.route.engine != "fission" or self.found.stages is None:
+            return None
+        scans = memory.sub_scans(self.call.length)
+        longest = max(one.segment[-1] if one.segment else one.steps for one in scans)
+        return self.choices.state_chunk_of(min(longest, self.call.length), memory.chunk)
+
+    def windows(self, length: int) -> Windows | None:
+        """How a scan, or a segment of it, of this length runs matrix states; None if step by step."""
+        chunk = self.state_chunk
+        if chunk is None:
+            return None
+        chunk = min(chunk, 1 << max(1, (length - 1).bit_length()))
+        steps = self.choices.window(length, chunk)
+        # A segment that is one window runs again as it is.
+        return Windows(length, chunk, steps if self.keeps_names_of_windows or steps < length else None)
+
+    @property
+    def loops_forward(self) -> bool:
+        """Whether a loop runs matrix states where nothing is differentiated."""
+        return self.choices.loops_states_forward and self.call.parallel is None
+
+    @property
+    def loops_windows(self) -> bool:
+        """Whether a loop runs the forward pass of windows too where something is differentiated.
+
+        With a decay for each key the chunkwise form takes longer forward than the loop. Kept names come from the form.
+        """
+        stages = self.found.stages
+        per_key = stages is not None and all(state.decays_per_key for state in stages.states)
+        return self.loops_forward and per_key and not self.step.kept
+
+    @property
+    def keeps_names_of_windows(self) -> bool:
+        """Whether windows keep the named values. Those of a segment do not outlive it."""
+        return self.memory is not None and self.memory.segment is None
+
+    def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
+        """The fission engine's plan for a scan, or a segment of it, of this length."""
+        if keep_all_carries:
+            return self.scan_of(self.step, length, keep_all_carries=True)
+        return self.scan_to_run(length).for_derivatives
+
+    def scan_to_run(self, length: int) -> ScanPlan:
+        """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
+        scan = self.scan_of(self.step.keeping_parts(), length)
+        return replace(scan, chooses_dear_values=self._leaves_the_choice)
+
+    @property
+    def _leaves_the_choice(self) -> bool:
+        """Whether it is left to the engine what is kept of a step: the cell has no names, and all may be kept."""
+        memory, call = self.memory, self.call
+        free = memory is not None and memory.recompute == () and not call.names.known and not self.step.kept_labels
+        return free and self.route.engine == "fission" and call.parallel is None
+
+    def scan_of(self, step: FlatStep, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
+        """The same for a step that is a part of the call's."""
+        chosen = None if self.memory is None else self.memory.chunk
+        return ScanPlan(
+            step,
+            length,
+            self.call.reverse,
+            self.call.unroll,
+            chosen,
+            keep_all_carries,
+            self.call.parallel,
+            () if self.memory is None else self.memory.offload,
+            self.choices,
+        )
+
+    @property
+    def newton_loops(self) -> list[NewtonLoop]:
+        """The loops that Newton's method solves, in running order."""
+        if self.call.parallel is None:
+            return []
+        length, changing, stages = self.call.length, self.step.changing, self.found.stages
+        scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
+        windows = self.windows(length)
+        if windows is not None and stages is not None:
+            scans = [
+                (self.scan_of(stage.loop, windows.steps or length), [changing[index] for index in stage.leaves])
+                for stage in stages.stages
+                if stage.loop is not None
+            ]
+        return [
+            NewtonLoop(tuple(places[index] for index in loop.carry), loop.solved, scan.chunk)
+            for scan, places in scans
+            for loop in scan.forward(save=False).loops
+            if loop.solved is not None and loop.solved.newton_solves
+        ]

@@ -1,0 +1,253 @@
+"""The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+
+from rnnscan.engine import passes
+from rnnscan.engine.analysis.cones import Cones
+from rnnscan.engine.analysis.dear_choice import DearChoice
+from rnnscan.engine.analysis.dear_values import cones_with_all_carries
+from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.linear import linearly_recomputable
+from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
+from rnnscan.engine.analysis.restore import derives_from_result
+from rnnscan.engine.analysis.split import Split, split
+from rnnscan.engine.costs.costs import unbatchable, work_of_products
+from rnnscan.engine.costs.heuristics import (
+    Heuristics,
+    StepBytes,
+    heuristics,
+    near_divisor,
+)
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.ir.traits import Kind
+from rnnscan.newton import Newton
+
+
+# The steps that Newton's method solves at once.
+STEPS_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """How a scan over a step runs. It holds no arrays.
+
+    Attributes:
+        step: the step.
+        length: number of steps.
+        reverse: from the last step to the first.
+        unroll: of the loops, as in `lax.scan`.
+        chosen_chunk: steps of a chunk; None: by the heuristics.
+        keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
+        parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
+        offload: the names of the kept values that lie in host memory between the passes.
+        choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
+        chooses_dear_values: whether `for_derivatives` chooses values to keep that have no names.
+        cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
+            matter to it, so plans of one step that keep other values share it.
+    """
+
+    step: FlatStep
+    length: int
+    reverse: bool
+    unroll: int | bool
+    chosen_chunk: int | None
+    keep_all_carries: bool = False
+    parallel: Newton | None = None
+    offload: tuple[str, ...] = ()
+    choices: Heuristics = field(default_factory=heuristics)
+    chooses_dear_values: bool = False
+    cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def heuristics(self) -> Heuristics:
+        """The heuristics of this scan. Where Newton's method solves loops over many steps, all work is batched too."""
+        choices = self.choices
+        return choices if self.parallel is None else replace(choices, batch="everything", linear="associative")
+
+    def keeping_dear_values(self) -> "ScanPlan":
+        """The plan with the values among the kept ones that take long to compute again.
+
+        They take at most as many bytes as what is kept in any case, and at most `Heuristics.dear_bytes` over all steps.
+        """
+        most_bytes = min(self.choices.dear_bytes // max(1, self.length), self._kept_bytes)
+        step, candidates = self.step, self._recomputable_candidates
+        leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
+        looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
+        choice = DearChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
+        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_dear_values=False)
+
+    @cached_property
+    def for_derivatives(self) -> "ScanPlan":
+        """The plan where something is differentiated."""
+        return self.keeping_dear_values() if self.chooses_dear_values else self
+
+    @cached_property
+    def repeats(self) -> dict[int, int]:
+        """Carry leaf -> y leaf that is the same value, of which one is kept."""
+        return {} if self.keep_all_carries else self.step.repeats
+
+    @property
+    def offloaded(self) -> frozenset[int]:
+        """The positions in `step.kept` of the values that lie in host memory between the passes."""
+        return frozenset(index for index, label in enumerate(self.step.kept_labels) if label in self.offload)
+
+    @property
+    def repeated_ys(self) -> list[int]:
+        """The y leaves that carry leaves repeat, in order."""
+        return sorted(set(self.repeats.values()))
+
+    @cached_property
+    def recomputed_carries(self) -> list[int]:
+        """Carry leaves that are kept at the start of each chunk only, and recomputed in between.
+
+        They follow from the others by linear recurrences, without much larger values on the way. The c of an LSTM
+        inside additive attention is kept, because recomputing it would recompute the attention. A scalar is kept,
+        because it saves next to nothing. Chunks of one step have nothing in between.
+        """
+        return [] if self.chunk == 1 else self._recomputable_carries
+
+    @cached_property
+    def started_carries(self) -> list[int]:
+        """The recomputed leaves that are kept at the start of each chunk: none if the derivative reads none of them."""
+        return [] if self.unread_carries.issuperset(self.recomputed_carries) else self.recomputed_carries
+
+    @cached_property
+    def _recomputable_carries(self) -> list[int]:
+        """`recomputed_carries`, for chunks of several steps."""
+        recomputed = {*self._cheap_carries(self.step.kept), *self.unread_carries}
+        # What nothing reads is not recomputed either.
+        return [index for index in self._recomputable_candidates if index in recomputed]
+
+    @property
+    def _recomputable_candidates(self) -> list[int]:
+        """The carry leaves that may be recomputed: arrays that y does not repeat."""
+        if self.keep_all_carries:
+            return []
+        arrays = [index for index, leaf in enumerate(self.step.carry) if nominal_size(leaf.shape) > 1]
+        return [index for index in arrays if index not in self.repeats]
+
+    def _cheap_carries(self, kept: Collection[Atom]) -> list[int]:
+        """The carry leaves that loops can recompute cheaply if these values are kept."""
+        step, kept = self.step, {*kept}
+        equations = [equation for equation in step.program.equations if not kept.issuperset(equation.outputs)]
+        found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=self._recomputable_candidates)
+        self.cheap.update({index: self._costs.is_cheap(index) for index in found if index not in self.cheap})
+        return [index for index in found if self.cheap[index]]
+
+    @cached_property
+    def _costs(self) -> RecomputeCosts:
+        return RecomputeCosts(self.step.program, self.heuristics)
+
+    @cached_property
+    def kept_carries(self) -> list[int]:
+        """Carry leaves that are kept before every step."""
+        return [i for i in range(len(self.step.carry)) if i not in {*self.repeats, *self.recomputed_carries}]
+
+    @cached_property
+    def restored_carries(self) -> list[int]:
+        """Carry leaves whose new values the backward pass reads from the stacks: those before the next steps.
+
+        That spares it a product, or a function: with `h' = tanh(z)` it needs no z. To read them for less takes longer
+        than to compute them.
+        """
+        if self.keep_all_carries:  # The last step is not known.
+            return []
+        recomputed, cones = {*self.recomputed_carries}, cones_of_derivative(self.step.program)
+        maker = self.step.program.maker
+        candidates = [index for index in range(len(self.step.carry)) if index not in recomputed]
+        return [index for index in candidates if _is_worth_restoring(self.step.new_carry[index], maker, cones)]
+
+    @cached_property
+    def chunk(self) -> int:
+        """Steps of a chunk."""
+        if self.chosen_chunk is not None:
+            return max(1, min(self.length, self.chosen_chunk))
+        if self.parallel is not None:
+            return near_divisor(self.length, max(1, min(self.length, self.parallel.chunk or STEPS_AT_ONCE)))
+        if self.choices.is_short(self.length):
+            return self.choices.chunk_of_short(self.length)  # `_step_bytes` splits the step.
+        return self.choices.chunk(self.length, self.for_derivatives._step_bytes())
+
+    @cached_property
+    def written(self) -> Split:
+        """The split of the step as written, with its kept values, for reports."""
+        return self.split(self.step.program, should_batch=self.heuristics.should_batch_forward)
+
+    @cached_property
+    def recomputed(self) -> Split:
+        """The split of the step for recomputation on the backward pass: every carry is known."""
+        step = self.step
+        known, wanted = (*step.carry, *step.x), (*step.new_carry, *step.y)
+        return self.split(replace(step.program, known=known, carry=(), new_carry=(), stacked=wanted))
+
+    def forward(self, *, save: bool) -> Split:
+        """The split that runs.
+
+        Args:
+            save: whether to return the values for the backward pass too: the kept values, then the kept carries.
+        """
+        program = passes.apply(passes.FORWARD, self.returning(save=save))
+        return self.split(program, should_batch=self.heuristics.should_batch_forward)
+
+    def split(self, program: Program, **options: Any) -> Split:
+        """A split of a program of this scan; `options` are those of `split`."""
+        return split(program, self.heuristics, solve=self.parallel, **options)
+
+    def returning(self, *, save: bool) -> Program:
+        """The step's program with the outputs of `forward`, as written."""
+        step = self.step
+        saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
+        return replace(step.program, stacked=(*step.y, *saved))
+
+    @cached_property
+    def unread_carries(self) -> frozenset[int]:
+        """The carry leaves that the derivative does not read, because dear values are kept in their place."""
+        if not self.step.dear:
+            return frozenset()
+        cones = cones_with_all_carries(self.step.program, self.step.kept)
+        return frozenset(index for index in range(len(self.step.carry)) if not cones.reads(index))
+
+    @property
+    def _kept_bytes(self) -> int:
+        """`StepBytes.kept`."""
+        step = self.step
+        starts = total_bytes(step.carry[index] for index in self._recomputable_carries)
+        return total_bytes([*step.carry, *step.x, *values_of(step.kept)]) - starts
+
+    def _step_bytes(self) -> StepBytes:
+        step = self.step
+        given, starts = total_bytes([*step.carry, *step.x]), [step.carry[index] for index in self._recomputable_carries]
+        return StepBytes(
+            # The batched values, their cotangents, the carry, and x.
+            made=2 * total_bytes(outputs_of(self.recomputed.batched)) + given,
+            given=given,
+            kept=self._kept_bytes,
+            starts=total_bytes(starts),
+            tensors=total_bytes(leaf for leaf in [*step.carry, *step.x] if len(leaf.shape) > 2),
+            operations=self._operations_at_each_step(),
+        )
+
+    def _operations_at_each_step(self) -> int | None:
+        """`StepBytes.operations`."""
+        equations = self.step.program.equations
+        products = [equation for equation in equations if equation.kind is Kind.PRODUCT]
+        if not products and not any(map(unbatchable, equations)):
+            return None
+        fixed = determined(equations, self.step.program.invariant)
+        return work_of_products(products, fixed)[0]
+
+
+def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones) -> bool:
+    equation = maker.get(leaf)
+    if equation is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return False
+    products = any(spared.kind is Kind.PRODUCT for spared in cones.of(equation).equations)
+    return products or derives_from_result(equation)

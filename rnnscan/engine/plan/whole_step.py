@@ -1,0 +1,48 @@
+"""Whether a step runs whole, in one loop, on a platform where splitting gains little."""
+
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.linear import is_linear
+from rnnscan.ir.components import Components
+from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
+
+
+def runs_whole(step: FlatStep) -> bool:
+    """Whether a step is mostly recurrent, and no sum over its steps is much cheaper for many steps at once."""
+    return _is_recurrent(step) and not _sums_outer_products(step)
+
+
+def _is_recurrent(step: FlatStep) -> bool:
+    """Whether most of the carry is in loops that are not linear."""
+    equations = needed(step.program.equations, step.new_carry)
+    components = Components(equations, step.carry, step.new_carry)
+    recurrent = 0
+    for members, cycle in zip(components.members, components.by_group(equations), strict=True):
+        first = members[0]
+        if len(members) > 1 or not is_linear(cycle, step.carry[first], step.new_carry[first], updates=True):
+            recurrent += total_bytes(step.carry[index] for index in members)
+    return 2 * recurrent > total_bytes(step.carry)
+
+
+def _sums_outer_products(step: FlatStep) -> bool:
+    """Whether the gradient of a large array that all steps read is a sum of products of columns and rows.
+
+    The outputs of an encoder are one, where an attention reads them. For many steps at once the sum is a product.
+    """
+    equations = step.program.equations
+    fixed = determined(equations, step.constants)
+    small = total_bytes([*step.carry, *step.x])
+    return any(
+        value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1
+        for equation in equations
+        if contraction_of(equation) and not fixed.issuperset(equation.reads)
+        for value in equation.reads
+    )
+
+
+def _rows_beside(product: Equation, operand: Value) -> int:
+    """The rows of the other operand: what the operand's gradient contracts over."""
+    side, contraction = 1 - product.inputs.index(operand), contraction_of(product)
+    assert contraction is not None
+    return nominal_size(product.inputs[side].shape[axis] for axis in contraction.free[side])

@@ -1,0 +1,1 @@
+"""The forward pass, the backward pass and forward mode of a plan."""

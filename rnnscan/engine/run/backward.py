@@ -1,0 +1,318 @@
+"""The backward pass: chunk by chunk from the last step to run to the first.
+
+For each chunk there are two runs over one program, a step's pull-back. The first goes forward and recomputes the carry
+leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rnnscan._dtypes import at_least_float32
+from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine import passes
+from rnnscan.engine.analysis.leaves import cut
+from rnnscan.engine.analysis.split import Split
+from rnnscan.engine.analysis.sum_placement import place_sums
+from rnnscan.engine.analysis.unchanged import Unchanged
+from rnnscan.engine.costs.heuristics import ShouldBatch
+from rnnscan.engine.loops.batched_values import NextPart, StackPart
+from rnnscan.engine.loops.chunked_scan import Chunks, before_each
+from rnnscan.engine.loops.counted_chunks import CountedChunks
+from rnnscan.engine.loops.in_place import run_back_in_place
+from rnnscan.engine.loops.indexing import item_of, item_or, moved
+from rnnscan.engine.loops.offload import to_device
+from rnnscan.engine.loops.own_derivative import differentiate_as
+from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.run.forward import Saved
+from rnnscan.engine.run.pull_back import PullBack
+from rnnscan.engine.run.runner import Runner, invariant_values
+from rnnscan.engine.run.stacks import has_product
+from rnnscan.engine.units.mesh import unit_mesh
+from rnnscan.ir.dataflow import depending, needed
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
+from rnnscan.ir.traits import Kind
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The backward pass of a scan over a step.
+
+    Attributes:
+        plan: how the scan runs.
+        spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
+    """
+
+    plan: ScanPlan
+    spread: Collection[int] = ()
+
+    def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
+        """Pull cotangents of the final carry and of ys back to constants, initial carry and xs.
+
+        Args:
+            saved: the saved values.
+            wanted: for each leaf of constants, carry and xs whether its cotangent is wanted.
+            final: cotangents of the final carry; None where one is zero.
+            ys: cotangents of ys; None where one is zero.
+
+        Returns:
+            The cotangents that are wanted, of constants, initial carry and xs in turn.
+        """
+        pull = partial(self._pull, list(wanted))
+        if self.plan.heuristics.batch != "costly":
+            return pull(saved, final, ys)
+        return differentiate_as(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
+
+    def _pull(
+        self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
+    ) -> list[Any]:
+        nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
+        pull_back = PullBack(self.plan, wanted, nonzero)
+        ct_ys = [ys[index] for index in nonzero]
+        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.moving_carry]
+        chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
+        zeros = [zero_sum(saved.constants[index]) for index in pull_back.constants]
+        state = (chunks.unchanged.others(ct_carry), chunks.pull.spread(zeros))
+        (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
+        ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
+        sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
+        pairs = zip(pull_back.constants, sums, strict=True)
+        of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
+        of_carry = [ct_carry[pull_back.moving_carry.index(index)] for index in pull_back.carry]
+        return [*of_constants, *of_carry, *ct_xs]
+
+
+@dataclass(frozen=True)
+class _BackwardChunks:
+    """A step's pull-back, split for its two runs over a chunk.
+
+    Attributes:
+        plan: how the scan runs.
+        recompute: the run that recomputes carry leaves.
+        pull: the run that carries the cotangents of the carry.
+        unchanged: the cotangents that it does not carry, because they are the same at every step.
+    """
+
+    plan: ScanPlan
+    recompute: Runner
+    pull: Runner
+    unchanged: Unchanged
+
+    @staticmethod
+    def of(
+        plan: ScanPlan, pull_back: PullBack, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
+    ) -> "_BackwardChunks":
+        x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
+        new_carry = [saved.initial[index] for index in plan.restored_carries]
+        program, unchanged = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
+        program = passes.apply(passes.backward(plan.heuristics), program)
+        views = _views(program, len(plan.recomputed_carries))
+        shared = frozenset(needed(program.equations, views[0].new_carry))
+        splits = [_split(plan, view, partial(plan.heuristics.should_batch, shared=shared)) for view in views]
+        # Where devices share units, a loop would gather at each step what is gathered once for a chunk.
+        shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
+        if not shares_units and _reads_more_than_it_saves(splits[1]):
+            splits = [_split(plan, view, lambda *_: False) for view in views]
+        invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
+        rows = sharded_rows([*saved.initial, *x], others=saved.constants)
+        return _BackwardChunks(
+            plan,
+            recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
+            pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
+            unchanged=unchanged,
+        )
+
+    def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any], *, in_place: bool) -> tuple[Any, list[Any]]:
+        """Pull `(cotangent of the carry, sums)` back through all chunks, in place if that is allowed."""
+        repeats = self.plan.repeats
+        chunks = Chunks(self.plan.length, self._chunk, from_end=self.plan.reverse)
+        starts = saved.starts if self._recomputes else {}
+        first = [saved.initial[index] for index in starts]
+        carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
+        others = [*repeated, *saved.xs, *saved.kept, *ct_ys]
+        if saved.count is not None:
+            counted = CountedChunks(chunks.length, chunks.chunk, saved.count)
+            return counted.run_back(self._pull_chunk, state, [*carries, *others])
+
+        def pull_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
+            parts = [StackPart(stack, first_step, steps) for stack in carries]
+            new = {
+                index: NextPart(saved.carries[index], first_step, steps, last, self.plan.reverse)
+                for index, last in saved.final.items()
+            }
+            before = [
+                _before(saved.repeated[y], saved.initial[index], first_step, steps, reverse=self.plan.reverse)
+                for index, y in repeats.items()
+            ]
+            return self._pull_chunk(state, [*parts, *stacks], [*before, *once], steps, new)
+
+        def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
+            state, first_step = state
+            if steps < chunks.chunk:
+                first_step = chunks.first_of_shorter
+            state, made, _ = pull_part(state, stacks, once, first_step, steps)
+            return (state, moved(first_step, chunks.chunk if chunks.from_end else -chunks.chunk)), made, []
+
+        def pull_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
+            parts = [StackPart(stack, first_step, steps) for stack in others]
+            once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
+            return pull_part(state, parts, once, first_step, steps)[:2]
+
+        if in_place and chunks.chunk < chunks.length and not self.plan.offloaded:
+            made = [atom.aval for atom in self.pull.split.program.stacked]
+            return run_back_in_place(chunks, pull_in_place, state, made)
+        once = [*starts.values()]
+        if not self.plan.length:  # An empty stack has no steps to read.
+            once = [*(saved.initial[index][None][:0] for index in repeats), *once]
+        elif carries or repeats:
+            last_chunk = np.int32(0 if chunks.from_end else chunks.length - chunks.chunk)
+            (state, _), made, _ = chunks.run(pull_chunk, (state, last_chunk), others, once, first, back=True)
+            return state, made
+        return chunks.run(self._pull_chunk, state, [*carries, *others], once, first, back=True)[:2]
+
+    @property
+    def _chunk(self) -> int:
+        """The steps of a chunk."""
+        if self._is_one_loop:
+            return max(1, self.plan.length)
+        split = self.pull.split
+        is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
+        alone = is_free and split.heuristics.runs_steps_alone(split.at_once, self.pull.invariant)
+        return 1 if alone else self.plan.chunk
+
+    @property
+    def _is_one_loop(self) -> bool:
+        """Whether nothing runs at once, so that chunks would only copy the stacks."""
+        split = self.pull.split
+        looped = not self.plan.offloaded and len(split.loops) == 1 and not split.loops[0].at_once and not split.at_once
+        return looped and not self._recomputes and not self.plan.repeats
+
+    @cached_property
+    def _recomputes(self) -> bool:
+        """Whether the pull-back reads a carry leaf that is kept at the start of a chunk only."""
+        read = {*inputs_of(self.pull.split.varying), *values_of(self.pull.split.program.outputs)}
+        return not read.isdisjoint(self.recompute.split.program.stacked)
+
+    def _pull_chunk(
+        self,
+        state: Any,
+        stacks: list[Any],
+        starts: list[Any],
+        steps: int,
+        new: Mapping[int, Any] = MappingProxyType({}),
+    ) -> tuple[Any, list[Any], list[Any]]:
+        """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them.
+
+        Args:
+            state: the cotangent of the carry, and the sums.
+            stacks: what is kept of each step, and the cotangents of y.
+            starts: what is kept at the start of the chunk.
+            steps: the number of its steps.
+            new: the new values of kept carry leaves.
+        """
+        step, repeats, reverse = self.plan.step, self.plan.repeats, self.plan.reverse
+        sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys), len(step.x) + len(step.kept)]
+        kept, repeated, given, ct_ys = cut(stacks, sizes)
+        befores, starts = cut(starts, [len(repeats)])
+        given = to_device(given, [len(step.x) + index for index in self.plan.offloaded])
+        repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
+        after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
+        carry = dict(zip(self.plan.kept_carries, kept, strict=True))
+        for (index, y), before in zip(repeats.items(), befores, strict=True):
+            carry[index] = before_each(after[y], before, reverse=reverse)
+        new = {**carry, **new, **{index: after[y] for index, y in repeats.items()}}
+        new_carry = [new[index] for index in self.plan.restored_carries]
+        known = [*(carry[index] for index in sorted(carry)), *given, *new_carry, *ct_ys]
+        values = dict(zip(self.recompute.split.program.known, known, strict=True))
+        if self._recomputes:
+            recomputed = self.recompute(steps, values, starts)[2]
+            stacked = values_of(self.recompute.split.program.stacked)
+            values = recomputed.varying | {value: recomputed.stacked(value) for value in stacked}
+        ct_carry, sums, chunk = self.pull(steps, values, *state)
+        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.program.stacked], []
+
+
+def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) -> Any:
+    """A carry leaf that y repeats, before a chunk: y at the last step before it, or the initial leaf.
+
+    Args:
+        after: y at all steps.
+        initial: the leaf before the first step of all to run.
+        first: the first step of the chunk.
+        steps: its steps.
+        reverse: whether the steps run from the last to the first.
+    """
+    return item_or(after, *((moved(first, steps), len(after)) if reverse else (moved(first, -1), -1)), initial)
+
+
+def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
+    """The pull-back as the loop that recomputes carry leaves, and as the loop that carries the cotangents."""
+    carry, new_carry = program.carry[:recomputed], program.new_carry[:recomputed]
+    pull = replace(program, carry=program.carry[recomputed:], new_carry=program.new_carry[recomputed:])
+    after = _read_after(pull, dict(zip(carry, new_carry, strict=True)))
+    stacked = tuple(after.get(leaf, leaf) for leaf in carry)
+    made = set(after.values())
+    equations = tuple(equation for equation in pull.equations if made.isdisjoint(equation.outputs))
+    recompute = replace(program, carry=carry, new_carry=new_carry, summed=(), stacked=stacked)
+    return recompute, replace(pull, equations=equations, known=(*program.known, *stacked))
+
+
+def _read_after(pull: Program, new: Mapping[Value, Atom]) -> dict[Value, Value]:
+    """The recomputed carry leaves that the pull-back reads only to make their new values, and these.
+
+    The loop that recomputes them has made the new values. A key-value cache is copied once less at each step so.
+    """
+    maker = pull.maker
+    after = {
+        leaf: atom
+        for leaf, atom in new.items()
+        if isinstance(atom, Value) and atom in maker and len(maker[atom].outputs) == 1
+    }
+    while True:
+        equations = [equation for equation in pull.equations if equation.outputs[0] not in {*after.values()}]
+        read = {*inputs_of(needed(equations, pull.outputs)), *values_of(pull.outputs)}
+        if read.isdisjoint(after):
+            return after
+        after = {leaf: value for leaf, value in after.items() if leaf not in read}
+
+
+def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
+    # Loops that are solved at once add nothing up.
+    accumulated, operands = place_sums(program, plan.heuristics) if plan.parallel is None else ([], [])
+    return plan.split(program, should_batch=lambda _: should_batch, accumulated=accumulated, operands=operands)
+
+
+def _reads_more_than_it_saves(split: Split) -> bool:
+    """Whether loops read more of what was made at once than its products would read of matrices at each step."""
+    fixed = {*split.program.invariant, *outputs_of(split.invariant)}
+    made = {*outputs_of(split.batched)}
+    if any(map(has_product, split.loops)):
+        # Beside a product a loop would read kept values as well as functions of them. Alone it is fused with these: a
+        # soft dynamic time warping takes 1.7 of the time with its functions at once.
+        made = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
+    read = total_bytes(value for loop in split.loops for value in loop.to_body if value in made)
+    return split.heuristics.reads_more_than_it_saves(read, split.batched, fixed)
+
+
+def _is_product(equation: Equation) -> bool:
+    return equation.kind is Kind.PRODUCT
+
+
+# Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over
+# the same axes.
+
+
+def _instantiated(leaf: Any, like: Any) -> Any:
+    return lax.full_like(like, 0) if leaf is None else leaf
+
+
+def zero_sum(constant: Any) -> Any:
+    """The start of a sum of cotangents of a constant, in at least float32."""
+    return lax.full_like(constant, 0, dtype=at_least_float32(jnp.result_type(constant)))

@@ -1,0 +1,175 @@
+"""Run a plan by the fission engine.
+
+The forward pass (execute/forward.py) keeps the values that the rule of memory asks for. The backward pass
+(execute/backward.py) goes through the chunks from the end: it recomputes the other values for a chunk at once, a small
+loop carries the cotangent of the carry, and the gradients of the values that all steps share are summed after it, by
+products that contract over the steps.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan._step_wrappers import type_of_step
+from rnnscan._varying import varying
+from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, is_zero, jvp, with_derivative
+from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
+from rnnscan.engine.plan.batched_plan import batched_plan
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.run.forward import run_and_count, run_and_save, run_forward
+from rnnscan.engine.run.matrix_windows import run_windows
+from rnnscan.engine.run.segments import run_sub_scans
+from rnnscan.engine.run.tangents import step_by_step, tangents_of_scan
+from rnnscan.engine.units.lay_out import UnitCell
+from rnnscan.engine.units.mesh import unit_mesh
+
+
+# (constants, carry, xs) -> (carry, ys), all lists of leaves
+Run: TypeAlias = Callable[[Any, Any, Any], tuple[list[Any], list[Any]]]
+
+
+def run(plan: Plan) -> tuple[Any, Any]:
+    """Run a plan under the rule of memory.
+
+    Returns:
+        The final carry and the stacked y, as `lax.scan`.
+    """
+    call, memory, constants = plan.call, plan.memory, plan.constants
+    assert memory is not None
+    leaves, structure = jax.tree.flatten(call.carry)
+    xs = jax.tree.leaves(call.xs)
+    rows = sharded_rows([*leaves, *map(type_of_step, xs)], constants)
+    spread: dict[int, ShardedRows] = {}
+    copies = []
+    if rows is not None:
+        constants = [rows.on_mesh(constant) for constant in constants]
+    if rows is not None and memory.segment is not None and plan.state_chunk is None:
+        # Segments run in a loop, and each has gradients of the constants: their total is taken after all segments.
+        spread = dict.fromkeys(rows.summed_for(constants, plan.step.constants_over_units), rows)
+        copies = [rows.spread(constants[index]) for index in spread]
+
+    def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
+        windows = plan.windows(length)
+        if memory.segment is not None and isinstance(call.cell, UnitCell):
+            # Else XLA may shard the features of a segment, and gather them at each step.
+            xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
+        if windows is None:
+            return _differentiable(plan.scan_to_run(length), spread)(constants, copies, carry, xs)
+        in_windows = partial(run_windows, plan, windows, _run_loop)
+        if plan.loops_forward:
+            return differentiate_as(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)
+        return in_windows(constants, carry, xs)
+
+    changing = [leaves[index] for index in plan.step.changing]
+    sub_scans = memory.sub_scans(call.length)
+    final, ys = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
+    whole = {**dict(enumerate(leaves)), **dict(zip(plan.step.changing, final, strict=True))}
+    return jax.tree.unflatten(structure, whole.values()), jax.tree.unflatten(jax.tree.structure(call.y), ys)
+
+
+def run_counting(plan: Plan) -> list[Any]:
+    """Run a plan, and return the work of Newton's method as `run_and_count` does, in stacks of all steps."""
+    call, memory, constants = plan.call, plan.memory, plan.constants
+    assert memory is not None
+    leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
+
+    def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
+        windows = plan.windows(length)
+        if windows is not None:
+            return run_windows(plan, windows, run_and_count, constants, carry, xs)
+        final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
+        return final, [*ys, *counts]
+
+    changing = [leaves[index] for index in plan.step.changing]
+    sub_scans = memory.sub_scans(call.length)
+    _, made = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
+    counts: list[Any] = made[plan.step.y_size :]
+    return counts
+
+
+def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    final, ys = _differentiable(plan, {})(constants, [], carry, xs)
+    return final, ys, []
+
+
+def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
+    """`(constants, copies, carry, xs) -> (carry, ys)`, all lists of leaves, with the derivatives of this engine.
+
+    Reverse mode transposes the linear map of the tangents, which runs the engine's backward pass. Forward mode
+    differentiates the engine's forward pass; where it linearizes first, it evaluates that map by a plain scan. A
+    constant that was spread over parts of the rows has its derivative through its copies, which are not read.
+    """
+
+    def scan(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
+        return run_forward(plan, constants, carry, xs)
+
+    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        constants, _, *others = primals
+        of_constants, of_copies, *of_others = tangents
+        own = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
+        leaves = jax.tree.leaves([own, of_others], is_leaf=is_zero)
+        saving = plan.for_derivatives
+        *results, saved = run_and_save(saving, constants, *others, in_one_call=are_unknown(leaves))
+        return tuple(results), tangents_of_scan(saving, saved, results, leaves, spread)
+
+    def in_forward_mode(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        constants, _, *others = primals
+        of_constants, of_copies, *of_others = tangents
+        pairs = zip(of_copies, spread.values(), strict=True)
+        means = [leaf if is_zero(leaf) else rows.mean(leaf) for leaf, rows in pairs]
+        return jvp(scan, (constants, [], *others), (replaced(of_constants, [*spread], means), [], *of_others))
+
+    def moving(flags: list[bool]) -> list[bool]:
+        of_constants, of_copies, others = cut(flags, [len(plan.step.constants), len(spread)])
+        leaves = plan.step.moving([*replaced(of_constants, [*spread], of_copies), *others])
+        return [*leaves.carry, *leaves.ys]
+
+    def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
+        every_step = partial(lax.scan, length=plan.length, reverse=plan.reverse)
+        return step_by_step(plan.step, every_step)(constants, carry, xs)
+
+    def batched(axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
+        return None if spread else _run_on_rows(plan, axis, axes, arguments)
+
+    size = len(plan.step.carry)
+    batch_axis = lambda index: 0 if index < size else 1  # noqa: E731
+    # Newton's method solves for the results first, and then for the tangents.
+    together = None if plan.parallel is not None else (in_forward_mode, moving)
+    return with_derivative(
+        scan, differentiate, reference=plain, batch_axis=batch_axis, batched=batched, together=together
+    )
+
+
+def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
+    """Run a scan under `jax.vmap` by the plan of all rows.
+
+    Newton's method and scans over a mesh keep the plan of one row.
+
+    Returns:
+        The final carry and ys, and the axes of the rows in them; None if the plan of one row runs.
+    """
+    constants, _, carry, xs = arguments
+    on_mesh = sharded_rows([*carry, *map(type_of_step, xs)], constants) is not None or unit_mesh([*constants, *carry])
+    if plan.parallel is not None or on_mesh or any(varying(jax.typeof(leaf)) for leaf in [*constants, *carry, *xs]):
+        return None
+    axes_of_constants, _, axes_of_carry, axes_of_xs = axes
+    flags = [own is not None for group in (axes_of_constants, axes_of_carry, axes_of_xs) for own in group]
+    rows = batched_plan(plan, axis, flags)
+
+    def moved(leaf: Any, own: int | None, place: int, *, is_mapped: bool) -> Any:
+        if own is not None:
+            return jnp.moveaxis(leaf, own, place)
+        return jnp.broadcast_to(leaf, (axis.size, *leaf.shape)) if is_mapped else leaf
+
+    constants = [moved(leaf, own, 0, is_mapped=False) for leaf, own in zip(constants, axes_of_constants, strict=True)]
+    triples = zip(carry, axes_of_carry, rows.carry, strict=True)
+    carry = [moved(leaf, own, 0, is_mapped=is_mapped) for leaf, own, is_mapped in triples]
+    xs = [moved(leaf, own, 1, is_mapped=False) for leaf, own in zip(xs, axes_of_xs, strict=True)]
+    results = _differentiable(rows.plan, {})(constants, [], carry, xs)
+    return results, [*(0 if own else None for own in rows.carry), *(1 if own else None for own in rows.ys)]

@@ -1,0 +1,49 @@
+"""The lax engine: one plain `lax.scan` over a checkpointed step. It is the reference for the fission engine."""
+
+from functools import partial
+from typing import Any
+
+import jax
+from jax import lax
+
+from rnnscan._step_wrappers import Length, Step, type_of_step
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.run.hoisted_step import HoistedStep, hoist
+from rnnscan.engine.run.segments import run_sub_scans
+from rnnscan.memory import checkpoint_policy
+from rnnscan.naming import emitting
+
+
+def run(plan: Plan) -> tuple[Any, Any]:
+    """Run a plan under the rule of memory.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    call, memory = plan.call, plan.memory
+    step = call.step
+
+    def emitting_names(carry: Any, x: Any) -> tuple[Any, Any]:
+        with emitting(plan.kept_names, call.names):
+            return step(carry, x)
+
+    # With inputs, `lax.scan` reads the length from them, which may be a symbolic dimension of `jax.export`.
+    known = None if jax.tree.leaves(call.xs) else call.length
+    scan = partial(lax.scan, reverse=call.reverse, unroll=call.unroll)
+    whole: Step = emitting_names
+    hoisted: HoistedStep | None = None
+    if plan.route.hoists:
+        whole = hoisted = hoist(emitting_names, call.carry, jax.tree.map(type_of_step, call.xs))
+    if memory is None:
+        return scan(whole, call.carry, call.xs, length=known)
+    # XLA merges nothing across the border of a loop, so no barriers are needed.
+    checkpoint = partial(jax.checkpoint, policy=checkpoint_policy(memory, call.names), prevent_cse=False)
+    if memory.segment is None:  # Then the length may be a symbolic dimension.
+        return scan(checkpoint(whole), call.carry, call.xs, length=known)
+
+    def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
+        step, given = (whole, xs) if hoisted is None else hoisted.of_segment(xs)
+        return scan(checkpoint(step), carry, given, length=length)
+
+    sub_scans = memory.sub_scans(call.length)
+    return run_sub_scans(run_segment, call.carry, call.xs, sub_scans=sub_scans, reverse=call.reverse)

@@ -1,0 +1,46 @@
+"""A window of steps that runs forward step by step, and in chunkwise form for its derivatives."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+
+from rnnscan.engine.analysis.leaves import replaced
+from rnnscan.engine.loops.linear_tangents import linear_tangents
+from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
+from rnnscan.engine.run.tangents import push_forward
+
+
+# (constants, carry, xs) -> (carry, ys), all lists of leaves
+Run: TypeAlias = Callable[[Any, Any, Any], tuple[list[Any], list[Any]]]
+
+
+def looped(loop: Run, in_chunks: Run) -> Run:
+    """The loop, with the derivatives of the chunkwise form, which needs no more than its arguments.
+
+    Args:
+        loop: runs the steps one by one.
+        in_chunks: the same in chunkwise form. Neither may hold an array of a trace.
+    """
+
+    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        results = loop(*primals)
+        leaves = jax.tree.leaves(tangents, is_leaf=is_zero)
+        return results, linear_tangents(primals, results, leaves, push, pull)
+
+    def push(primals: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        return push_forward(in_chunks, primals, wanted, tangents)
+
+    def pull(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+        leaves, structure = jax.tree.flatten(primals)
+        moving = [index for index, own in enumerate(wanted) if own]
+        given = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
+
+        def read(*some: Any) -> list[Any]:
+            results = jax.tree.leaves(in_chunks(*jax.tree.unflatten(structure, replaced(leaves, moving, some))))
+            return [results[index] for index in given]
+
+        _, pull_back = jax.vjp(read, *(leaves[index] for index in moving))
+        return list(pull_back([*given.values()]))
+
+    return with_derivative(loop, differentiate)

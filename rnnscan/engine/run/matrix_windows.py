@@ -1,0 +1,93 @@
+"""Run a sequence with matrix states window by window. Each window is a segment: it runs again on the backward pass."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
+from rnnscan.engine.plan.planned_call import Plan, Windows
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.run.forward import run_forward
+from rnnscan.engine.run.matrix_looped import looped
+from rnnscan.engine.run.matrix_run import Window
+from rnnscan.engine.run.segments import run_segments
+from rnnscan.ir.program import Value
+from rnnscan.memory import checkpoint_policy
+
+
+# (plan, constants, carry, xs) -> (carry, ys, other stacks to return): runs a scan over other parts of the carry.
+RunLoop = Callable[[ScanPlan, list[Any], list[Any], list[Any]], tuple[list[Any], list[Any], list[Any]]]
+
+
+def run_windows(
+    plan: Plan,
+    windows: Windows,
+    run_loop: RunLoop,
+    constants: Sequence[Any],
+    carry: list[Any],
+    xs: list[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Run a sequence, or a segment of it.
+
+    Args:
+        plan: its plan.
+        windows: the lengths.
+        run_loop: runs the scans over the other parts of the carry.
+        constants: those of the step.
+        carry: its carry.
+        xs: its inputs.
+
+    Returns:
+        The final carry and the stacked y, with the other stacks of the scans after them.
+    """
+    stages = plan.found.stages
+    assert stages is not None
+    policy_of_names, labels = _kept(plan)
+
+    def in_chunks(
+        constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
+    ) -> tuple[list[Any], list[Any]]:
+        others: list[Any] = []
+
+        def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
+            final, ys, more = run_loop(plan.scan_of(step, length), constants, carry, xs)
+            others.extend(more)
+            return final, ys
+
+        rounds = plan.choices.linear == "associative"
+        window = Window(stages, length, plan.call.reverse, windows.chunk, rounds, scan, labels)
+        final, ys = window.run(constants, carry, xs)
+        return final, [*ys, *others]
+
+    def by_a_loop(
+        constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
+    ) -> tuple[list[Any], list[Any]]:
+        run = looped(partial(run_forward, plan.scan(length)), partial(in_chunks, length=length))
+        return run(constants, carry, xs)
+
+    # The derivatives of a looped window need its arguments only, so no checkpoint is around it.
+    run, policy = (by_a_loop, None) if plan.loops_windows else (in_chunks, policy_of_names)
+    return run_segments(
+        partial(run, constants),
+        carry,
+        xs,
+        length=windows.length,
+        segments=() if windows.steps is None else (windows.steps,),
+        reverse=plan.call.reverse,
+        policy=policy,
+    )
+
+
+def _kept(plan: Plan) -> tuple[Callable[..., Any], dict[Value, str]]:
+    """The policy of `jax.checkpoint` around a window in chunkwise form, and the names that it emits, by value."""
+    if not plan.keeps_names_of_windows:
+        return jax.checkpoint_policies.nothing_saveable, {}
+    memory, names = plan.memory, plan.call.names
+    assert memory is not None
+    pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
+    # A value that a policy saves has no name that a checkpoint around the window could see.
+    named = ((value, label) for value, label in pairs if isinstance(value, Value) and label != SAVED_BY_POLICY)
+    labels = {value: names.as_emitted(label) for value, label in named}
+    return checkpoint_policy(memory, names), labels

@@ -1,0 +1,110 @@
+"""One step's pull-back as a program: from the cotangents of its results to those of its arguments."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import jax
+
+from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.restore import reading_kept
+from rnnscan.engine.analysis.unchanged import Unchanged
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.ir.program import Program
+from rnnscan.ir.trace import trace
+
+
+class PullBack:
+    """The pull-back of one step, for the cotangents that are wanted and those that are given.
+
+    Args:
+        plan: how the scan runs.
+        wanted: for each leaf of constants, carry and x whether its cotangent is wanted.
+        nonzero_ys: the leaves of y that have a cotangent.
+
+    Attributes:
+        constants: the constants whose cotangents are wanted.
+        carry: the carry leaves whose cotangents are wanted.
+        moving_carry: the carry leaves that have a cotangent.
+        x: the input leaves whose cotangents are wanted.
+    """
+
+    def __init__(self, plan: ScanPlan, wanted: Sequence[bool], nonzero_ys: Sequence[int]) -> None:
+        step = plan.step
+        constants, carry = len(step.constants), len(step.carry)
+        self.constants = [index for index in range(constants) if wanted[index]]
+        self.carry = [index for index in range(carry) if wanted[constants + index]]
+        self.moving_carry = [index for index, moves in enumerate(step.moving(wanted).carry) if moves]
+        self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
+        self._plan, self._nonzero = plan, nonzero_ys
+        self._recomputed = plan.recomputed_carries
+        self._sizes = [constants, carry, len(step.x), len(step.kept), len(plan.restored_carries), len(nonzero_ys)]
+
+    def program(
+        self,
+        constants: Any,
+        carry: Any,
+        x: Sequence[Any],
+        kept: Sequence[Any],
+        new_carry: Sequence[Any],
+        ct_ys: Sequence[Any],
+        ct_carry: Any,
+    ) -> tuple[Program, Unchanged]:
+        """The pull-back, on arguments of these types, and the cotangents of the carry that it does not change.
+
+        Its invariant inputs are the constants and these cotangents. Its known inputs are the carry leaves that are not
+        recomputed, x, the kept values, the new values of the restored carry leaves and the cotangents of y; its carry
+        is the recomputed leaves and the other cotangents of the carry. It sums the cotangents of the constants, and
+        stacks those of x.
+        """
+        program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
+        inputs = cut(program.known, self._sizes)
+        sizes = [len(self._recomputed), len(self.constants), len(self.moving_carry)]
+        program = reading_kept(program, (len(program.stacked) - sum(sizes) - len(self.x)) // 2)
+        new_recomputed, summed, new_ct, ct_x = cut(program.stacked, sizes)
+        *given, ct_carry = inputs[2:]
+        recomputed = [inputs[1][index] for index in self._recomputed]
+        others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
+        unchanged = Unchanged.between(ct_carry, new_ct)
+        program = replace(
+            program,
+            invariant=(*inputs[0], *unchanged.chosen(ct_carry)),
+            known=(*others, *chain(*given)),
+            carry=(*recomputed, *unchanged.others(ct_carry)),
+            new_carry=(*new_recomputed, *unchanged.others(new_ct)),
+            summed=tuple(summed),
+            stacked=tuple(ct_x),
+        )
+        return program, unchanged
+
+    def _pull_back(self, *leaves: Any) -> list[Any]:
+        constants, carry, x, kept, known_new_carry, ct_y, ct_carry = cut(leaves, self._sizes)
+
+        def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], tuple[Any, Any]]:
+            new_carry, y, computed_and_kept = self._plan.step.restored(
+                replaced(constants, self.constants, some_constants),
+                replaced(carry, self.moving_carry, some_carry),
+                replaced(x, self.x, some_x),
+                kept,
+                dict(zip(self._plan.restored_carries, known_new_carry, strict=True)),
+            )
+            differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self._nonzero)]
+            return differentiated, ([new_carry[i] for i in self._recomputed], [*chain(*computed_and_kept)])
+
+        some = (
+            [constants[index] for index in self.constants],
+            [carry[index] for index in self.moving_carry],
+            [x[index] for index in self.x],
+        )
+        primals: list[Any] = []
+
+        # `jax.vjp` would linearize each equation in a trace of its own, which takes 1.5 times as long.
+        def tangents(*directions: Any) -> list[Any]:
+            _, of_results, of_trace = jax.jvp(differentiable, some, directions, has_aux=True)
+            primals.extend(of_trace)  # They depend on no direction, so the trace around this one has them.
+            return of_results
+
+        pulled = jax.linear_transpose(tangents, *some)([*ct_carry, *ct_y])
+        new_recomputed, computed_and_kept = primals
+        return [*new_recomputed, *jax.tree.leaves(pulled), *computed_and_kept]

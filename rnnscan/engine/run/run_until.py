@@ -1,0 +1,74 @@
+"""Run a plan until a condition stops it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.run.until import Arguments, Segments, Steps, Stop, differentiable
+
+
+def run_until(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
+    """Run a plan while a condition holds, under the rule of memory. Its length is the most steps.
+
+    Args:
+        plan: the plan.
+        condition: the jaxpr of `carry -> whether to run another step`, with its constants.
+
+    Returns:
+        The number of steps that ran, an int32; the carry; and ys, which are zero after the last step that ran.
+    """
+    call, memory = plan.call, plan.memory
+    assert memory is not None
+    leaves, structure = jax.tree.flatten(call.carry)
+    changing = plan.step.changing
+    (one,) = memory.sub_scans(call.length)
+    scan = _scan(plan, list(one.segment or ()))
+    xs = [_padded(leaf, scan.length) for leaf in jax.tree.leaves(call.xs)]
+    unchanged = [leaves[index] for index in plan.step.unchanged]
+    go_on = _go_on(condition.jaxpr, changing, plan.step.unchanged)
+    stop = Stop(jnp.asarray(call.length, jnp.int32), [*condition.consts, *unchanged])
+    carry = [leaves[index] for index in changing]
+    rows = sharded_rows([*leaves, *map(type_of_step, jax.tree.leaves(call.xs))], plan.constants)
+    constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
+    results = differentiable(scan, go_on)(stop, Arguments(constants, carry, xs), [])
+    whole = {**dict(enumerate(leaves)), **dict(zip(changing, results.carry, strict=True))}
+    ys = [leaf[: call.length] for leaf in results.ys]
+    return (
+        results.count,
+        jax.tree.unflatten(structure, whole.values()),
+        jax.tree.unflatten(jax.tree.structure(call.y), ys),
+    )
+
+
+def _scan(plan: Plan, segments: list[int]) -> Steps | Segments:
+    """The scan with its nested segments, the longest first."""
+    sizes = [plan.call.length, *(size for size in segments if size < plan.call.length)]
+    scan: Steps | Segments = Steps(
+        plan.scan(sizes[-1], keep_all_carries=True), prints=bool(plan.call.info.traced.effects)
+    )
+    for size in reversed(sizes[:-1]):
+        scan = Segments(scan, -(-size // scan.length))
+    return scan
+
+
+def _go_on(jaxpr: Any, changing: tuple[int, ...], unchanged: tuple[int, ...]) -> Callable[[list[Any], list[Any]], Any]:
+    """The condition as a function of `(its constants and the carry leaves that do not change, the others)`."""
+
+    def go_on(read: list[Any], carry: list[Any]) -> Any:
+        consts, rest = read[: len(jaxpr.constvars)], read[len(jaxpr.constvars) :]
+        leaves = {**dict(zip(unchanged, rest, strict=True)), **dict(zip(changing, carry, strict=True))}
+        closed = core.ClosedJaxpr(jaxpr, consts)
+        return core.jaxpr_as_fun(closed)(*(leaves[index] for index in range(len(leaves))))[0]
+
+    return go_on
+
+
+def _padded(xs: Any, length: int) -> Any:
+    """Inputs that repeat the last step, where the last segment is longer than what is left."""
+    return xs if xs.shape[0] == length else xs[jnp.minimum(jnp.arange(length), xs.shape[0] - 1)]

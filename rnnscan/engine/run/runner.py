@@ -1,0 +1,275 @@
+"""Run the stages of a split over a chunk of steps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rnnscan._zeros import zeros_of_value
+from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
+from rnnscan.engine.analysis.leaves import cut
+from rnnscan.engine.analysis.newton import Solved
+from rnnscan.engine.analysis.split import Loop, Split
+from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
+from rnnscan.engine.costs.heuristics import heuristics
+from rnnscan.engine.loops.associative_scan import associative_scan
+from rnnscan.engine.loops.batched_values import Chunk, StackPart, added
+from rnnscan.engine.loops.clamped_scan import clipped_scan
+from rnnscan.engine.loops.in_place import InPlace
+from rnnscan.engine.loops.newton_run import run_solved
+from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
+from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_in_trips
+from rnnscan.engine.loops.written import written
+from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_of_stacks
+from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs a split over chunks.
+
+    Attributes:
+        split: the split.
+        invariant: the values that are the same at every step, by `invariant_values`.
+        reverse: from the last step of a chunk to the first.
+        unroll: of the loops, as in `lax.scan`.
+        rows: how rows lie on devices, where there are several.
+        in_place: how the only loop runs over all steps in place, if it does.
+    """
+
+    split: Split
+    invariant: Mapping[Value, Any]
+    reverse: bool
+    unroll: int | bool
+    rows: ShardedRows | None = None
+    in_place: InPlace | None = None
+
+    def __call__(
+        self, steps: int, known: Mapping[Value, Any], carry: Sequence[Any], sums: Sequence[Any] = ()
+    ) -> tuple[list[Any], list[Any], Chunk]:
+        """Run a chunk.
+
+        Args:
+            steps: its steps.
+            known: values of each step, stacked: those in `Program.known`, and what else is known already.
+            carry: the carry before the first step to run.
+            sums: what the sums over steps are added to. Those in `by_parts` are one for each part of the rows.
+
+        Returns:
+            The carry after the last step, the sums, and the chunk, which has what is stacked.
+        """
+        split = self.split
+        looped = [value for loop in split.loops for value in self._made(loop)]
+        without_loop = {equation for loop in split.loops if loop.at_once for equation in loop.body}
+        at_once = without_loop.union(split.at_once)
+        equations = [equation for equation in split.varying if equation in at_once]
+        chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant, heuristics=split.heuristics)
+        made: dict[Atom, Any] = {}
+        new_carry, new_sums = list(carry), list(sums)
+        for loop in split.loops:
+            if loop.solved is not None:
+                self._solve(loop, loop.solved, chunk, new_carry)
+            elif loop.associative is not None:
+                self._run_associatively(loop, chunk, new_carry)
+            else:
+                self._run_loop(loop, chunk, new_carry, new_sums)
+        for position, atom in enumerate(split.program.summed):
+            if position in self._after_loops:
+                new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
+            elif position not in split.accumulated:
+                new_sums[position] = chunk.added_to(new_sums[position], atom)
+        return new_carry, new_sums, chunk
+
+    def spread(self, zeros: Sequence[Any]) -> list[Any]:
+        """The sums over no steps, from zeros in the shapes of the totals."""
+        return [
+            self.by_parts[position].rows.zeros(zero) if position in self.by_parts else zero
+            for position, zero in enumerate(zeros)
+        ]
+
+    def totals(self, sums: Sequence[Any], zeros: Sequence[Any], spread: Sequence[bool]) -> list[Any]:
+        """The sums over all rows, in the shapes of zeros; in place of one that is to be spread, terms of it."""
+        return [self._total(position, *given) for position, given in enumerate(zip(sums, zeros, spread, strict=True))]
+
+    def _total(self, position: int, total: Any, zero: Any, spread: bool) -> Any:
+        if self.rows is None or spread == (position in self.by_parts):
+            return total
+        return self.rows.spread(total / self.rows.parts) if spread else self.rows.total(total, zero)
+
+    @cached_property
+    def by_parts(self) -> dict[int, SumsByParts]:
+        """The positions in `Program.summed` of which each part of the rows has a sum of its own, and what makes it."""
+        in_loops = [self._summable(loop.body, loop.accumulated) for loop in self.split.loops]
+        return {position: sums for found in [*in_loops, self._after_loops] for position, sums in found.items()}
+
+    @cached_property
+    def _after_loops(self) -> dict[int, SumsByParts]:
+        """Those that follow from what is made at once. No loop adds them up."""
+        return self._summable(self.split.at_once, range(len(self.split.program.summed)))
+
+    def _summable(self, equations: Sequence[Equation], positions: Iterable[int]) -> dict[int, SumsByParts]:
+        if self.rows is None:
+            return {}
+        maker = {output: equation for equation in equations for output in equation.outputs}
+        sums = SumsByParts(self.rows, maker, self._varies)
+        return {position: sums for position in positions if sums.can_sum(self.split.program.summed[position])}
+
+    def _sums_of(self, loop: Loop) -> LoopSums:
+        """What a loop adds up."""
+        positions = [position for position in loop.accumulated if position not in self._after_loops]
+        if self.rows is not None:
+            return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
+        summed = self.split.program.summed
+        maker: dict[Atom, Equation] = {output: equation for equation in loop.body for output in equation.outputs}
+        found = {position: unreduced(summed[position], maker, self._varies) for position in positions}
+        instead = {position: values for position, values in found.items() if values}
+        return LoopSums([position for position in positions if position not in instead], instead)
+
+    def _varies(self, atom: Atom) -> bool:
+        return isinstance(atom, Value) and atom not in self.invariant
+
+    def _added_by_parts(self, position: int, sums: Any, chunk: Chunk, made: dict[Atom, Any]) -> Any:
+        by_parts = self.by_parts[position]
+        return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, made))
+
+    def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
+        given = {value: chunk.varying.get(value) for value in loop.to_body}
+        # A whole stack is an input of the loop, whose steps then need no index.
+        parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
+        parts_of = parts_of_stacks(loop) if self.split.heuristics.slices_stacks else {}
+        made = [value for value in loop.from_body if value not in parts_of]
+        its = self._sums_of(loop)
+        step = partial(self._step, loop, parts, made, its)
+        state = (
+            [carry[position] for position in loop.carry],
+            [*(sums[position] for position in its.positions), *(zeros_of_value(term.aval) for term in its.terms)],
+        )
+        stacks = [chunk.stacked(value) for value in loop.to_body if value not in parts]
+        if self.in_place is not None:
+            run = self.in_place.scan(step, state, stacks, made, unroll=self._trip(loop, chunk.steps))
+            (its_carry, its_sums), from_body, chunk.starts = run
+        else:
+            scan = self._scan_parts if parts else self._scan
+            (its_carry, its_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
+        if self.split.heuristics.holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
+            from_body = lax.optimization_barrier(from_body)
+        for position, leaf in zip(loop.carry, its_carry, strict=True):
+            carry[position] = leaf
+        self._bring_sums(loop, its, its_sums, sums, chunk.steps)
+        new = dict(zip(made, from_body, strict=True))
+
+        def stack(value: Value) -> Any:
+            if value not in new:
+                whole, part_of = parts_of[value]
+                new[value] = part_of(stack(whole))
+            return new[value]
+
+        chunk.add({value: stack(value) for value in loop.from_body})
+        chunk.make_again(loop.repeated, after=its_carry)
+
+    def _bring_sums(self, loop: Loop, its: LoopSums, made: list[Any], sums: list[Any], steps: int) -> None:
+        """Put what a loop added up in its places, and reduce what it added up unreduced."""
+        totals, of_terms = cut(made, [len(its.positions)])
+        for position, total in zip(its.positions, totals, strict=True):
+            sums[position] = total
+        if its.unreduced:
+            chunk = Chunk(steps, self.invariant, {}, its.terms, loop.body, heuristics=self.split.heuristics)
+            chunk.add_sums(dict(zip(its.terms, of_terms, strict=True)))
+            for position in its.unreduced:
+                sums[position] = added(sums[position], chunk.sum(self.split.program.summed[position]))
+
+    def _scan(
+        self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None
+    ) -> Any:
+        choices, trip, given = self.split.heuristics, self._trip(loop, steps), (indices, stacks)
+        if self.unroll == 1 and trip > 1 and choices.holds_carry and has_product(loop):
+            hold = choices.holds_carry
+            return scan_in_trips(step, state, given, steps=steps, reverse=self.reverse, trip=trip, hold=hold)
+        return lax.scan(step, state, given, length=steps, reverse=self.reverse, unroll=trip)
+
+    def _scan_parts(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int) -> Any:
+        """Run a loop whose steps are told their indices."""
+        if self.split.heuristics.batch != "costly":  # A counter would take a kernel a step.
+            return self._scan(loop, step, state, stacks, steps, lax.iota(np.int32, steps))
+        (carry, sums), first = state, np.int32(steps - 1 if self.reverse else 0)
+        counted = counting(step, reverse=self.reverse)
+        (carry, (sums, _)), made = self._scan(loop, counted, (carry, (sums, first)), stacks, steps)
+        return (carry, sums), made
+
+    def _trip(self, loop: Loop, steps: int) -> int | bool:
+        """The steps that a loop runs a trip."""
+        return self.split.heuristics.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
+
+    def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
+        (position,) = loop.carry
+        leaf, new_leaf = self.split.program.carry[position], self.split.program.new_carry[position]
+        assert loop.cycle is not None
+        scan = associative_scan if loop.associative == "linear" else clipped_scan
+        before, carry[position] = scan(loop.cycle, leaf, new_leaf, chunk, carry[position], reverse=self.reverse)
+        chunk.add({leaf: before})
+
+    def _solve(self, loop: Loop, solved: Solved, chunk: Chunk, carry: list[Any]) -> None:
+        start = [carry[position] for position in loop.carry]
+        before, final = run_solved(solved, chunk, start, reverse=self.reverse, unroll=self.unroll)
+        for position, leaf in zip(loop.carry, final, strict=True):
+            carry[position] = leaf
+        chunk.add(dict(zip(solved.cycle.leaves, before, strict=True)))
+
+    def _made(self, loop: Loop) -> Sequence[Value]:
+        """What a loop brings to the chunk."""
+        return [self.split.program.carry[position] for position in loop.carry] if loop.at_once else loop.from_body
+
+    def _step(
+        self,
+        loop: Loop,
+        parts: Mapping[Value, StackPart],
+        made: Sequence[Value],
+        its: LoopSums,
+        state: tuple[list[Any], list[Any]],
+        given: tuple[Any, Sequence[Any]],
+    ) -> Any:
+        (carry, sums), (step, stacked) = state, given
+        program = self.split.program
+        values = {
+            **self.invariant,
+            **dict(zip((program.carry[position] for position in loop.carry), carry, strict=True)),
+            **{value: part.at(step) for value, part in parts.items()},
+            **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
+        }
+        held = operands_of_products(loop).intersection(made) if heuristics().holds_stacks else ()
+        barriers = fusion_barriers(loop.body) if heuristics().writes_repeated else ()
+        for equation in loop.body:
+            evaluate([equation], values)
+            values.update((value, written(values[value])) for value in equation.outputs if value in barriers)
+            # XLA would make it once more for the stack of all unrolled steps, in one large kernel.
+            values.update(
+                (value, lax.optimization_barrier(values[value])) for value in equation.outputs if value in held
+            )
+        new_carry = [read(program.new_carry[position], values) for position in loop.carry]
+        return (new_carry, self._added_in_loop(loop, its, sums, values)), [values[value] for value in made]
+
+    def _added_in_loop(self, loop: Loop, its: LoopSums, sums: list[Any], values: Mapping[Value, Any]) -> list[Any]:
+        totals, of_terms = cut(sums, [len(its.positions)])
+        varying, made = {}, dict[Atom, Any]()
+        if not self.by_parts.keys().isdisjoint(its.positions):
+            varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
+        one_step = Chunk(1, self.invariant, varying, (), loop.body, heuristics=self.split.heuristics)
+        new_totals = [
+            self._added_by_parts(position, total, one_step, made)
+            if position in self.by_parts
+            else added(total, read(self.split.program.summed[position], values))
+            for position, total in zip(its.positions, totals, strict=True)
+        ]
+        return [*new_totals, *(added(total, values[term]) for term, total in zip(its.terms, of_terms, strict=True))]
+
+
+def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[Value, Any]:
+    """What splits of the same program compute once, from what is the same at every step."""
+    values = dict(zip(splits[0].program.invariant, constants, strict=True))
+    for split in splits:
+        evaluate([equation for equation in split.invariant if equation.outputs[0] not in values], values)
+    return values

@@ -1,0 +1,106 @@
+"""Segments: only the carry between them is kept. Each runs again on the backward pass.
+
+Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan._step_wrappers import Length
+from rnnscan.checkpointing import SubScan
+from rnnscan.engine.analysis.keys import without_keys
+
+
+# (carry, xs, length) -> (carry, ys)
+Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
+
+
+def run_sub_scans(run: Run, carry: Any, xs: Any, *, sub_scans: Sequence[SubScan], reverse: bool) -> tuple[Any, Any]:
+    """Run a sequence as several scans, one after the other, each with its own segments.
+
+    Args:
+        run: runs one segment of the innermost kind.
+        carry: the initial carry.
+        xs: a pytree of leaves `(T, ...)`, or None.
+        sub_scans: the scans, in the order of the steps.
+        reverse: from the last step to the first; `run` must do the same.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    if len(sub_scans) == 1:
+        (one,) = sub_scans
+        return run_segments(run, carry, xs, length=one.steps, segments=one.segment or (), reverse=reverse)
+    total, done = sum(one.steps for one in sub_scans), 0
+    stacks = []
+    for one in sub_scans:
+        start = total - done - one.steps if reverse else done
+        cut = jax.tree.map(lambda leaf, start=start, steps=one.steps: leaf[start : start + steps], xs)
+        carry, ys = run_segments(run, carry, cut, length=one.steps, segments=one.segment or (), reverse=reverse)
+        stacks.append(ys)
+        done += one.steps
+    return carry, _joined(stacks, reverse=reverse)
+
+
+def run_segments(
+    run: Run,
+    carry: Any,
+    xs: Any,
+    *,
+    length: Length,
+    segments: tuple[int, ...],
+    reverse: bool,
+    policy: Callable[..., Any] | None = jax.checkpoint_policies.nothing_saveable,
+) -> tuple[Any, Any]:
+    """Run a scan over segments of a sequence.
+
+    A remainder is one shorter segment, the last to run.
+
+    Args:
+        run: runs one segment of the innermost kind.
+        carry: the initial carry.
+        xs: a pytree of leaves `(length, ...)`, or None.
+        length: number of steps.
+        segments: lengths of the nested segments, the longest first; empty: one run of the whole.
+        reverse: from the last segment to the first; `run` must do the same.
+        policy: of `jax.checkpoint`, the values that a segment keeps besides its arguments; None: `run` sees to it.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    if not segments:
+        return run(carry, xs, length)
+    size, inner_segments = segments[0], segments[1:]
+
+    def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
+        run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse, policy=policy)
+        if policy is None:
+            return run_inner(carry, xs)
+        # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
+        leaves, restore = without_keys((carry, xs))
+        return jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves)
+
+    count, rest = divmod(length, size)
+    whole = slice(rest, None) if reverse else slice(0, count * size)
+    shorter = slice(0, rest) if reverse else slice(count * size, None)
+    stacks = []
+    if count:
+        cut = jax.tree.map(lambda leaf: leaf[whole].reshape(count, size, *leaf.shape[1:]), xs)
+        carry, ys = lax.scan(lambda carry, xs: run_segment(carry, xs, size), carry, cut, length=count, reverse=reverse)
+        stacks.append(jax.tree.map(lambda leaf: leaf.reshape(count * size, *leaf.shape[2:]), ys))
+    if rest or not count:
+        carry, ys = run_segment(carry, jax.tree.map(lambda leaf: leaf[shorter], xs), rest)
+        stacks.append(ys)
+    return carry, _joined(stacks, reverse=reverse)
+
+
+def _joined(stacks: Sequence[Any], *, reverse: bool) -> Any:
+    """Concatenate stacks of y, given in running order, in the order of time."""
+    if len(stacks) == 1:
+        return stacks[0]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(reversed(stacks) if reverse else stacks))

@@ -1,0 +1,104 @@
+"""The tangents of a scan: a linear map, which forward mode evaluates and reverse mode transposes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax import lax
+
+from rnnscan._messages import is_float
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
+from rnnscan.engine.loops.sharded_rows import ShardedRows
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.run.backward import Backward
+from rnnscan.engine.run.forward import Saved, run_along
+
+
+def tangents_of_scan(
+    plan: ScanPlan,
+    saved: Saved,
+    results: Sequence[list[Any]],
+    tangents: Sequence[Any],
+    spread: Mapping[int, ShardedRows],
+) -> tuple[list[Any], list[Any]]:
+    """The tangents of the final carry and of ys.
+
+    Args:
+        plan: the plan of the scan.
+        saved: the values that its forward pass keeps for the backward pass.
+        results: the final carry and ys.
+        tangents: the tangent of each leaf of constants, carry and xs, or a symbolic zero.
+        spread: the rows, by constant whose tangent was spread over their parts.
+
+    Returns:
+        A tangent for each leaf of the results.
+    """
+    moving = plan.step.moving(have_tangents(tangents))
+    moving_results = [*moving.carry, *moving.ys]
+
+    # JAX caches both, so they must not hold an array of this trace.
+    def push(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        moving = [index for index, own in enumerate(wanted) if own]
+        pairs = zip(moving, tangents, strict=True)
+        tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
+        scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
+        run = step_by_step(plan.step, scan) if plan.parallel is None else partial(run_along, plan, saved)
+        return push_forward(run, saved.arguments, wanted, tangents, moving_results)
+
+    def pull(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+        size = len(plan.step.carry)
+        return Backward(plan, spread)(saved, wanted, cotangents[:size], cotangents[size:])
+
+    final, ys = linear_tangents(saved, list(results), tangents, push, pull, moving_results)
+    return final, ys
+
+
+def push_forward(
+    run: Callable[..., tuple[list[Any], list[Any]]],
+    arguments: Sequence[list[Any]],
+    wanted: Sequence[bool],
+    tangents: Sequence[Any],
+    moving_results: Sequence[bool] | None = None,
+) -> list[Any]:
+    """The tangents of the results of a scan.
+
+    Args:
+        run: the scan, `(constants, carry, xs) -> (carry, ys)`, with derivatives.
+        arguments: constants, carry and xs.
+        wanted: for each leaf of them whether it has a tangent.
+        tangents: these tangents.
+        moving_results: for each leaf of the results whether it has a tangent; None: all floats have.
+    """
+    primals = [leaf for group in arguments for leaf in group]
+    moving = [index for index, own in enumerate(wanted) if own]
+    sizes = [len(group) for group in arguments[:2]]
+
+    def results(*some: Any) -> list[Any]:
+        final, ys = run(*cut(replaced(primals, moving, some), sizes))
+        leaves = [*final, *ys]
+        flags = map(is_float, leaves) if moving_results is None else moving_results
+        return [leaf for leaf, moves in zip(leaves, flags, strict=True) if moves]
+
+    return jax.jvp(results, [primals[index] for index in moving], list(tangents))[1]
+
+
+def step_by_step(flat: FlatStep, scan: Callable[..., Any]) -> Callable[..., tuple[list[Any], list[Any]]]:
+    """A step under a plain scan, as a function of constants, carry and xs.
+
+    Args:
+        flat: the step.
+        scan: `(step, carry, xs) -> (carry, ys)`, a scan with derivatives.
+    """
+
+    def run(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
+        def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+            return flat.run(constants, carry, x)
+
+        # Checkpointed, so that a gradient of these tangents keeps no more than the carries.
+        final, ys = scan(jax.checkpoint(step, prevent_cse=False), carry, xs)
+        return final, ys
+
+    return run

@@ -1,0 +1,340 @@
+"""Scans that stop by a condition, with the values that they save for the backward pass.
+
+A scan is a `Steps`, or `Segments` of one. Its derivatives run as many steps as the scan did, and never evaluate the
+condition, so that rounding cannot make them stop elsewhere.
+"""
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan._step_wrappers import type_of_step
+from rnnscan._varying import vary, varying
+from rnnscan._zeros import zeros_of_type
+from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.loops.counted_loop import Blocks, counted_loop, scan_counted
+from rnnscan.engine.loops.examples import any_example, hold
+from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
+from rnnscan.engine.loops.own_derivative import is_zero, jvp, with_derivative
+from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.run.backward import Backward, zero_sum
+from rnnscan.engine.run.forward import Saved
+from rnnscan.engine.run.runner import invariant_values
+from rnnscan.engine.run.tangents import push_forward, step_by_step
+from rnnscan.ir.program import Atom, Value, evaluate, read
+
+
+# (arrays that it reads, carry) -> whether to run another step
+GoOn: TypeAlias = Callable[[list[Any], list[Any]], Any]
+# The rows, by constant that was spread over their parts.
+Spread: TypeAlias = Mapping[int, ShardedRows]
+
+
+class Stop(NamedTuple):
+    """When a scan stops: after `bound` steps, or when its condition, which reads the arrays `read`, is false."""
+
+    bound: Any
+    read: list[Any]
+
+    def goes_on(self, go_on: GoOn | None, done: Any, carry: list[Any]) -> Any:
+        """Whether another step runs after `done` steps."""
+        within = done < self.bound
+        return within if go_on is None else within & go_on(self.read, carry)
+
+
+class Arguments(NamedTuple):
+    """The arguments of a scan."""
+
+    constants: list[Any]
+    carry: list[Any]
+    xs: list[Any]
+
+
+class Results(NamedTuple):
+    """The number of steps that ran, the carry after them, and y, which is zero after them."""
+
+    count: Any
+    carry: list[Any]
+    ys: list[Any]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A scan that saves what the rule of memory keeps of each step.
+
+    Attributes:
+        plan: its plan, with the most steps for a length.
+        prints: whether the step has `jax.debug` callbacks, which the split would leave out.
+    """
+
+    plan: ScanPlan
+    prints: bool = False
+
+    @property
+    def length(self) -> int:
+        """The most steps."""
+        return self.plan.length
+
+    def run(self, go_on: GoOn | None, stop: Stop, arguments: Arguments, *, save: bool) -> tuple[Results, Saved]:
+        """Run it. Without `save` the saved values are empty."""
+        step, program = self.plan.step, self.plan.returning(save=save)
+        values: dict[Value, Any] = dict(zip(program.invariant, arguments.constants, strict=True))
+        equations = program.equations
+        if not self.prints:
+            split = self.plan.forward(save=save)
+            program, equations, values = split.program, split.varying, invariant_values([split], arguments.constants)
+        stacks = [zeros_of_type(_type(atom), self.length, new_axis=True) for atom in program.stacked]
+        each = Blocks(self.length, 1)
+
+        def body(given: Any) -> Any:
+            at, runs, count, carry, stacks = given
+            x = [each.read(leaf, at)[0] for leaf in arguments.xs]
+            known = {**values, **dict(zip([*step.carry, *step.x], [*carry, *x], strict=True))}
+            evaluate(equations, known)
+            made = [read(atom, known) for atom in program.stacked]
+            made = hold(runs, made, jax.tree.map(jnp.zeros_like, made))
+            stacks = [each.write(stack, leaf[None], at) for stack, leaf in zip(stacks, made, strict=True)]
+            carry = hold(runs, [read(atom, known) for atom in program.new_carry], carry)
+            count = count + runs.astype(count.dtype)
+            return at + 1, runs & stop.goes_on(go_on, count, carry), count, carry, stacks
+
+        none = jnp.zeros_like(stop.bound)
+        runs = stop.goes_on(go_on, none, arguments.carry)
+        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
+        start = (jnp.int32(0), runs, none, arguments.carry, stacks)
+        _, _, count, carry, stacks = lax.while_loop(lambda given: any_example(given[1]), body, start)
+        ys, kept, carries = cut(stacks, [step.y_size, len(step.kept) if save else 0])
+        return Results(count, carry, ys), self.saved(arguments, kept, carries, count)
+
+    def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> Saved:
+        """What it saves, of the named values to keep and the carries of every step."""
+        return Saved(
+            constants=arguments.constants,
+            initial=arguments.carry,
+            carries=dict(enumerate(carries)),
+            final={},
+            repeated={},
+            starts={},
+            xs=arguments.xs,
+            kept=kept,
+            count=count,
+        )
+
+    def pull(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
+        """Pull cotangents of the carry and of ys back to the wanted arguments."""
+        return Backward(self.plan, spread)(saved, wanted, carry, ys)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SavedStarts:
+    """What segments save: the arguments, the carry before each segment, and the number of steps that ran."""
+
+    arguments: Arguments
+    starts: list[Any]
+    count: Any
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A scan that saves the carry before each segment, and runs a segment again on the backward pass.
+
+    Attributes:
+        inner: the scan of one segment.
+        segments: the most segments.
+    """
+
+    inner: "Steps | Segments"
+    segments: int
+
+    @property
+    def plan(self) -> ScanPlan:
+        """The plan of the innermost scan."""
+        return self.inner.plan
+
+    @property
+    def length(self) -> int:
+        """The most steps."""
+        return self.inner.length * self.segments
+
+    def run(self, go_on: GoOn | None, stop: Stop, arguments: Arguments, *, save: bool) -> tuple[Results, SavedStarts]:
+        """Run it. Without `save` no starts are saved."""
+        size, each = self.inner.length, Blocks(self.segments, 1)
+        blocks = Blocks(self.length, size)
+        ys = [zeros_of_type(_type(atom), self.length, new_axis=True) for atom in self.plan.step.y]
+        starts = [zeros_of_type(jax.typeof(leaf), self.segments, new_axis=True) for leaf in arguments.carry if save]
+
+        def body(given: Any) -> Any:
+            segment, runs, count, carry, ys, starts = given
+            starts = [each.write(stack, leaf[None], segment) for stack, leaf in zip(starts, carry, strict=save)]
+            xs = [blocks.read(leaf, segment) for leaf in arguments.xs]
+            inner_stop = stop._replace(bound=jnp.where(runs, jnp.minimum(stop.bound - count, size), 0))
+            made, _ = self.inner.run(go_on, inner_stop, Arguments(arguments.constants, carry, xs), save=False)
+            ys = [blocks.write(stack, block, segment) for stack, block in zip(ys, made.ys, strict=True)]
+            count = count + made.count
+            return segment + 1, runs & stop.goes_on(go_on, count, made.carry), count, made.carry, ys, starts
+
+        none = jnp.zeros_like(stop.bound)
+        runs = stop.goes_on(go_on, none, arguments.carry)
+        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
+        start = (jnp.int32(0), runs, none, arguments.carry, ys, starts)
+        _, _, count, carry, ys, starts = lax.while_loop(lambda given: any_example(given[1]), body, start)
+        return Results(count, carry, ys), SavedStarts(arguments, starts, count)
+
+    def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> SavedStarts:
+        """What it saves, of the named values to keep and the carries of every step."""
+        return SavedStarts(arguments, [leaf[:: self.inner.length] for leaf in carries], count)
+
+    def pull(
+        self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread
+    ) -> list[Any]:
+        """Pull cotangents of the carry and of ys back to the wanted arguments, segment by segment."""
+        constants, initial, xs = saved.arguments
+        size = self.inner.length
+        of_constants, of_carry, of_xs = (
+            [index for index, own in enumerate(group) if own] for group in cut(wanted, [len(constants), len(initial)])
+        )
+        moving = [index for index, moves in enumerate(self.plan.step.moving(wanted).carry) if moves]
+        given = [index for index, leaf in enumerate(ys) if leaf is not None]
+        # Each segment has gradients of the constants. Over rows their total is taken after all segments.
+        of_step = [*initial, *map(type_of_step, xs)]
+        by_rows = spread or _spread(constants, of_step, of_constants, self.plan.step.constants_over_units)
+        run = differentiable(self.inner, None, by_rows)
+        summed = [index for index in of_constants if index not in by_rows]
+        copies = [rows.spread(constants[index]) for index, rows in by_rows.items()]
+
+        def trip(carried: list[Any], steps: list[Any], once: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+            ct_carry, sums, sums_by_rows = cut(carried, [len(moving), len(summed)])
+            steps, ct_ys = cut(steps, [len(xs)])
+            (count,), before = cut(once, [1])
+
+            def segment(some_constants: Any, copies: Any, some_carry: Any, some_xs: Any) -> tuple[list[Any], list[Any]]:
+                arguments = Arguments(
+                    replaced(constants, summed, some_constants),
+                    replaced(before, moving, some_carry),
+                    replaced(steps, of_xs, some_xs),
+                )
+                results = run(Stop(count, []), arguments, copies)
+                return [results.carry[index] for index in moving], [results.ys[index] for index in given]
+
+            some = (
+                [constants[index] for index in summed],
+                copies,
+                [before[index] for index in moving],
+                [steps[index] for index in of_xs],
+            )
+            new_sums, new_by_rows, ct_carry, ct_xs = jax.vjp(segment, *some)[1]((ct_carry, ct_ys))
+            sums = [total + leaf for total, leaf in zip(sums, new_sums, strict=True)]
+            pairs = zip(by_rows.values(), sums_by_rows, new_by_rows, strict=True)
+            return [*ct_carry, *sums, *(rows.add(total, leaf) for rows, total, leaf in pairs)], ct_xs, []
+
+        counts = jnp.clip(saved.count - size * jnp.arange(self.segments, dtype=saved.count.dtype), 0, size)
+        carried, ct_xs, _ = counted_loop(
+            trip,
+            [
+                *(jnp.zeros_like(initial[index]) if carry[index] is None else carry[index] for index in moving),
+                *(zero_sum(constants[index]) for index in summed),
+                *(rows.zeros(zero_sum(constants[index])) for index, rows in by_rows.items()),
+            ],
+            [*xs, *(ys[index] for index in given)],
+            [counts, *saved.starts],
+            count=-(-saved.count // size),
+            limit=self.segments,
+            blocks=Blocks(self.length, size),
+            back=True,
+        )
+        ct_carry, sums, sums_by_rows = cut(carried, [len(moving), len(summed)])
+        of_each = dict(zip([*summed, *by_rows], [*sums, *sums_by_rows], strict=True))
+        if not spread:
+            of_each |= {index: rows.total(of_each[index], constants[index]) for index, rows in by_rows.items()}
+        totals = [of_each[index].astype(constants[index].dtype) for index in of_constants]
+        return [*totals, *(ct_carry[moving.index(index)] for index in of_carry), *ct_xs]
+
+
+def _spread(constants: list[Any], of_step: list[Any], wanted: list[int], over_units: Container[int]) -> Spread:
+    """The wanted constants whose gradients are sums over sharded rows."""
+    rows = sharded_rows(of_step, constants)
+    if rows is None:
+        return {}
+    summed = rows.summed_for(constants, over_units)
+    return {index: rows for index in wanted if index in summed}
+
+
+def differentiable(
+    scan: Steps | Segments, go_on: GoOn | None, spread: Spread = MappingProxyType({})
+) -> Callable[[Stop, Arguments, list[Any]], Results]:
+    """The scan with its derivatives: `(stop, arguments, copies) -> results`.
+
+    Args:
+        scan: the scan.
+        go_on: its condition; None: it runs `stop.bound` steps.
+        spread: the constants that were spread over parts of the rows. They have their derivatives through the copies,
+            which are not read.
+    """
+
+    def run(stop: Stop, arguments: Arguments, copies: list[Any]) -> Results:
+        return scan.run(go_on, stop, arguments, save=False)[0]
+
+    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        results, saved = _saving(scan, go_on)(*primals[:2])
+        # The tangents of the bound and of the arrays that the condition reads change nothing.
+        _, moved, of_copies = tangents
+        leaves = jax.tree.leaves(
+            moved._replace(constants=replaced(moved.constants, [*spread], of_copies)), is_leaf=is_zero
+        )
+        moving_results = [False, *moving(have_tangents(leaves))]  # The count has no tangent.
+        return results, linear_tangents(saved, results, leaves, push, pull, moving_results)
+
+    def moving(wanted: list[bool]) -> list[bool]:
+        leaves = scan.plan.step.moving(wanted)
+        return [*leaves.carry, *leaves.ys]
+
+    # JAX caches both, so they must not hold an array of this trace.
+    def push(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        places = [index for index, own in enumerate(wanted) if own]
+        pairs = zip(places, tangents, strict=True)
+        tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
+        counted = partial(scan_counted, count=saved.count, limit=scan.length)
+        return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving(wanted))
+
+    def pull(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+        _, carry, ys = cut(cotangents, [1, len(scan.plan.step.carry)])
+        return scan.pull(saved, wanted, carry, ys, spread)
+
+    return with_derivative(run, differentiate)
+
+
+def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Arguments], tuple[Results, Any]]:
+    """The scan and what it saves, with derivatives of both, for gradients of gradients.
+
+    These come from a scan over all steps, whose y has the values to save too. It saves the carry before every step.
+    """
+
+    def run(stop: Stop, arguments: Arguments) -> tuple[Results, Any]:
+        return scan.run(go_on, stop, arguments, save=True)
+
+    def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        stop, arguments = primals
+        results, saved = scan.run(go_on, stop, arguments, save=True)
+        counted = Stop(results.count, [])
+        every_step = Steps(replace(scan.plan, step=scan.plan.step.returning_saved(), length=scan.length))
+
+        def run_all(arguments: Arguments) -> tuple[Results, Any]:
+            made = differentiable(every_step, None)(counted, arguments, [])
+            ys, kept, carries = cut(made.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
+            return Results(made.count, made.carry, ys), scan.saved(arguments, kept, carries, made.count)
+
+        return (results, saved), jvp(run_all, (arguments,), (tangents[1],))[1]
+
+    return with_derivative(run, differentiate)
+
+
+def _type(atom: Atom) -> Any:
+    return atom.aval if isinstance(atom, Value) else jax.typeof(atom.value)
