@@ -49,11 +49,11 @@ def figures_of(text: str, temporary: int, compile_seconds: float, platform: Plat
     program = Program.parse(text)
     cost, loops = program.cost(launches if platform == "gpu" else cycles)
     modelled = modelled_seconds(program, H200) if platform == "gpu" else None
-    operations = tuple(islice(_dearest(program, platform), 12))
+    operations = tuple(islice(_most_expensive(program, platform), 12))
     return Figures(cost, loops_in_words(loops), temporary, compile_seconds, modelled, operations, host)
 
 
-def _dearest(program: Program, platform: Platform) -> Iterator[Operation]:
+def _most_expensive(program: Program, platform: Platform) -> Iterator[Operation]:
     """The operations, those that cost most first. Equal ones are added."""
     totals: dict[tuple[str, str], int] = {}
     for placed in program.placed():

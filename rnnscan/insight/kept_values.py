@@ -119,7 +119,7 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
     of_carry = step.kept[len(step.kept_labels) :][: len(step.parts)]
     for part, leaf in zip(of_carry, step.parts, strict=True):
         yield from _stacks("carry", {leaf: part}, [leaf], length)
-    for value in step.dear:
+    for value in step.expensive:
         (kept,) = _stacks("unnamed", [value], [0], length)
         yield replace(kept, of=step.program.maker[value].name)
 

@@ -11,9 +11,9 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.engine.analysis import dear_values
+from rnnscan.engine.analysis import expensive_values
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.dear_values import DearValues, Derivative
+from rnnscan.engine.analysis.expensive_values import Derivative, ExpensiveValues
 from rnnscan.engine.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.costs.cut import Cuts
 from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_keep
@@ -134,29 +134,29 @@ def test_a_cone_is_what_is_not_needed_without_its_equation(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_dear_values_are_those_of_a_search_among_all(seed, monkeypatch):
+def test_expensive_values_are_those_of_a_search_among_all(seed, monkeypatch):
     # Without a price for each value there are many.
-    monkeypatch.setattr(dear_values, "nanoseconds_to_keep", lambda nbytes: nanoseconds_to_keep(nbytes) / 1000)
+    monkeypatch.setattr(expensive_values, "nanoseconds_to_keep", lambda nbytes: nanoseconds_to_keep(nbytes) / 1000)
     program, stacked = random_program(seed, equations=60), frozenset({0, 2, 3})
-    values = DearValues(Derivative(program, frozenset(), stacked), set())
+    values = ExpensiveValues(Derivative(program, frozenset(), stacked), set())
     kept, rejected, left, count = frozenset(), {None}, 1 << 13, 0
-    while (dear := values.next(left)) is not None:
+    while (expensive := values.next(left)) is not None:
         gains = _gains(program, kept, stacked, left, rejected)
-        gain, nbytes = gains.pop(dear.value)
-        assert nbytes == dear.nbytes
+        gain, nbytes = gains.pop(expensive.value)
+        assert nbytes == expensive.nbytes
         assert all(gain >= other * (1 - 1e-9) for other, _ in gains.values())
         if count % 4 == 3:
-            values.reject(dear)
-            rejected.add(dear.value)
+            values.reject(expensive)
+            rejected.add(expensive.value)
         else:
-            values.keep(dear)
-            kept, left = kept | {dear.value}, left - dear.nbytes
+            values.keep(expensive)
+            kept, left = kept | {expensive.value}, left - expensive.nbytes
         count += 1
     assert not _gains(program, kept, stacked, left, rejected)
 
 
 def _gains(program, kept, stacked, most_bytes, rejected):
-    """The gain of each dear value by its definition, and its bytes."""
+    """The gain of each expensive value by its definition, and its bytes."""
     derivative = Derivative(program, kept, stacked)
     read = {*derivative._read}
 
@@ -170,11 +170,11 @@ def _gains(program, kept, stacked, most_bytes, rejected):
         return sum(nanoseconds(equation, derivative.fixed) for equation in equations)
 
     gains = {}
-    for equation in DearValues(derivative, rejected)._candidates(derivative.wanted):
+    for equation in ExpensiveValues(derivative, rejected)._candidates(derivative.wanted):
         (value,) = equation.outputs
         rest = needed([one for one in derivative.again if one is not equation], {*derivative.wanted} - {value})
         nbytes = value.nbytes - bytes_read(derivative.again) + bytes_read(rest)
-        price = dear_values.nanoseconds_to_keep(max(0, nbytes))
+        price = expensive_values.nanoseconds_to_keep(max(0, nbytes))
         gain = (time(derivative.again) - time(rest) - price) / max(nbytes, value.nbytes // 8, 1)
         if value not in rejected and nbytes <= most_bytes and gain > 1e-9:
             gains[value] = gain, nbytes
@@ -275,7 +275,7 @@ def test_a_trace_takes_lines_with_the_number_of_layers(step, gradient):
 
 def test_nothing_of_a_derivative_is_planned_without_one(monkeypatch):
     planned = []
-    monkeypatch.setattr(dear_values.DearValues, "__init__", lambda *_: planned.append(None))
+    monkeypatch.setattr(expensive_values.ExpensiveValues, "__init__", lambda *_: planned.append(None))
     carry = jnp.zeros((2, 4))
     xs = jnp.ones((20, 2, 4))
     jax.make_jaxpr(lambda xs: rs.scan(lambda w, h, x: (jnp.tanh(h @ w + x), h), jnp.eye(4), carry, xs))(xs)

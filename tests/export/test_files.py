@@ -96,7 +96,7 @@ def test_a_manifest_that_leads_elsewhere_or_to_other_contents(folder):
     refused(folder, "other inputs or outputs than the manifest says")
     (program,) = [one for one in listed if one != name]
     rewrite(folder, inputs=fields["inputs"], programs={"cpu": {"predict": name}})
-    refused(folder, "no program of jax.export")
+    refused(folder, "not a program of jax.export")
     rewrite(folder, programs={"cpu": {"predict": program}}, parameters_file=program)
     refused(folder, "no safetensors file")
     rewrite(folder, parameters_file=name, parameters=fields["parameters"][:1])

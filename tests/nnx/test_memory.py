@@ -57,7 +57,7 @@ def test_segments():
 
 
 class Named(nnx.RNNCellBase):
-    """A cell of a user's own that names what is dear."""
+    """A cell of a user's own that names what is expensive."""
 
     num_feature_axes = 1
 

@@ -16,7 +16,7 @@ _LIMITS = frozenset({"max", "min"})
 _SAME = frozenset({"copy", "stop_gradient"})
 
 
-def is_clipped_shift(equations: Iterable[Equation], leaf: Value, new_leaf: Atom) -> bool:
+def is_clamped_shift(equations: Iterable[Equation], leaf: Value, new_leaf: Atom) -> bool:
     """Whether `new_leaf = min(max(leaf + s, low), high)`, elementwise, by the equations between the two.
 
     Padding and resets keep the form: they select by a predicate that is free of the leaf.

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
@@ -56,7 +56,7 @@ def _find_read_by_rule(equation: Equation) -> list[bool]:
         primals, directions = leaves[: len(types)], leaves[len(types) :]
 
         def function(*some: Any) -> list[Any]:
-            return equation.evaluate(*replaced(primals, floats, some))
+            return equation.evaluate(*replace_at(primals, floats, some))
 
         results, tangents = jax.jvp(function, tuple(primals[index] for index in floats), tuple(directions))
         return [*results, *(leaf for leaf in tangents if leaf.dtype != jax.dtypes.float0)]
@@ -65,7 +65,7 @@ def _find_read_by_rule(equation: Equation) -> list[bool]:
         program = trace(derivative, *types, *(types[index] for index in floats))
     except Exception:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
-    results, tangents = cut(program.stacked, [len(equation.outputs)])
+    results, tangents = split_list(program.stacked, [len(equation.outputs)])
     after = [own for own in program.equations if {*results}.isdisjoint(own.outputs)]
     read = {*inputs_of(needed(after, tangents)), *tangents}
     return [atom in read for atom in (*program.known[: len(types)], *results)]

@@ -80,7 +80,7 @@ class FlatStep:
 
     @property
     def kept(self) -> tuple[Atom, ...]:
-        """The values to keep: named ones, parts of the carry, and dear ones."""
+        """The values to keep: named ones, parts of the carry, and expensive ones."""
         return self.program.stacked[self.y_size :]
 
     @cached_property
@@ -148,7 +148,7 @@ class FlatStep:
         return replace(self, program=replace(self.program, stacked=(*self.program.stacked, *values)))
 
     @property
-    def dear(self) -> tuple[Atom, ...]:
+    def expensive(self) -> tuple[Atom, ...]:
         """The kept values that have no names and are no parts of the carry."""
         return self.kept[len(self.kept_labels) + len(self.parts) :]
 

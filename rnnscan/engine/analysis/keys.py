@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from rnnscan._messages import is_key
-from rnnscan.engine.analysis.leaves import replaced
+from rnnscan.engine.analysis.leaves import replace_at
 
 
 def without_keys(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
@@ -20,6 +20,6 @@ def without_keys(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
     def restore(leaves: list[Any]) -> Any:
         keys = [jax.random.wrap_key_data(leaves[index], impl=impl) for index, impl in impls.items()]
-        return jax.tree.unflatten(structure, replaced(leaves, [*impls], keys))
+        return jax.tree.unflatten(structure, replace_at(leaves, [*impls], keys))
 
-    return replaced(leaves, [*impls], [jax.random.key_data(leaves[index]) for index in impls]), restore
+    return replace_at(leaves, [*impls], [jax.random.key_data(leaves[index]) for index in impls]), restore

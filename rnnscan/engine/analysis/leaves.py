@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def cut(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
+def split_list(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
     """The leaves in groups of the given sizes, and the remaining ones as the last group."""
     groups, begin = [], 0
     for size in sizes:
@@ -13,7 +13,7 @@ def cut(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
     return [*groups, list(leaves[begin:])]
 
 
-def replaced(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
+def replace_at(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
     """The leaves with replacements at some indices."""
     whole = list(leaves)
     for index, replacement in zip(indices, replacements, strict=True):

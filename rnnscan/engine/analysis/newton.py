@@ -7,7 +7,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from rnnscan._messages import listing
-from rnnscan.engine.analysis.clamped import is_clipped_shift
+from rnnscan.engine.analysis.clamped import is_clamped_shift
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.elementwise import MixesError, check_elementwise
 from rnnscan.engine.analysis.flat_step import FlatStep
@@ -65,7 +65,7 @@ def kind_of_loop(
         leaves: the leaves of the carry, which depend on each other.
         new_leaves: their new values.
     """
-    if len(leaves) == 1 and any(has(equations, leaves[0], new_leaves[0]) for has in (is_linear, is_clipped_shift)):
+    if len(leaves) == 1 and any(has(equations, leaves[0], new_leaves[0]) for has in (is_linear, is_clamped_shift)):
         return "linear"
     cycle = Cycle(tuple(equations), tuple(leaves), tuple(new_leaves))
     return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"

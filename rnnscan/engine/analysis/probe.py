@@ -10,7 +10,7 @@ import jax
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 
 
 class _Notes(set[int]):
@@ -88,10 +88,10 @@ def moving_results(function: Callable[..., Sequence[Any]], types: Sequence[Any],
     flags: list[bool] = []
 
     def tangents(*leaves: Any) -> Any:
-        primals, directions = cut(leaves, [len(types)])
+        primals, directions = split_list(leaves, [len(types)])
 
         def of_some(*some: Any) -> Any:
-            results = function(*replaced(primals, places, some))
+            results = function(*replace_at(primals, places, some))
             flags.extend(map(has_tangent, results))
             return results
 

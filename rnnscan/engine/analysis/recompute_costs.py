@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from rnnscan.engine.analysis.split import split
-from rnnscan.engine.costs.costs import too_dear_to_recompute
+from rnnscan.engine.costs.costs import too_expensive_to_recompute
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
@@ -26,13 +26,13 @@ class RecomputeCosts:
 
     def is_cheap(self, leaf: int) -> bool:
         """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
-        # A step may have many leaves, each at the end of a long way. Most are dear for what they read right before it.
+        # A step may have many leaves, each at the end of a long way. Most cost much for what they read right before it.
         value, begin = self._program.carry[leaf], list[Equation]()
         for equation in self._certain_body(leaf):
             begin.append(equation)
             if self._heuristics.too_large_to_feed(value, [equation]):
                 return False
-        return not too_dear_to_recompute(value, begin, self._fixed) and self._is_cheap_by_split(leaf)
+        return not too_expensive_to_recompute(value, begin, self._fixed) and self._is_cheap_by_split(leaf)
 
     def _is_cheap_by_split(self, leaf: int) -> bool:
         program, value = self._program, self._program.carry[leaf]
@@ -41,7 +41,7 @@ class RecomputeCosts:
         should_batch = partial(self._heuristics.should_batch, shared=self._equations)
         loops = split(alone, self._heuristics, should_batch=lambda _: should_batch).loops
         body = [equation for loop in loops for equation in loop.body]
-        return not self._heuristics.too_large_to_feed(value, body) and not too_dear_to_recompute(
+        return not self._heuristics.too_large_to_feed(value, body) and not too_expensive_to_recompute(
             value, body, self._fixed
         )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import Literal
 
-from rnnscan.engine.analysis.clamped import is_clipped_shift
+from rnnscan.engine.analysis.clamped import is_clamped_shift
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.linear import is_linear
 from rnnscan.engine.analysis.newton import Solved, solved
@@ -58,7 +58,7 @@ class Loop:
     accumulated: tuple[int, ...]
     repeated: tuple[Value, ...]
     cycle: tuple[Equation, ...] | None
-    associative: Literal["linear", "clipped"] | None
+    associative: Literal["linear", "clamped"] | None
     solved: Solved | None = None
 
     @property
@@ -319,7 +319,7 @@ class _Schedule:
         )
 
 
-def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clipped"] | None:
+def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clamped"] | None:
     """The form in which a loop runs as an associative scan; None if it does not."""
     if loop.cycle is None or len(loop.carry) != 1 or loop.sums:
         return None
@@ -328,7 +328,7 @@ def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clippe
     same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(loop.cycle))
     if same_dtype and is_linear(loop.cycle, leaf, new_leaf):
         return "linear"
-    return "clipped" if is_clipped_shift(loop.cycle, leaf, new_leaf) else None
+    return "clamped" if is_clamped_shift(loop.cycle, leaf, new_leaf) else None
 
 
 def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:

@@ -28,7 +28,7 @@ from rnnscan._step_wrappers import (
 from rnnscan._varying import vary, varying
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.cache.closure_programs import ClosedOver
-from rnnscan.engine.call.shared_carry import Rows, share_all, share_by_cell, share_by_step
+from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units import lay_out, shard_as_step
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
@@ -53,7 +53,7 @@ class Call:
         xs: the inputs of the step: those of the cell, then resets, valid steps and step numbers.
         length: T.
         reverse: whether the steps run from the last to the first.
-        unroll: steps per trip of the loop, as in `lax.scan`.
+        unroll: steps per iteration of the loop, as in `lax.scan`.
         memory: the memory choice; None for plain autodiff.
         engine: the engine that was asked for.
         parallel: how to solve loops over all steps at once; None: they run step by step.

@@ -120,7 +120,7 @@ def too_large_to_stack(values: Iterable[Value], carry: Iterable[Value]) -> bool:
     return total_bytes(values) > _FEEDING_BYTES * total_bytes(carry)
 
 
-def too_dear_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
+def too_expensive_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
     """Whether a loop that recomputes a carry leaf spends much on work that the pull-back does again.
 
     Products with a fixed operand are made once, for both.

@@ -75,12 +75,13 @@ class Heuristics:
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
         transpose_weights: whether to transpose a weight once, where a loop reads its columns.
         merges_at_once: whether the products of a sum that runs at once are one product, `[x h] @ [w; u]`.
-        unroll: the most steps of a loop's trip.
+        unroll: the most steps of an iteration of a loop.
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
-        holds_stacks: whether barriers keep XLA from making a stack more than once, as a part of each of its readers.
-        holds_carry: after how many steps of a trip a barrier is on the carry of a loop with a product; 0: none is.
+        barrier_on_stacks: whether barriers keep XLA from computing a stack again within each of its readers.
+        barrier_every: after how many steps of an iteration a barrier is on the carry of a loop with a product; 0: none
+            is.
         writes_repeated: whether loops write costly values that XLA would make several times in one kernel.
-        dear_bytes: the most bytes that are kept, over all steps, of values that a cell without names takes long to
+        expensive_bytes: the most bytes that are kept, over all steps, of values that a cell without names takes long to
             compute again.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
     """
@@ -104,13 +105,13 @@ class Heuristics:
     whole: bool = False
     unroll: int = 1
     slices_stacks: bool = False
-    holds_stacks: bool = False
-    holds_carry: int = 0
+    barrier_on_stacks: bool = False
+    barrier_every: int = 0
     writes_repeated: bool = False
-    dear_bytes: int = 0
+    expensive_bytes: int = 0
 
     def unroll_of(self, body: int, steps: int) -> int:
-        """The steps of a loop's trip.
+        """The steps of a loop's iteration.
 
         Args:
             body: the number of equations of a step.
@@ -118,7 +119,7 @@ class Heuristics:
         """
         most = max(1, min(self.unroll, steps, _UNROLLED_EQUATIONS // max(1, body)))
         # A remainder is compiled once more.
-        return max(trip for trip in range(1, most + 1) if steps % trip == 0)
+        return max(iteration for iteration in range(1, most + 1) if steps % iteration == 0)
 
     def should_batch(
         self,
@@ -284,9 +285,9 @@ _SHORTEST_CHUNK_BYTES_PER_GIVEN = 6
 # Two steps that need more memory than that take no less time than one: 0.90 and 0.81 of plain's for Hamiltonian Monte
 # Carlo. A Transformer-XL takes 4.9 MiB of temporary memory with two steps, 4.0 with one.
 _HARDLY_A_CHUNK = 2
-# The most equations of a trip of several steps: 16 steps of an LSTM, 8 of one with bfloat16 products and a float32
-# carry, 4 to 8 of one with layer normalisation. The time to compile grows with them, and so do the bytes: with 16 steps
-# the second LSTM takes 1.01 of what issue 19 allows, with 8 steps 0.99 (docs/accelerators.md).
+# The most equations of an iteration of several steps: 16 steps of an LSTM, 8 of one with bfloat16 products and a
+# float32 carry, 4 to 8 of one with layer normalisation. The time to compile grows with them, and so do the bytes: with
+# 16 steps the second LSTM takes 1.01 of what issue 19 allows, with 8 steps 0.99 (docs/accelerators.md).
 _UNROLLED_EQUATIONS = 384
 
 # The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
@@ -308,7 +309,7 @@ BACKENDS = {
         loops_states_forward=True,
         writes_repeated=True,
         # 2 MiB more than `jax.checkpoint` keeps is what recomputing everything may take (docs/decisions.md).
-        dear_bytes=2 << 20,
+        expensive_bytes=2 << 20,
     ),
     "gpu": Heuristics(
         batch="bounded",
@@ -329,10 +330,10 @@ BACKENDS = {
         unroll=16,
         slices_stacks=True,
         # A GRU's training step launches 0.22 and 0.21 of plain's kernels so, and 0.24 and 0.28 without both.
-        holds_stacks=True,
+        barrier_on_stacks=True,
         # A GRU's training step, launches of plain's and temporary bytes with all recomputed: 0.22 and 17.3 MiB with no
         # barrier, 0.24 and 15.5 MiB with this one, 0.26 and 15.3 MiB with one after each step (docs/decisions.md).
-        holds_carry=2,
+        barrier_every=2,
         # An mLSTM's training step over 1,024 steps launches 2,507, 1,427, 855 and 459 kernels with windows of 128, 256,
         # 512 and 1,024, and takes 36, 48, 76 and 93 MiB. Plain autodiff takes 63,515 and 821.
         longest_window=512,
@@ -350,8 +351,8 @@ BACKENDS["tpu"] = replace(
     merges_at_once=True,
     unroll=1,
     slices_stacks=False,
-    holds_stacks=False,
-    holds_carry=0,
+    barrier_on_stacks=False,
+    barrier_every=0,
     whole=True,
 )
 

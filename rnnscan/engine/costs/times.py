@@ -1,7 +1,8 @@
 """About how long an equation takes: for the choice between keeping its result and computing it again.
 
-Only the order of the figures matters. They are of one core of a CPU, and were set by the training times of the uses in
-`benchmarks/beyond` (docs/decisions.md, "Dear values of a cell without names are kept").
+Only the order of the figures matters. Those of functions and of products with a matrix were measured on a CPU
+(docs/decisions.md, "A call costs what is in it"); the others were set by the training times of the uses in
+`benchmarks/beyond` ("Expensive values of a cell without names are kept").
 """
 
 from collections.abc import Set
@@ -15,11 +16,13 @@ from rnnscan.ir.traits import TRAITS, Kind
 _NANOSECONDS_PER_EQUATION = 50.0
 # A product of values that change from step to step is a call of its own. One with a matrix runs for many steps at once.
 _PER_PRODUCT = 300.0
-_PER_OPERATION, _PER_OPERATION_AT_ONCE = 0.020, 0.012
+_PER_OPERATION, _PER_OPERATION_AT_ONCE = 0.020, 0.007
 _PER_ELEMENT = 0.15
 _PER_ELEMENT_OF = {
     **dict.fromkeys((name for name, traits in TRAITS.items() if traits.is_transcendental), 1.0),
-    **dict.fromkeys(("pow", "erf_inv", "lgamma", "digamma"), 5.0),
+    **dict.fromkeys(("tanh", "logistic", "exp", "log", "erf", "sqrt", "rsqrt"), 0.5),
+    **dict.fromkeys(("sin", "cos"), 2.0),
+    **dict.fromkeys(("pow", "cbrt", "erf_inv", "lgamma", "digamma"), 5.0),
     **dict.fromkeys(("gather", "scatter", "scatter-add", "dynamic_slice", "dynamic_update_slice", "rev"), 1.0),
     **dict.fromkeys(("threefry2x32", "random_bits", "random_split", "random_fold_in"), 20.0),
     **dict.fromkeys(("sort", "top_k", "cumsum", "cumprod", "cummax", "while"), 20.0),

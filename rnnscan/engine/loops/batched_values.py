@@ -245,7 +245,7 @@ class Chunk:
         in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, made))
         operands = [self.read(value) for value in known]
         results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
-        if self.heuristics.holds_stacks:  # Else XLA concatenates once for each product that reads the result.
+        if self.heuristics.barrier_on_stacks:  # Else XLA concatenates once for each product that reads the result.
             joined = {o for e in equations if e.name == "concatenate" for o in e.outputs}
             results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(made, results, strict=True)]
         self.varying.update(zip(made, results, strict=True))

@@ -25,7 +25,7 @@ from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, rea
 LIMITS = {"max": jnp.maximum, "min": jnp.minimum}
 
 
-def clipped_scan(
+def clamped_scan(
     equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
 ) -> tuple[Any, Any]:
     """Run a clipped shift over a chunk of steps at once.

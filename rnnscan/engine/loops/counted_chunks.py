@@ -43,11 +43,13 @@ class CountedChunks:
         stacks: list[Any] = []
         for size, blocks, count, limit in reversed(self._parts()):
 
-            def trip(state: list[Any], steps: list[Any], _: list[Any], size: int = size) -> Any:
+            def iteration(state: list[Any], steps: list[Any], _: list[Any], size: int = size) -> Any:
                 new_state, new_steps, _ = run(jax.tree.unflatten(structure, state), steps, [], size)
                 return jax.tree.leaves(new_state), new_steps, []
 
-            leaves, made, _ = counted_loop(trip, leaves, steps, [], count=count, limit=limit, blocks=blocks, back=True)
+            leaves, made, _ = counted_loop(
+                iteration, leaves, steps, [], count=count, limit=limit, blocks=blocks, back=True
+            )
             stacks = [*map(jnp.add, stacks, made)] if stacks else made  # Each is zero at the steps of the others.
         return jax.tree.unflatten(structure, leaves), stacks
 

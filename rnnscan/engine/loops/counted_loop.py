@@ -1,8 +1,8 @@
-"""A loop whose number of trips is known only when it runs, with derivatives of every order.
+"""A loop whose number of iterations is known only when it runs, with derivatives of every order.
 
-JAX has no reverse mode for `lax.while_loop`, because the backward pass needs memory for every trip. Here the number of
-trips has a static limit, for which that memory is allocated. The transpose of the loop is such a loop again, from the
-last trip to the first, so gradients of gradients need no more code.
+JAX has no reverse mode for `lax.while_loop`, because the backward pass needs memory for every iteration. Here the
+number of iterations has a static limit, for which that memory is allocated. The transpose of the loop is such a loop
+again, from the last iteration to the first, so gradients of gradients need no more code.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from jax.extend import core
 from rnnscan._messages import is_float
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.examples import greatest, hold
 from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
@@ -29,29 +29,29 @@ Trip: TypeAlias = Callable[[list[Any], list[Any], list[Any]], tuple[list[Any], l
 
 @dataclass(frozen=True)
 class Blocks:
-    """The steps of each trip in stacks over all steps: `size` of them, from `offset + trip * size`.
+    """The steps of each iteration in stacks over all steps: `size` of them, from `offset + iteration * size`.
 
     Attributes:
         length: number of steps in a stack.
-        size: steps of a trip.
-        offset: the first step of trip 0; may be traced.
+        size: steps of an iteration.
+        offset: the first step of iteration 0; may be traced.
     """
 
     length: int
     size: int
     offset: Any = 0
 
-    def read(self, stack: Any, trip: Any) -> Any:
-        """The block of a trip."""
-        return lax.dynamic_slice_in_dim(stack, self.offset + trip * self.size, self.size)
+    def read(self, stack: Any, iteration: Any) -> Any:
+        """The block of an iteration."""
+        return lax.dynamic_slice_in_dim(stack, self.offset + iteration * self.size, self.size)
 
-    def write(self, stack: Any, block: Any, trip: Any) -> Any:
-        """The stack with the block of a trip in its place."""
-        return lax.dynamic_update_slice_in_dim(stack, block, self.offset + trip * self.size, 0)
+    def write(self, stack: Any, block: Any, iteration: Any) -> Any:
+        """The stack with the block of an iteration in its place."""
+        return lax.dynamic_update_slice_in_dim(stack, block, self.offset + iteration * self.size, 0)
 
 
 def counted_loop(
-    trip: Trip,
+    iteration: Trip,
     state: Sequence[Any],
     steps: Sequence[Any],
     once: Sequence[Any],
@@ -61,32 +61,32 @@ def counted_loop(
     blocks: Blocks,
     back: bool = False,
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Run `count` trips.
+    """Run `count` iterations.
 
     It computes
 
         for t in range(count):
-            state, new_steps[block(t)], new_once[t] = trip(state, steps[block(t)], once[t])
+            state, new_steps[block(t)], new_once[t] = iteration(state, steps[block(t)], once[t])
 
     Args:
-        trip: one trip. Arrays that it closes over get gradients.
-        state: the state before the first trip.
+        iteration: one iteration. Arrays that it closes over get gradients.
+        state: the state before the first iteration.
         steps: leaves `(blocks.length, ...)`.
         once: leaves `(limit, ...)`.
-        count: the number of trips, an integer of at most `limit`; may be traced.
-        limit: the most trips.
-        blocks: which steps belong to which trip.
-        back: from the last trip to the first.
+        count: the number of iterations, an integer of at most `limit`; may be traced.
+        limit: the most iterations.
+        blocks: which steps belong to which iteration.
+        back: from the last iteration to the first.
 
     Returns:
-        The state, leaves `(blocks.length, ...)` and leaves `(limit, ...)`, with zeros where no trip writes.
+        The state, leaves `(blocks.length, ...)` and leaves `(limit, ...)`, with zeros where no iteration writes.
     """
     bounds = [jnp.asarray(count, jnp.int32), jnp.asarray(blocks.offset, jnp.int32)]
     # Under `shard_map` each device may have its own count. Then the state, and what is read at an index, vary too.
     state = vary(list(state), varying(jax.typeof(bounds[0])) | varying(jax.typeof(bounds[1])))
     step_types = jax.eval_shape(lambda steps, at: [blocks.read(leaf, at) for leaf in steps], list(steps), bounds[0])
     once_types = jax.eval_shape(lambda once, at: [leaf[at] for leaf in once], list(once), bounds[0])
-    traced, types = jax.make_jaxpr(trip, return_shape=True)(state, step_types, once_types)
+    traced, types = jax.make_jaxpr(iteration, return_shape=True)(state, step_types, once_types)
     consts = list(traced.consts)
     loop = _Loop(traced.jaxpr, tuple(map(len, types)), limit, blocks.length, blocks.size, back)
     del traced  # JAX caches the functions of the loop, which must not hold arrays of this trace.
@@ -103,11 +103,11 @@ def scan_counted(
 ) -> tuple[list[Any], list[Any]]:
     """`lax.scan` over flat lists, for the first `count` steps of `limit`. Later ys are zero."""
 
-    def trip(carry: list[Any], x: list[Any], _: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    def iteration(carry: list[Any], x: list[Any], _: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         carry, y = step(carry, [leaf[0] for leaf in x])
         return carry, [leaf[None] for leaf in y], []
 
-    final, ys, _ = counted_loop(trip, carry, xs, [], count=count, limit=limit, blocks=Blocks(limit, 1))
+    final, ys, _ = counted_loop(iteration, carry, xs, [], count=count, limit=limit, blocks=Blocks(limit, 1))
     return final, ys
 
 
@@ -116,7 +116,7 @@ class _Loop:
     """A loop without its arrays.
 
     Attributes:
-        jaxpr: one trip. Its constants are the arrays that it closes over.
+        jaxpr: one iteration. Its constants are the arrays that it closes over.
         results: the number of leaves of the new state, of new steps, and of new values of a chunk.
         limit, length, size, back: as in `counted_loop` and `Blocks`.
     """
@@ -128,14 +128,16 @@ class _Loop:
     size: int
     back: bool
 
-    def trip(self, consts: Sequence[Any], state: Any, steps: Any, once: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        """Run one trip."""
+    def iteration(
+        self, consts: Sequence[Any], state: Any, steps: Any, once: Any
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Run one iteration."""
         made = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, list(consts)))(*state, *steps, *once)
         first, second = self.results[0], self.results[0] + self.results[1]
         return list(made[:first]), list(made[first:second]), list(made[second:])
 
     def run(self, bounds: Any, consts: Any, state: Any, steps: Any, once: Any, *, save: bool) -> tuple[Any, list[Any]]:
-        """The results of `counted_loop`, and the state before each trip, if it is saved."""
+        """The results of `counted_loop`, and the state before each iteration, if it is saved."""
         count, offset = bounds
         blocks, each = Blocks(self.length, self.size, offset), Blocks(self.limit, 1)
         types = [var.aval for var in self.jaxpr.outvars]
@@ -143,14 +145,14 @@ class _Loop:
         new_once = [zeros_of_type(aval, self.limit, new_axis=True) for aval in types[sum(self.results[:2]) :]]
         saved = [zeros_of_type(jax.typeof(leaf), self.limit, new_axis=True) for leaf in state if save]
 
-        trips = greatest(count)
+        iterations = greatest(count)
 
         def body(given: Any) -> Any:
             done, state, new_steps, new_once, saved = given
-            at = trips - 1 - done if self.back else done
+            at = iterations - 1 - done if self.back else done
             runs = at < count
             saved = [each.write(stack, leaf[None], at) for stack, leaf in zip(saved, state, strict=save)]
-            new_state, made_steps, made_once = self.trip(
+            new_state, made_steps, made_once = self.iteration(
                 consts, state, [blocks.read(leaf, at) for leaf in steps], [each.read(leaf, at)[0] for leaf in once]
             )
             before = [blocks.read(stack, at) for stack in new_steps]
@@ -160,8 +162,8 @@ class _Loop:
             new_once = [each.write(stack, leaf[None], at) for stack, leaf in zip(new_once, made_once, strict=True)]
             return done + 1, hold(runs, new_state, state), new_steps, new_once, saved
 
-        start = (jnp.zeros_like(trips), list(state), new_steps, new_once, saved)
-        _, *results, saved = lax.while_loop(lambda given: given[0] < trips, body, start)
+        start = (jnp.zeros_like(iterations), list(state), new_steps, new_once, saved)
+        _, *results, saved = lax.while_loop(lambda given: given[0] < iterations, body, start)
         return tuple(results), saved
 
 
@@ -189,19 +191,19 @@ class _Push:
         ((count, offset), *arguments), _ = residuals
         consts, state, steps, once = arguments
         moving = _wanted(wanted, arguments)
-        of_consts, of_state, of_steps, of_once = cut(tangents, list(map(len, moving))[:-1])
+        of_consts, of_state, of_steps, of_once = split_list(tangents, list(map(len, moving))[:-1])
         given = dict(zip(moving[1], of_state, strict=True))
         # A state without a tangent can get one in the loop.
         moving[1] = [index for index, leaf in enumerate(state) if is_float(leaf)]
 
-        def trip(state_: list[Any], steps_: list[Any], once_: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-            primal, of_state = cut(state_, [len(state)])
-            step, of_steps = cut(steps_, [len(steps)])
-            chunk, of_once = cut(once_, [len(once)])
+        def iteration(state_: list[Any], steps_: list[Any], once_: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+            primal, of_state = split_list(state_, [len(state)])
+            step, of_steps = split_list(steps_, [len(steps)])
+            chunk, of_once = split_list(once_, [len(once)])
             whole = (consts, primal, step, chunk)
 
             def run(*some: Any) -> tuple[Any, Any]:
-                results = self.loop.trip(*map(replaced, whole, moving, some))
+                results = self.loop.iteration(*map(replace_at, whole, moving, some))
                 return [[leaf for leaf in group if is_float(leaf)] for group in results], results[0]
 
             directions = [of_consts, of_state, of_steps, of_once]
@@ -210,7 +212,7 @@ class _Push:
 
         tangent_state = [given.get(index, jnp.zeros_like(state[index])) for index in moving[1]]
         made, *others = counted_loop(
-            trip,
+            iteration,
             [*state, *tangent_state],
             [*steps, *of_steps],
             [*once, *of_once],
@@ -224,7 +226,9 @@ class _Push:
 
 @dataclass(frozen=True, eq=False)
 class _Pull:
-    """The transpose of that derivative: a loop from the last trip to the first, which runs each trip's pull-back."""
+    """The transpose of that derivative: a loop from the last iteration to the first, which runs each iteration's
+    pull-back.
+    """
 
     loop: _Loop
 
@@ -233,17 +237,19 @@ class _Pull:
         consts, state, steps, once = arguments
         moving = _wanted(wanted, arguments)
         of_state, moving[1] = moving[1], [index for index, leaf in enumerate(state) if is_float(leaf)]
-        ct_state, ct_steps, ct_once = cut(cotangents, self.loop.results[:2])
+        ct_state, ct_steps, ct_once = split_list(cotangents, self.loop.results[:2])
         nonzero = [[index for index, leaf in enumerate(group) if leaf is not None] for group in (ct_steps, ct_once)]
 
-        def trip(carried: list[Any], steps_: list[Any], once_: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-            ct_state, sums = cut(carried, [len(moving[1])])
-            step, ct_step = cut(steps_, [len(steps)])
-            chunk, before, ct_chunk = cut(once_, [len(once), len(saved)])
+        def iteration(
+            carried: list[Any], steps_: list[Any], once_: list[Any]
+        ) -> tuple[list[Any], list[Any], list[Any]]:
+            ct_state, sums = split_list(carried, [len(moving[1])])
+            step, ct_step = split_list(steps_, [len(steps)])
+            chunk, before, ct_chunk = split_list(once_, [len(once), len(saved)])
             whole = (consts, before, step, chunk)
 
             def run(*some: Any) -> list[list[Any]]:
-                results = self.loop.trip(*map(replaced, whole, moving, some))
+                results = self.loop.iteration(*map(replace_at, whole, moving, some))
                 return _chosen(results, [[i for i, leaf in enumerate(results[0]) if is_float(leaf)], *nonzero])
 
             of_consts, new_ct_state, *others = jax.vjp(run, *_chosen(whole, moving))[1]([ct_state, ct_step, ct_chunk])
@@ -251,7 +257,7 @@ class _Pull:
 
         start = [jnp.zeros_like(state[index]) if ct_state[index] is None else ct_state[index] for index in moving[1]]
         carried, *others = counted_loop(
-            trip,
+            iteration,
             [*start, *(jnp.zeros_like(consts[index]) for index in moving[0])],
             [*steps, *(ct_steps[index] for index in nonzero[0])],
             [*once, *saved, *(ct_once[index] for index in nonzero[1])],
@@ -260,13 +266,13 @@ class _Pull:
             blocks=Blocks(self.loop.length, self.loop.size, offset),
             back=not self.loop.back,
         )
-        new_ct_state, sums = cut(carried, [len(moving[1])])
+        new_ct_state, sums = split_list(carried, [len(moving[1])])
         return [*sums, *(new_ct_state[moving[1].index(index)] for index in of_state), *others[0], *others[1]]
 
 
 def _wanted(wanted: Sequence[bool], groups: Sequence[Sequence[Any]]) -> list[list[int]]:
     """The wanted positions in each group."""
-    return [[i for i, own in enumerate(group) if own] for group in cut(wanted, list(map(len, groups))[:-1])]
+    return [[i for i, own in enumerate(group) if own] for group in split_list(wanted, list(map(len, groups))[:-1])]
 
 
 def _chosen(groups: Sequence[Sequence[Any]], positions: Sequence[Sequence[int]]) -> list[list[Any]]:

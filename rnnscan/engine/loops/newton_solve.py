@@ -93,7 +93,7 @@ class Solver:
     def _unless(self, converged: Any, after: Vector, start: Vector, others: list[Any], steps: int) -> Vector:
         """`after` if it has converged, else the leaves step by step.
 
-        By a loop of one trip or none: under `vmap`, `lax.cond` would always run both branches.
+        By a loop of one iteration or none: under `vmap`, `lax.cond` would always run both branches.
         """
 
         def run(_: Any) -> tuple[Vector, Any]:

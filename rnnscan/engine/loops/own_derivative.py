@@ -17,7 +17,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.probe import has_tangent, mapped_results, no_axis_is_mapped
 from rnnscan.engine.loops.checked import check_within
 from rnnscan.engine.loops.parts import take_apart
@@ -131,7 +131,7 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
     flags: list[bool] = []
 
     def run(*some: Any) -> Any:
-        results = function(*jax.tree.unflatten(structure, replaced(leaves, [*moving], some)))
+        results = function(*jax.tree.unflatten(structure, replace_at(leaves, [*moving], some)))
         flags.extend(map(has_tangent, jax.tree.leaves(results)))
         return results
 
@@ -242,15 +242,15 @@ class _Function:
         with_tangents, results_with_tangents = map(_places, (moves, results_move))
 
         def flat(rule: _FlatRule, operands: Sequence[Any]) -> list[Any]:
-            primals, some = cut(operands, [len(moves)])
-            results, tangents = rule(primals, replaced([*map(_zero, primals)], with_tangents, some))
+            primals, some = split_list(operands, [len(moves)])
+            results, tangents = rule(primals, replace_at([*map(_zero, primals)], with_tangents, some))
             chosen = [tangents[index] for index in results_with_tangents]
             return [*results, *(ad.instantiate_zeros(ad.Zero(leaf.aval)) if is_zero(leaf) else leaf for leaf in chosen)]
 
         def moving_too(flags: list[bool]) -> list[bool]:
-            primals_move, tangents_move = cut(flags, [len(moves)])
+            primals_move, tangents_move = split_list(flags, [len(moves)])
             pairs = zip(with_tangents, tangents_move, strict=True)
-            either = replaced(primals_move, with_tangents, [primals_move[index] or moves for index, moves in pairs])
+            either = replace_at(primals_move, with_tangents, [primals_move[index] or moves for index, moves in pairs])
             of_tangents = moving(either)
             return [*moving(primals_move), *(of_tangents[index] for index in results_with_tangents)]
 
@@ -330,9 +330,9 @@ def _differentiate(primals: Any, tangents: Any, *, function: _Function, call_jax
         return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in own]
     results_move = function.together[1](moves)
     leaves = _bind(function.with_tangents(moves), [*primals, *(tangents[index] for index in _places(moves))])
-    results, some = cut(leaves, [len(results_move)])
+    results, some = split_list(leaves, [len(results_move)])
     zeros = [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
-    return results, replaced(zeros, _places(results_move), some)
+    return results, replace_at(zeros, _places(results_move), some)
 
 
 def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> list[Any]:
@@ -340,11 +340,11 @@ def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr:
     unknown = [index for index, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
 
     def linear(*some: Any) -> list[Any]:
-        return function.reference(replaced(operands, unknown, some))
+        return function.reference(replace_at(operands, unknown, some))
 
     transposed = jax.linear_transpose(linear, *(operands[index].aval for index in unknown))
     pulled = transposed([ad.instantiate_zeros(leaf) for leaf in cotangents])
-    return replaced([None] * len(operands), unknown, pulled)
+    return replace_at([None] * len(operands), unknown, pulled)
 
 
 def _batch(

@@ -1,4 +1,4 @@
-"""A loop that runs several steps a trip, and makes its carry within the trip."""
+"""A loop that runs several steps an iteration, and makes its carry within the iteration."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -24,13 +24,13 @@ def counting(step: LoopStep, *, reverse: bool) -> LoopStep:
     return counted
 
 
-def scan_in_trips(
-    step: LoopStep, state: tuple[Any, Any], given: Any, *, steps: int, reverse: bool, trip: int, hold: int
+def scan_unrolled(
+    step: LoopStep, state: tuple[Any, Any], given: Any, *, steps: int, reverse: bool, unroll: int, hold: int
 ) -> tuple[tuple[Any, Any], Any]:
-    """Run `lax.scan` with several steps a trip, and a barrier on the carry after every few of them.
+    """Run `lax.scan` with several steps an iteration, and a barrier on the carry after every few of them.
 
-    Without barriers XLA makes the cotangent of a step from the products of all steps before it in the trip, and keeps
-    these until then.
+    Without barriers XLA makes the cotangent of a step from the products of all steps before it in the iteration, and
+    keeps these until then.
 
     Args:
         step: a step, `((carry, sums), given) -> ((carry, sums), made)`.
@@ -38,21 +38,21 @@ def scan_in_trips(
         given: what each step is given, stacked.
         steps: the number of steps.
         reverse: from the last step to the first.
-        trip: the steps of a trip, which leave no remainder.
+        unroll: the steps of an iteration, which leave no remainder.
         hold: the steps between two barriers.
 
     Returns:
         The carry after the last step and the sums, and what each step made, stacked.
     """
-    order = range(trip)[::-1] if reverse else range(trip)
+    order = range(unroll)[::-1] if reverse else range(unroll)
 
-    def run_trip(state: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
-        made: list[Any] = [None] * trip
+    def run_iteration(state: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
+        made: list[Any] = [None] * unroll
         for count, index in enumerate(order, start=1):
             (carry, sums), made[index] = step(state, jax.tree.map(lambda leaf, at=index: leaf[at], given))
             state = (carry if count % hold else lax.optimization_barrier(carry)), sums
         return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
 
-    cut = jax.tree.map(lambda leaf: leaf.reshape(steps // trip, trip, *leaf.shape[1:]), given)
-    state, made = lax.scan(run_trip, state, cut, length=steps // trip, reverse=reverse)
+    cut = jax.tree.map(lambda leaf: leaf.reshape(steps // unroll, unroll, *leaf.shape[1:]), given)
+    state, made = lax.scan(run_iteration, state, cut, length=steps // unroll, reverse=reverse)
     return state, jax.tree.map(lambda leaf: leaf.reshape(steps, *leaf.shape[2:]), made)

@@ -9,7 +9,7 @@ import jax
 from jax.extend import core
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import cut
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.probe import mapped_results
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import needed
@@ -63,8 +63,8 @@ def batched_plan(plan: ScanPlan, axis: Any, is_mapped: Sequence[bool]) -> Batche
     mapped = [*carry, *reached[size:]]
     out_axes = [0 if own else None for own in mapped]
     program = trace(vmap(run, in_axes=in_axes, out_axes=out_axes), *types)
-    constants, old_carry, x = cut(program.known, [first, size])
-    new_carry, stacked = cut(program.stacked, [size])
+    constants, old_carry, x = split_list(program.known, [first, size])
+    new_carry, stacked = split_list(program.stacked, [size])
     program = replace(
         program,
         invariant=tuple(constants),

@@ -167,7 +167,7 @@ class Plan:
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
         scan = self.scan_of(self.step.keeping_parts(), length)
-        return replace(scan, chooses_dear_values=self._leaves_the_choice)
+        return replace(scan, chooses_expensive_values=self._leaves_the_choice)
 
     @property
     def _leaves_the_choice(self) -> bool:

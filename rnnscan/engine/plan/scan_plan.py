@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.dear_choice import DearChoice
-from rnnscan.engine.analysis.dear_values import cones_with_all_carries
 from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
+from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
+from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.linear import linearly_recomputable
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
@@ -49,7 +49,7 @@ class ScanPlan:
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
-        chooses_dear_values: whether `for_derivatives` chooses values to keep that have no names.
+        chooses_expensive_values: whether `for_derivatives` chooses values to keep that have no names.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
             matter to it, so plans of one step that keep other values share it.
     """
@@ -63,7 +63,7 @@ class ScanPlan:
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
     choices: Heuristics = field(default_factory=heuristics)
-    chooses_dear_values: bool = False
+    chooses_expensive_values: bool = False
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -72,22 +72,22 @@ class ScanPlan:
         choices = self.choices
         return choices if self.parallel is None else replace(choices, batch="everything", linear="associative")
 
-    def keeping_dear_values(self) -> "ScanPlan":
+    def keeping_expensive_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
 
-        They take at most as many bytes as what is kept in any case, and at most `Heuristics.dear_bytes` over all steps.
+        They take at most as many bytes as what is kept in any case, and at most `Heuristics.expensive_bytes` in all.
         """
-        most_bytes = min(self.choices.dear_bytes // max(1, self.length), self._kept_bytes)
+        most_bytes = min(self.choices.expensive_bytes // max(1, self.length), self._kept_bytes)
         step, candidates = self.step, self._recomputable_candidates
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
-        choice = DearChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
-        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_dear_values=False)
+        choice = ExpensiveChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
+        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_expensive_values=False)
 
     @cached_property
     def for_derivatives(self) -> "ScanPlan":
         """The plan where something is differentiated."""
-        return self.keeping_dear_values() if self.chooses_dear_values else self
+        return self.keeping_expensive_values() if self.chooses_expensive_values else self
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -209,8 +209,8 @@ class ScanPlan:
 
     @cached_property
     def unread_carries(self) -> frozenset[int]:
-        """The carry leaves that the derivative does not read, because dear values are kept in their place."""
-        if not self.step.dear:
+        """The carry leaves that the derivative does not read, because expensive values are kept in their place."""
+        if not self.step.expensive:
             return frozenset()
         cones = cones_with_all_carries(self.step.program, self.step.kept)
         return frozenset(index for index in range(len(self.step.carry)) if not cones.reads(index))

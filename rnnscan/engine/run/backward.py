@@ -17,7 +17,7 @@ from jax import lax
 from rnnscan._dtypes import at_least_float32
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine import passes
-from rnnscan.engine.analysis.leaves import cut
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.analysis.sum_placement import place_sums
 from rnnscan.engine.analysis.unchanged import Unchanged
@@ -219,8 +219,8 @@ class _BackwardChunks:
         """
         step, repeats, reverse = self.plan.step, self.plan.repeats, self.plan.reverse
         sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys), len(step.x) + len(step.kept)]
-        kept, repeated, given, ct_ys = cut(stacks, sizes)
-        befores, starts = cut(starts, [len(repeats)])
+        kept, repeated, given, ct_ys = split_list(stacks, sizes)
+        befores, starts = split_list(starts, [len(repeats)])
         given = to_device(given, [len(step.x) + index for index in self.plan.offloaded])
         repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
         after = dict(zip(self.plan.repeated_ys, repeated, strict=True))

@@ -16,7 +16,7 @@ from jax import lax
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan._varying import varying
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, is_zero, jvp, with_derivative
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.plan.batched_plan import batched_plan
@@ -123,11 +123,11 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         of_constants, of_copies, *of_others = tangents
         pairs = zip(of_copies, spread.values(), strict=True)
         means = [leaf if is_zero(leaf) else rows.mean(leaf) for leaf, rows in pairs]
-        return jvp(scan, (constants, [], *others), (replaced(of_constants, [*spread], means), [], *of_others))
+        return jvp(scan, (constants, [], *others), (replace_at(of_constants, [*spread], means), [], *of_others))
 
     def moving(flags: list[bool]) -> list[bool]:
-        of_constants, of_copies, others = cut(flags, [len(plan.step.constants), len(spread)])
-        leaves = plan.step.moving([*replaced(of_constants, [*spread], of_copies), *others])
+        of_constants, of_copies, others = split_list(flags, [len(plan.step.constants), len(spread)])
+        leaves = plan.step.moving([*replace_at(of_constants, [*spread], of_copies), *others])
         return [*leaves.carry, *leaves.ys]
 
     def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import jax
 
-from rnnscan.engine.analysis.leaves import replaced
+from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
 from rnnscan.engine.run.tangents import push_forward
@@ -37,7 +37,7 @@ def looped(loop: Run, in_chunks: Run) -> Run:
         given = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
 
         def read(*some: Any) -> list[Any]:
-            results = jax.tree.leaves(in_chunks(*jax.tree.unflatten(structure, replaced(leaves, moving, some))))
+            results = jax.tree.leaves(in_chunks(*jax.tree.unflatten(structure, replace_at(leaves, moving, some))))
             return [results[index] for index in given]
 
         _, pull_back = jax.vjp(read, *(leaves[index] for index in moving))

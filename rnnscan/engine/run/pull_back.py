@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -59,10 +59,10 @@ class PullBack:
         stacks those of x.
         """
         program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
-        inputs = cut(program.known, self._sizes)
+        inputs = split_list(program.known, self._sizes)
         sizes = [len(self._recomputed), len(self.constants), len(self.moving_carry)]
         program = reading_kept(program, (len(program.stacked) - sum(sizes) - len(self.x)) // 2)
-        new_recomputed, summed, new_ct, ct_x = cut(program.stacked, sizes)
+        new_recomputed, summed, new_ct, ct_x = split_list(program.stacked, sizes)
         *given, ct_carry = inputs[2:]
         recomputed = [inputs[1][index] for index in self._recomputed]
         others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
@@ -79,13 +79,13 @@ class PullBack:
         return program, unchanged
 
     def _pull_back(self, *leaves: Any) -> list[Any]:
-        constants, carry, x, kept, known_new_carry, ct_y, ct_carry = cut(leaves, self._sizes)
+        constants, carry, x, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, self._sizes)
 
         def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], tuple[Any, Any]]:
             new_carry, y, computed_and_kept = self._plan.step.restored(
-                replaced(constants, self.constants, some_constants),
-                replaced(carry, self.moving_carry, some_carry),
-                replaced(x, self.x, some_x),
+                replace_at(constants, self.constants, some_constants),
+                replace_at(carry, self.moving_carry, some_carry),
+                replace_at(x, self.x, some_x),
                 kept,
                 dict(zip(self._plan.restored_carries, known_new_carry, strict=True)),
             )

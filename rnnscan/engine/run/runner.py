@@ -11,18 +11,18 @@ from jax import lax
 
 from rnnscan._zeros import zeros_of_value
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
-from rnnscan.engine.analysis.leaves import cut
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.newton import Solved
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
 from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.associative_scan import associative_scan
 from rnnscan.engine.loops.batched_values import Chunk, StackPart, added
-from rnnscan.engine.loops.clamped_scan import clipped_scan
+from rnnscan.engine.loops.clamped_scan import clamped_scan
 from rnnscan.engine.loops.in_place import InPlace
 from rnnscan.engine.loops.newton_run import run_solved
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
-from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_in_trips
+from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_unrolled
 from rnnscan.engine.loops.written import written
 from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_of_stacks
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
@@ -150,12 +150,14 @@ class Runner:
         )
         stacks = [chunk.stacked(value) for value in loop.to_body if value not in parts]
         if self.in_place is not None:
-            run = self.in_place.scan(step, state, stacks, made, unroll=self._trip(loop, chunk.steps))
+            run = self.in_place.scan(step, state, stacks, made, unroll=self._unroll(loop, chunk.steps))
             (its_carry, its_sums), from_body, chunk.starts = run
         else:
             scan = self._scan_parts if parts else self._scan
             (its_carry, its_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
-        if self.split.heuristics.holds_stacks:  # Else XLA adds up the rows of each unrolled step, and then the steps.
+        if (
+            self.split.heuristics.barrier_on_stacks
+        ):  # Else XLA adds up the rows of each unrolled step, and then the steps.
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, its_carry, strict=True):
             carry[position] = leaf
@@ -173,7 +175,7 @@ class Runner:
 
     def _bring_sums(self, loop: Loop, its: LoopSums, made: list[Any], sums: list[Any], steps: int) -> None:
         """Put what a loop added up in its places, and reduce what it added up unreduced."""
-        totals, of_terms = cut(made, [len(its.positions)])
+        totals, of_terms = split_list(made, [len(its.positions)])
         for position, total in zip(its.positions, totals, strict=True):
             sums[position] = total
         if its.unreduced:
@@ -185,11 +187,11 @@ class Runner:
     def _scan(
         self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None
     ) -> Any:
-        choices, trip, given = self.split.heuristics, self._trip(loop, steps), (indices, stacks)
-        if self.unroll == 1 and trip > 1 and choices.holds_carry and has_product(loop):
-            hold = choices.holds_carry
-            return scan_in_trips(step, state, given, steps=steps, reverse=self.reverse, trip=trip, hold=hold)
-        return lax.scan(step, state, given, length=steps, reverse=self.reverse, unroll=trip)
+        choices, unroll, given = self.split.heuristics, self._unroll(loop, steps), (indices, stacks)
+        if self.unroll == 1 and unroll > 1 and choices.barrier_every and has_product(loop):
+            hold = choices.barrier_every
+            return scan_unrolled(step, state, given, steps=steps, reverse=self.reverse, unroll=unroll, hold=hold)
+        return lax.scan(step, state, given, length=steps, reverse=self.reverse, unroll=unroll)
 
     def _scan_parts(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int) -> Any:
         """Run a loop whose steps are told their indices."""
@@ -200,15 +202,15 @@ class Runner:
         (carry, (sums, _)), made = self._scan(loop, counted, (carry, (sums, first)), stacks, steps)
         return (carry, sums), made
 
-    def _trip(self, loop: Loop, steps: int) -> int | bool:
-        """The steps that a loop runs a trip."""
+    def _unroll(self, loop: Loop, steps: int) -> int | bool:
+        """The steps of one iteration of a loop."""
         return self.split.heuristics.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
 
     def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         (position,) = loop.carry
         leaf, new_leaf = self.split.program.carry[position], self.split.program.new_carry[position]
         assert loop.cycle is not None
-        scan = associative_scan if loop.associative == "linear" else clipped_scan
+        scan = associative_scan if loop.associative == "linear" else clamped_scan
         before, carry[position] = scan(loop.cycle, leaf, new_leaf, chunk, carry[position], reverse=self.reverse)
         chunk.add({leaf: before})
 
@@ -240,7 +242,7 @@ class Runner:
             **{value: part.at(step) for value, part in parts.items()},
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
-        held = operands_of_products(loop).intersection(made) if heuristics().holds_stacks else ()
+        held = operands_of_products(loop).intersection(made) if heuristics().barrier_on_stacks else ()
         barriers = fusion_barriers(loop.body) if heuristics().writes_repeated else ()
         for equation in loop.body:
             evaluate([equation], values)
@@ -253,7 +255,7 @@ class Runner:
         return (new_carry, self._added_in_loop(loop, its, sums, values)), [values[value] for value in made]
 
     def _added_in_loop(self, loop: Loop, its: LoopSums, sums: list[Any], values: Mapping[Value, Any]) -> list[Any]:
-        totals, of_terms = cut(sums, [len(its.positions)])
+        totals, of_terms = split_list(sums, [len(its.positions)])
         varying, made = {}, dict[Atom, Any]()
         if not self.by_parts.keys().isdisjoint(its.positions):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}

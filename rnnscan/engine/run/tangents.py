@@ -9,7 +9,7 @@ from jax import lax
 
 from rnnscan._messages import is_float
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
 from rnnscan.engine.loops.sharded_rows import ShardedRows
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -77,7 +77,7 @@ def push_forward(
     sizes = [len(group) for group in arguments[:2]]
 
     def results(*some: Any) -> list[Any]:
-        final, ys = run(*cut(replaced(primals, moving, some), sizes))
+        final, ys = run(*split_list(replace_at(primals, moving, some), sizes))
         leaves = [*final, *ys]
         flags = map(is_float, leaves) if moving_results is None else moving_results
         return [leaf for leaf, moves in zip(leaves, flags, strict=True) if moves]

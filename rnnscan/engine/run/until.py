@@ -17,7 +17,7 @@ from jax import lax
 from rnnscan._step_wrappers import type_of_step
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_of_type
-from rnnscan.engine.analysis.leaves import cut, replaced
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.counted_loop import Blocks, counted_loop, scan_counted
 from rnnscan.engine.loops.examples import any_example, hold
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
@@ -110,7 +110,7 @@ class Steps:
         none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
         start = (jnp.int32(0), runs, none, arguments.carry, stacks)
         _, _, count, carry, stacks = lax.while_loop(lambda given: any_example(given[1]), body, start)
-        ys, kept, carries = cut(stacks, [step.y_size, len(step.kept) if save else 0])
+        ys, kept, carries = split_list(stacks, [step.y_size, len(step.kept) if save else 0])
         return Results(count, carry, ys), self.saved(arguments, kept, carries, count)
 
     def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> Saved:
@@ -199,7 +199,8 @@ class Segments:
         constants, initial, xs = saved.arguments
         size = self.inner.length
         of_constants, of_carry, of_xs = (
-            [index for index, own in enumerate(group) if own] for group in cut(wanted, [len(constants), len(initial)])
+            [index for index, own in enumerate(group) if own]
+            for group in split_list(wanted, [len(constants), len(initial)])
         )
         moving = [index for index, moves in enumerate(self.plan.step.moving(wanted).carry) if moves]
         given = [index for index, leaf in enumerate(ys) if leaf is not None]
@@ -210,16 +211,16 @@ class Segments:
         summed = [index for index in of_constants if index not in by_rows]
         copies = [rows.spread(constants[index]) for index, rows in by_rows.items()]
 
-        def trip(carried: list[Any], steps: list[Any], once: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-            ct_carry, sums, sums_by_rows = cut(carried, [len(moving), len(summed)])
-            steps, ct_ys = cut(steps, [len(xs)])
-            (count,), before = cut(once, [1])
+        def iteration(carried: list[Any], steps: list[Any], once: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+            ct_carry, sums, sums_by_rows = split_list(carried, [len(moving), len(summed)])
+            steps, ct_ys = split_list(steps, [len(xs)])
+            (count,), before = split_list(once, [1])
 
             def segment(some_constants: Any, copies: Any, some_carry: Any, some_xs: Any) -> tuple[list[Any], list[Any]]:
                 arguments = Arguments(
-                    replaced(constants, summed, some_constants),
-                    replaced(before, moving, some_carry),
-                    replaced(steps, of_xs, some_xs),
+                    replace_at(constants, summed, some_constants),
+                    replace_at(before, moving, some_carry),
+                    replace_at(steps, of_xs, some_xs),
                 )
                 results = run(Stop(count, []), arguments, copies)
                 return [results.carry[index] for index in moving], [results.ys[index] for index in given]
@@ -237,7 +238,7 @@ class Segments:
 
         counts = jnp.clip(saved.count - size * jnp.arange(self.segments, dtype=saved.count.dtype), 0, size)
         carried, ct_xs, _ = counted_loop(
-            trip,
+            iteration,
             [
                 *(jnp.zeros_like(initial[index]) if carry[index] is None else carry[index] for index in moving),
                 *(zero_sum(constants[index]) for index in summed),
@@ -250,7 +251,7 @@ class Segments:
             blocks=Blocks(self.length, size),
             back=True,
         )
-        ct_carry, sums, sums_by_rows = cut(carried, [len(moving), len(summed)])
+        ct_carry, sums, sums_by_rows = split_list(carried, [len(moving), len(summed)])
         of_each = dict(zip([*summed, *by_rows], [*sums, *sums_by_rows], strict=True))
         if not spread:
             of_each |= {index: rows.total(of_each[index], constants[index]) for index, rows in by_rows.items()}
@@ -287,7 +288,7 @@ def differentiable(
         # The tangents of the bound and of the arrays that the condition reads change nothing.
         _, moved, of_copies = tangents
         leaves = jax.tree.leaves(
-            moved._replace(constants=replaced(moved.constants, [*spread], of_copies)), is_leaf=is_zero
+            moved._replace(constants=replace_at(moved.constants, [*spread], of_copies)), is_leaf=is_zero
         )
         moving_results = [False, *moving(have_tangents(leaves))]  # The count has no tangent.
         return results, linear_tangents(saved, results, leaves, push, pull, moving_results)
@@ -305,7 +306,7 @@ def differentiable(
         return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving(wanted))
 
     def pull(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
-        _, carry, ys = cut(cotangents, [1, len(scan.plan.step.carry)])
+        _, carry, ys = split_list(cotangents, [1, len(scan.plan.step.carry)])
         return scan.pull(saved, wanted, carry, ys, spread)
 
     return with_derivative(run, differentiate)
@@ -328,7 +329,7 @@ def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Argum
 
         def run_all(arguments: Arguments) -> tuple[Results, Any]:
             made = differentiable(every_step, None)(counted, arguments, [])
-            ys, kept, carries = cut(made.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
+            ys, kept, carries = split_list(made.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
             return Results(made.count, made.carry, ys), scan.saved(arguments, kept, carries, made.count)
 
         return (results, saved), jvp(run_all, (arguments,), (tangents[1],))[1]

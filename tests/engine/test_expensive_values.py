@@ -10,7 +10,7 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from fuzz.compare import check
-from rnnscan.engine.analysis import dear_values
+from rnnscan.engine.analysis import expensive_values
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.costs import times
 from rnnscan.engine.costs.heuristics import BACKENDS, using
@@ -78,7 +78,7 @@ def kept_operations(name, *arguments, **options):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_dear_value_is_kept_and_its_bytes_are_counted(name):
+def test_an_expensive_value_is_kept_and_its_bytes_are_counted(name):
     arguments = arguments_of(name)
     assert kept_operations(name, *arguments) == [KEPT[name]]
     training = memory_report(STEPS[name], *arguments, compile=False).training
@@ -208,7 +208,7 @@ def test_accelerators_compute_them_again(platform):
         assert kept_operations("sort", *arguments_of("sort")) == []
 
 
-def test_all_dear_values_of_a_sequence_take_2_mib_at_most():
+def test_all_expensive_values_of_a_sequence_take_2_mib_at_most():
     each = 4 * ROWS * WIDTH
     for length, kept in ((2**21 // each, ["sort"]), (2**21 // each + 1, [])):
         arguments = jax.eval_shape(lambda length=length: arguments_of("sort", length))
@@ -241,23 +241,23 @@ def test_no_carry_is_computed_again_because_a_value_is_kept():
     assert kept_operations(delta_rule, *arguments) == []
 
 
-# Of the first 120 seeds, those whose cells keep a dear value at a price of zero.
+# Of the first 120 seeds, those whose cells keep a expensive value at a price of zero.
 KEEPING_SEEDS = [1, 17, 27, 35, 60, 64, 65, 67, 71, 72, 73, 74, 83, 94, 99]
 
 
 @pytest.mark.parametrize("seed", variants(KEEPING_SEEDS, [1, 60, 83]))
 def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
-    monkeypatch.setattr(dear_values, "nanoseconds_to_keep", lambda _: 0.0)
+    monkeypatch.setattr(expensive_values, "nanoseconds_to_keep", lambda _: 0.0)
     found = []
 
     def keeping(plan):
-        plan = replace(plan, choices=replace(plan.choices, dear_bytes=1 << 30))
+        plan = replace(plan, choices=replace(plan.choices, expensive_bytes=1 << 30))
         plan = _keeping(plan)
-        found.extend(plan.step.dear)
+        found.extend(plan.step.expensive)
         return plan
 
-    _keeping = ScanPlan.keeping_dear_values
-    monkeypatch.setattr(ScanPlan, "keeping_dear_values", keeping)
+    _keeping = ScanPlan.keeping_expensive_values
+    monkeypatch.setattr(ScanPlan, "keeping_expensive_values", keeping)
     check(seed)
     assert found
     jax.clear_caches()

@@ -1,7 +1,8 @@
-"""Dear values: those that take long to compute again, for their bytes.
+"""Expensive values: those that take long to compute again, for their bytes.
 
 The derivative of a step reads some of its values. To have them again takes the work that leads to them from the carry,
-the input and what is kept. A value is dear if keeping it spares more of that work than writing and reading it takes.
+the input and what is kept. A value is expensive if keeping it spares more of that work than it takes to write and read
+it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +27,7 @@ _VIEWS = (Kind.SAME, Kind.VIEW)
 _LEAST_ITEM_BYTES = 4
 
 
-class Dear(NamedTuple):
+class Expensive(NamedTuple):
     """A value to keep.
 
     Attributes:
@@ -94,8 +95,8 @@ def cones_with_all_carries(program: Program, kept: Iterable[Atom]) -> Cones:
     return Derivative(program, frozenset(kept), frozenset(range(len(program.carry)))).cones
 
 
-class DearValues:
-    """The dear values of a derivative, the dearest first.
+class ExpensiveValues:
+    """The expensive values of a derivative, the most expensive first.
 
     An equation is looked at again only where a value that is kept changes its cone, so that all together take time with
     the number of equations, as long as their cones do not lie within each other.
@@ -112,15 +113,15 @@ class DearValues:
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}
-        self._waiting: list[tuple[float, int, int, Cone, Dear]] = []
-        self._too_large: list[tuple[float, int, int, Cone, Dear]] = []
+        self._waiting: list[tuple[float, int, int, Cone, Expensive]] = []
+        self._too_large: list[tuple[float, int, int, Cone, Expensive]] = []
         self._most_bytes = self._judged = 0
         for equation in self._candidates(derivative.wanted):
             if equation.outputs[0] not in rejected:
                 self._judge(equation)
 
-    def next(self, most_bytes: int) -> Dear | None:
-        """The value that spares most for its bytes, of those that were not returned yet; None if none is dear.
+    def next(self, most_bytes: int) -> Expensive | None:
+        """The value that spares most for its bytes, of those that were not returned yet; None if none is expensive.
 
         Args:
             most_bytes: the most bytes that it may take.
@@ -132,11 +133,11 @@ class DearValues:
         self._most_bytes = most_bytes
         while self._waiting:
             entry = heappop(self._waiting)
-            *_, cone, dear = entry
-            if self._cone_of.get(dear.equation) is not cone:
+            *_, cone, expensive = entry
+            if self._cone_of.get(expensive.equation) is not cone:
                 continue  # It was looked at again since.
-            if dear.nbytes <= most_bytes:
-                return dear
+            if expensive.nbytes <= most_bytes:
+                return expensive
             self._too_large.append(entry)
         return None
 
@@ -144,9 +145,9 @@ class DearValues:
         """Whether a stacked carry leaf is read."""
         return self._cones.reads(leaf)
 
-    def keep(self, dear: Dear) -> None:
+    def keep(self, expensive: Expensive) -> None:
         """Keep a value. What only its equation needs does not run again."""
-        cone = self._cone_of[dear.equation]
+        cone = self._cone_of[expensive.equation]
         touched = [*cone.equations, *cone.uses]
         changed = {equation for node in touched for equation in self._whose_cone.pop(node, ())}
         self._cones.remove(cone)
@@ -154,12 +155,12 @@ class DearValues:
             if self._cone_of.pop(equation, None) is not None and self._cones.has(equation):
                 self._judge(equation)
 
-    def reject(self, dear: Dear) -> None:
+    def reject(self, expensive: Expensive) -> None:
         """Do not keep a value."""
-        del self._cone_of[dear.equation]
+        del self._cone_of[expensive.equation]
 
     def _judge(self, equation: Equation) -> None:
-        """Let an equation wait if its result is dear."""
+        """Let an equation wait if its result is expensive."""
         (value,) = equation.outputs
         cone = self._cone_of[equation] = self._cones.of(equation)
         for node in (equation, *cone.uses):
@@ -170,8 +171,8 @@ class DearValues:
         gain = spared / max(nbytes, value.nbytes // 8, 1)
         if gain > 0:
             self._judged += 1  # Else equal entries of one equation would be compared by their cones.
-            dear = Dear(value, equation, nbytes)
-            heappush(self._waiting, (-gain, self._place[equation], self._judged, cone, dear))
+            expensive = Expensive(value, equation, nbytes)
+            heappush(self._waiting, (-gain, self._place[equation], self._judged, cone, expensive))
 
     def _candidates(self, wanted: Iterable[Value]) -> Iterator[Equation]:
         """The makers of values that are read, or reduced from many, whose way may take longer than keeping them.

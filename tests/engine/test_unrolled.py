@@ -1,4 +1,4 @@
-"""Loops that run several steps a trip."""
+"""Loops that run several steps a unroll."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ import rnnscan as rs
 from drawn import normal
 from jaxprs import equations_of
 from rnnscan.engine.costs.heuristics import BACKENDS, using
-from rnnscan.engine.loops.unrolled import scan_in_trips
+from rnnscan.engine.loops.unrolled import scan_unrolled
 from tiers import variants
 
 
@@ -28,13 +28,13 @@ def step(state, given):
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("trip", "hold"), [(12, 2), (4, 3), (6, 1)])
-def test_results_are_those_of_a_scan(trip, hold, reverse):
+@pytest.mark.parametrize(("unroll", "hold"), [(12, 2), (4, 3), (6, 1)])
+def test_results_are_those_of_a_scan(unroll, hold, reverse):
     random = np.random.default_rng(0)
     draw = partial(normal, random, dtype=jnp.float64)
     state = [draw((ROWS, WIDTH))], [draw((WIDTH, WIDTH))]
     given = jnp.arange(STEPS), [draw((STEPS, WIDTH, WIDTH))]
-    found = scan_in_trips(step, state, given, steps=STEPS, reverse=reverse, trip=trip, hold=hold)
+    found = scan_unrolled(step, state, given, steps=STEPS, reverse=reverse, unroll=unroll, hold=hold)
     expected = lax.scan(step, state, given, reverse=reverse)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14), found, expected)
 
@@ -68,11 +68,11 @@ def test_gradients_on_a_gpu_are_those_of_plain_autodiff(name, memory):
 
 @pytest.mark.parametrize(("name", "held"), [("gru", True), ("elementwise", False)])
 def test_a_carry_is_held_where_a_loop_has_products(name, held):
-    """Elsewhere a trip is one kernel, which barriers would cut."""
+    """Elsewhere a unroll is one kernel, which barriers would cut."""
     cell = CELLS[name]
     params, xs = cell.init(jax.random.key(0), 3), jnp.ones((16, ROWS, 3))
     with using(BACKENDS["gpu"]):
         program = jax.make_jaxpr(partial(_gradient, cell))(params, xs)
     barriers = [one for one in equations_of(program.jaxpr) if one.primitive.name == "optimization_barrier"]
     of_a_carry = [one for one in barriers if [leaf.aval.shape for leaf in one.invars] == [(ROWS, 4)]]
-    assert (len(of_a_carry) >= 2 * 16 // BACKENDS["gpu"].holds_carry) == held
+    assert (len(of_a_carry) >= 2 * 16 // BACKENDS["gpu"].barrier_every) == held
