@@ -53,7 +53,7 @@ def main(
     for line in [*failed, *late, *errors]:
         console.print(line, style="red", markup=False)
     if write is not None and not errors:
-        versions = {one.name: version_of(folder / one.name) + tests_of(one, leave_out or []) for one in projects}
+        versions = {one.name: version_of(folder / one.name) + chosen_tests(one, leave_out or []) for one in projects}
         command = shown_command("benchmarks.suites", write).replace(str(folder), "folder").replace(" --recorded", "")
         write.write_text(make_page(comparisons, machine=describe_machine(None), versions=versions, command=command))
         console.print(f"written to {write}")
@@ -64,7 +64,7 @@ def main(
         )
 
 
-def tests_of(project: Project, left_out: list[str]) -> str:
+def chosen_tests(project: Project, left_out: list[str]) -> str:
     """The tests that ran and those that were left out, for the page."""
     ran = ", ".join(f"`{tests}`" for tests in project.tests)
     missing = ", ".join(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.suites.app import tests_of
+from benchmarks.suites.app import chosen_tests
 from benchmarks.suites.projects import PROJECTS, Project, SuiteError, projects_in, without
 from benchmarks.suites.run import Comparison, Runner, TestResult, compare
 from benchmarks.suites.table import make_page
@@ -238,6 +238,6 @@ def test_tests_are_left_out_and_the_page_says_which():
     project = Project("right", tests=("one.py", "two.py"))
     (left,) = without([project], ["right/two.py"])
     assert left.tests == ("one.py",)
-    assert tests_of(left, ["right/two.py"]) == "; `one.py`; **not run**, though they scan: `two.py`"
+    assert chosen_tests(left, ["right/two.py"]) == "; `one.py`; **not run**, though they scan: `two.py`"
     with pytest.raises(SuiteError, match=r"No project lists right/three\.py\. Leave out some of right/one\.py"):
         without([project], ["right/three.py"])
