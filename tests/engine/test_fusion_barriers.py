@@ -8,6 +8,7 @@ from jax import lax
 from jax.test_util import check_grads
 
 import rnnscan as rs
+from rnnscan.engine.analysis import fusion_barriers as module
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.costs.heuristics import BACKENDS, using
 from rnnscan.engine.loops.written import written
@@ -104,3 +105,21 @@ def test_xla_keeps_the_barrier():
 @pytest.mark.usefixtures("x64")
 def test_a_barrier_is_an_identity_for_derivatives():
     check_grads(lambda a: jnp.sin(written(jnp.cos(a))), (jnp.linspace(-1.0, 1.0, 6).reshape(2, 3),), 2)
+
+
+def test_the_search_takes_time_with_the_number_of_equations(monkeypatch):
+    """Each barrier follows again only what is made after its value."""
+    follow, followed = module._read, []
+    monkeypatch.setattr(module, "_read", lambda *arguments: followed.append(1) or follow(*arguments))
+
+    def work(layers):
+        def function(a):
+            for _ in range(layers):
+                a = sine_and_shifted(a)[0]
+            return [a]
+
+        followed.clear()
+        assert number_of_barriers(function, (16, 96)) == layers
+        return len(followed)
+
+    assert work(40) < 2.2 * work(20)

@@ -6,7 +6,7 @@ term takes the exp and log1p of a `logaddexp`. Seen in jax 0.10.0: `w = exp(a - 
 16 x 97 elements takes 13 us in one kernel, and 8 with a barrier on w; with `+ shift(w, 2)` too 130 and 8.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from math import prod
 from typing import TypeAlias
 
@@ -23,8 +23,9 @@ _WRITTEN = frozenset(
 
 # A way from a costly equation: the moves on it, the last one first.
 _Way: TypeAlias = tuple[Equation, ...]
-# The ways by which a kernel that makes a value reads each costly equation's result.
-_Ways: TypeAlias = Mapping[Equation, frozenset[_Way]]
+# The ways by which a kernel that makes a value reads each costly equation's result, in order: of equally short ones the
+# first is taken, so that one step makes one program.
+_Ways: TypeAlias = Mapping[Equation, tuple[_Way, ...]]
 
 
 def fusion_barriers(equations: Sequence[Equation]) -> set[Value]:
@@ -34,32 +35,41 @@ def fusion_barriers(equations: Sequence[Equation]) -> set[Value]:
         equations: the body of a loop, in order.
     """
     costly = {equation: nanoseconds(equation, frozenset()) for equation in equations if has_transcendental(equation)}
+    place = {output: index for index, equation in enumerate(equations) for output in equation.outputs}
     barriers: set[Value] = set()
-    while costly and (more := _next_barriers(equations, costly, barriers)):
-        barriers |= more
+    ways: dict[Value, _Ways] = {}
+    index = 0 if costly else len(equations)
+    while index < len(equations):
+        equation = equations[index]
+        read = {} if _is_written(equation) else _read(equation, ways, barriers)
+        more = _moved_for_repeated(read, ways, costly) - barriers
+        if more:
+            # A barrier changes the ways to what is made after its value, so only these are followed again.
+            barriers |= more
+            index = min(place[value] for value in more) + 1
+            continue
+        if equation in costly and not _is_written(equation):
+            read = {**read, equation: ((),)}
+        ways.update(dict.fromkeys(equation.outputs, read))
+        index += 1
     return barriers
 
 
-def _next_barriers(equations: Sequence[Equation], costly: Mapping[Equation, float], barriers: set[Value]) -> set[Value]:
-    """The values that the first kernel with repeated work needs written beside some barriers."""
-    ways: dict[Value, _Ways] = {}
-    for equation in equations:
-        if _is_written(equation):
-            continue
-        read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
-        if _is_move(equation):
-            read = {one: frozenset((equation, *way) for way in its) for one, its in read.items()}
-            read = {one: frozenset([min(its, key=len)]) for one, its in read.items()}
-        repeated = {one: its for one, its in read.items() if len(its) > 1}
-        moves = {way[-1] for its in repeated.values() for way in its if way}
-        moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
-        spared = sum(costly[one] * (sum(map(_share, its)) - 1) for one, its in repeated.items())
-        if spared > sum(nanoseconds_to_write(value.nbytes) for value in moved) > 0:
-            return moved - barriers
-        if equation in costly:
-            read = {**read, equation: frozenset([()])}
-        ways.update(dict.fromkeys(equation.outputs, read))
-    return set()
+def _read(equation: Equation, ways: Mapping[Value, _Ways], barriers: Set[Value]) -> _Ways:
+    """The ways by which the kernel of an equation reads costly results."""
+    read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
+    if _is_move(equation):
+        read = {one: ((equation, *min(its, key=len)),) for one, its in read.items()}
+    return read
+
+
+def _moved_for_repeated(read: _Ways, ways: Mapping[Value, _Ways], costly: Mapping[Equation, float]) -> set[Value]:
+    """The moved values to write, if that takes less time than the work that a kernel repeats for them; else none."""
+    repeated = {one: its for one, its in read.items() if len(its) > 1}
+    moves = {way[-1] for its in repeated.values() for way in its if way}
+    moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
+    spared = sum(costly[one] * (sum(map(_share, its)) - 1) for one, its in repeated.items())
+    return moved if spared > sum(nanoseconds_to_write(value.nbytes) for value in moved) else set()
 
 
 def _share(way: _Way) -> float:
@@ -82,4 +92,4 @@ def _joined(several: Sequence[_Ways]) -> _Ways:
     if len(several) == 1:
         return several[0]
     costly = dict.fromkeys(equation for ways in several for equation in ways)
-    return {one: frozenset().union(*(ways.get(one, frozenset()) for ways in several)) for one in costly}
+    return {one: tuple(dict.fromkeys(way for ways in several for way in ways.get(one, ()))) for one in costly}
