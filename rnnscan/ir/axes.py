@@ -33,13 +33,18 @@ class SameAxes:
 
     def join(self, one: Axis, other: Axis) -> None:
         """Put two axes in one group."""
-        self._first[self.group(one)] = self.group(other)
+        first, second = self.group(one), self.group(other)
+        if first != second:
+            self._first[first] = second
 
     def group(self, axis: Axis) -> Axis:
         """An axis that is the same for all axes of a group."""
-        while self._first.get(axis, axis) != axis:
-            axis = self._first[axis]
-        return axis
+        first = axis
+        while first in self._first:
+            first = self._first[first]
+        while axis != first:  # Later searches are short, so that the work grows with the equations.
+            self._first[axis], axis = first, self._first[axis]
+        return first
 
 
 def axes_in_step(equation: Equation) -> Iterator[tuple[Axis, Axis]]:
