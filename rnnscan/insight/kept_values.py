@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.restore import reading_kept
+from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.engine.plan.matrix_stages import Stages
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -22,7 +23,7 @@ from rnnscan.ir.program import Atom, Equation, Value, values_of
 from rnnscan.ir.trace import trace
 
 
-Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name", "unnamed"]
+Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name", "unnamed", "inner scan"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Kept:
 
     Attributes:
         source: its kind: a closed-over constant, the carry before the first step, a stack of the carry before some or
-            all steps, an output, an input, a named value, or one without a name that is expensive to recompute.
+            all steps, an output, an input, a named value, one without a name that is expensive to recompute, or a
+            residual of a scan within the step.
         of: the constant itself, the number of the leaf, the name, or the operation that makes the value.
         times: the number of steps that it is kept for; 1 for constants and the initial carry.
         nbytes: the bytes for all these steps; a symbolic number for a symbolic batch.
@@ -120,8 +122,9 @@ def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
     for part, leaf in zip(of_carry, step.parts, strict=True):
         yield from _stacks("carry", {leaf: part}, [leaf], length)
     for value in step.expensive:
-        (kept,) = _stacks("unnamed", [value], [0], length)
-        yield replace(kept, of=step.program.maker[value].name)
+        equation = step.program.maker[value]
+        (kept,) = _stacks("inner scan" if saving_call(equation) else "unnamed", [value], [0], length)
+        yield replace(kept, of=equation.name)
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,8 @@ def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
         return _kept(f'{title}"{kept.of}"', kept.nbytes, offloaded=kept.of in plan.memory.offload)
     if kept.source == "unnamed":
         return _kept(f"{title}results of {kept.of}, without a name", kept.nbytes)
+    if kept.source == "inner scan":
+        return _kept(f"{title}residuals of inner scans", kept.nbytes)
     if kept.source == "x":
         input_places = _places("xs", call.inputs)
         return _kept(

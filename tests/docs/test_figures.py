@@ -43,7 +43,24 @@ def kept_by_decoder(memory, steps=48, rows=16, size=128, positions=200):
     return kept_bytes(run, params, array(positions, rows, size), array(steps, rows, size))
 
 
+def kept_by_nested_scans(memory, levels=4, steps=4, rows=32, size=64, hidden=128):
+    """Bytes that are kept of scans within each other, whose innermost step is an MLP."""
+
+    def step(params, carry, x):
+        return carry + jnp.tanh(carry @ params[0]) @ params[1], None
+
+    def around(inner):
+        scan = partial(rs.scan, memory=memory, length=steps)
+        return lambda params, carry, x: (scan(inner, params, carry, None)[0], None)
+
+    for _ in range(levels):
+        step = around(step)
+    params = array(size, hidden), array(hidden, size)
+    return kept_bytes(lambda params, carry: step(params, carry, None)[0], params, array(rows, size))
+
+
 TABLES = {
+    "nested scans": ("memory.md", "memory choice of four nested scans", kept_by_nested_scans, 3),
     "LSTM": ("memory.md", "memory choice of an LSTM", partial(kept, cells.LSTM(256)), 5),
     "long LSTM": (
         "memory.md",

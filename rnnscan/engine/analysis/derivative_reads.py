@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import derives_from_result
+from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
 from rnnscan.ir.trace import trace
@@ -29,6 +30,9 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     traits, inputs = equation.traits, equation.inputs
     if derives_from_result(equation):
         return equation.outputs
+    call = saving_call(equation)
+    if call is not None:
+        return call.read_by_derivative(equation)
     if equation.name == "custom_jvp_call":
         atoms = (*inputs, *equation.outputs)
         return [atom for atom, is_read in zip(atoms, _read_by_rule(equation), strict=True) if is_read]

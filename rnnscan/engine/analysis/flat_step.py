@@ -9,6 +9,7 @@ from rnnscan.engine.analysis.derivative_reads import read_first
 from rnnscan.engine.analysis.moving import moving_values
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.analysis.restore import restored
+from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.ir.axes import SameAxes, beside
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Program, Value, evaluate, outputs_of, read, values_of
@@ -215,6 +216,11 @@ class FlatStep:
         pairs = []
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
             operands = [read(atom, values) for atom in equation.inputs]
+            call = saving_call(equation)
+            if call is not None and restore.keys() >= {*equation.outputs[len(call.call.outputs) :]}:
+                results = call.restored(operands, [restore.get(output) for output in equation.outputs])
+                values.update(zip(equation.outputs, results, strict=True))
+                continue
             for output, result in zip(equation.outputs, equation.evaluate(*operands), strict=True):
                 values[output] = result
                 if output in restore:

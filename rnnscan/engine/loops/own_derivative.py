@@ -52,6 +52,7 @@ def with_derivative(
     batch_axis: Callable[[int], int] = lambda _: 0,
     batched: Batched | None = None,
     together: tuple[Rule, Moving] | None = None,
+    saving: Callable[[Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """A function that JAX differentiates by a rule.
 
@@ -64,6 +65,8 @@ def with_derivative(
         batched: makes the call under `jax.vmap`; None: the function is mapped as it is.
         together: a rule that computes results and tangents together, for forward mode, and which results have a
             tangent; None: forward mode uses `rule` too.
+        saving: structure of the arguments -> the call in two parts, one that saves residuals and one that reads them,
+            for a scan around it (`loops/saving.py`).
     """
 
     def call(*arguments: Any) -> Any:
@@ -96,7 +99,8 @@ def with_derivative(
         plain = partial(flat, reference) if reference else run
         forward = None if together is None else (partial(flat_rule, together[0]), together[1])
         in_rows = flat_batched if batched else None
-        own = _Function(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward)
+        in_two = saving and saving(structure)
+        own = _Function(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward, saving=in_two)
         leaves = _bind(own, operands)
         return jax.tree.unflatten(result_structure, leaves)
 
@@ -159,6 +163,8 @@ class _Function:
         batched: the call under `jax.vmap`.
         together: the derivative for forward mode, and which results have a tangent.
         in_parts: `run`, in parts that partial evaluation takes apart; None: it has none.
+        saving: the call as one that saves residuals, and one that reads them.
+        saving_call: for the first of these how the second is called (`analysis/saving_calls.py`).
         traces: types of the operands -> the jaxpr of `run`.
     """
 
@@ -169,6 +175,8 @@ class _Function:
     batched: Callable[[Any, Sequence[Any], Sequence[Any]], Any] | None = None
     together: tuple[_FlatRule, Moving] | None = None
     in_parts: _Flat | None = None
+    saving: Any = None
+    saving_call: Any = None
     traces: dict[Any, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -226,6 +234,8 @@ class _Function:
             batched=None,
             together=self.together and (partial(rule_over_rows, self.together[0]), self.together[1]),
             in_parts=self.in_parts and partial(over_rows, self.in_parts),
+            saving=None,
+            saving_call=None,
             traces={},
         )
         return whole, [at if maps else None for at, maps in zip(out_axes, is_mapped, strict=True)]

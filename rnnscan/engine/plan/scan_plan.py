@@ -16,6 +16,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.linear import linearly_recomputable
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
+from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import (
@@ -24,6 +25,7 @@ from rnnscan.engine.costs.heuristics import (
     heuristics,
     near_divisor,
 )
+from rnnscan.engine.plan.inner_scans import keeping_residuals
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
@@ -50,6 +52,7 @@ class ScanPlan:
         offload: the names of the kept values that lie in host memory between the passes.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
         chooses_expensive_values: whether `for_derivatives` chooses values to keep that have no names.
+        keeps_residuals_of_scans: whether `for_derivatives` keeps the residuals of scans within the step.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
             matter to it, so plans of one step that keep other values share it.
     """
@@ -64,6 +67,7 @@ class ScanPlan:
     offload: tuple[str, ...] = ()
     choices: Heuristics = field(default_factory=heuristics)
     chooses_expensive_values: bool = False
+    keeps_residuals_of_scans: bool = False
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -82,12 +86,18 @@ class ScanPlan:
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
         choice = ExpensiveChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
-        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_expensive_values=False)
+        return replace(
+            self,
+            step=step.keeping_too(*choice.choose(most_bytes)),
+            chooses_expensive_values=False,
+            keeps_residuals_of_scans=False,
+        )
 
     @cached_property
     def for_derivatives(self) -> "ScanPlan":
         """The plan where something is differentiated."""
-        return self.keeping_expensive_values() if self.chooses_expensive_values else self
+        plan = replace(self, step=keeping_residuals(self.step)) if self.keeps_residuals_of_scans else self
+        return plan.keeping_expensive_values() if self.chooses_expensive_values else plan
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -249,5 +259,7 @@ def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones
     equation = maker.get(leaf)
     if equation is None or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return False
+    if saving_call(equation) is not None:
+        return True  # Else the call would run again for it.
     products = any(spared.kind is Kind.PRODUCT for spared in cones.of(equation).equations)
     return products or derives_from_result(equation)

@@ -18,11 +18,12 @@ from rnnscan._step_wrappers import type_of_step
 from rnnscan._varying import varying
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, is_zero, jvp, with_derivative
+from rnnscan.engine.loops.saving import FlatSaving, Saving
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.plan.batched_plan import batched_plan
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.run.forward import run_and_count, run_and_save, run_forward
+from rnnscan.engine.run.forward import Saved, run_and_count, run_and_save, run_forward
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import run_sub_scans
 from rnnscan.engine.run.tangents import step_by_step, tangents_of_scan
@@ -118,6 +119,21 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         *results, saved = run_and_save(saving, constants, *others, in_one_call=are_unknown(leaves))
         return tuple(results), tangents_of_scan(saving, saved, results, leaves, spread)
 
+    def save(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
+        final, ys, saved = run_and_save(plan.for_derivatives, constants, carry, xs)
+        return (final, ys), saved.residuals
+
+    def tangents_from(arguments: Any, results: Any, residuals: Any, tangents: Any) -> Any:
+        constants, _, carry, xs = arguments
+        saved = Saved.of(plan.for_derivatives, (constants, carry, xs), results, residuals)
+        leaves = jax.tree.leaves(tangents, is_leaf=is_zero)
+        return tangents_of_scan(plan.for_derivatives, saved, results, leaves, {})
+
+    def reads_results() -> list[bool]:
+        saving = plan.for_derivatives
+        final = [i in saving.restored_carries and i not in saving.repeats for i in range(len(saving.step.carry))]
+        return [*final, *(index in saving.repeated_ys for index in range(saving.step.y_size))]
+
     def in_forward_mode(primals: Any, tangents: Any) -> tuple[Any, Any]:
         constants, _, *others = primals
         of_constants, of_copies, *of_others = tangents
@@ -141,8 +157,15 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
     batch_axis = lambda index: 0 if index < size else 1  # noqa: E731
     # Newton's method solves for the results first, and then for the tangents.
     together = None if plan.parallel is not None else (in_forward_mode, moving)
+    two_parts = None if spread else partial(FlatSaving, Saving(save, tangents_from, reads_results))
     return with_derivative(
-        scan, differentiate, reference=plain, batch_axis=batch_axis, batched=batched, together=together
+        scan,
+        differentiate,
+        reference=plain,
+        batch_axis=batch_axis,
+        batched=batched,
+        together=together,
+        saving=two_parts,
     )
 
 

@@ -52,6 +52,27 @@ class Saved:
     count: Any = None
 
     @property
+    def residuals(self) -> tuple[Any, ...]:
+        """What stays in memory beside the arguments and results of the scan."""
+        return self.carries, self.starts, self.kept, self.count
+
+    @staticmethod
+    def of(plan: ScanPlan, arguments: Any, results: Any, residuals: tuple[Any, ...]) -> "Saved":
+        """The saved values of a scan by a plan."""
+        (constants, initial, xs), (final, ys), (carries, starts, kept, count) = arguments, results, residuals
+        return Saved(
+            constants=list(constants),
+            initial=list(initial),
+            carries=carries,
+            final={index: final[index] for index in plan.restored_carries if index not in plan.repeats},
+            repeated={index: ys[index] for index in plan.repeated_ys},
+            starts=starts,
+            xs=list(xs),
+            kept=kept,
+            count=count,
+        )
+
+    @property
     def arguments(self) -> tuple[list[Any], list[Any], list[Any]]:
         """The arguments of the scan: constants, carry and xs."""
         return self.constants, self.initial, self.xs
@@ -106,17 +127,9 @@ def run_and_save(
     run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
     final, made, starts = run_once(list(constants), list(carry), list(xs))
     ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
-    saved = Saved(
-        constants=list(constants),
-        initial=list(carry),
-        carries=dict(zip(plan.kept_carries, made[step.y_size + len(step.kept) :], strict=True)),
-        final={index: final[index] for index in plan.restored_carries if index not in plan.repeats},
-        repeated={index: ys[index] for index in plan.repeated_ys},
-        starts=dict(zip(plan.started_carries, starts, strict=True)),
-        xs=list(xs),
-        kept=kept,
-    )
-    return final, ys, saved
+    carries = dict(zip(plan.kept_carries, made[step.y_size + len(step.kept) :], strict=True))
+    residuals = (carries, dict(zip(plan.started_carries, starts, strict=True)), kept, None)
+    return final, ys, Saved.of(plan, (constants, carry, xs), (final, ys), residuals)
 
 
 def _in_one_call(run: Run, program: Program) -> Run:
