@@ -187,7 +187,9 @@ def test_a_loop_with_a_condition_within_a_scan_has_second_derivatives(outer, der
     def ours(carry):
         return rs.while_net(cond, body, carry, max_steps=9, on_limit="stop")[0]
 
-    results = [derivative(partial(loops, loop))(1.1) for loop in (ours, lambda carry: masked(cond, body, carry, 9))]
+    results = [
+        jax.jit(derivative(partial(loops, loop)))(1.1) for loop in (ours, lambda carry: masked(cond, body, carry, 9))
+    ]
     np.testing.assert_allclose(*results, rtol=1e-4)
 
 

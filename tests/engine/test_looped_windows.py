@@ -11,6 +11,7 @@ import rnnscan as rs
 from exports import with_any_batch
 from matrix_states import LOOPED, assert_equal, compiled, decayed, linear_attention
 from rnnscan.engine.costs.heuristics import using
+from tiers import variants
 from two_devices import MODES, on_two_devices
 from zoo.case import Case
 
@@ -55,7 +56,16 @@ def test_with_a_decay_for_each_key_a_loop_runs_windows_forward(per_key, named, l
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
-    "options", [{}, {"reverse": True}, {"memory": rs.Memory(segment=11)}, {"seq_lengths": jnp.array([21, 10])}], ids=str
+    "options",
+    variants(
+        {
+            "plain": {},
+            "reversed": {"reverse": True},
+            "segments": {"memory": rs.Memory(segment=11)},
+            "lengths": {"seq_lengths": jnp.array([21, 10])},
+        },
+        ["segments", "lengths"],
+    ),
 )
 def test_derivatives_are_those_of_plain_autodiff(options):
     def derivatives(**options):
@@ -78,8 +88,17 @@ def test_derivatives_are_those_of_plain_autodiff(options):
 
 # 23 steps are 8, 8 and 7; in segments of 11 steps 8 and 3, and a segment of 1 step.
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=11)], ids=str)
-@pytest.mark.parametrize("wanted", ["carry", "ys", "one of two ys"])
+@pytest.mark.parametrize(
+    ("wanted", "memory"),
+    variants(
+        {
+            f"{wanted}, {kind}": (wanted, memory)
+            for wanted in ("carry", "ys", "one of two ys")
+            for kind, memory in (("whole", rs.Memory()), ("segments", rs.Memory(segment=11)))
+        },
+        ["carry, segments", "ys, whole", "one of two ys, segments"],
+    ),
+)
 def test_a_loss_of_some_results_has_the_gradients_of_plain_autodiff(wanted, memory):
     def step(params, state, x):
         state, y = linear_attention(params, state, x)

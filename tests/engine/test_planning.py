@@ -267,7 +267,7 @@ def lines_run(step, layers, *, gradient, rows=64):
     ),
 )
 def test_a_trace_takes_lines_with_the_number_of_layers(step, gradient):
-    counts = [lines_run(step, layers, gradient=gradient) for layers in (5, 10, 20, 40)]
+    counts = [lines_run(step, layers, gradient=gradient) for layers in (6, 12, 24)]
     for fewer, more in pairwise(counts):
         # Each linear leaf of a net of loops is split once by itself (`RecomputeCosts`): its lines grow by squares.
         assert more < (4 if step is net_of_loops else 2.4) * fewer, counts
