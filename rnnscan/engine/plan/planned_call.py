@@ -187,10 +187,10 @@ class Plan:
             self.call.reverse,
             self.call.unroll,
             chosen,
-            keep_all_carries,
-            self.call.parallel,
-            () if self.memory is None else self.memory.offload,
             self.choices,
+            keep_all_carries=keep_all_carries,
+            parallel=self.call.parallel,
+            offload=() if self.memory is None else self.memory.offload,
         )
 
     @property

@@ -22,7 +22,6 @@ from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import (
     Heuristics,
     StepBytes,
-    heuristics,
     near_divisor,
 )
 from rnnscan.engine.plan.inner_scans import keeping_residuals
@@ -47,10 +46,10 @@ class ScanPlan:
         reverse: from the last step to the first.
         unroll: of the loops, as in `lax.scan`.
         chosen_chunk: steps of a chunk; None: by the heuristics.
+        choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
         keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
-        choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
         chooses_expensive_values: whether `for_derivatives` chooses values to keep that have no names.
         keeps_residuals_of_scans: whether `for_derivatives` keeps the residuals of scans within the step.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
@@ -62,10 +61,10 @@ class ScanPlan:
     reverse: bool
     unroll: int | bool
     chosen_chunk: int | None
+    choices: Heuristics
     keep_all_carries: bool = False
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
-    choices: Heuristics = field(default_factory=heuristics)
     chooses_expensive_values: bool = False
     keeps_residuals_of_scans: bool = False
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)

@@ -15,7 +15,6 @@ from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.newton import Solved
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
-from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.associative_scan import associative_scan
 from rnnscan.engine.loops.batched_values import Chunk, StackPart, added
 from rnnscan.engine.loops.clamped_scan import clamped_scan
@@ -242,8 +241,8 @@ class Runner:
             **{value: part.at(step) for value, part in parts.items()},
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
-        held = operands_of_products(loop).intersection(made) if heuristics().barrier_on_stacks else ()
-        barriers = fusion_barriers(loop.body) if heuristics().writes_repeated else ()
+        held = operands_of_products(loop).intersection(made) if self.split.heuristics.barrier_on_stacks else ()
+        barriers = fusion_barriers(loop.body) if self.split.heuristics.writes_repeated else ()
         for equation in loop.body:
             evaluate([equation], values)
             values.update((value, written(values[value])) for value in equation.outputs if value in barriers)
