@@ -153,16 +153,7 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
     leaves = {}
     for number, loop in enumerate(loops, 1):
         for index in loop.members:
-            if index in step.repeats:
-                kept = "as an output"
-            elif index in scan.recomputed_carries and not scan.started_carries:
-                kept = "before the first step, and not read"
-            elif index in scan.recomputed_carries and index in scan.unread_carries:
-                kept = f"before every chunk of {scan.chunk} steps, and not read"
-            elif index in scan.recomputed_carries:
-                kept = f"before every chunk of {scan.chunk} steps, recomputed linearly in between"
-            else:
-                kept = "before every step"
+            kept = scan.residuals.carry[index].in_words(scan.chunk)
             source = sources(step.new_carry[index])
             leaves[step.changing[index]] = CarryInfo(_type(step.carry[index]), number, loop.kind, source, kept)
     for place in step.unchanged:

@@ -7,45 +7,23 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.restore import reading_kept
-from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.engine.plan.matrix_stages import Stages
 from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.residuals import Residual, Source
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Value, values_of
 from rnnscan.ir.trace import trace
 
 
-Source: TypeAlias = Literal["constant", "initial carry", "carry", "y", "x", "name", "unnamed", "inner scan"]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A value that is kept.
-
-    Attributes:
-        source: its kind: a closed-over constant, the carry before the first step, a stack of the carry before some or
-            all steps, an output, an input, a named value, one without a name that is expensive to recompute, or a
-            residual of a scan within the step.
-        of: the constant itself, the number of the leaf, the name, or the operation that makes the value.
-        times: the number of steps that it is kept for; 1 for constants and the initial carry.
-        nbytes: the bytes for all these steps; a symbolic number for a symbolic batch.
-    """
-
-    source: Source
-    of: Any
-    times: int
-    nbytes: Any
-
-
-def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
+def kept_values(plan: Plan) -> tuple[Residual, ...] | None:
     """The values that a plan keeps. Call it inside the trace of the plan's arguments.
 
     Returns:
@@ -61,7 +39,7 @@ def kept_values(plan: Plan) -> tuple[Kept, ...] | None:
     if not fission:
         step, segmented = _with_whole_carry(step), _with_whole_carry(call.flat)
         constants = constants[: len(step.constants)]
-    values: list[Kept] = []
+    values: list[Residual] = []
     for number, sub_scan in enumerate(memory.sub_scans(call.length)):
         windows = plan.windows(sub_scan.steps) if fission else None
         if windows is not None:
@@ -98,7 +76,7 @@ def _with_whole_carry(step: FlatStep) -> FlatStep:
     return replace(step, program=program, changing=(*step.changing, *step.unchanged), unchanged=())
 
 
-def _of_later_scan(kept: Iterable[Kept]) -> Iterator[Kept]:
+def _of_later_scan(kept: Iterable[Residual]) -> Iterator[Residual]:
     """The values that a later sub-scan adds: the first one keeps the constants."""
     for one in kept:
         if one.source == "initial carry":
@@ -107,24 +85,10 @@ def _of_later_scan(kept: Iterable[Kept]) -> Iterator[Kept]:
             yield one
 
 
-def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Kept]:
+def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Residual]:
     """The fields of `rnnscan.engine.run.forward.Saved`."""
-    step, length = plan.step, plan.length
     yield from _constants(constants)
-    yield from _stacks("initial carry", step.carry, range(len(step.carry)), 1)
-    yield from _stacks("carry", step.carry, plan.kept_carries, length)
-    yield from _stacks("carry", step.carry, [index for index in plan.restored_carries if index not in plan.repeats], 1)
-    yield from _stacks("carry", step.carry, plan.started_carries, length // plan.chunk)
-    yield from _stacks("y", step.y, plan.repeated_ys, length)
-    yield from _stacks("x", step.x, range(len(step.x)), length)
-    yield from _named(step, range(len(step.kept_labels)), length)
-    of_carry = step.kept[len(step.kept_labels) :][: len(step.parts)]
-    for part, leaf in zip(of_carry, step.parts, strict=True):
-        yield from _stacks("carry", {leaf: part}, [leaf], length)
-    for value in step.expensive:
-        equation = step.program.maker[value]
-        (kept,) = _stacks("inner scan" if saving_call(equation) else "unnamed", [value], [0], length)
-        yield replace(kept, of=equation.name)
+    yield from plan.residuals.rows()
 
 
 @dataclass(frozen=True)
@@ -146,7 +110,7 @@ class _Read:
         return _Read(*([index for index, value in enumerate(group) if value in values] for group in groups))
 
 
-def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[Kept]:
+def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[Residual]:
     """The values that the vjp of each step reads. JAX drops the others."""
     read = _Read.among(step, _read_by_vjp(step))
     yield from _constants(constants[index] for index in read.constants)
@@ -162,7 +126,9 @@ def _varies(step: FlatStep, atom: Atom) -> bool:
     return atom in depending(step.program.equations, [*step.carry, *step.x])
 
 
-def _by_segments(step: FlatStep, constants: Sequence[Any], read: _Read, length: int, segment: int) -> Iterator[Kept]:
+def _by_segments(
+    step: FlatStep, constants: Sequence[Any], read: _Read, length: int, segment: int
+) -> Iterator[Residual]:
     """The values from which the longest segments run again."""
     count = max(1, -(-length // segment))
     yield from _constants(constants[index] for index in read.constants)
@@ -220,19 +186,19 @@ def _read_by(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Valu
     return {*values_of(outputs), *values_of(atom for equation in equations for atom in equation.inputs)}
 
 
-def _constants(constants: Iterable[Any]) -> Iterator[Kept]:
+def _constants(constants: Iterable[Any]) -> Iterator[Residual]:
     for constant in constants:
-        yield Kept("constant", constant, 1, prod(jnp.shape(constant)) * int(jnp.result_type(constant).itemsize))
+        yield Residual("constant", constant, 1, prod(jnp.shape(constant)) * int(jnp.result_type(constant).itemsize))
 
 
 def _stacks(
     source: Source, leaves: Sequence[Any] | Mapping[int, Any], which: Iterable[int], times: int
-) -> Iterator[Kept]:
+) -> Iterator[Residual]:
     for index in which:
         leaf = leaves[index]
-        yield Kept(source, index, times, times * prod(leaf.shape) * int(leaf.dtype.itemsize))
+        yield Residual(source, index, times, times * prod(leaf.shape) * int(leaf.dtype.itemsize))
 
 
-def _named(step: FlatStep, which: Iterable[int], length: int) -> Iterator[Kept]:
+def _named(step: FlatStep, which: Iterable[int], length: int) -> Iterator[Residual]:
     for kept in _stacks("name", step.kept, which, length):
         yield replace(kept, of=step.kept_labels[kept.of])

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from rnnscan._messages import is_float
 from rnnscan.engine.plan.observing import Observed
 from rnnscan.engine.plan.planned_call import Plan
-from rnnscan.insight.kept_values import Kept, kept_values
+from rnnscan.engine.plan.residuals import Residual
+from rnnscan.insight.kept_values import kept_values
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.nets.base import Net
@@ -122,7 +123,7 @@ def predict_kept(arguments: Arguments) -> KeptRows | None:
     def look(*arrays: Any) -> None:
         collector = _Collector(dict(zip(map(id, arrays), arguments.places, strict=True)))
         titles = [f"{name}: " for name in scan_names(arguments.cell)] if isinstance(arguments.cell, Net) else [""]
-        observed = arguments.plans(arrays)  # Kept alive, because values are compared by identity.
+        observed = arguments.plans(arrays)  # Residual alive, because values are compared by identity.
         for title, ran in zip(titles, observed, strict=True):
             kept = kept_values(ran.plan)
             if kept is None:
@@ -148,7 +149,7 @@ class _Collector:
         self.arguments: set[str] = set()
         self.rows: dict[str, ReportRow] = {}
 
-    def add(self, title: str, ran: Observed, kept: Iterable[Kept]) -> None:
+    def add(self, title: str, ran: Observed, kept: Iterable[Residual]) -> None:
         """Add the values that one scan keeps, in one row a name, and the names that it recomputes."""
         call, memory = ran.plan.call, ran.plan.memory
         assert memory is not None
@@ -176,7 +177,7 @@ class _Collector:
         self.rows[row.name] = row if before is None else replace(row, bytes=row.bytes + before.bytes)
 
 
-def _kept_row(title: str, plan: Plan, kept: Kept) -> ReportRow:
+def _kept_row(title: str, plan: Plan, kept: Residual) -> ReportRow:
     """The row of a kept value that is not an argument."""
     call = plan.call
     if kept.source == "constant":

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.chunked_scan import before_each
 from rnnscan.engine.loops.in_blocks import apply_linear, compose_linear, run_in_blocks
+from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.ir.program import Atom, Equation, Value
 
 

@@ -17,8 +17,8 @@ from jax import lax
 
 from rnnscan.engine.analysis.clamped import SHIFTS
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.chunked_scan import before_each
 from rnnscan.engine.loops.in_blocks import run_in_blocks
+from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, read
 
 

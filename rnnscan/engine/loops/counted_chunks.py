@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.loops.chunked_scan import RunChunk
 from rnnscan.engine.loops.counted_loop import Blocks, counted_loop
+from rnnscan.engine.loops.time_loop import Body
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class CountedChunks:
     """The chunks of the first `count` steps of a sequence.
 
     After the whole chunks the remaining steps run in smaller ones, and at last one by one, so that no step runs that
-    is not counted. `chunked_scan.Chunks` is the same for a known number of steps.
+    is not counted. `TimeLoop` is the same for a known number of steps.
 
     Attributes:
         length: the most steps.
@@ -28,7 +28,7 @@ class CountedChunks:
     chunk: int
     count: Any
 
-    def run_back(self, run: RunChunk, state: Any, steps: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def run_back(self, run: Body, state: Any, steps: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Run chunk by chunk, from the last one to the first.
 
         Args:

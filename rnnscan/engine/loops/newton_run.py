@@ -5,8 +5,8 @@ from typing import Any
 
 from rnnscan.engine.analysis.newton import Solved
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.chunked_scan import before_each
 from rnnscan.engine.loops.newton_solve import Solver
+from rnnscan.engine.loops.time_loop import before_each
 
 
 def run_solved(

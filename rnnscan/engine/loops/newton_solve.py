@@ -26,7 +26,7 @@ from rnnscan._dtypes import at_least_float32
 from rnnscan._varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
-from rnnscan.engine.loops.chunked_scan import before_each
+from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
 

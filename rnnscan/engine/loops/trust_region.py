@@ -17,8 +17,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.engine.loops.affine import product
-from rnnscan.engine.loops.chunked_scan import before_each
 from rnnscan.engine.loops.in_blocks import run_in_blocks
+from rnnscan.engine.loops.time_loop import before_each
 
 
 def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rnnscan.engine.loops.time_loop import TimeLoop
+
 
 # (carry, sums), given -> (carry, sums), made
 LoopStep: TypeAlias = Callable[[tuple[Any, Any], Any], tuple[tuple[Any, Any], Any]]
@@ -46,13 +48,11 @@ def scan_unrolled(
     """
     order = range(unroll)[::-1] if reverse else range(unroll)
 
-    def run_iteration(state: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
+    def run_iteration(state: tuple[Any, Any], given: Any, _: Any, __: int) -> tuple[tuple[Any, Any], Any, Any]:
         made: list[Any] = [None] * unroll
         for count, index in enumerate(order, start=1):
             (carry, sums), made[index] = step(state, jax.tree.map(lambda leaf, at=index: leaf[at], given))
             state = (carry if count % hold else lax.optimization_barrier(carry)), sums
-        return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+        return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made), ()
 
-    cut = jax.tree.map(lambda leaf: leaf.reshape(steps // unroll, unroll, *leaf.shape[1:]), given)
-    state, made = lax.scan(run_iteration, state, cut, length=steps // unroll, reverse=reverse)
-    return state, jax.tree.map(lambda leaf: leaf.reshape(steps, *leaf.shape[2:]), made)
+    return TimeLoop(steps, unroll, reverse).run(run_iteration, state, given)[:2]

@@ -167,9 +167,7 @@ class Plan:
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
         scan = self.scan_of(self.step.keeping_parts(), length)
-        memory = self.memory
-        keeps = memory is not None and memory.recompute != "all" and self.call.parallel is None
-        return replace(scan, chooses_expensive_values=self._leaves_the_choice, keeps_residuals_of_scans=keeps)
+        return replace(scan, chooses_kept_values=self._leaves_the_choice)
 
     @property
     def _leaves_the_choice(self) -> bool:

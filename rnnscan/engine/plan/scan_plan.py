@@ -1,6 +1,6 @@
 """The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
 from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.linear import linearly_recomputable
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
@@ -25,9 +26,10 @@ from rnnscan.engine.costs.heuristics import (
     near_divisor,
 )
 from rnnscan.engine.plan.inner_scans import keeping_residuals
+from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
-from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.ir.program import Atom, Equation, Program, Value, nominal_size, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton
 
@@ -50,8 +52,7 @@ class ScanPlan:
         keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
         parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
-        chooses_expensive_values: whether `for_derivatives` chooses values to keep that have no names.
-        keeps_residuals_of_scans: whether `for_derivatives` keeps the residuals of scans within the step.
+        chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
             matter to it, so plans of one step that keep other values share it.
     """
@@ -65,8 +66,7 @@ class ScanPlan:
     keep_all_carries: bool = False
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
-    chooses_expensive_values: bool = False
-    keeps_residuals_of_scans: bool = False
+    chooses_kept_values: bool = False
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -88,49 +88,58 @@ class ScanPlan:
         return replace(
             self,
             step=step.keeping_too(*choice.choose(most_bytes)),
-            chooses_expensive_values=False,
-            keeps_residuals_of_scans=False,
+            chooses_kept_values=False,
         )
 
     @cached_property
     def for_derivatives(self) -> "ScanPlan":
         """The plan where something is differentiated."""
-        plan = replace(self, step=keeping_residuals(self.step)) if self.keeps_residuals_of_scans else self
-        return plan.keeping_expensive_values() if self.chooses_expensive_values else plan
+        if not self.chooses_kept_values:
+            return self
+        return replace(self, step=keeping_residuals(self.step)).keeping_expensive_values()
 
     @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
         return {} if self.keep_all_carries else self.step.repeats
 
-    @property
-    def offloaded(self) -> frozenset[int]:
-        """The positions in `step.kept` of the values that lie in host memory between the passes."""
-        return frozenset(index for index, label in enumerate(self.step.kept_labels) if label in self.offload)
-
-    @property
-    def repeated_ys(self) -> list[int]:
-        """The y leaves that carry leaves repeat, in order."""
-        return sorted(set(self.repeats.values()))
-
     @cached_property
-    def recomputed_carries(self) -> list[int]:
-        """Carry leaves that are kept at the start of each chunk only, and recomputed in between.
+    def residuals(self) -> ResidualPlan:
+        """What stays in memory between the passes.
 
-        They follow from the others by linear recurrences, without much larger values on the way. The c of an LSTM
-        inside additive attention is kept, because recomputing it would recompute the attention. A scalar is kept,
-        because it saves next to nothing. Chunks of one step have nothing in between.
+        Carry leaves that follow from the others by linear recurrences, without much larger values on the way, are
+        stored at the start of each chunk only, and recomputed in between. The c of an LSTM inside additive attention is
+        stored, because recomputing it would recompute the attention. A scalar is stored, because it saves next to
+        nothing. Chunks of one step have nothing in between.
         """
-        return [] if self.chunk == 1 else self._recomputable_carries
+        recomputed = [] if self.chunk == 1 else self._recomputable_carries
+        between = Storage.FIRST_STEP if self.unread_carries.issuperset(recomputed) else Storage.CHUNKS
+        restored = self._restored(recomputed)
 
-    @cached_property
-    def started_carries(self) -> list[int]:
-        """The recomputed leaves that are kept at the start of each chunk: none if the derivative reads none of them."""
-        return [] if self.unread_carries.issuperset(self.recomputed_carries) else self.recomputed_carries
+        def row(index: int, leaf: Value) -> CarryLeaf:
+            y = self.repeats.get(index)
+            other = Storage.EVERY_STEP if y is None else Storage.OUTPUT
+            storage = between if index in recomputed else other
+            return CarryLeaf(leaf, storage, y, index not in self.unread_carries, index in restored)
+
+        carry = tuple(row(index, leaf) for index, leaf in enumerate(self.step.carry))
+        return ResidualPlan(self.length, self.chunk, carry, tuple(self._kept_values()), self.step.y, self.step.x)
+
+    def _kept_values(self) -> Iterator[KeptValue]:
+        """The rows of the step's kept values."""
+        step = self.step
+        labels, parts, others = split_list(step.kept, [len(step.kept_labels), len(step.parts)])
+        for value, label in zip(labels, step.kept_labels, strict=True):
+            yield KeptValue(value, "name", label, label in self.offload)
+        for value, leaf in zip(parts, step.parts, strict=True):
+            yield KeptValue(value, "carry", leaf, is_offloaded=False)
+        for value in others:
+            equation = step.program.maker[value]
+            yield KeptValue(value, "inner scan" if saving_call(equation) else "unnamed", equation.name, False)
 
     @cached_property
     def _recomputable_carries(self) -> list[int]:
-        """`recomputed_carries`, for chunks of several steps."""
+        """The carry leaves that are recomputed in chunks of several steps."""
         recomputed = {*self._cheap_carries(self.step.kept), *self.unread_carries}
         # What nothing reads is not recomputed either.
         return [index for index in self._recomputable_candidates if index in recomputed]
@@ -155,13 +164,7 @@ class ScanPlan:
     def _costs(self) -> RecomputeCosts:
         return RecomputeCosts(self.step.program, self.heuristics)
 
-    @cached_property
-    def kept_carries(self) -> list[int]:
-        """Carry leaves that are kept before every step."""
-        return [i for i in range(len(self.step.carry)) if i not in {*self.repeats, *self.recomputed_carries}]
-
-    @cached_property
-    def restored_carries(self) -> list[int]:
+    def _restored(self, recomputed: Collection[int]) -> list[int]:
         """Carry leaves whose new values the backward pass reads from the stacks: those before the next steps.
 
         That spares it a product, or a function: with `h' = tanh(z)` it needs no z. To read them for less takes longer
@@ -169,8 +172,7 @@ class ScanPlan:
         """
         if self.keep_all_carries:  # The last step is not known.
             return []
-        recomputed, cones = {*self.recomputed_carries}, cones_of_derivative(self.step.program)
-        maker = self.step.program.maker
+        maker, cones = self.step.program.maker, cones_of_derivative(self.step.program)
         candidates = [index for index in range(len(self.step.carry)) if index not in recomputed]
         return [index for index in candidates if _is_worth_restoring(self.step.new_carry[index], maker, cones)]
 
@@ -213,7 +215,7 @@ class ScanPlan:
     def returning(self, *, save: bool) -> Program:
         """The step's program with the outputs of `forward`, as written."""
         step = self.step
-        saved = (*step.kept, *(step.carry[index] for index in self.kept_carries)) if save else ()
+        saved = (*step.kept, *(step.carry[index] for index in self.residuals.every_step)) if save else ()
         return replace(step.program, stacked=(*step.y, *saved))
 
     @cached_property

@@ -23,13 +23,12 @@ from rnnscan.engine.analysis.sum_placement import place_sums
 from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.costs.heuristics import ShouldBatch
 from rnnscan.engine.loops.batched_values import NextPart, StackPart
-from rnnscan.engine.loops.chunked_scan import Chunks, before_each
 from rnnscan.engine.loops.counted_chunks import CountedChunks
-from rnnscan.engine.loops.in_place import run_back_in_place
 from rnnscan.engine.loops.indexing import item_of, item_or, moved
 from rnnscan.engine.loops.offload import to_device
 from rnnscan.engine.loops.own_derivative import differentiate_as
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.loops.time_loop import TimeLoop, before_each
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.pull_back import PullBack
@@ -110,10 +109,10 @@ class _BackwardChunks:
         plan: ScanPlan, pull_back: PullBack, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
     ) -> "_BackwardChunks":
         x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
-        new_carry = [saved.initial[index] for index in plan.restored_carries]
+        new_carry = [saved.initial[index] for index in plan.residuals.restored]
         program, unchanged = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
         program = passes.apply(passes.backward(plan.heuristics), program)
-        views = _views(program, len(plan.recomputed_carries))
+        views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
         splits = [_split(plan, view, partial(plan.heuristics.should_batch, shared=shared)) for view in views]
         # Where devices share units, a loop would gather at each step what is gathered once for a chunk.
@@ -131,14 +130,14 @@ class _BackwardChunks:
 
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any], *, in_place: bool) -> tuple[Any, list[Any]]:
         """Pull `(cotangent of the carry, sums)` back through all chunks, in place if that is allowed."""
-        repeats = self.plan.repeats
-        chunks = Chunks(self.plan.length, self._chunk, from_end=self.plan.reverse)
+        repeats = self.plan.residuals.repeats
+        chunks = TimeLoop(self.plan.length, self._chunk, self.plan.reverse).back
         starts = saved.starts if self._recomputes else {}
         first = [saved.initial[index] for index in starts]
         carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
         others = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
-            counted = CountedChunks(chunks.length, chunks.chunk, saved.count)
+            counted = CountedChunks(chunks.length, chunks.piece, saved.count)
             return counted.run_back(self._pull_chunk, state, [*carries, *others])
 
         def pull_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
@@ -155,27 +154,27 @@ class _BackwardChunks:
 
         def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
             state, first_step = state
-            if steps < chunks.chunk:
+            if steps < chunks.piece:
                 first_step = chunks.first_of_shorter
             state, made, _ = pull_part(state, stacks, once, first_step, steps)
-            return (state, moved(first_step, chunks.chunk if chunks.from_end else -chunks.chunk)), made, []
+            return (state, moved(first_step, -chunks.piece if chunks.reverse else chunks.piece)), made, []
 
         def pull_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
             parts = [StackPart(stack, first_step, steps) for stack in others]
             once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
             return pull_part(state, parts, once, first_step, steps)[:2]
 
-        if in_place and chunks.chunk < chunks.length and not self.plan.offloaded:
+        if in_place and chunks.piece < chunks.length and not self.plan.residuals.offloaded:
             made = [atom.aval for atom in self.pull.split.program.stacked]
-            return run_back_in_place(chunks, pull_in_place, state, made)
+            return chunks.run_in_place(pull_in_place, state, made)
         once = [*starts.values()]
         if not self.plan.length:  # An empty stack has no steps to read.
             once = [*(saved.initial[index][None][:0] for index in repeats), *once]
         elif carries or repeats:
-            last_chunk = np.int32(0 if chunks.from_end else chunks.length - chunks.chunk)
-            (state, _), made, _ = chunks.run(pull_chunk, (state, last_chunk), others, once, first, back=True)
+            last_chunk = np.int32(chunks.length - chunks.piece if chunks.reverse else 0)
+            (state, _), made, _ = chunks.run(pull_chunk, (state, last_chunk), others, once, first)
             return state, made
-        return chunks.run(self._pull_chunk, state, [*carries, *others], once, first, back=True)[:2]
+        return chunks.run(self._pull_chunk, state, [*carries, *others], once, first)[:2]
 
     @property
     def _chunk(self) -> int:
@@ -191,8 +190,13 @@ class _BackwardChunks:
     def _is_one_loop(self) -> bool:
         """Whether nothing runs at once, so that chunks would only copy the stacks."""
         split = self.pull.split
-        looped = not self.plan.offloaded and len(split.loops) == 1 and not split.loops[0].at_once and not split.at_once
-        return looped and not self._recomputes and not self.plan.repeats
+        looped = (
+            not self.plan.residuals.offloaded
+            and len(split.loops) == 1
+            and not split.loops[0].at_once
+            and not split.at_once
+        )
+        return looped and not self._recomputes and not self.plan.residuals.repeats
 
     @cached_property
     def _recomputes(self) -> bool:
@@ -217,18 +221,18 @@ class _BackwardChunks:
             steps: the number of its steps.
             new: the new values of kept carry leaves.
         """
-        step, repeats, reverse = self.plan.step, self.plan.repeats, self.plan.reverse
-        sizes = [len(self.plan.kept_carries), len(self.plan.repeated_ys), len(step.x) + len(step.kept)]
+        step, residuals, reverse = self.plan.step, self.plan.residuals, self.plan.reverse
+        sizes = [len(residuals.every_step), len(residuals.repeated_ys), len(step.x) + len(step.kept)]
         kept, repeated, given, ct_ys = split_list(stacks, sizes)
-        befores, starts = split_list(starts, [len(repeats)])
-        given = to_device(given, [len(step.x) + index for index in self.plan.offloaded])
+        befores, starts = split_list(starts, [len(residuals.repeats)])
+        given = to_device(given, [len(step.x) + index for index in residuals.offloaded])
         repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
-        after = dict(zip(self.plan.repeated_ys, repeated, strict=True))
-        carry = dict(zip(self.plan.kept_carries, kept, strict=True))
-        for (index, y), before in zip(repeats.items(), befores, strict=True):
+        after = dict(zip(residuals.repeated_ys, repeated, strict=True))
+        carry = dict(zip(residuals.every_step, kept, strict=True))
+        for (index, y), before in zip(residuals.repeats.items(), befores, strict=True):
             carry[index] = before_each(after[y], before, reverse=reverse)
-        new = {**carry, **new, **{index: after[y] for index, y in repeats.items()}}
-        new_carry = [new[index] for index in self.plan.restored_carries]
+        new = {**carry, **new, **{index: after[y] for index, y in residuals.repeats.items()}}
+        new_carry = [new[index] for index in residuals.restored]
         known = [*(carry[index] for index in sorted(carry)), *given, *new_carry, *ct_ys]
         values = dict(zip(self.recompute.split.program.known, known, strict=True))
         if self._recomputes:

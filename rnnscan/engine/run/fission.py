@@ -130,9 +130,9 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         return tangents_of_scan(plan.for_derivatives, saved, results, leaves, {})
 
     def reads_results() -> list[bool]:
-        saving = plan.for_derivatives
-        final = [i in saving.restored_carries and i not in saving.repeats for i in range(len(saving.step.carry))]
-        return [*final, *(index in saving.repeated_ys for index in range(saving.step.y_size))]
+        step, residuals = plan.for_derivatives.step, plan.for_derivatives.residuals
+        of_carry = [index in residuals.final for index in range(len(step.carry))]
+        return [*of_carry, *(index in residuals.repeated_ys for index in range(step.y_size))]
 
     def in_forward_mode(primals: Any, tangents: Any) -> tuple[Any, Any]:
         constants, _, *others = primals

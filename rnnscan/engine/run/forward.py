@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.split import Split
-from rnnscan.engine.loops.chunked_scan import Chunks, before_each
 from rnnscan.engine.loops.in_place import InPlace
 from rnnscan.engine.loops.offload import to_host
 from rnnscan.engine.loops.own_derivative import differentiate_as
+from rnnscan.engine.loops.time_loop import TimeLoop, before_each
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.ir.program import Program, total_bytes, values_of
@@ -64,8 +64,8 @@ class Saved:
             constants=list(constants),
             initial=list(initial),
             carries=carries,
-            final={index: final[index] for index in plan.restored_carries if index not in plan.repeats},
-            repeated={index: ys[index] for index in plan.repeated_ys},
+            final={index: final[index] for index in plan.residuals.final},
+            repeated={index: ys[index] for index in plan.residuals.repeated_ys},
             starts=starts,
             xs=list(xs),
             kept=kept,
@@ -94,7 +94,7 @@ def run_along(
     Loops that `plan.parallel` solves take their leaves from there. Their derivatives are solved for.
     """
     known = dict(saved.carries)
-    for index, y in plan.repeats.items():
+    for index, y in plan.residuals.repeats.items():
         known[index] = before_each(saved.repeated[y], saved.initial[index], reverse=plan.reverse)
     final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], known=known)
     return final, ys
@@ -117,18 +117,18 @@ def run_and_save(
 ) -> tuple[list[Any], list[Any], Saved]:
     """The final carry, ys, and the values that the backward pass needs. `in_one_call`: see `_in_one_call`."""
     step, parts = plan.step, plan.forward(save=True)
-    offloaded = frozenset(step.y_size + index for index in plan.offloaded)
+    offloaded = frozenset(step.y_size + index for index in plan.residuals.offloaded)
 
     def run(constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], *, in_place: bool = False) -> Results:
-        starting = plan.started_carries
+        starting = plan.residuals.chunk_starts
         return _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
 
     # An offloaded value may be a y too, which is not offloaded.
     run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
     final, made, starts = run_once(list(constants), list(carry), list(xs))
     ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
-    carries = dict(zip(plan.kept_carries, made[step.y_size + len(step.kept) :], strict=True))
-    residuals = (carries, dict(zip(plan.started_carries, starts, strict=True)), kept, None)
+    carries = dict(zip(plan.residuals.every_step, made[step.y_size + len(step.kept) :], strict=True))
+    residuals = (carries, dict(zip(plan.residuals.chunk_starts, starts, strict=True)), kept, None)
     return final, ys, Saved.of(plan, (constants, carry, xs), (final, ys), residuals)
 
 
@@ -210,14 +210,14 @@ def _run(
         return run_chunk(list(carry), stacks, [], plan.length)
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
     run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
-    return _chunks(plan).run(run, list(carry), stacks, [], [], back=False)
+    return _chunks(plan).run(run, list(carry), stacks, [], [])
 
 
-def _chunks(plan: ScanPlan) -> Chunks:
-    return Chunks(plan.length, plan.chunk, from_end=plan.reverse)
+def _chunks(plan: ScanPlan) -> TimeLoop:
+    return TimeLoop(plan.length, plan.chunk, plan.reverse)
 
 
-def _in_one_loop(parts: Split, starting: Sequence[int], chunks: Chunks) -> InPlace | None:
+def _in_one_loop(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> InPlace | None:
     """How the only loop runs over all steps in place; None if it had better not.
 
     It writes the carry leaves before each chunk at each step. That may cost no more than half of what it stacks in any

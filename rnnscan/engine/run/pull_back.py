@@ -38,8 +38,8 @@ class PullBack:
         self.moving_carry = [index for index, moves in enumerate(step.moving(wanted).carry) if moves]
         self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
         self._plan, self._nonzero = plan, nonzero_ys
-        self._recomputed = plan.recomputed_carries
-        self._sizes = [constants, carry, len(step.x), len(step.kept), len(plan.restored_carries), len(nonzero_ys)]
+        self._recomputed = plan.residuals.recomputed
+        self._sizes = [constants, carry, len(step.x), len(step.kept), len(plan.residuals.restored), len(nonzero_ys)]
 
     def program(
         self,
@@ -87,7 +87,7 @@ class PullBack:
                 replace_at(carry, self.moving_carry, some_carry),
                 replace_at(x, self.x, some_x),
                 kept,
-                dict(zip(self._plan.restored_carries, known_new_carry, strict=True)),
+                dict(zip(self._plan.residuals.restored, known_new_carry, strict=True)),
             )
             differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self._nonzero)]
             return differentiated, ([new_carry[i] for i in self._recomputed], [*chain(*computed_and_kept)])

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from rnnscan._step_wrappers import Length
 from rnnscan.checkpointing import SubScan
 from rnnscan.engine.analysis.keys import without_keys
+from rnnscan.engine.loops.time_loop import TimeLoop
 
 
 # (carry, xs, length) -> (carry, ys)
@@ -85,18 +85,14 @@ def run_segments(
         leaves, restore = without_keys((carry, xs))
         return jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves)
 
-    count, rest = divmod(length, size)
-    whole = slice(rest, None) if reverse else slice(0, count * size)
-    shorter = slice(0, rest) if reverse else slice(count * size, None)
-    stacks = []
-    if count:
-        cut = jax.tree.map(lambda leaf: leaf[whole].reshape(count, size, *leaf.shape[1:]), xs)
-        carry, ys = lax.scan(lambda carry, xs: run_segment(carry, xs, size), carry, cut, length=count, reverse=reverse)
-        stacks.append(jax.tree.map(lambda leaf: leaf.reshape(count * size, *leaf.shape[2:]), ys))
-    if rest or not count:
-        carry, ys = run_segment(carry, jax.tree.map(lambda leaf: leaf[shorter], xs), rest)
-        stacks.append(ys)
-    return carry, _joined(stacks, reverse=reverse)
+    if not length:
+        return run_segment(carry, xs, length)
+
+    def body(carry: Any, xs: Any, _: Any, length: int) -> tuple[Any, Any, Any]:
+        return *run_segment(carry, xs, length), ()
+
+    carry, ys, _ = TimeLoop(length, size, reverse, shorter_first=False).run(body, carry, xs)
+    return carry, ys
 
 
 def _joined(stacks: Sequence[Any], *, reverse: bool) -> Any:

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from rnnscan._step_wrappers import type_of_step
-from rnnscan._varying import vary, varying
-from rnnscan._zeros import zeros_of_type
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.counted_loop import Blocks, counted_loop, scan_counted
-from rnnscan.engine.loops.examples import any_example, hold
+from rnnscan.engine.loops.examples import hold
+from rnnscan.engine.loops.indexing import item_of, items_of
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
 from rnnscan.engine.loops.own_derivative import is_zero, jvp, with_derivative
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
+from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.backward import Backward, zero_sum
 from rnnscan.engine.run.forward import Saved
@@ -90,26 +89,19 @@ class Steps:
         if not self.prints:
             split = self.plan.forward(save=save)
             program, equations, values = split.program, split.varying, invariant_values([split], arguments.constants)
-        stacks = [zeros_of_type(_type(atom), self.length, new_axis=True) for atom in program.stacked]
-        each = Blocks(self.length, 1)
 
-        def body(given: Any) -> Any:
-            at, runs, count, carry, stacks = given
-            x = [each.read(leaf, at)[0] for leaf in arguments.xs]
+        def run_step(at: Any, runs: Any, count: Any, carry: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+            x = [item_of(leaf, at) for leaf in arguments.xs]
             known = {**values, **dict(zip([*step.carry, *step.x], [*carry, *x], strict=True))}
             evaluate(equations, known)
-            made = [read(atom, known) for atom in program.stacked]
-            made = hold(runs, made, jax.tree.map(jnp.zeros_like, made))
-            stacks = [each.write(stack, leaf[None], at) for stack, leaf in zip(stacks, made, strict=True)]
+            new = [read(atom, known) for atom in program.stacked]
+            new = hold(runs, new, jax.tree.map(jnp.zeros_like, new))
             carry = hold(runs, [read(atom, known) for atom in program.new_carry], carry)
-            count = count + runs.astype(count.dtype)
-            return at + 1, runs & stop.goes_on(go_on, count, carry), count, carry, stacks
+            return count + runs.astype(count.dtype), carry, [leaf[None] for leaf in new]
 
-        none = jnp.zeros_like(stop.bound)
-        runs = stop.goes_on(go_on, none, arguments.carry)
-        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
-        start = (jnp.int32(0), runs, none, arguments.carry, stacks)
-        _, _, count, carry, stacks = lax.while_loop(lambda given: any_example(given[1]), body, start)
+        loop, types = TimeLoop(self.length, 1, reverse=False), map(_type, program.stacked)
+        goes_on = partial(stop.goes_on, go_on)
+        count, carry, stacks, _ = loop.run_while(run_step, goes_on, jnp.zeros_like(stop.bound), arguments.carry, types)
         ys, kept, carries = split_list(stacks, [step.y_size, len(step.kept) if save else 0])
         return Results(count, carry, ys), self.saved(arguments, kept, carries, count)
 
@@ -166,26 +158,17 @@ class Segments:
 
     def run(self, go_on: GoOn | None, stop: Stop, arguments: Arguments, *, save: bool) -> tuple[Results, SavedStarts]:
         """Run it. Without `save` no starts are saved."""
-        size, each = self.inner.length, Blocks(self.segments, 1)
-        blocks = Blocks(self.length, size)
-        ys = [zeros_of_type(_type(atom), self.length, new_axis=True) for atom in self.plan.step.y]
-        starts = [zeros_of_type(jax.typeof(leaf), self.segments, new_axis=True) for leaf in arguments.carry if save]
+        size = self.inner.length
 
-        def body(given: Any) -> Any:
-            segment, runs, count, carry, ys, starts = given
-            starts = [each.write(stack, leaf[None], segment) for stack, leaf in zip(starts, carry, strict=save)]
-            xs = [blocks.read(leaf, segment) for leaf in arguments.xs]
+        def run_segment(number: Any, runs: Any, count: Any, carry: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+            xs = [items_of(leaf, number * size, size) for leaf in arguments.xs]
             inner_stop = stop._replace(bound=jnp.where(runs, jnp.minimum(stop.bound - count, size), 0))
-            made, _ = self.inner.run(go_on, inner_stop, Arguments(arguments.constants, carry, xs), save=False)
-            ys = [blocks.write(stack, block, segment) for stack, block in zip(ys, made.ys, strict=True)]
-            count = count + made.count
-            return segment + 1, runs & stop.goes_on(go_on, count, made.carry), count, made.carry, ys, starts
+            inner = self.inner.run(go_on, inner_stop, Arguments(arguments.constants, carry, xs), save=False)[0]
+            return count + inner.count, inner.carry, inner.ys
 
-        none = jnp.zeros_like(stop.bound)
-        runs = stop.goes_on(go_on, none, arguments.carry)
-        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
-        start = (jnp.int32(0), runs, none, arguments.carry, ys, starts)
-        _, _, count, carry, ys, starts = lax.while_loop(lambda given: any_example(given[1]), body, start)
+        loop, types = TimeLoop(self.length, size, reverse=False), map(_type, self.plan.step.y)
+        goes_on, none = partial(stop.goes_on, go_on), jnp.zeros_like(stop.bound)
+        count, carry, ys, starts = loop.run_while(run_segment, goes_on, none, arguments.carry, types, save=save)
         return Results(count, carry, ys), SavedStarts(arguments, starts, count)
 
     def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> SavedStarts:

@@ -1,0 +1,209 @@
+"""The loop over the steps of a sequence, in pieces: chunks of the engine, segments of memory, or single steps."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rnnscan._varying import vary, varying
+from rnnscan._zeros import zeros_of_type
+from rnnscan.engine.loops.examples import any_example
+from rnnscan.engine.loops.indexing import put_item, put_items, shifted
+
+
+# (carry, xs of each step, values of the piece, its steps) -> (carry, ys of each step, new values of the piece)
+Body: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, Any, Any]]
+# (carry, first step, number of the whole piece or None, steps) -> (carry, ys of each step)
+BodyInPlace: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, list[Any]]]
+# (number of the piece, whether it runs, steps so far, carry) -> (steps so far, carry, ys of each step)
+ConditionalBody: TypeAlias = Callable[[Any, Any, Any, list[Any]], tuple[Any, list[Any], list[Any]]]
+
+
+def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
+    """The carry before each step, from the carry after each step and the initial one."""
+    return shifted(after, start, to_start=reverse)
+
+
+@dataclass(frozen=True)
+class TimeLoop:
+    """A loop over the pieces of a sequence. A remainder makes one shorter piece.
+
+    Attributes:
+        length: the steps of the sequence.
+        piece: the steps of a piece.
+        reverse: from the last piece to the first.
+        shorter_first: whether the shorter piece is the first to run, else the last.
+    """
+
+    length: int
+    piece: int
+    reverse: bool
+    shorter_first: bool = True
+
+    @property
+    def back(self) -> "TimeLoop":
+        """The loop over the same pieces from the last to run to the first."""
+        return TimeLoop(self.length, self.piece, not self.reverse, not self.shorter_first)
+
+    @property
+    def count(self) -> int:
+        """The number of whole pieces."""
+        return self.length // self.piece
+
+    @property
+    def rest(self) -> int:
+        """The steps of the shorter piece."""
+        return self.length % self.piece
+
+    @property
+    def _begins_with_shorter(self) -> bool:
+        return self.shorter_first != self.reverse
+
+    @property
+    def first_of_shorter(self) -> int:
+        """The first step of the shorter piece."""
+        return 0 if self._begins_with_shorter else self.count * self.piece
+
+    def run(self, body: Body, carry: Any, xs: Any, of_pieces: Any = (), of_shorter: Any = ()) -> tuple[Any, Any, Any]:
+        """Run piece by piece, as `lax.scan` over the whole pieces and a call for the shorter one.
+
+        Args:
+            body: runs a piece.
+            carry: the carry before the first piece to run.
+            xs: a pytree of leaves `(length, ...)`.
+            of_pieces: a pytree of leaves `(number of whole pieces, ...)`.
+            of_shorter: the same for the shorter piece, without the axis.
+
+        Returns:
+            The carry, ys with leaves `(length, ...)`, and leaves `(number of whole pieces, ...)`.
+        """
+        count, piece, rest = self.count, self.piece, self.rest
+        if not rest:
+            return self._run_whole(body, carry, xs, of_pieces)
+        begins = self._begins_with_shorter
+        shorter, whole = slice(0, rest) if begins else slice(count * piece, None), slice(rest, None)
+        whole = whole if begins else slice(0, count * piece)
+        of_shorter_piece, of_whole = (jax.tree.map(lambda leaf, part=part: leaf[part], xs) for part in (shorter, whole))
+        if not count:
+            carry, ys, new = body(carry, of_shorter_piece, of_shorter, rest)
+            return carry, ys, jax.tree.map(lambda leaf: lax.full_like(leaf, 0, shape=(0, *leaf.shape)), new)
+        if self.shorter_first:
+            carry, ys_of_shorter, _ = body(carry, of_shorter_piece, of_shorter, rest)
+            carry, ys, new = self._run_whole(body, carry, of_whole, of_pieces)
+        else:
+            carry, ys, new = self._run_whole(body, carry, of_whole, of_pieces)
+            carry, ys_of_shorter, _ = body(carry, of_shorter_piece, of_shorter, rest)
+        pair = (ys_of_shorter, ys) if begins else (ys, ys_of_shorter)
+        return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pair), new
+
+    def _run_whole(self, body: Body, carry: Any, xs: Any, of_pieces: Any) -> tuple[Any, Any, Any]:
+        count, piece = self.count, self.piece
+
+        def run_piece(carry: Any, given: Any) -> tuple[Any, tuple[Any, Any]]:
+            xs, of_piece = given
+            carry, ys, new = body(carry, xs, of_piece, piece)
+            return carry, (ys, new)
+
+        cut = jax.tree.map(lambda leaf: lax.reshape(leaf, (count, piece, *leaf.shape[1:])), xs)
+        carry, (ys, new) = lax.scan(run_piece, carry, (cut, of_pieces), length=count, reverse=self.reverse)
+        return carry, jax.tree.map(lambda leaf: lax.reshape(leaf, (count * piece, *leaf.shape[2:])), ys), new
+
+    def run_in_place(
+        self, body: BodyInPlace, carry: Any, ys: Sequence[Any], *, unroll: int | bool = 1
+    ) -> tuple[Any, list[Any]]:
+        """Run piece by piece, with ys in the state of a loop, and xs read by the body where it needs them.
+
+        `lax.scan` cuts what it is given in items, and stacks what it makes. Loops within loops then copy each item
+        twice. Under `jax.vmap` it also moves the steps to the front of all stacks, and others move them back. But JAX's
+        derivative of such a loop takes time with the square of the steps, so another function must stand for it
+        (`own_derivative.py`).
+
+        Args:
+            body: runs a piece. The numbers of whole pieces are in the order of the sequence.
+            carry: the carry before the first piece to run.
+            ys: the types of the ys of a step.
+            unroll: as in `lax.scan`, in pieces.
+
+        Returns:
+            The carry, and ys `(length, ...)`.
+        """
+
+        def run_piece(carry: Any, stacks: list[Any], first: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
+            carry, new = body(carry, first, number, steps)
+            return carry, [put_items(stack, first, items) for stack, items in zip(stacks, new, strict=True)]
+
+        def run_next(state: Any) -> Any:
+            done, carry, stacks = state
+            number = lax.sub(np.int32(self.count - 1), done) if self.reverse else done
+            carry, stacks = run_piece(carry, stacks, self._first_of(number), number, self.piece)
+            return lax.add(done, np.int32(1)), carry, stacks
+
+        stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
+        if self.rest and self.shorter_first:
+            carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)
+        _, carry, stacks = _repeat(run_next, (np.int32(0), carry, stacks), self.count, unroll=unroll)
+        if self.rest and not self.shorter_first:
+            carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)
+        return carry, stacks
+
+    def run_while(
+        self,
+        body: ConditionalBody,
+        goes_on: Callable[[Any, Any], Any],
+        none: Any,
+        carry: list[Any],
+        ys: Iterable[Any],
+        *,
+        save: bool = False,
+    ) -> tuple[Any, list[Any], list[Any], list[Any]]:
+        """Run whole pieces from the first on, as long as a condition holds.
+
+        Args:
+            body: runs a piece, or nothing of it where it is told not to run.
+            goes_on: `(steps so far, carry) -> whether to run another piece`. Rows under `jax.vmap` have their own.
+            none: no steps, of the type of their number.
+            carry: the carry before the first piece.
+            ys: the types of the ys of a step.
+            save: whether to return the carry before each piece.
+
+        Returns:
+            The number of steps that ran, the carry, ys `(length, ...)`, which are zero after these steps, and the carry
+            before each piece, `(number of pieces, ...)`.
+        """
+
+        def run_next(state: Any) -> Any:
+            number, runs, count, carry, stacks, starts = state
+            starts = [put_item(stack, number, leaf) for stack, leaf in zip(starts, carry, strict=save)]
+            count, carry, new = body(number, runs, count, carry)
+            first = self._first_of(number)
+            stacks = [put_items(stack, first, items) for stack, items in zip(stacks, new, strict=True)]
+            return lax.add(number, np.int32(1)), runs & goes_on(count, carry), count, carry, stacks, starts
+
+        stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
+        starts = [zeros_of_type(jax.typeof(leaf), self.count, new_axis=True) for leaf in carry if save]
+        runs = goes_on(none, carry)
+        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
+        state = (jnp.int32(0), runs, none, carry, stacks, starts)
+        _, _, count, carry, stacks, starts = lax.while_loop(lambda state: any_example(state[1]), run_next, state)
+        return count, carry, stacks, starts
+
+    def _first_of(self, number: Any) -> Any:
+        """The first step of a whole piece."""
+        first = number if self.piece == 1 else lax.mul(number, np.int32(self.piece))
+        return lax.add(first, np.int32(self.rest)) if self.rest and self._begins_with_shorter else first
+
+
+def _repeat(run: Callable[[Any], Any], state: Any, times: int, *, unroll: int | bool = 1) -> Any:
+    """Run a function of a state so many times. The first value of the state counts them.
+
+    `lax.scan` traces its loop a second time to lower it.
+    """
+    if times == 1:
+        return run(state)
+    if unroll == 1:
+        return lax.while_loop(lambda state: lax.lt(state[0], np.int32(times)), run, state)
+    return lax.scan(lambda state, _: (run(state), None), state, None, length=times, unroll=unroll)[0]
