@@ -57,7 +57,7 @@ def timeline_figure() -> Any:
     """The order of the work of twelve steps of a cell. Time runs to the right; widths are not to scale."""
     from matplotlib.figure import Figure
 
-    from rnnscan.graph.draw.colours import KINDS
+    from rnnscan.graph.draw.colors import KINDS
 
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
     axes = figure.subplots()

@@ -9,7 +9,7 @@ import jax
 
 from rnnscan._messages import in_words, listing
 from rnnscan.engine.plan.planned_call import NewtonLoop, Plan
-from rnnscan.graph.draw.colours import KINDS
+from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.layout.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
 
-from rnnscan.graph.draw.colours import KINDS, most_kept
+from rnnscan.graph.draw.colors import KINDS, most_kept
 from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.text import shortened
 
@@ -43,7 +43,7 @@ def collapsed(diagram: Diagram, collapse: bool | int | None) -> Diagram:
 
 
 def _by_scope(operations: Sequence[Box], depth: int) -> list[list[Box]]:
-    """Neighbours with the same scopes around them. An operation in fewer scopes stays alone."""
+    """Neighbors with the same scopes around them. An operation in fewer scopes stays alone."""
 
     def key(numbered: tuple[int, Box]) -> Hashable:
         number, box = numbered

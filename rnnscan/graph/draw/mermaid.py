@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rnnscan.graph.draw.colours import END, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Color, line_of
+from rnnscan.graph.draw.colors import END, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Color, line_of
 from rnnscan.graph.draw.layout.diagram import Box, Diagram
 from rnnscan.graph.draw.text import printable
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rnnscan.graph.draw.colours import END, KINDS, LINES, Color, Line, color_of, line_of
+from rnnscan.graph.draw.colors import END, KINDS, LINES, Color, Line, color_of, line_of
 from rnnscan.graph.draw.layout import Layout, Rectangle, layout
 from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.text import printable, shortened, width_of

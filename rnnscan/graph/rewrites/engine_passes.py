@@ -23,7 +23,7 @@ def _of_pass(name: str, documented: Pass) -> Rewrite:
                 f"graph.ENGINE_PASSES[{name!r}]: the engine's passes are for graphs without effects; got "
                 f"effects in the nodes {listing(effects)}. Trace the function without its debug prints."
             )
-        # Labelled values are outputs meanwhile, because a pass may drop others.
+        # Labeled values are outputs meanwhile, because a pass may drop others.
         size = len(graph.program.stacked)
         run = passes.every(heuristics())[name]
         program = run(replace(graph.program, stacked=(*graph.program.stacked, *graph.labels)))

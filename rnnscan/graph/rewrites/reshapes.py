@@ -26,7 +26,7 @@ def remove_reshapes_for_dot(graph: Graph) -> Graph:
     The axes that the product contracts and keeps are those of the value before the reshapes. Where that gives the
     result another shape, as for `x.reshape(N * T, D) @ w`, everything that reads the result must be a reshape too; the
     reshapes then start from the new result, and those that give its shape are gone. Chains of any length count.
-    Labelled values stay. Bodies of loops, branches and functions with rules of their own are rewritten too.
+    Labeled values stay. Bodies of loops, branches and functions with rules of their own are rewritten too.
 
     Args:
         graph: the graph.

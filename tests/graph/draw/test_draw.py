@@ -14,7 +14,7 @@ import rnnscan as rs
 from rnnscan import cells
 from rnnscan._messages import describe
 from rnnscan.graph.draw import Picture
-from rnnscan.graph.draw.colours import END, KINDS, LINES, NEUTRAL
+from rnnscan.graph.draw.colors import END, KINDS, LINES, NEUTRAL
 
 
 pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.

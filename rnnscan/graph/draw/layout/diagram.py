@@ -52,7 +52,7 @@ class Arrow:
         target: the id of a box that reads it, or returns it.
         value: the value. Arrows of one value share their way.
         tooltip: what a reader sees who points at it.
-        keeping: what happens to the value between the passes, a key of `colours.LINES`; "" if that is not known.
+        keeping: what happens to the value between the passes, a key of `colors.LINES`; "" if that is not known.
     """
 
     source: str
