@@ -10,7 +10,7 @@ import jax
 from rnnscan._messages import in_words, listing
 from rnnscan.engine.plan.planned_call import NewtonLoop, Plan
 from rnnscan.graph.draw.colors import KINDS
-from rnnscan.graph.draw.layout.diagram import Diagram
+from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
@@ -79,7 +79,7 @@ class Explanation(Report):
             title: the title.
 
         Returns:
-            The picture, with `text` and `save(path)`. One in SVG shows itself in a notebook.
+            The picture, with `text` and `save(path)`. One in SVG shows itself in a notebook, with the extra `plot`.
 
         Raises:
             TypeError: if `collapse` is not a number.
@@ -93,7 +93,7 @@ class Explanation(Report):
             >>> params = cell.init(jax.random.key(0), input_size=3)
             >>> picture = rs.explain(cell, params, cell.initial_carry(xs[0]), xs).draw("dot")
             >>> print(picture.text.splitlines()[0])
-            digraph {
+            digraph "graph" {
         """
         options = PictureOptions(format, direction, collapse, title).checked("explain.draw")
         if names is None:

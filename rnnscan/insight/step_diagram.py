@@ -10,7 +10,7 @@ import jax
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.graph.draw.build import Content, diagram_of
 from rnnscan.graph.draw.colors import KEPT, KEPT_AT_SOME, OFFLOADED, RECOMPUTED
-from rnnscan.graph.draw.layout.diagram import Box, Diagram
+from rnnscan.graph.draw.diagram import Box, Diagram
 from rnnscan.graph.nodes.facts import kinds_of_work
 from rnnscan.graph.nodes.names import Name, complete
 from rnnscan.insight.describe import StepDescription

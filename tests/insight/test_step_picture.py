@@ -6,7 +6,6 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.insight.step_picture import step_figure
 
 
 STEPS = 32
@@ -100,17 +99,6 @@ def test_carry_that_does_not_change_closed_over_arrays_and_padding_are_drawn():
     assert any(text.startswith("resets and valid steps") for text in texts)
     notes = {note for box in diagram.boxes for note in box.notes}
     assert "scale" in notes
-
-
-def test_the_figure_is_the_same_picture():
-    cell = cells.LSTM(4)
-    explanation = explained(cell)
-    figure = step_figure(explanation, cell.carry_names, "a $title")
-    picture = explanation.draw(direction="right", title="a $title")
-    (axes,) = figure.axes
-    shown = [text.get_text().replace(r"\$", "$") for text in axes.texts]
-    assert shown[0] == "a $title"
-    assert {box.text for box in picture.diagram.boxes} <= {*shown}
 
 
 @pytest.mark.bad_input

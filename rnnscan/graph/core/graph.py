@@ -257,7 +257,7 @@ class Graph:
         details: bool = True,
         title: str = "",
     ) -> Picture:
-        """Draw the graph. No other program or package is needed.
+        """Draw the graph. Graphviz, which the extra `plot` installs, draws SVG; the others need no other package.
 
         Colors are the kinds of work of a cell, as `rnnscan.explain` has them. Thick arrows are values that are kept
         for the backward pass of a scan, by the rule of memory. Other functions have one color, and plain arrows.

@@ -1,3 +1,3 @@
-"""Pictures of graphs: a diagram of boxes and arrows, its layout, and writers of SVG, Mermaid and DOT."""
+"""Pictures of graphs: a diagram of boxes and arrows, written in Mermaid and DOT, which Graphviz draws."""
 
 from rnnscan.graph.draw.picture import Picture as Picture

@@ -9,7 +9,7 @@ import numpy as np
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import describe
 from rnnscan.graph.draw.colors import KEPT, KEPT_AT_SOME, OFFLOADED
-from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
+from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.operations import text_of
 from rnnscan.graph.draw.text import printable, shortened
 from rnnscan.ir.program import Atom, Constant, Equation, Value

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import groupby, takewhile
 
 from rnnscan.graph.draw.colors import KINDS, most_kept
-from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
+from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.text import shortened
 
 

@@ -28,13 +28,13 @@ class Line:
     Attributes:
         color: its color.
         width: its width.
-        dashes: the lengths of its dashes and gaps; empty for a solid line.
+        style: "solid", "dashed" or "dotted".
         meaning: its meaning in the words of a legend.
     """
 
     color: str
     width: float
-    dashes: tuple[int, ...] = ()
+    style: str = "solid"
     meaning: str = ""
 
 
@@ -54,10 +54,10 @@ KEPT_AT_SOME = "kept at some steps"
 OFFLOADED = "offloaded"
 RECOMPUTED = "recomputed"
 LINES = {
-    KEPT: Line("#1f2f46", 2.4, (), "kept for the backward pass"),
-    KEPT_AT_SOME: Line("#1f2f46", 2.4, (8, 4), "kept at some steps"),
-    OFFLOADED: Line("#1f2f46", 2.4, (2, 3), "offloaded to host memory"),
-    RECOMPUTED: Line("#8c96a3", 1.1, (), "recomputed"),
+    KEPT: Line("#1f2f46", 2.4, "solid", "kept for the backward pass"),
+    KEPT_AT_SOME: Line("#1f2f46", 2.4, "dashed", "kept at some steps"),
+    OFFLOADED: Line("#1f2f46", 2.4, "dotted", "offloaded to host memory"),
+    RECOMPUTED: Line("#8c96a3", 1.1, "solid", "recomputed"),
 }
 PLAIN = Line("#6b7685", 1.1)
 

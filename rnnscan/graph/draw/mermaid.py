@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from rnnscan.graph.draw.colors import END, KEPT_AT_SOME, KINDS, NEUTRAL, OFFLOADED, Color, line_of
-from rnnscan.graph.draw.layout.diagram import Box, Diagram
+from rnnscan.graph.draw.colors import END, KINDS, NEUTRAL, Color, line_of
+from rnnscan.graph.draw.diagram import Box, Diagram
 from rnnscan.graph.draw.text import printable
 
 
@@ -51,9 +51,10 @@ def _class(box: Box) -> tuple[str, Color]:
 
 
 def _arrow(keeping: str) -> str:
-    if keeping in (KEPT_AT_SOME, OFFLOADED):
+    line = line_of(keeping)
+    if line.style != "solid":
         return "-.->"
-    return "==>" if line_of(keeping).width > 2 else "-->"
+    return "==>" if line.width > 2 else "-->"
 
 
 def escaped(text: str) -> str:

@@ -4,20 +4,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from rnnscan._messages import listing, nearest
 from rnnscan.graph.draw.collapse import collapsed
+from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.dot import to_dot
-from rnnscan.graph.draw.layout.diagram import Diagram
 from rnnscan.graph.draw.mermaid import to_mermaid
-from rnnscan.graph.draw.scene import Scene, scene_of
-from rnnscan.graph.draw.svg import to_svg
 
 
 Format: TypeAlias = Literal["svg", "mermaid", "dot"]
 Direction: TypeAlias = Literal["down", "right"]
-_ENDINGS = {"svg": (".svg",), "mermaid": (".mmd", ".mermaid", ".md"), "dot": (".dot", ".gv")}
+_ENDINGS = {
+    "svg": (".svg", ".png", ".pdf", ".jpg", ".jpeg"),
+    "mermaid": (".mmd", ".mermaid", ".md"),
+    "dot": (".dot", ".gv"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,44 +40,44 @@ class Picture:
 
     @cached_property
     def text(self) -> str:
-        """The picture in its format."""
-        if self.format == "svg":
-            return to_svg(self._scene)
-        write = to_mermaid if self.format == "mermaid" else to_dot
-        return write(self.diagram, self.direction, self.title)
+        """The picture in its format. SVG needs the extra `plot`.
+
+        Raises:
+            ImportError: if the extra is needed and not installed.
+        """
+        if self.format == "mermaid":
+            return to_mermaid(self.diagram, self.direction, self.title)
+        if self.format == "dot":
+            return self._dot
+        from rnnscan.graph.draw.graphviz import to_svg
+
+        return to_svg(self._dot, self.title)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the picture into a file. Missing directories are made.
 
         Args:
-            path: the file. Its ending belongs to the format: `.svg`; `.mmd`, `.mermaid` or `.md`; `.dot` or `.gv`. A
-                picture in SVG also goes into formats of matplotlib, such as `.png` and `.pdf`, with the extra `plot`.
+            path: the file. Its ending belongs to the format: `.mmd`, `.mermaid` or `.md` to "mermaid", `.dot` or `.gv`
+                to "dot", and `.svg`, `.png`, `.pdf` or `.jpg` to "svg".
 
         Raises:
-            ImportError: if the ending needs matplotlib, and it is not installed.
+            ImportError: if the extra `plot` is needed and not installed.
             ValueError: if the ending does not belong to the format.
         """
         path = Path(path)
         check_ending(path, self.format)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() in _ENDINGS[self.format]:
+        ending = path.suffix.lower()
+        if self.format != "svg" or ending == ".svg":
             path.write_text(self.text, encoding="utf-8")
         else:
-            self.figure().savefig(path)
+            from rnnscan.graph.draw.graphviz import rendered
 
-    def figure(self) -> Any:
-        """The picture as a figure of matplotlib, which needs the extra `plot`.
-
-        Raises:
-            ImportError: if matplotlib is not installed.
-        """
-        from rnnscan.graph.draw.figure import to_figure
-
-        return to_figure(self._scene)
+            path.write_bytes(rendered(self._dot, ending[1:]))
 
     @cached_property
-    def _scene(self) -> Scene:
-        return scene_of(self.diagram, self.direction, self.title)
+    def _dot(self) -> str:
+        return to_dot(self.diagram, self.direction, self.title)
 
     def __str__(self) -> str:
         return self.text
@@ -142,16 +144,12 @@ def check_ending(path: Path, format: Format = "svg") -> None:
         format: the format of the picture.
 
     Raises:
-        ImportError: if the ending needs matplotlib, and it is not installed.
+        ImportError: if the extra `plot` is needed and not installed.
         ValueError: if the ending does not belong to the format.
     """
-    known = [*_ENDINGS[format]]
-    if path.suffix.lower() in known:
-        return
-    if format == "svg" and path.suffix:
-        from rnnscan.graph.draw.figure import known_endings
-
-        known += known_endings()
+    if format == "svg":
+        import rnnscan.graph.draw.graphviz  # noqa: F401
+    known = _ENDINGS[format]
     if path.suffix.lower() not in known:
         raise ValueError(
             f"picture: the file's ending must be one of {', '.join(known)} for the format {format!r}; got "

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from rnnscan.graph.draw.colors import most_kept
-from rnnscan.graph.draw.layout.diagram import Arrow, Box, Diagram
+from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.text import shortened
 
 

@@ -1,6 +1,7 @@
 """Pictures of graphs show every operation and value once, in the colors of their kinds, in every format."""
 
 import re
+import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
 from contextlib import nullcontext
@@ -9,17 +10,18 @@ from html import unescape
 import jax
 import jax.numpy as jnp
 import pytest
+from pygraphviz import AGraph
 
 import rnnscan as rs
 from rnnscan import cells
 from rnnscan._messages import describe
 from rnnscan.graph.draw import Picture
 from rnnscan.graph.draw.colors import END, KINDS, LINES, NEUTRAL
+from svg_parts import SVG, border, extent, parts, tooltip
 
 
 pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
 
-SVG = "{http://www.w3.org/2000/svg}"
 NASTY = 'a<b & "c" | {d}\\n #e; \x00 é'
 
 
@@ -27,14 +29,6 @@ def graph_of(cell):
     x = jax.ShapeDtypeStruct((2, 3), jnp.float32)
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3))
     return rs.graph.trace(cell, params, jax.eval_shape(cell.initial_carry, x), x)
-
-
-def parts(picture):
-    """The groups of an SVG: boxes by id, and arrows."""
-    groups = [one for one in ET.fromstring(picture.text).iter(f"{SVG}g") if one.attrib]
-    boxes = [one for one in groups if "data-box" in one.attrib]
-    assert len({one.get("data-box") for one in boxes}) == len(boxes)
-    return {one.get("data-box"): one for one in boxes}, [one for one in groups if "data-source" in one.attrib]
 
 
 def deep(depth, *, scoped):
@@ -58,7 +52,7 @@ def lstm():
 
 @pytest.mark.parametrize("direction", ["down", "right"])
 def test_every_operation_argument_result_and_value_is_drawn_once(lstm, direction):
-    boxes, arrows = parts(lstm.draw(direction=direction))
+    boxes, arrows = parts(lstm.draw(direction=direction).text)
     assert {*boxes} == (
         {f"n{node.id}" for node in lstm.nodes}
         | {f"a{index}" for index in range(len(lstm.inputs))}
@@ -73,51 +67,58 @@ def test_every_operation_argument_result_and_value_is_drawn_once(lstm, direction
         if isinstance(name, rs.graph.Name)
     )
     wanted += Counter((source[name], f"r{index}") for index, name in enumerate(lstm.outputs.values()))
-    assert Counter((one.get("data-source"), one.get("data-target")) for one in arrows) == wanted
+    assert Counter((source, target) for source, target, _ in arrows) == wanted
 
 
 def test_boxes_have_the_colors_of_their_kinds_and_types_as_tooltips(lstm):
-    boxes, _ = parts(lstm.draw())
+    boxes, _ = parts(lstm.draw().text)
     kinds = rs.graph.status_of_work(lstm)
     for node in lstm.nodes:
         box = boxes[f"n{node.id}"]
-        assert box.find(f"{SVG}rect").get("fill") == KINDS[kinds[node.outputs[0]]].fill
-        assert f"{node.outputs[0]}: {describe(lstm.type_of(node.outputs[0]))}" in box.find(f"{SVG}title").text
-    assert {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] in "ar"} == {END.fill}
+        assert border(box).get("fill") == KINDS[kinds[node.outputs[0]]].fill
+        assert box.get("class") == f"node {kinds[node.outputs[0]]}"
+        assert f"{node.outputs[0]}: {describe(lstm.type_of(node.outputs[0]))}" in tooltip(box)
+    assert {border(box).get("fill") for name, box in boxes.items() if name[0] in "ar"} == {END.fill}
 
 
 def test_thick_arrows_are_the_values_that_the_rule_of_memory_keeps(lstm):
     memory = rs.Memory(recompute=("gates",))
     for choice in (None, memory):
-        _, arrows = parts(lstm.draw(memory=choice))
+        _, arrows = parts(lstm.draw(memory=choice).text)
         statuses = {str(name): kept for name, kept in rs.graph.status_of_memory(lstm, choice or rs.Memory()).items()}
-        for arrow in arrows:
-            name = arrow.find(f"{SVG}title").text.partition(":")[0]
-            wide = float(arrow.find(f"{SVG}path").get("stroke-width")) > 2
+        for _, _, arrow in arrows:
+            name = tooltip(arrow).partition(":")[0]
+            wide = float(arrow.find(f".//{SVG}path").get("stroke-width")) > 2
             is_parameter = rs.graph.status_of_work(lstm)[lstm.names[lstm.value(name)]] == "invariant"
             assert wide == (statuses[name] == "kept" and not is_parameter)
 
 
 def test_any_other_function_has_one_color_and_plain_arrows():
-    boxes, arrows = parts(deep(2, scoped=False).draw())
-    fills = {box.find(f"{SVG}rect").get("fill") for name, box in boxes.items() if name[0] == "n"}
+    boxes, arrows = parts(deep(2, scoped=False).draw().text)
+    fills = {border(box).get("fill") for name, box in boxes.items() if name[0] == "n"}
     assert fills == {NEUTRAL.fill}
-    assert not any(arrow.get("data-keeping") for arrow in arrows)
+    assert {arrow.get("class").strip() for _, _, arrow in arrows} == {"edge"}
     with pytest.raises(ValueError, match="only the graph of a cell"):
         deep(2, scoped=False).draw(memory=rs.Memory())
 
 
-def test_text_stays_within_its_box_by_the_widths_of_a_wide_font(lstm):
-    from matplotlib import get_data_path
-    from matplotlib.ft2font import FT2Font
+def test_text_stays_within_its_box(lstm):
+    from matplotlib.font_manager import findSystemFonts
+    from matplotlib.ft2font import FT2Font, LoadFlags
 
-    font = FT2Font(f"{get_data_path()}/fonts/ttf/DejaVuSans.ttf")
-    for box in parts(lstm.draw())[0].values():
-        width = float(box.find(f"{SVG}rect").get("width"))
-        for text in box.findall(f"{SVG}text"):
-            font.set_size(float(text.get("font-size")), 72)
-            font.set_text(text.text)
-            assert font.get_width_height()[0] / 64 < width - 8
+    fonts = [path for path in findSystemFonts() if path.endswith("DejaVuSans.ttf")]
+    if not fonts:
+        pytest.skip("Graphviz measures another font where DejaVu Sans is not installed.")
+    font = FT2Font(fonts[0])
+    for box in parts(lstm.draw().text)[0].values():
+        left, _, right, _ = extent(box)
+        for text in box.iter(f"{SVG}text"):
+            if text.get("font-weight") != "bold":
+                font.set_size(float(text.get("font-size")), 72)
+                font.set_text(text.text, flags=LoadFlags.NO_HINTING)
+                start = float(text.get("x"))
+                assert left < start
+                assert start + font.get_width_height()[0] / 64 < right
 
 
 def test_without_details_moves_are_left_out_and_parameters_written_into_their_readers(lstm):
@@ -183,17 +184,21 @@ def test_names_with_any_characters_are_escaped(collapse):
     picture = nasty_graph().draw(title=NASTY, collapse=collapse)
     root = ET.fromstring(picture.text)
     shown = NASTY.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-    assert root.get("aria-label") == shown
+    assert (root.get("role"), root.get("aria-label")) == ("img", shown)
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert shown in texts
     assert collapse == 1 or any(shown in text for text in texts[1:])
 
     dot = nasty_graph().draw("dot", title=NASTY, collapse=collapse).text
     strings = r'"(?:[^"\\]|\\.)*"'
-    plain = re.sub(strings, "", dot)
+    markup = r"(?<==)<.*>(?= tooltip=| labelloc=)"
+    plain = re.sub(strings, "", re.sub(markup, "", dot))
     assert '"' not in plain
     assert "<" not in plain
     assert any(shown in unescape(text).replace('\\"', '"').replace("\\\\", "\\") for text in re.findall(strings, dot))
+    labels = ["".join(ET.fromstring(f"<a>{text[1:-1]}</a>").itertext()) for text in re.findall(markup, dot)]
+    assert shown in labels
+    assert len(labels) == 1 + dot.count("penwidth=1]") + dot.count("penwidth=2]")
 
     for line in nasty_graph().draw("mermaid", collapse=collapse).text.splitlines()[1:-1]:
         statement = re.fullmatch(
@@ -204,20 +209,14 @@ def test_names_with_any_characters_are_escaped(collapse):
         assert not re.search(r"[<>&|{}`]", line.replace("-->", "").replace("<br/>", "").replace("==>", ""))
 
 
-def test_dot_is_a_graph_of_the_same_nodes_and_edges(lstm):
-    """The lines are those of DOT's grammar: `id [attributes]` and `id -> id [attributes]`."""
+def test_dot_is_a_graph_of_the_same_nodes_and_edges_to_graphviz(lstm):
     picture = lstm.draw("dot", direction="right")
-    first, *lines, last = picture.text.splitlines()
-    assert (first, last) == ("digraph {", "}")
-    assert "rankdir=LR" in lines[0]
-    attributes = r'\[((\w+=("(?:[^"\\]|\\.)*"|[\w.]+) ?)+)\]'
-    nodes = [found[1] for line in lines if (found := re.fullmatch(rf" {{2}}(\w+) {attributes}", line))]
-    edges = [
-        (found[1], found[2]) for line in lines if (found := re.fullmatch(rf" {{2}}(\w+) -> (\w+) {attributes}", line))
-    ]
-    assert nodes == ["node", *(box.id for box in picture.diagram.boxes)]
-    assert edges == [(arrow.source, arrow.target) for arrow in picture.diagram.arrows]
-    assert len(nodes) + len(edges) == len(lines) - 1
+    graph = AGraph(string=picture.text)
+    assert graph.graph_attr["rankdir"] == "LR"
+    assert graph.nodes() == [box.id for box in picture.diagram.boxes]
+    assert sorted(graph.edges()) == sorted((arrow.source, arrow.target) for arrow in picture.diagram.arrows)
+    for box in picture.diagram.boxes:
+        assert graph.get_node(box.id).attr["tooltip"] == box.tooltip.replace("\n", "\\n")
 
 
 def test_a_picture_is_the_same_in_every_run(lstm):
@@ -231,8 +230,9 @@ def test_saving_and_showing(lstm, tmp_path):
     picture.save(tmp_path / "new" / "lstm.svg")
     assert (tmp_path / "new" / "lstm.svg").read_text(encoding="utf-8") == picture.text == picture._repr_svg_()
     assert picture.text in picture._repr_html_()
-    picture.save(tmp_path / "lstm.png")
-    assert (tmp_path / "lstm.png").read_bytes().startswith(b"\x89PNG")
+    for ending, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".JPG", b"\xff\xd8")):
+        picture.save(tmp_path / f"lstm{ending}")
+        assert (tmp_path / f"lstm{ending}").read_bytes().startswith(start)
     dot = lstm.draw("dot")
     dot.save(str(tmp_path / "lstm.gv"))
     assert (tmp_path / "lstm.gv").read_text() == dot.text == str(dot)
@@ -241,6 +241,21 @@ def test_saving_and_showing(lstm, tmp_path):
         dot.save(tmp_path / "lstm.svg")
     with pytest.raises(ValueError, match="ending must be one of"):
         picture.save(tmp_path / "lstm.xyz")
+
+
+def test_without_graphviz_the_error_says_what_to_install(lstm, monkeypatch, tmp_path):
+    monkeypatch.delitem(sys.modules, "rnnscan.graph.draw.graphviz", raising=False)
+    monkeypatch.setitem(sys.modules, "pygraphviz", None)
+    message = (
+        r"draw: the extra 'plot' must be installed; got no module 'pygraphviz'. Install it .* or draw as \"mermaid\""
+    )
+    with pytest.raises(ImportError, match=message):
+        lstm.draw().text  # noqa: B018
+    with pytest.raises(ImportError, match=message):
+        lstm.draw().save(tmp_path / "new" / "lstm.svg")
+    assert [*tmp_path.iterdir()] == []
+    for format in ("mermaid", "dot"):
+        assert lstm.draw(format).text
 
 
 def test_the_legend_has_the_kinds_and_lines_of_the_picture(lstm):
@@ -255,7 +270,7 @@ def test_the_legend_has_the_kinds_and_lines_of_the_picture(lstm):
 
 def test_graphs_without_operations_or_arguments_are_drawn():
     assert "result" in rs.graph.trace(lambda: 3.0).draw().text
-    boxes, arrows = parts(rs.graph.trace(lambda x, y: (y, y), 1.0, 2.0).draw())
+    boxes, arrows = parts(rs.graph.trace(lambda x, y: (y, y), 1.0, 2.0).draw().text)
     assert ([*boxes], len(arrows)) == (["a0", "a1", "r0", "r1"], 2)
 
 
