@@ -17,6 +17,7 @@ from rnnscan import cells
 from rnnscan._messages import describe
 from rnnscan.graph.draw import Picture
 from rnnscan.graph.draw.colors import END, KINDS, LINES, NEUTRAL
+from rnnscan.graph.draw.graphviz import rendered
 from svg_parts import SVG, border, extent, parts, tooltip
 
 
@@ -256,6 +257,13 @@ def test_without_graphviz_the_error_says_what_to_install(lstm, monkeypatch, tmp_
     assert [*tmp_path.iterdir()] == []
     for format in ("mermaid", "dot"):
         assert lstm.draw(format).text
+
+
+def test_an_error_of_graphviz_is_shown_with_its_message_and_its_warnings_are_not(lstm, capfd):
+    with pytest.raises(RuntimeError, match=r"as 'nothing'; got exit status 1 and .*\"nothing\" not recognized"):
+        rendered(lstm.draw("dot").text, "nothing")
+    assert lstm.draw().text
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_legend_has_the_kinds_and_lines_of_the_picture(lstm):
