@@ -94,7 +94,10 @@ def test_shardings_are_those_that_jax_infers():
         rows = jnp.concatenate([hidden, hidden * 2.0], axis=1)[:, :5].sum(1)
         heads = hidden.reshape(4, 3, 2, 2).transpose(0, 2, 1, 3)
         scan = jax.lax.scan(lambda c, h: (c + h, jnp.max(h, axis=1)), hidden * 0, jnp.stack([hidden, hidden]))
-        return jnp.where(hidden > 0, hidden, -hidden).T, rows[:, None], heads[..., 0], scan, jnp.arange(3.0)
+        positive = jnp.where(hidden > 0, hidden, 0.0)
+        best = jnp.argmax(hidden, axis=1)
+        written = jax.lax.dynamic_update_slice(hidden, hidden[:, :2], (0, 3))
+        return positive.T, rows[:, None], heads[..., 0], scan, jnp.arange(3.0), best, written, jnp.sort(w, axis=0)
 
     mesh = jax.make_mesh((2, 1), ("rows", "units"), axis_types=(AxisType.Explicit,) * 2)
     specs = P("rows", None), P(None, None), P(None)

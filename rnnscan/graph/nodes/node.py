@@ -1,7 +1,7 @@
 """What queries of a graph give: nodes, captured arrays, and the inputs and outputs of a part."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ class Node:
         output_types: the types of its results.
         params: the primitive's parameters, read only.
         has_effects: whether it does more than compute its results, as a debug print does.
+        evaluate: computes the results from the arrays that it reads.
     """
 
     id: int
@@ -31,7 +32,8 @@ class Node:
     input_types: tuple[Any, ...]
     output_types: tuple[Any, ...]
     params: Mapping[str, Any]
-    has_effects: bool = False
+    has_effects: bool
+    evaluate: Callable[..., list[Any]] = field(repr=False, compare=False)
 
 
 class SubgraphIO(NamedTuple):
@@ -81,6 +83,7 @@ def nodes_of(program: Program, names: Mapping[Value, Name]) -> tuple[Node, ...]:
             tuple(output.aval for output in equation.outputs),
             MappingProxyType(equation.params),
             bool(equation.effects),
+            equation.evaluate,
         )
         for index, equation in enumerate(program.equations)
     )
