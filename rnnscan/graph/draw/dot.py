@@ -72,7 +72,7 @@ def _edges(diagram: Diagram) -> Iterator[str]:
     ends = {box.id for box in diagram.boxes if box.is_end}
     for arrow in diagram.arrows:
         line = line_of(arrow.keeping)
-        # Arrows between operations pull more, so that a chain is a line with its arguments beside it.
+        # Arrows between operations pull more, so that a chain is a straight line with its arguments at one side.
         weight = 1 if {arrow.source, arrow.target} & ends else 4
         look = f'style={line.style} color="{line.color}" penwidth={line.width}'
         name = arrow.keeping.replace(" ", "-")

@@ -26,7 +26,7 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 def rendered(dot: str, format: str) -> bytes:
     """The graph as Graphviz draws it.
 
-    It runs in a process of its own, which takes 0.05 s: Graphviz is not safe in threads, cannot be interrupted, and its
+    It runs in a separate process, which takes 0.05 s: Graphviz is not safe in threads, cannot be interrupted, and its
     fontconfig 2.13 warns on stderr about the configuration of newer systems, which a notebook would show.
 
     Args:

@@ -17,5 +17,5 @@ def traced_types(node: Node, operands: Sequence[jax.ShapeDtypeStruct]) -> Sequen
     """
     try:
         return jax.make_jaxpr(node.evaluate)(*operands).out_avals
-    except Exception:  # Each operation has errors of its own, and JAX exports no name for those of shardings.
+    except Exception:  # Operations raise different errors, and JAX 0.10 does not export its `ShardingTypeError`.
         return None

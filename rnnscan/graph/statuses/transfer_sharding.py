@@ -67,7 +67,7 @@ def transfer_sharding(node: Node, inputs: Sequence[Any], outputs: Sequence[Any])
 
 
 def _agreed(node: Node, specs: Sequence[_Axes]) -> Sequence[_Axes]:
-    """The specs with whole axes sharded as those of the operands beside them, for which JAX asks while tracing."""
+    """The specs with whole axes sharded as in the other operands, because JAX asks for equal ones."""
     shape = max((kind.shape for kind in node.input_types), key=len, default=())
     kinds_that_join = (Kind.ELEMENTWISE, Kind.JOIN, Kind.WRITE)
     if traits_of(node.operation).kind not in kinds_that_join:
