@@ -96,7 +96,7 @@ def _legend(diagram: Diagram) -> Iterator[str]:
         for keeping, line in LINES.items()
         if keeping in lines
     ]
-    for left, right in zip_longest(boxes, ways, fillvalue=""):
+    for left, right in zip_longest(boxes, ways, fillvalue="<td></td><td></td>"):
         yield f"<tr>{left}{right}</tr>"
 
 

@@ -276,6 +276,20 @@ def test_the_legend_has_the_kinds_and_lines_of_the_picture(lstm):
     ]
 
 
+def test_the_lines_of_the_legend_are_in_one_column():
+    """Also where there are more lines than kinds: here two kinds, and three lines."""
+    cell, xs = cells.LSTM(4), jax.ShapeDtypeStruct((32, 2, 3), jnp.float32)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3))
+    explanation = rs.explain(cell, params, cell.initial_carry(jnp.ones((2, 3))), xs)
+    places = {text.text: text.get("x") for text in ET.fromstring(explanation.draw().text).iter(f"{SVG}text")}
+    columns = [
+        {places[one.meaning] for one in every if one.meaning in places} for every in (KINDS.values(), LINES.values())
+    ]
+    assert [len(column) for column in columns] == [1, 1]
+    assert columns[0] != columns[1]
+    assert len(LINES.keys() & {line for line in LINES if LINES[line].meaning in places}) == 3
+
+
 def test_graphs_without_operations_or_arguments_are_drawn():
     assert "result" in rs.graph.trace(lambda: 3.0).draw().text
     boxes, arrows = parts(rs.graph.trace(lambda x, y: (y, y), 1.0, 2.0).draw().text)
