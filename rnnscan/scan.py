@@ -12,13 +12,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _checks as checks
 from rnnscan._messages import is_count
 from rnnscan._step_wrappers import Padding
-from rnnscan.engine.cache.closure_programs import ClosedOver
-from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
-from rnnscan.engine.call.concrete import run_on_values, runs_on_values
-from rnnscan.engine.call.prepare import prepare
-from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
-from rnnscan.engine.plan.planned_call import Plan
-from rnnscan.engine.run.execute import execute
+from rnnscan.engine.run.execute import run_call
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit
@@ -129,29 +123,11 @@ def scan(
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     checks.check_time_is_whole(xs)
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
-    if runs_on_values(checks.sequence_length(xs, length)) and not is_observed():
-        return run_on_values(cell, **arrays, **options, memory=memory)
-    results = run_compiled(_run, cell, arrays, options | {"memory": memory}, _closed_over)
-    if memory is not None:
-        _warn_if_nothing_is_saved(memory, checks.sequence_length(xs, length), unroll)
+    steps = checks.sequence_length(xs, length)
+    results = run_call(cell, arrays, options | {"memory": memory}, steps)
+    if memory is not None and not getattr(jax.config, "jax_disable_jit", False):
+        _warn_if_nothing_is_saved(memory, steps, unroll)
     return results
-
-
-def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
-    """Prepare a call and run it. `kept`: the trace is cached for later calls."""
-    with inside_scan():
-        call = prepare(cell, **arguments)
-        if kept and call.closes_over_arrays:
-            raise ClosesOverArraysError
-        plan = Plan.of(call)
-        carry, ys = execute(plan)
-    observe(plan, ys)
-    return carry, ys
-
-
-def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:
-    with inside_scan():
-        return prepare(cell, **arguments).closed_over
 
 
 def _warn_if_nothing_is_saved(memory: Memory, length: Any, unroll: int | bool) -> None:

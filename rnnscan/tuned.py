@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from typing import Literal
 
-from rnnscan.engine.costs.heuristics import BACKENDS, for_platform, using
+from rnnscan.engine.costs.heuristics import BACKENDS, using
 
 
 def tuned_for(platform: Literal["cpu", "gpu", "tpu"]) -> AbstractContextManager[None]:
@@ -41,4 +41,4 @@ def tuned_for(platform: Literal["cpu", "gpu", "tpu"]) -> AbstractContextManager[
     """
     if platform not in BACKENDS:
         raise ValueError(f"tuned_for: `platform` must be one of {', '.join(BACKENDS)}; got {platform!r}.")
-    return using(for_platform(platform))
+    return using(BACKENDS[platform])

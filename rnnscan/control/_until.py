@@ -14,10 +14,6 @@ from jax import lax
 from rnnscan._messages import describe, is_count
 from rnnscan._varying import vary, varying
 from rnnscan.checkpointing import NestedScan
-from rnnscan.engine.cache.program_cache import ClosesOverArraysError
-from rnnscan.engine.call.prepare import prepare
-from rnnscan.engine.plan.observing import inside_scan
-from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.run.run_until import run_until
 from rnnscan.memory import Memory
 
@@ -74,19 +70,9 @@ def run(
     Returns:
         The number of steps, the carry, ys, and whether the condition still holds after the last step.
     """
-    with inside_scan(), errors_named(function):
+    with errors_named(function):
         carry = vary(carry, _axes_of_stops(lambda carry: cond_fun(params, carry), carry))
-        call = prepare(cell, params, carry, xs, length=max_steps, memory=memory, engine="auto")
-        if call.info.has_side_effects:
-            raise ValueError(
-                f"{function}: a step must have no side effects, because the backward pass may run it again. Remove the "
-                "callback, or use jax.debug."
-            )
-        traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
-        if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
-            raise ClosesOverArraysError
-        results = run_until(Plan.of(call), traced)
-        return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
+        return run_until(function, cell, params, carry, xs, cond_fun, max_steps=max_steps, memory=memory, kept=kept)
 
 
 @dataclass(frozen=True)
@@ -167,7 +153,3 @@ def _axes_of_stops(cond_fun: Callable[[Any], Any], carry: Any) -> frozenset[str]
         return frozenset()
     (stops,) = jax.make_jaxpr(cond_fun)(carry).out_avals
     return varying(stops)
-
-
-def _closes_over_arrays(traced: Any, params: Any) -> bool:
-    return not set(map(id, traced.consts)) <= set(map(id, jax.tree.leaves(params)))

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import is_float
+from rnnscan.engine.plan.kept_values import kept_values
 from rnnscan.engine.plan.observing import Observed
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.plan.residuals import Residual
-from rnnscan.insight.kept_values import kept_values
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.nets.base import Net

@@ -1,21 +1,56 @@
-"""execute(): run a planned call."""
+"""Run a call: check it, plan it and run the plan; outside of `jax.jit` by a cached program."""
 
 from typing import Any
 
 from rnnscan._step_wrappers import hold_last_valid
+from rnnscan.engine.cache.closure_programs import ClosedOver
+from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
+from rnnscan.engine.call.concrete import run_on_values, runs_on_values
+from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.run import fission as fission
 from rnnscan.engine.run import lax
 
 
-def execute(plan: Plan) -> tuple[Any, Any]:
-    """Run a planned call.
+def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length: Any) -> tuple[Any, Any]:
+    """Run a call of `scan`.
+
+    Args:
+        cell: the cell.
+        arrays: the arguments of `prepare` that hold arrays, by name.
+        options: the others.
+        length: the number of steps, which may be a symbolic dimension.
 
     Returns:
         The final carry and the stacked y.
     """
+    if runs_on_values(length) and not is_observed():
+        return run_on_values(cell, **arrays, **options)
+    results: tuple[Any, Any] = run_compiled(_run, cell, arrays, options, _closed_over)
+    return results
+
+
+def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
+    """Prepare a call, plan it and run the plan. `kept`: the trace is cached for later calls."""
+    with inside_scan():
+        call = prepare(cell, **arguments)
+        if kept and call.closes_over_arrays:
+            raise ClosesOverArraysError
+        plan = Plan.of(call)
+        carry, ys = _execute(plan)
+    observe(plan, ys)
+    return carry, ys
+
+
+def _execute(plan: Plan) -> tuple[Any, Any]:
     call = plan.call
     carry, ys = fission.run(plan) if plan.route.engine == "fission" else lax.run(plan)
     if call.valid is not None and call.padding == "hold":
         ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys
+
+
+def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:
+    with inside_scan():
+        return prepare(cell, **arguments).closed_over

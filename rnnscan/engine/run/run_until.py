@@ -1,4 +1,4 @@
-"""Run a plan until a condition stops it."""
+"""Run a cell until a condition stops it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,65 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.cache.program_cache import ClosesOverArraysError
+from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.plan.observing import inside_scan
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.run.until import Arguments, Segments, Steps, Stop, differentiable
+from rnnscan.memory import Memory
 
 
-def run_until(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
+def run_until(
+    function: str,
+    cell: Any,
+    params: Any,
+    carry: Any,
+    xs: Any,
+    cond_fun: Callable[[Any, Any], Any],
+    *,
+    max_steps: int,
+    memory: Memory,
+    kept: bool = False,
+) -> tuple[Any, Any, Any, Any]:
+    """Run a cell until `cond_fun(params, carry)` is false, or `max_steps` have run.
+
+    Args:
+        function: the public function, for messages.
+        cell: the cell.
+        params: its parameters.
+        carry: the initial carry.
+        xs: leaves `(max_steps, ...)`, or None.
+        cond_fun: whether another step runs; it returns a boolean scalar.
+        max_steps: the most steps.
+        memory: the memory choice.
+        kept: whether the trace is cached for later calls.
+
+    Returns:
+        The number of steps, the carry, ys, and whether the condition still holds after the last step.
+
+    Raises:
+        ValueError: if the step has side effects.
+    """
+    with inside_scan():
+        call = prepare(cell, params, carry, xs, length=max_steps, memory=memory, engine="auto")
+        if call.info.has_side_effects:
+            raise ValueError(
+                f"{function}: a step must have no side effects, because the backward pass may run it again. Remove the "
+                "callback, or use jax.debug."
+            )
+        traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
+        if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
+            raise ClosesOverArraysError
+        results = _run(Plan.of(call), traced)
+        return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
+
+
+def _closes_over_arrays(traced: Any, params: Any) -> bool:
+    return not set(map(id, traced.consts)) <= set(map(id, jax.tree.leaves(params)))
+
+
+def _run(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     """Run a plan while a condition holds, under the rule of memory. Its length is the most steps.
 
     Args:
