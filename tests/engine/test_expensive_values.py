@@ -10,10 +10,9 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from fuzz.compare import check
-from rnnscan.engine.analysis import expensive_values
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
-from rnnscan.engine.costs import times
 from rnnscan.engine.costs.heuristics import BACKENDS, using
+from rnnscan.engine.costs.machine import CPU
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.memory_report import memory_report
 from rnnscan.ir.program import Program
@@ -247,11 +246,11 @@ KEEPING_SEEDS = [1, 17, 27, 35, 60, 64, 65, 67, 71, 72, 73, 74, 83, 94, 99]
 
 @pytest.mark.parametrize("seed", variants(KEEPING_SEEDS, [1, 60, 83]))
 def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
-    monkeypatch.setattr(expensive_values, "nanoseconds_to_keep", lambda _: 0.0)
+    free = replace(CPU, ns_per_kept_value=0.0, ns_per_kept_byte=0.0)
     found = []
 
     def keeping(plan):
-        plan = replace(plan, choices=replace(plan.choices, expensive_bytes=1 << 30))
+        plan = replace(plan, choices=replace(plan.choices, expensive_bytes=1 << 30, machine=free))
         plan = _keeping(plan)
         found.extend(plan.step.expensive)
         return plan
@@ -264,7 +263,7 @@ def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
 
 
 def test_a_larger_value_takes_longer_to_keep():
-    assert times.nanoseconds_to_keep(1 << 20) > 2 * times.nanoseconds_to_keep(1 << 18)
+    assert CPU.nanoseconds_to_keep(1 << 20) > 2 * CPU.nanoseconds_to_keep(1 << 18)
 
 
 def test_the_derivative_of_a_function_with_a_rule_reads_what_its_rule_reads():
@@ -281,7 +280,7 @@ def test_the_derivative_of_a_function_with_a_rule_reads_what_its_rule_reads():
 def test_an_equation_takes_as_long_as_what_is_in_it():
     def time_of(function, *operands):
         equations = trace(lambda *leaves: [function(*leaves)], *operands).equations
-        return sum(times.nanoseconds(equation, frozenset()) for equation in equations)
+        return CPU.estimate(equations).nanoseconds
 
     a = jnp.ones((4, 64))
     wave = jax.custom_jvp(lambda a: jnp.sin(jnp.exp(a)))

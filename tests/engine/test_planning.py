@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import jax
@@ -16,7 +17,7 @@ from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.expensive_values import Derivative, ExpensiveValues
 from rnnscan.engine.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.costs.cut import Cuts
-from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_keep
+from rnnscan.engine.costs.machine import CPU
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Equation, Program, Value, outputs_of, total_bytes
@@ -134,11 +135,9 @@ def test_a_cone_is_what_is_not_needed_without_its_equation(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_expensive_values_are_those_of_a_search_among_all(seed, monkeypatch):
-    # Without a price for each value there are many.
-    monkeypatch.setattr(expensive_values, "nanoseconds_to_keep", lambda nbytes: nanoseconds_to_keep(nbytes) / 1000)
+def test_expensive_values_are_those_of_a_search_among_all(seed):
     program, stacked = random_program(seed, equations=60), frozenset({0, 2, 3})
-    values = ExpensiveValues(Derivative(program, frozenset(), stacked), set())
+    values = ExpensiveValues(Derivative(program, frozenset(), stacked), set(), KEEPING)
     kept, rejected, left, count = frozenset(), {None}, 1 << 13, 0
     while (expensive := values.next(left)) is not None:
         gains = _gains(program, kept, stacked, left, rejected)
@@ -155,6 +154,10 @@ def test_expensive_values_are_those_of_a_search_among_all(seed, monkeypatch):
     assert not _gains(program, kept, stacked, left, rejected)
 
 
+# Without a price for each value many are expensive.
+KEEPING = replace(CPU, ns_per_kept_value=CPU.ns_per_kept_value / 1000, ns_per_kept_byte=CPU.ns_per_kept_byte / 1000)
+
+
 def _gains(program, kept, stacked, most_bytes, rejected):
     """The gain of each expensive value by its definition, and its bytes."""
     derivative = Derivative(program, kept, stacked)
@@ -167,14 +170,14 @@ def _gains(program, kept, stacked, most_bytes, rejected):
         )
 
     def time(equations):
-        return sum(nanoseconds(equation, derivative.fixed) for equation in equations)
+        return KEEPING.estimate(equations, derivative.fixed).nanoseconds
 
     gains = {}
-    for equation in ExpensiveValues(derivative, rejected)._candidates(derivative.wanted):
+    for equation in ExpensiveValues(derivative, rejected, KEEPING)._candidates(derivative.wanted):
         (value,) = equation.outputs
         rest = needed([one for one in derivative.again if one is not equation], {*derivative.wanted} - {value})
         nbytes = value.nbytes - bytes_read(derivative.again) + bytes_read(rest)
-        price = expensive_values.nanoseconds_to_keep(max(0, nbytes))
+        price = KEEPING.nanoseconds_to_keep(max(0, nbytes))
         gain = (time(derivative.again) - time(rest) - price) / max(nbytes, value.nbytes // 8, 1)
         if value not in rejected and nbytes <= most_bytes and gain > 1e-9:
             gains[value] = gain, nbytes

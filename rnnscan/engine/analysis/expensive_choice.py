@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rnnscan.engine.analysis.expensive_values import Derivative, Expensive, ExpensiveValues, cones_with_all_carries
+from rnnscan.engine.costs.machine import Machine
 from rnnscan.ir.program import Atom, Equation, Program, Value
 
 
@@ -22,6 +23,7 @@ class ExpensiveChoice:
         recomputable: the carry leaves that may be recomputed.
         cheap_carries: those that loops can recompute cheaply.
         looped: the equations that lie in loops. To know the value of another one cuts no loop.
+        machine: the machine that it runs on.
         expensive: of the kept values, those that were chosen.
     """
 
@@ -31,13 +33,14 @@ class ExpensiveChoice:
     recomputable: Collection[int]
     cheap_carries: CheapCarries
     looped: Collection[Equation]
+    machine: Machine
     expensive: list[Value] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._cheap = frozenset(self.cheap_carries(self.kept))
         self._recomputed = self._cheap
         self._rejected: set[Value] = set()
-        self._values = ExpensiveValues(self._derivative(), self._rejected)
+        self._values = self._values_to_keep()
         self._where_all_carries_are_known = cones_with_all_carries(self.program, self.kept)
 
     def choose(self, most_bytes: int) -> list[Value]:
@@ -68,10 +71,11 @@ class ExpensiveChoice:
             self._recomputed = recomputed
             # A leaf that is read neither before nor after a step changes nothing.
             if fewer or any(map(self._values.reads, more)):
-                self._values = ExpensiveValues(self._derivative(), self._rejected)
+                self._values = self._values_to_keep()
         return True
 
-    def _derivative(self) -> Derivative:
+    def _values_to_keep(self) -> ExpensiveValues:
         new_carry = self.program.new_carry
         stacked = frozenset(range(len(new_carry))).difference(self.repeats, self._recomputed)
-        return Derivative(self.program, frozenset(self.kept).union(new_carry[i] for i in self.repeats), stacked)
+        kept = frozenset(self.kept).union(new_carry[i] for i in self.repeats)
+        return ExpensiveValues(Derivative(self.program, kept, stacked), self._rejected, self.machine)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine.analysis.cones import Cone, Cones
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
-from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_keep
+from rnnscan.engine.costs.machine import Machine
 from rnnscan.ir.dataflow import determined, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 from rnnscan.ir.traits import Kind
@@ -104,12 +104,14 @@ class ExpensiveValues:
     Args:
         derivative: the derivative.
         rejected: values that are not to be kept.
+        machine: the machine that it runs on.
     """
 
-    def __init__(self, derivative: Derivative, rejected: Collection[Value]) -> None:
+    def __init__(self, derivative: Derivative, rejected: Collection[Value], machine: Machine) -> None:
+        self._machine = machine
         self._carry = derivative.program.carry
         self._cones = derivative.cones
-        self._times = {equation: nanoseconds(equation, derivative.fixed) for equation in derivative.again}
+        self._times = {equation: machine.nanoseconds(equation, derivative.fixed) for equation in derivative.again}
         self._place = {equation: place for place, equation in enumerate(derivative.again)}
         self._cone_of: dict[Equation, Cone] = {}
         self._whose_cone: dict[Equation | int, set[Equation]] = {}
@@ -166,7 +168,7 @@ class ExpensiveValues:
         for node in (equation, *cone.uses):
             self._whose_cone.setdefault(node, set()).add(equation)
         nbytes = value.nbytes - sum(self._carry[index].nbytes for index in cone.inputs)
-        spared = sum(self._times[one] for one in cone.equations) - nanoseconds_to_keep(max(0, nbytes))
+        spared = sum(self._times[one] for one in cone.equations) - self._machine.nanoseconds_to_keep(max(0, nbytes))
         # Bytes that it takes the place of still have to be written.
         gain = spared / max(nbytes, value.nbytes // 8, 1)
         if gain > 0:
@@ -191,5 +193,5 @@ class ExpensiveValues:
             is_number = jnp.issubdtype(value.dtype, jnp.inexact)
             narrow = is_number and value.dtype.itemsize < _LEAST_ITEM_BYTES
             is_one = len(equation.outputs) == 1 and kind not in _VIEWS
-            if is_read and is_one and not narrow and time > nanoseconds_to_keep(0):
+            if is_read and is_one and not narrow and time > self._machine.nanoseconds_to_keep(0):
                 yield equation

@@ -10,16 +10,11 @@ from collections.abc import Mapping, Sequence, Set
 from math import prod
 from typing import TypeAlias
 
-from rnnscan.engine.costs.costs import has_transcendental
-from rnnscan.engine.costs.times import nanoseconds, nanoseconds_to_write
+from rnnscan.engine.costs.costs import has_transcendental, is_written
+from rnnscan.engine.costs.machine import Machine
 from rnnscan.ir.program import Equation, Value, nominal_size
 from rnnscan.ir.traits import Kind
 
-
-# XLA writes the results of these to memory. It fuses most other operations with their readers.
-_WRITTEN = frozenset(
-    {Kind.PRODUCT, Kind.REDUCE, Kind.CUMULATIVE, Kind.SORT, Kind.SCATTER, Kind.LOOP, Kind.BRANCH, Kind.KERNEL}
-)
 
 # A way from a costly equation: the moves on it, the last one first.
 _Way: TypeAlias = tuple[Equation, ...]
@@ -28,27 +23,28 @@ _Way: TypeAlias = tuple[Equation, ...]
 _Ways: TypeAlias = Mapping[Equation, tuple[_Way, ...]]
 
 
-def fusion_barriers(equations: Sequence[Equation]) -> set[Value]:
+def fusion_barriers(equations: Sequence[Equation], machine: Machine) -> set[Value]:
     """The values to write to memory, so that no kernel makes a costly value more than once.
 
     Args:
         equations: the body of a loop, in order.
+        machine: the machine that it runs on.
     """
-    costly = {equation: nanoseconds(equation, frozenset()) for equation in equations if has_transcendental(equation)}
+    costly = {equation: machine.nanoseconds(equation) for equation in equations if has_transcendental(equation)}
     place = {output: index for index, equation in enumerate(equations) for output in equation.outputs}
     barriers: set[Value] = set()
     ways: dict[Value, _Ways] = {}
     index = 0 if costly else len(equations)
     while index < len(equations):
         equation = equations[index]
-        read = {} if _is_written(equation) else _read(equation, ways, barriers)
-        more = _moved_for_repeated(read, ways, costly) - barriers
+        read = {} if is_written(equation) else _read(equation, ways, barriers)
+        more = _moved_for_repeated(read, ways, costly, machine) - barriers
         if more:
             # A barrier changes the ways to what is made after its value, so only these are followed again.
             barriers |= more
             index = min(place[value] for value in more) + 1
             continue
-        if equation in costly and not _is_written(equation):
+        if equation in costly and not is_written(equation):
             read = {**read, equation: ((),)}
         ways.update(dict.fromkeys(equation.outputs, read))
         index += 1
@@ -63,13 +59,15 @@ def _read(equation: Equation, ways: Mapping[Value, _Ways], barriers: Set[Value])
     return read
 
 
-def _moved_for_repeated(read: _Ways, ways: Mapping[Value, _Ways], costly: Mapping[Equation, float]) -> set[Value]:
+def _moved_for_repeated(
+    read: _Ways, ways: Mapping[Value, _Ways], costly: Mapping[Equation, float], machine: Machine
+) -> set[Value]:
     """The moved values to write, if that takes less time than the work that a kernel repeats for them; else none."""
     repeated = {one: its for one, its in read.items() if len(its) > 1}
     moves = {way[-1] for its in repeated.values() for way in its if way}
     moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
     spared = sum(costly[one] * (sum(map(_share, its)) - 1) for one, its in repeated.items())
-    return moved if spared > sum(nanoseconds_to_write(value.nbytes) for value in moved) else set()
+    return moved if spared > sum(machine.nanoseconds_to_write(value.nbytes) for value in moved) else set()
 
 
 def _share(way: _Way) -> float:
@@ -81,11 +79,6 @@ def _share(way: _Way) -> float:
 def _is_move(equation: Equation) -> bool:
     """Whether each element of the result is one element of an operand, at another place."""
     return equation.kind in (Kind.PART, Kind.JOIN) or equation.name in ("rev", "transpose")
-
-
-def _is_written(equation: Equation) -> bool:
-    # A broadcast is fused, but not with costly operands.
-    return equation.kind in _WRITTEN or equation.name in ("gather", "reduce_window", "broadcast_in_dim")
 
 
 def _joined(several: Sequence[_Ways]) -> _Ways:

@@ -35,6 +35,18 @@ _CACHED_BYTES = 256 << 10
 _LEAST_FUNCTION_BYTES = 4 << 10
 
 
+# XLA writes the results of these to memory. It fuses most other operations with their readers.
+_WRITTEN = frozenset(
+    {Kind.PRODUCT, Kind.REDUCE, Kind.CUMULATIVE, Kind.SORT, Kind.SCATTER, Kind.LOOP, Kind.BRANCH, Kind.KERNEL}
+)
+
+
+def is_written(equation: Equation) -> bool:
+    """Whether XLA writes the result of an equation to memory."""
+    # A broadcast is fused, but not with costly operands.
+    return equation.kind in _WRITTEN or equation.name in ("gather", "reduce_window", "broadcast_in_dim")
+
+
 def has_transcendental(equation: Equation) -> bool:
     """Whether an equation is a function with many operations per element, or has one in its body."""
     if equation.traits.is_transcendental:

@@ -17,6 +17,7 @@ from rnnscan.engine.costs.costs import (
     work_of_products,
 )
 from rnnscan.engine.costs.cut import Needs
+from rnnscan.engine.costs.machine import CPU, GPU, TPU, Machine
 from rnnscan.engine.costs.platform import default_platform, platform_of
 from rnnscan.ir.program import Equation, Value, outputs_of, total_bytes
 from rnnscan.ir.traits import Kind
@@ -53,6 +54,7 @@ class Heuristics:
     """The engine's choices where more than one is right.
 
     Attributes:
+        machine: how long operations take there.
         batch: "costly": batch products that read an operand repeatedly, and transcendental functions. Cheap work stays
             in the loops, fused with its readers. "everything": batch all work that waits for no loop. "bounded": the
             same, without work that makes much larger values than it reads.
@@ -86,6 +88,7 @@ class Heuristics:
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
     """
 
+    machine: Machine
     batch: Literal["costly", "bounded", "everything"]
     linear: Literal["loop", "associative"]
     shortest_chunk: int
@@ -293,6 +296,7 @@ _UNROLLED_EQUATIONS = 384
 # The measurements are in docs/decisions.md, "The fission engine". No GPU has been measured yet.
 BACKENDS = {
     "cpu": Heuristics(
+        machine=CPU,
         batch="costly",
         linear="loop",
         shortest_chunk=4,
@@ -312,6 +316,7 @@ BACKENDS = {
         expensive_bytes=2 << 20,
     ),
     "gpu": Heuristics(
+        machine=GPU,
         batch="bounded",
         linear="associative",
         # One chunk for a whole short sequence would save nothing.
@@ -344,6 +349,7 @@ BACKENDS = {
 # autodiff's cycles with chunks of 128, 0.16 with 256, and 0.12 with 512, which take four times as long to compile.
 BACKENDS["tpu"] = replace(
     BACKENDS["gpu"],
+    machine=TPU,
     batch="everything",
     longest_chunk=256,
     longest_window=128,

@@ -84,12 +84,10 @@ class ScanPlan:
         step, candidates = self.step, self._recomputable_candidates
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
-        choice = ExpensiveChoice(step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped})
-        return replace(
-            self,
-            step=step.keeping_too(*choice.choose(most_bytes)),
-            chooses_kept_values=False,
+        choice = ExpensiveChoice(
+            step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped}, self.choices.machine
         )
+        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_kept_values=False)
 
     @cached_property
     def for_derivatives(self) -> "ScanPlan":

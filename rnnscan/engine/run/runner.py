@@ -241,8 +241,9 @@ class Runner:
             **{value: part.at(step) for value, part in parts.items()},
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
-        held = operands_of_products(loop).intersection(made) if self.split.heuristics.barrier_on_stacks else ()
-        barriers = fusion_barriers(loop.body) if self.split.heuristics.writes_repeated else ()
+        choices = self.split.heuristics
+        held = operands_of_products(loop).intersection(made) if choices.barrier_on_stacks else ()
+        barriers = fusion_barriers(loop.body, choices.machine) if choices.writes_repeated else ()
         for equation in loop.body:
             evaluate([equation], values)
             values.update((value, written(values[value])) for value in equation.outputs if value in barriers)

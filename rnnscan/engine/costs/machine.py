@@ -1,0 +1,220 @@
+"""The cost model: about how long equations take on a machine.
+
+Decisions compare its estimates. An estimate adds up the times of equations, each by itself, so it is rough where XLA
+fuses many of them.
+"""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+from rnnscan.engine.costs.costs import is_written, operations_of
+from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.traits import TRAITS, Kind
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What equations take, one time each.
+
+    Attributes:
+        flops: the operations of products, and one for each element of other results.
+        bytes: the bytes of operands and results. Those between fused equations count too.
+        launches: the results that XLA writes to memory by a kernel or call.
+        nanoseconds: the estimated time.
+    """
+
+    flops: int = 0
+    bytes: int = 0
+    launches: int = 0
+    nanoseconds: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.flops + other.flops,
+            self.bytes + other.bytes,
+            self.launches + other.launches,
+            self.nanoseconds + other.nanoseconds,
+        )
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(self.flops * times, self.bytes * times, self.launches * times, self.nanoseconds * times)
+
+    @property
+    def seconds(self) -> float:
+        """The estimated time."""
+        return self.nanoseconds * 1e-9
+
+
+@dataclass(frozen=True)
+class Machine:
+    """About how long a machine takes for operations, in nanoseconds. Only ratios of these matter to decisions.
+
+    Attributes:
+        name: the machine, in words.
+        ns_per_equation: for each equation but a product, whatever its size.
+        ns_per_element: for each element of arithmetic.
+        ns_per_exp: for each element of exp, log, tanh, logistic, erf and square roots.
+        ns_per_function: for each element of other functions, such as log1p.
+        ns_per_sine: for each element of sine and cosine.
+        ns_per_power: for each element of a power, cube root, log-gamma and the like.
+        ns_per_moved: for each element that is read or written by index, or reversed.
+        ns_per_random: for each random number.
+        ns_per_sorted: for each element of a sort or a cumulative sum.
+        ns_per_product: for each product of values that change from step to step, which is a call of its own.
+        ns_per_operation: for each addition and multiplication of such a product.
+        ns_per_batched_operation: for those of a product with an operand that is the same at every step. It can run for
+            many steps at once.
+        ns_per_kept_value, ns_per_kept_byte: to keep a value from the forward pass to the backward pass: 1.5 times the
+            time of writing and reading it.
+        ns_per_written_value, ns_per_written_byte: to write a value for readers in the same step, and to read it. XLA
+            calls one more kernel, and the value goes through the first cache.
+    """
+
+    name: str
+    ns_per_equation: float
+    ns_per_element: float
+    ns_per_exp: float
+    ns_per_function: float
+    ns_per_sine: float
+    ns_per_power: float
+    ns_per_moved: float
+    ns_per_random: float
+    ns_per_sorted: float
+    ns_per_product: float
+    ns_per_operation: float
+    ns_per_batched_operation: float
+    ns_per_kept_value: float
+    ns_per_kept_byte: float
+    ns_per_written_value: float
+    ns_per_written_byte: float
+
+    def estimate(self, equations: Iterable[Equation], fixed: Set[Value] = frozenset()) -> Cost:
+        """What equations take at each step.
+
+        Args:
+            equations: the equations.
+            fixed: values that are the same at every step, if the equations run for many steps at once.
+        """
+        return sum((self.cost(equation, fixed) for equation in equations), Cost())
+
+    def cost(self, equation: Equation, fixed: Set[Value] = frozenset()) -> Cost:
+        """What an equation takes at each step; one with a body takes what is in it.
+
+        Of branches the longest counts. How often a `while` runs is not known.
+
+        Args:
+            equation: the equation.
+            fixed: as for `estimate`.
+        """
+        bodies = [self.estimate(body) for body in bodies_of(equation)]
+        if bodies and equation.name != "while":
+            return max(bodies, key=lambda cost: cost.nanoseconds) * int(equation.params.get("length", 1))
+        if equation.kind is Kind.PRODUCT:
+            flops = operations_of(equation)
+            is_alone = fixed.isdisjoint(equation.reads)
+            per_flop = self.ns_per_operation if is_alone else self.ns_per_batched_operation
+            nanoseconds = (self.ns_per_product if is_alone else 0.0) + per_flop * flops
+        else:
+            flops = _elements(equation)
+            nanoseconds = self.ns_per_equation + self._ns_of(equation.name) * flops
+        nbytes = total_bytes([*equation.reads, *equation.outputs])
+        return sum(bodies, Cost(flops, nbytes, int(is_written(equation)), nanoseconds))
+
+    def nanoseconds(self, equation: Equation, fixed: Set[Value] = frozenset()) -> float:
+        """The time of `cost`."""
+        return self.cost(equation, fixed).nanoseconds
+
+    def nanoseconds_to_keep(self, nbytes: int) -> float:
+        """The least time that keeping a value must spare at each step."""
+        return self.ns_per_kept_value + self.ns_per_kept_byte * nbytes
+
+    def nanoseconds_to_write(self, nbytes: int) -> float:
+        """About how long a loop takes to write a value for readers in the same step, and to read it."""
+        return self.ns_per_written_value + self.ns_per_written_byte * nbytes
+
+    def _ns_of(self, name: str) -> float:
+        """The time of an element of a primitive's result."""
+        return float(getattr(self, _FIELDS.get(name, "ns_per_element")))
+
+
+# The field for each element of a primitive's result, where it is not that of arithmetic.
+_FIELDS = {
+    **dict.fromkeys((name for name, traits in TRAITS.items() if traits.is_transcendental), "ns_per_function"),
+    **dict.fromkeys(("tanh", "logistic", "exp", "log", "erf", "sqrt", "rsqrt"), "ns_per_exp"),
+    **dict.fromkeys(("sin", "cos"), "ns_per_sine"),
+    **dict.fromkeys(("pow", "cbrt", "erf_inv", "lgamma", "digamma"), "ns_per_power"),
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter-add", "dynamic_slice", "dynamic_update_slice", "rev"), "ns_per_moved"
+    ),
+    **dict.fromkeys(("threefry2x32", "random_bits", "random_split", "random_fold_in"), "ns_per_random"),
+    **dict.fromkeys(("sort", "top_k", "cumsum", "cumprod", "cummax", "while"), "ns_per_sorted"),
+}
+
+
+def _elements(equation: Equation) -> int:
+    """The elements of an equation's results; of its operands where it reduces them."""
+    atoms = equation.inputs if equation.name.startswith(("reduce_", "arg")) else equation.outputs
+    return sum(nominal_size(atom.shape) for atom in atoms)
+
+
+CPU = Machine(
+    name="a CPU with 2 cores",
+    ns_per_equation=50.0,
+    ns_per_element=0.15,
+    ns_per_exp=0.5,
+    ns_per_function=1.0,
+    ns_per_sine=2.0,
+    ns_per_power=5.0,
+    ns_per_moved=1.0,
+    ns_per_random=20.0,
+    ns_per_sorted=20.0,
+    ns_per_product=300.0,
+    ns_per_operation=0.020,
+    ns_per_batched_operation=0.007,
+    ns_per_kept_value=700.0,
+    ns_per_kept_byte=0.3,
+    ns_per_written_value=250.0,
+    ns_per_written_byte=0.1,
+)
+
+
+def accelerator(name: str, *, launch_ns: float, bytes_per_second: float, flops_per_second: float) -> Machine:
+    """A machine that runs kernels one after another, each bound by its launch, its bytes or its products.
+
+    Args:
+        name: the machine, in words.
+        launch_ns: the time of the smallest kernel, in nanoseconds.
+        bytes_per_second: the bandwidth of its memory.
+        flops_per_second: the additions and multiplications of products.
+    """
+    byte, operation = 1e9 / bytes_per_second, 1e9 / flops_per_second
+    element = _BYTES_PER_FUSED_ELEMENT * byte
+    return Machine(
+        name=name,
+        ns_per_equation=launch_ns / _EQUATIONS_PER_LAUNCH,
+        ns_per_element=element,
+        ns_per_exp=element,
+        ns_per_function=element,
+        ns_per_sine=element,
+        ns_per_power=element,
+        ns_per_moved=8 * byte,
+        ns_per_random=8 * byte,
+        ns_per_sorted=64 * byte,
+        ns_per_product=launch_ns,
+        ns_per_operation=operation,
+        ns_per_batched_operation=operation,
+        ns_per_kept_value=3 * launch_ns,
+        ns_per_kept_byte=3 * byte,
+        ns_per_written_value=launch_ns,
+        ns_per_written_byte=2 * byte,
+    )
+
+
+# A step of an LSTM's forward loop launches its product, and one kernel for its 14 other equations
+# (docs/accelerators.md). Values between fused equations do not go through memory.
+_EQUATIONS_PER_LAUNCH, _BYTES_PER_FUSED_ELEMENT = 14, 2
+# Data sheets, and published launches (docs/accelerators.md, "Modelled time"): nothing here was measured.
+GPU = accelerator("an H200, by its data sheet", launch_ns=1400, bytes_per_second=4.8e12, flops_per_second=494e12)
+# An operation takes at least 1,830 cycles of 1.5 GHz by the estimate of the TPU's compiler (docs/decisions.md).
+TPU = accelerator("a TPU v5e, by its data sheet", launch_ns=1220, bytes_per_second=819e9, flops_per_second=197e12)
