@@ -163,17 +163,19 @@ def test_attention_is_split():
         assert rs.explain(cell, params, cell.initial_carry(xs[0]), xs).engine == "fission"
 
 
-def test_the_backward_pass_has_the_choices_of_the_forward_pass():
-    cell = rs.cells.MinGRU(4)
+@pytest.mark.parametrize(
+    ("cell", "operation"), [(rs.cells.MinGRU(4), "scan["), (rs.cells.GRU(4), "optimization_barrier")], ids=str
+)
+def test_the_backward_pass_has_the_choices_of_the_forward_pass(cell, operation):
     params, xs = arguments_of(cell)
 
     def program(context):
         with context:
             total, pull = jax.vjp(loss_of(cell), params, xs)
-        return str(jax.make_jaxpr(pull)(total)).count("scan[")
+        return str(jax.make_jaxpr(pull)(total)).count(operation)
 
     with rs.tuned_for("gpu"):
-        inside = str(jax.make_jaxpr(jax.vjp(loss_of(cell), params, xs)[1])(1.0)).count("scan[")
+        inside = str(jax.make_jaxpr(jax.vjp(loss_of(cell), params, xs)[1])(1.0)).count(operation)
     assert program(rs.tuned_for("gpu")) == inside != program(rs.tuned_for("cpu"))
 
 
