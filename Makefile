@@ -4,6 +4,7 @@
 # make bench-sweep SEED=1000 USES=60: the same uses and the cells of make bench at random sizes, into
 # docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside, and with RECORD=file a run
 # that was stopped goes on. Seeds 0 to 9 are for tuning, and write no page.
+# make bench-cost-model: the constants of the engine's cost model, measured on this machine beside those in the code.
 # make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
 # installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table,
 # TEST_MINUTES the time limit of a test.
@@ -65,7 +66,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-cost-model accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -86,6 +87,9 @@ bench-sweep: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.sweep --seed $(SEED) --uses $(USES) \
 	    $(addprefix --against ,$(AGAINST)) $(addprefix --record ,$(RECORD)) \
 	    $(if $(filter-out 0 1 2 3 4 5 6 7 8 9,$(SEED)),--write docs/benchmarks_sweep.md)
+
+bench-cost-model: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.cost_model
 
 test-suites:
 	@test -n "$(SUITES)" || { echo "make test-suites: say where the checkouts are, with SUITES=folder"; exit 2; }

@@ -57,7 +57,7 @@ class Machine:
         ns_per_exp: for each element of exp, log, tanh, logistic, erf and square roots.
         ns_per_function: for each element of other functions, such as log1p.
         ns_per_sine: for each element of sine and cosine.
-        ns_per_power: for each element of a power, cube root, log-gamma and the like.
+        ns_per_power: for each element of a power, cube root, log-gamma, tangent, inverse sine and the like.
         ns_per_moved: for each element that is read or written by index, or reversed.
         ns_per_random: for each random number.
         ns_per_sorted: for each element of a sort or a cumulative sum.
@@ -89,16 +89,17 @@ class Machine:
     ns_per_written_value: float
     ns_per_written_byte: float
 
-    def estimate(self, equations: Iterable[Equation], fixed: Set[Value] = frozenset()) -> Cost:
+    def estimate(self, equations: Iterable[Equation], fixed: Set[Value] = frozenset(), steps: int = 1) -> Cost:
         """What equations take at each step.
 
         Args:
             equations: the equations.
             fixed: values that are the same at every step, if the equations run for many steps at once.
+            steps: the steps that they run for at once, which share what does not depend on sizes.
         """
-        return sum((self.cost(equation, fixed) for equation in equations), Cost())
+        return sum((self.cost(equation, fixed, steps) for equation in equations), Cost())
 
-    def cost(self, equation: Equation, fixed: Set[Value] = frozenset()) -> Cost:
+    def cost(self, equation: Equation, fixed: Set[Value] = frozenset(), steps: int = 1) -> Cost:
         """What an equation takes at each step; one with a body takes what is in it.
 
         Of branches the longest counts. How often a `while` runs is not known.
@@ -106,18 +107,19 @@ class Machine:
         Args:
             equation: the equation.
             fixed: as for `estimate`.
+            steps: as for `estimate`.
         """
-        bodies = [self.estimate(body) for body in bodies_of(equation)]
+        bodies = [self.estimate(body, steps=steps) for body in bodies_of(equation)]
         if bodies and equation.name != "while":
             return max(bodies, key=lambda cost: cost.nanoseconds) * int(equation.params.get("length", 1))
         if equation.kind is Kind.PRODUCT:
             flops = operations_of(equation)
             is_alone = fixed.isdisjoint(equation.reads)
             per_flop = self.ns_per_operation if is_alone else self.ns_per_batched_operation
-            nanoseconds = (self.ns_per_product if is_alone else 0.0) + per_flop * flops
+            nanoseconds = (self.ns_per_product / steps if is_alone else 0.0) + per_flop * flops
         else:
             flops = _elements(equation)
-            nanoseconds = self.ns_per_equation + self._ns_of(equation.name) * flops
+            nanoseconds = self.ns_per_equation / steps + self._ns_of(equation.name) * flops
         nbytes = total_bytes([*equation.reads, *equation.outputs])
         return sum(bodies, Cost(flops, nbytes, int(is_written(equation)), nanoseconds))
 
@@ -144,6 +146,8 @@ _FIELDS = {
     **dict.fromkeys(("tanh", "logistic", "exp", "log", "erf", "sqrt", "rsqrt"), "ns_per_exp"),
     **dict.fromkeys(("sin", "cos"), "ns_per_sine"),
     **dict.fromkeys(("pow", "cbrt", "erf_inv", "lgamma", "digamma"), "ns_per_power"),
+    **dict.fromkeys(("tan", "asin", "acos", "atan", "atan2"), "ns_per_power"),
+    **dict.fromkeys(("igamma", "igammac", "polygamma", "zeta", "regularized_incomplete_beta"), "ns_per_power"),
     **dict.fromkeys(
         ("gather", "scatter", "scatter-add", "dynamic_slice", "dynamic_update_slice", "rev"), "ns_per_moved"
     ),
