@@ -1,4 +1,4 @@
-"""The command line: measure the constants, and print them beside those in the code."""
+"""The command line: measure the constants, and print them beside those in the code; or times beside estimates."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -11,7 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.beyond.uses import USES
 from benchmarks.cost_model.accelerator import BYTE, FLOP, LAUNCH, accelerator_probes
+from benchmarks.cost_model.accuracy import HEADINGS as ACCURACY_HEADINGS
+from benchmarks.cost_model.accuracy import accuracy_rows, known_uses, measure_use, summary
 from benchmarks.cost_model.cpu import cpu_probes
 from benchmarks.cost_model.probe import Probe, Sizes, measure_all
 from benchmarks.machine import describe_machine
@@ -32,11 +35,19 @@ def main(
     accelerator: Annotated[
         bool | None, typer.Option(help="launch, bandwidth and products; by default where JAX's device is no CPU")
     ] = None,
+    uses: Annotated[
+        str | None, typer.Option(help="in place of constants, measure the times of these uses, or all, with commas")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="of each function of a use")] = 1.0,
 ) -> None:
     """Measure the constants of the engine's cost model on this machine."""
     console, others = Console(highlight=False, width=max(Console().width, 125)), Others()
     for heading, text in describe_machine(None).items():
         console.print(f"{heading}: {escape(text)}")
+    if uses is not None:
+        _print_accuracy(known_uses(uses), seconds, console)
+        _print_load(others, console)
+        return
     platform = jax.default_backend()
     is_accelerator = platform != "cpu" if accelerator is None else accelerator
     sizes = Sizes(rounds=rounds)
@@ -47,6 +58,23 @@ def main(
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
+    _print_load(others, console)
+
+
+def _print_accuracy(names: Sequence[str], seconds: float, console: Console) -> None:
+    times = {}
+    for name in names:
+        with console.status(name):
+            times[name] = measure_use(USES[name].problem(), seconds)
+    table = Table(*ACCURACY_HEADINGS)
+    for row in accuracy_rows(times):
+        table.add_row(*row)
+    console.print(table)
+    for line in summary(times.values()):
+        console.print(line)
+
+
+def _print_load(others: Others, console: Console) -> None:
     share = others.share()
     if share is not None:
         console.print(f"Other programs took {share:.0%} of the processors meanwhile.")

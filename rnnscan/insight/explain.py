@@ -14,6 +14,7 @@ from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
+from rnnscan.insight.estimate import PartCost, estimate_lines, estimate_parts
 from rnnscan.insight.report import Report, Table, titled
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
@@ -42,6 +43,8 @@ class Explanation(Report):
         diagram: the step, as `draw` draws it.
         states: by the path of a carry leaf, whether it runs as a matrix state in chunkwise form, or why not.
         solved: by the paths of the carry leaves of a loop that Newton's method solves, the work of that.
+        costs: the estimated cost of each loop and of the batched work, for each step.
+        machine: the machine that the estimate is for.
     """
 
     cell: str
@@ -56,6 +59,8 @@ class Explanation(Report):
     diagram: Diagram = field(default=Diagram((), ()), repr=False, compare=False)
     states: dict[str, str] = field(default_factory=dict)
     solved: dict[str, str] = field(default_factory=dict)
+    costs: tuple[PartCost, ...] = ()
+    machine: str = ""
 
     def draw(
         self,
@@ -123,6 +128,7 @@ class Explanation(Report):
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
         lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
         lines += [f"Newton's method for {place}: {text}" for place, text in self.solved.items()]
+        lines += estimate_lines(self.costs, self.machine)
         yield "\n".join(lines)
         rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.backward) for one in self.equations]
         yield Table(("operation", "result", "name", "kind", "forward", "backward"), [rows], 6, _STYLES)
@@ -254,6 +260,8 @@ def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
         solved={
             ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop) for loop in plan.newton_loops
         },
+        costs=estimate_parts(plan),
+        machine=plan.choices.machine.name,
     )
 
 

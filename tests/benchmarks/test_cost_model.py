@@ -6,7 +6,11 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks.beyond.use import Draw
+from benchmarks.beyond.uses import USES
+from benchmarks.cost_model import accuracy
 from benchmarks.cost_model.accelerator import accelerator_probes
+from benchmarks.cost_model.accuracy import accuracy_rows, known_uses, measure_use, summary
 from benchmarks.cost_model.app import HEADINGS, measured_rows
 from benchmarks.cost_model.cpu import cpu_probes
 from benchmarks.cost_model.probe import Probe, Sizes
@@ -46,3 +50,18 @@ def test_an_accelerator_has_three_rows():
 @pytest.mark.parametrize("machine", [CPU, GPU, TPU], ids=lambda machine: machine.name)
 def test_every_constant_is_a_time(machine):
     assert all(getattr(machine, name) > 0 for name in CONSTANTS)
+
+
+def test_estimates_of_uses_lie_beside_measured_times():
+    use = USES["neural-sde"]
+    times = measure_use(use.make(Draw(), **use.tiny), 0.0)
+    (row,) = accuracy_rows({"neural-sde": times})
+    assert len(row) == len(accuracy.HEADINGS)
+    assert all(row)
+    assert [line.split(":")[0] for line in summary([times, times])] == ["forward", "training"]
+
+
+def test_an_unknown_use_is_refused():
+    assert known_uses("ctc,hmm") == ["ctc", "hmm"]
+    with pytest.raises(SystemExit, match="got abacus"):
+        known_uses("ctc,abacus")

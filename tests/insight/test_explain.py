@@ -100,6 +100,66 @@ def test_text_rich_and_html_say_the_same():
     assert "2 linear" in rich
 
 
+def seconds_of(explanation, direction):
+    return sum(part.seconds for part in explanation.costs if part.direction == direction)
+
+
+def test_the_time_of_each_loop_and_of_the_batched_work_is_estimated():
+    explanation = of_min_gru()
+    parts = {(part.direction, part.part): part for part in explanation.costs}
+    places = ["in loop 1", "at once"]
+    assert [part for direction, part in parts if direction == "forward"] == places
+    again = [f"{part} to recompute carries" for part in places]
+    assert [part for direction, part in parts if direction == "backward"] == [*again, *places]
+    assert {part for direction, part in parts if direction == "forward"} == {e.forward for e in explanation.equations}
+    products = 2 * (2 * 8 * 64 * 128)
+    assert products < parts["forward", "at once"].flops < 1.1 * products
+    # The candidate again, and the gradients of the input and of both kernels.
+    assert 2.5 * products < parts["backward", "at once"].flops < 2.6 * products
+    assert all(part.seconds > 0 and part.bytes > 0 for part in explanation.costs)
+    line = next(line for line in str(explanation).splitlines() if ", forward: " in line)
+    assert line.startswith("estimated time of a step on a CPU with 2 cores, forward: about ")
+    assert "us in loop 1, " in line
+    assert line.endswith(" us at once")
+
+
+def test_more_units_take_longer():
+    small, large = (explain(cells.LSTM(size)) for size in (64, 256))
+    for direction in ("forward", "backward"):
+        assert seconds_of(large, direction) > 4 * seconds_of(small, direction)
+
+
+def test_the_estimate_is_for_the_machine_of_the_plan():
+    with rs.tuned_for("gpu"):
+        explanation = of_min_gru()
+    assert "H200" in explanation.machine
+    assert explanation.machine in str(explanation)
+    assert 0 < seconds_of(explanation, "backward") < seconds_of(of_min_gru(), "backward")
+
+
+def test_a_step_that_runs_whole_has_one_estimate():
+    explanation = of_min_gru(engine="lax")
+    assert [(part.direction, part.part) for part in explanation.costs] == [("forward", "in one loop")]
+
+
+def test_nothing_is_estimated_of_a_derivative_that_does_not_exist():
+    def endless(params, carry, x):
+        return lax.while_loop(lambda a: a.sum() < 10, lambda a: a + x, carry), carry
+
+    explanation = rs.explain(endless, None, jnp.ones(2), jnp.ones((9, 2)))
+    assert {part.direction for part in explanation.costs} == {"forward"}
+    counting = rs.explain(lambda params, carry, x: (carry + x, carry), None, 0, jnp.ones((9,), int))
+    assert {part.direction for part in counting.costs} == {"forward"}
+
+
+def test_nothing_is_estimated_of_the_chunkwise_form_and_of_newtons_method():
+    gla = explain(cells.GLA(32, heads=2, key_size=16))
+    assert {part.direction for part in gla.costs} == {"forward"}
+    with rs.tuned_for("gpu"):
+        assert explain(cells.GLA(32, heads=2, key_size=16)).costs == ()
+    assert "estimated" not in str(explain(cells.ParaGRU(4), parallel=rs.Newton()))
+
+
 @pytest.mark.bad_input
 def test_what_cannot_be_explained_is_refused():
     with pytest.raises(TypeError, match=r"explain: `memory` must be a Memory; got None"):

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -86,6 +87,38 @@ class Backward:
         of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
         of_carry = [ct_carry[pull_back.moving_carry.index(index)] for index in pull_back.carry]
         return [*of_constants, *of_carry, *ct_xs]
+
+
+def splits_of_derivative(
+    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+) -> tuple[Split | None, Split] | None:
+    """The splits of a step's backward pass, for reports: of the run that recomputes carry leaves, if any, and the rest.
+
+    Args:
+        plan: how the scan runs.
+        constants: what the step closes over. Here and below, all floating-point leaves are differentiated.
+        carry: the initial carry.
+        xs: the inputs.
+
+    Returns:
+        The splits; None if nothing is differentiated, or JAX has no derivative of the step.
+    """
+    step = plan.step
+    wanted = [jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact) for leaf in (*constants, *carry, *xs)]
+    moving = step.moving(wanted)
+    stacked = lambda atom: jax.ShapeDtypeStruct((1, *atom.shape), atom.dtype)  # noqa: E731
+    nonzero = [index for index, moves in enumerate(moving.ys) if moves]
+    if not nonzero and not any(moving.carry):
+        return None
+    saved = Saved([*constants], [*carry], {}, {}, {}, {}, [*xs], [*map(stacked, step.kept)])
+    pull_back = PullBack(plan, wanted, nonzero)
+    ct_ys = [stacked(step.y[index]) for index in nonzero]
+    ct_carry = [jnp.zeros_like(carry[index]) for index in pull_back.moving_carry]
+    try:
+        chunks = _BackwardChunks.of(plan, pull_back, saved, ct_ys, ct_carry)
+    except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
+        return None
+    return chunks.recompute.split if chunks._recomputes else None, chunks.pull.split
 
 
 @dataclass(frozen=True)
