@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.costs.heuristics import BACKENDS, StepBytes, near_divisor
+from rnnscan.engine.costs.chunk import StepBytes, near_divisor
+from rnnscan.engine.costs.heuristics import BACKENDS
 
 
 KIB = 1 << 10

@@ -1,15 +1,21 @@
 """Whether a loop recomputes a carry leaf cheaply."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
 from rnnscan.engine.analysis.split import split
-from rnnscan.engine.costs.costs import too_expensive_to_recompute
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value, values_of
+from rnnscan.ir.traits import Kind
+
+
+# The links of a differentiable neural computer, 32 KiB, follow from write weights by a loop of 67 equations. It takes
+# longer than keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
+_RECOMPUTE_EQUATIONS = 48
+_BYTES_PER_EQUATION = 4 << 10
 
 
 class RecomputeCosts:
@@ -32,7 +38,7 @@ class RecomputeCosts:
             begin.append(equation)
             if self._heuristics.too_large_to_feed(value, [equation]):
                 return False
-        return not too_expensive_to_recompute(value, begin, self._fixed) and self._is_cheap_by_split(leaf)
+        return not self._is_expensive(value, begin) and self._is_cheap_by_split(leaf)
 
     def _is_cheap_by_split(self, leaf: int) -> bool:
         program, value = self._program, self._program.carry[leaf]
@@ -41,9 +47,21 @@ class RecomputeCosts:
         should_batch = partial(self._heuristics.should_batch, shared=self._equations)
         loops = split(alone, self._heuristics, should_batch=lambda _: should_batch).loops
         body = [equation for loop in loops for equation in loop.body]
-        return not self._heuristics.too_large_to_feed(value, body) and not too_expensive_to_recompute(
-            value, body, self._fixed
-        )
+        return not self._heuristics.too_large_to_feed(value, body) and not self._is_expensive(value, body)
+
+    def _is_expensive(self, leaf: Value, body: Sequence[Equation]) -> bool:
+        """Whether a loop that recomputes a carry leaf spends much on work that the pull-back does again.
+
+        Products with a fixed operand are made once, for both. The moments of Adam, 64 KiB, would need a pass through a
+        model that changes at each step, 4 million operations: 1.4 times the time of keeping them.
+        """
+        if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
+            return True
+        machine = self._heuristics.machine
+        again = [
+            equation for equation in body if equation.kind is Kind.PRODUCT and self._fixed.isdisjoint(equation.reads)
+        ]
+        return machine.estimate(again).nanoseconds > machine.nanoseconds_to_keep(leaf.nbytes)
 
     def _certain_body(self, leaf: int) -> Iterator[Equation]:
         """Equations that the loop of a leaf has in any case, from its end.

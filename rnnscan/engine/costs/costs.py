@@ -16,13 +16,6 @@ from rnnscan.ir.work import flops_of_product
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.
 _GROWTH = 4
-# The moments of Adam, 64 KiB, would need a pass through a model that changes at each step, 4 million operations: 1.4
-# times the time of keeping them.
-_RECOMPUTE_OPERATIONS_PER_BYTE = 8
-# The links of a differentiable neural computer, 32 KiB, follow from write weights by a loop of 67 equations. It takes
-# longer than keeping them. The cells of the library have up to 37. A small equation takes as long as copying some KiB.
-_RECOMPUTE_EQUATIONS = 48
-_BYTES_PER_EQUATION = 4 << 10
 # A product with a vector does two operations per element, and batching gains nothing. With a matrix of 16 columns or
 # more it does 4 per byte.
 _OPERATIONS_PER_BYTE = 4
@@ -130,18 +123,6 @@ def is_bounded(equation: Equation, needs: Callable[[], Needs]) -> bool:
 def too_large_to_stack(values: Iterable[Value], carry: Iterable[Value]) -> bool:
     """Whether values are much larger than a step's carry."""
     return total_bytes(values) > _FEEDING_BYTES * total_bytes(carry)
-
-
-def too_expensive_to_recompute(leaf: Value, body: Iterable[Equation], fixed: Set[Value]) -> bool:
-    """Whether a loop that recomputes a carry leaf spends much on work that the pull-back does again.
-
-    Products with a fixed operand are made once, for both.
-    """
-    body = list(body)
-    if len(body) > max(_RECOMPUTE_EQUATIONS, leaf.nbytes // _BYTES_PER_EQUATION):
-        return True
-    again = [e for e in body if e.kind is Kind.PRODUCT and fixed.isdisjoint(e.reads)]
-    return sum(map(operations_of, again)) > _RECOMPUTE_OPERATIONS_PER_BYTE * leaf.nbytes
 
 
 def work_of_products(equations: Iterable[Equation], fixed: Collection[Value]) -> tuple[int, int]:

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 
+from rnnscan.engine.costs.chunk import StepBytes, copies_more_than_it_saves, near_divisor
 from rnnscan.engine.costs.costs import (
     is_bounded,
     is_cut_from_a_stack,
@@ -26,27 +27,6 @@ from rnnscan.ir.traits import Kind
 # Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at
 # every step.
 ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Needs], Collection[Value]], bool]
-
-
-class StepBytes(NamedTuple):
-    """The memory of a step, in bytes, and the work of its products.
-
-    Attributes:
-        made: the values that a chunk makes for this step.
-        given: its carry and its input.
-        kept: the values kept at every step, with the input.
-        starts: the values kept at the start of a chunk only.
-        tensors: of its carry and its input, the leaves with more axes than rows and features.
-        operations: those of its products with an operand that is the same at every step; None: it has no product, and
-            no branch or loop that may hide one.
-    """
-
-    made: int
-    given: int
-    kept: int
-    starts: int
-    tensors: int = 0
-    operations: int | None = 0
 
 
 @dataclass(frozen=True)
@@ -208,7 +188,7 @@ class Heuristics:
         """
         if self.is_short(length):
             return self.chunk_of_short(length)
-        if self.batch == "costly" and _copies_more_than_it_saves(step):
+        if self.batch == "costly" and copies_more_than_it_saves(step, self.machine):
             return 1
         made = max(1, step.made)
         fitting = max(self.quick_chunk, min(self.longest_chunk, self.chunk_bytes // made))
@@ -224,6 +204,9 @@ class Heuristics:
     def runs_steps_alone(self, equations: Iterable[Equation], fixed: Collection[Value]) -> bool:
         """Whether steps without a loop are no faster in chunks: their products have rows enough of their own.
 
+        They take longer than reading the matrices. Gradients of a model over 16 batches of 32 rows, summed in the
+        carry, take 0.85 of the time of chunks of 4 steps.
+
         Args:
             equations: a step.
             fixed: values that are the same at every step.
@@ -231,7 +214,8 @@ class Heuristics:
         if self.batch != "costly":
             return False
         operations, matrices = work_of_products(equations, fixed)
-        return operations >= _OPERATIONS_PER_FIXED_BYTE * matrices > 0
+        time_to_read = self.machine.ns_per_written_byte * matrices
+        return self.machine.ns_per_batched_operation * operations >= time_to_read > 0
 
     def reads_more_than_it_saves(self, read: int, batched: Iterable[Equation], fixed: Collection[Value]) -> bool:
         """Whether a step's loops read more of what runs at once than is not read of matrices for it.
@@ -276,13 +260,6 @@ _HIDDEN = 16
 # The most bytes of a chunk, relative to those that `jax.checkpoint` on the step keeps of the sequence. An LSTM with
 # layer normalisation gets 4 steps at T = 128, a GRU of the same size would get 13.
 _CHUNK_BYTES_PER_GIVEN = 3.5
-# Fewer bytes of a step stay in a core's first cache, where copies for a chunk cost little. A neural Turing machine has
-# 7 operations for each byte that is copied, and takes 0.9 of the time with chunks of one step. An online softmax has
-# 16, and takes 0.7. A ConvLSTM has 33 and more, and takes 1.1.
-_COPIED_BYTES, _OPERATIONS_PER_COPIED_BYTE = 32 << 10, 20
-# Gradients of a model over 16 batches of 32 rows, summed in the carry: 16 operations a byte, and 0.85 of the time of
-# chunks of 4 steps.
-_OPERATIONS_PER_FIXED_BYTE = 16
 # An LSTM of 256 units, N = 32, T = 16: 0.87 of plain's time with chunks of 4 steps, 0.94 with 2, 0.96 with 1.
 _SHORTEST_CHUNK_BYTES_PER_GIVEN = 6
 # Two steps that need more memory than that take no less time than one: 0.90 and 0.81 of plain's for Hamiltonian Monte
@@ -391,21 +368,3 @@ def following(arguments: Any) -> AbstractContextManager[None]:
 def for_platform(platform: str) -> Heuristics:
     """The heuristics of a platform of JAX: "cpu", "gpu" or "cuda", "tpu" and others."""
     return BACKENDS.get(platform, BACKENDS["gpu"])
-
-
-def _copies_more_than_it_saves(step: StepBytes) -> bool:
-    """Whether a chunk of several steps would copy more than it saves: what is kept of each step is cut out twice."""
-    if 8 * step.starts > step.kept:
-        return False  # Longer chunks keep much less.
-    if step.operations is None:
-        return step.made <= step.given  # Nothing is made at once, and no product sums over steps.
-    copies = step.tensors >= max(_COPIED_BYTES, step.kept // 2)
-    return copies and step.operations <= _OPERATIONS_PER_COPIED_BYTE * step.kept
-
-
-def near_divisor(length: int, most: int) -> int:
-    """The steps of a chunk, at most so many and at least half as many, that leaves no remainder; else so many.
-
-    A remainder means a second copy of the loops to compile, and of what goes in and out.
-    """
-    return max((steps for steps in range(most, (most - 1) // 2, -1) if length % steps == 0), default=most)

@@ -19,12 +19,9 @@ from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.engine.analysis.split import Split, split
+from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
-from rnnscan.engine.costs.heuristics import (
-    Heuristics,
-    StepBytes,
-    near_divisor,
-)
+from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.plan.inner_scans import keeping_residuals
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.ir.components import Components
