@@ -12,7 +12,6 @@ import rnnscan as rs
 from rnnscan import _checks as checks
 from rnnscan import cells
 from rnnscan.checkpointing import SubScan
-from rnnscan.engine.call.prepare import prepare
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 
@@ -186,9 +185,9 @@ def test_a_name_within_a_gradient_of_the_step_keeps_the_value_and_not_its_cotang
     assert kept - recomputed == margins
     for memory in (rs.Memory(), rs.Memory("all")):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), gradients(memory), gradients(None))
-    step = prepare(cell, params, carry, xs).flat
-    (named,) = step.named.values()
-    assert named in next(equation.inputs for equation in step.program.equations if equation.primitive.name == "tanh")
+    equations = rs.explain(cell, params, carry, xs).equations
+    (named,) = [number for number, equation in enumerate(equations) if equation.name == "margins"]
+    assert named in next(equation.reads for equation in equations if equation.operation == "tanh")
 
 
 def test_a_carry_that_has_a_name_is_not_kept_twice():

@@ -11,7 +11,6 @@ import numpy as np
 import rnnscan as rs
 from fuzz.loop import loop
 from fuzz.random_cells import Case
-from rnnscan.engine.costs.heuristics import BACKENDS, using
 
 
 # Relative to the largest element of a leaf. Where something is float32, its rounding differs between two programs.
@@ -90,7 +89,7 @@ class Comparison:
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
         fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
         for platform in platforms or (case.backend,):
-            with using(BACKENDS[platform]):
+            with rs.tuned_for(platform):
                 results = self.results_and_gradients(self.by_scan(fission, inner=None))
             self._assert_close(results, expected, f"fission, with the choices of a {platform}")
         if not platforms and case.seed % LOOP_EVERY == 0:
