@@ -28,12 +28,12 @@ class SameAxes:
     def __init__(self, equations: Iterable[Equation]) -> None:
         self._first: dict[Axis, Axis] = {}
         for equation in equations:
-            for one, other in axes_in_step(equation):
-                self.join(one, other)
+            for axis, same_axis in axes_in_step(equation):
+                self.join(axis, same_axis)
 
-    def join(self, one: Axis, other: Axis) -> None:
+    def join(self, axis: Axis, same_axis: Axis) -> None:
         """Put two axes in one group."""
-        first, second = self.group(one), self.group(other)
+        first, second = self.group(axis), self.group(same_axis)
         if first != second:
             self._first[first] = second
 
@@ -89,9 +89,9 @@ def _leading(operand: Atom, result: Atom) -> Iterator[int]:
 
 def _pairs(pairs: Iterable[tuple[Atom, Atom, Any]]) -> Iterator[tuple[Axis, Axis]]:
     """The pairs of axes of values of one size; constants have none."""
-    for one, other, (axis, place) in pairs:
-        if isinstance(one, Value) and isinstance(other, Value) and one.shape[axis] == other.shape[place]:
-            yield (one, axis), (other, place)
+    for atom, partner, (axis, partner_axis) in pairs:
+        if isinstance(atom, Value) and isinstance(partner, Value) and atom.shape[axis] == partner.shape[partner_axis]:
+            yield (atom, axis), (partner, partner_axis)
 
 
 def beside(axes: Iterable[Axis], values: Iterable[Value], same: SameAxes) -> set[Axis]:
@@ -102,9 +102,9 @@ def beside(axes: Iterable[Axis], values: Iterable[Value], same: SameAxes) -> set
         values: the values to look at.
         same: the groups.
     """
-    groups, others = {same.group(axis) for axis in axes}, set[Axis]()
+    groups, neighbors = {same.group(axis) for axis in axes}, set[Axis]()
     for value in values:
-        of_value = [same.group((value, axis)) for axis in range(len(value.shape))]
-        if not groups.isdisjoint(of_value):
-            others.update(of_value)
-    return others - groups
+        value_groups = [same.group((value, axis)) for axis in range(len(value.shape))]
+        if not groups.isdisjoint(value_groups):
+            neighbors.update(value_groups)
+    return neighbors - groups

@@ -91,8 +91,8 @@ class Components:
 def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Value, int]]) -> dict[Value, int]:
     """The bits of the inputs that each value depends on."""
     depends: dict[Value, int] = {}
-    for value, own in inputs:
-        depends[value] = depends.get(value, 0) | own
+    for value, input_bits in inputs:
+        depends[value] = depends.get(value, 0) | input_bits
     for equation in equations:
         bits = 0
         for value in equation.reads:
@@ -105,9 +105,9 @@ def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Value, int]])
 def _feeds(equations: Sequence[Equation], outputs: Iterable[tuple[Atom, int]]) -> dict[Value, int]:
     """The bits of the outputs that depend on each value."""
     feeds: dict[Value, int] = {}
-    for atom, own in outputs:
+    for atom, output_bits in outputs:
         for value in values_of([atom]):
-            feeds[value] = feeds.get(value, 0) | own
+            feeds[value] = feeds.get(value, 0) | output_bits
     for equation in reversed(equations):
         bits = 0
         for output in equation.outputs:

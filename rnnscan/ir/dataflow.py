@@ -18,25 +18,25 @@ def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equati
 
 def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
     """The inputs, and every value that depends on one of them."""
-    found = set(inputs)
+    dependents = set(inputs)
     for equation in equations:
-        if not found.isdisjoint(equation.reads):
-            found.update(equation.outputs)
-    return found
+        if not dependents.isdisjoint(equation.reads):
+            dependents.update(equation.outputs)
+    return dependents
 
 
 def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
     """The inputs, and every value that depends only on them."""
-    found = set(inputs)
+    known = set(inputs)
     for equation in equations:
-        if found.issuperset(equation.reads):
-            found.update(equation.outputs)
-    return found
+        if known.issuperset(equation.reads):
+            known.update(equation.outputs)
+    return known
 
 
-def partition(equations: Iterable[Equation], made: Collection[Value]) -> tuple[list[Equation], list[Equation]]:
-    """The equations that make the given values, and the others."""
+def partition(equations: Iterable[Equation], values: Collection[Value]) -> tuple[list[Equation], list[Equation]]:
+    """The equations whose results are all among some values, and the other equations."""
     halves: tuple[list[Equation], list[Equation]] = ([], [])
     for equation in equations:
-        halves[0 if all(output in made for output in equation.outputs) else 1].append(equation)
+        halves[0 if all(output in values for output in equation.outputs) else 1].append(equation)
     return halves

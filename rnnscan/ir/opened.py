@@ -66,5 +66,5 @@ def policy_of(eqn: Any) -> Any:
 
 def _params_of(kind: str, eqn: Any) -> dict[str, Any] | None:
     """The parameters of an equation's object, if it is of this kind."""
-    found = eqn.params.get("_prim")
-    return found.params if type(found).__name__ == kind else None
+    primitive = eqn.params.get("_prim")
+    return primitive.params if type(primitive).__name__ == kind else None

@@ -89,8 +89,8 @@ def is_zero(atom: Atom, maker: Mapping[Atom, "Equation"]) -> bool:
     number = concrete(atom)
     if number is not None:
         return not np.any(number)
-    made = maker.get(atom)
-    return made is not None and made.kind in (Kind.SAME, Kind.VIEW) and is_zero(made.inputs[0], maker)
+    producer = maker.get(atom)
+    return producer is not None and producer.kind in (Kind.SAME, Kind.VIEW) and is_zero(producer.inputs[0], maker)
 
 
 def scatters_into_zeros(equation: "Equation | None", maker: Mapping[Atom, "Equation"]) -> bool:

@@ -76,7 +76,11 @@ class Traits:
         if self.is_bilinear:
             return list(operands) if operands.count(True) == 1 else None
         linear = [position in self.linear_positions(len(operands)) for position in range(len(operands))]
-        return None if any(marked and not own for marked, own in zip(operands, linear, strict=True)) else linear
+        return (
+            None
+            if any(marked and not is_linear for marked, is_linear in zip(operands, linear, strict=True))
+            else linear
+        )
 
     def linear_positions(self, count: int) -> Sequence[int]:
         """The positions of the operands in which it is linear, all of them together, if it has so many."""

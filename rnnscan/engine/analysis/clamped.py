@@ -38,12 +38,12 @@ def is_clamped_shift(equations: Iterable[Equation], leaf: Value, new_leaf: Atom)
 def _keeps_form(equation: Equation, operands: list[bool]) -> bool:
     """Whether an operation on values of the form, where they are marked, has the form."""
     primitive = equation.name
-    one = operands.count(True) == 1
+    has_one_operand = operands.count(True) == 1
     return (
         primitive in _SAME
-        or (primitive in SHIFTS - {"sub"} and one)
+        or (primitive in SHIFTS - {"sub"} and has_one_operand)
         or (primitive == "sub" and operands == [True, False])
-        or (primitive in _LIMITS and one)
+        or (primitive in _LIMITS and has_one_operand)
         or (primitive == "clamp" and operands == [False, True, False])
         or (primitive == "select_n" and not operands[0])
     )

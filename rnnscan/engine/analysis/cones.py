@@ -60,9 +60,9 @@ class Cones:
         """Whether an equation is needed."""
         return equation in self._operands
 
-    def reads(self, given: int) -> bool:
+    def reads(self, position: int) -> bool:
         """Whether an input is read by an equation, or wanted."""
-        return self._uses[given] > 0
+        return self._uses[position] > 0
 
     def of(self, equation: Equation) -> Cone:
         """The cone of an equation; an empty one if it is not needed."""

@@ -43,16 +43,16 @@ class Cycle:
         """The equations that mix elements, and how they run for the diagonal of the Jacobian."""
         return diagonal_rules(self.equations, self.leaves)
 
-    def step(self, carry: Sequence[Any], others: Sequence[Any], *, of_values: bool = False) -> list[Any]:
+    def step(self, carry: Sequence[Any], read_values: Sequence[Any], *, of_values: bool = False) -> list[Any]:
         """The new leaves of one step.
 
         Args:
             carry: the leaves.
-            others: the values of `reads`.
+            read_values: the values of `reads`.
             of_values: whether derivatives are those of an iteration: they pass `stop_gradient`, and elements do not
                 mix.
         """
-        values = dict(zip([*self.leaves, *self.reads], [*carry, *others], strict=True))
+        values = dict(zip([*self.leaves, *self.reads], [*carry, *read_values], strict=True))
         for equation in self.equations:
             operands = [read(atom, values) for atom in equation.inputs]
             if of_values and equation.name == "stop_gradient":
@@ -64,11 +64,13 @@ class Cycle:
             values.update(zip(equation.outputs, results, strict=True))
         return [jnp.asarray(read(atom, values)) for atom in self.new_leaves]
 
-    def with_jacobian(self, carry: Sequence[Any], others: Sequence[Any], *, of_values: bool) -> tuple[list[Any], Any]:
+    def with_jacobian(
+        self, carry: Sequence[Any], read_values: Sequence[Any], *, of_values: bool
+    ) -> tuple[list[Any], Any]:
         """The new leaves of one step, and their derivatives by the leaves at the same element, `(k, k, ...)`."""
 
         def new_leaves(*carry: Any) -> list[Any]:
-            return self.step(carry, others, of_values=of_values)
+            return self.step(carry, read_values, of_values=of_values)
 
         new, columns = new_leaves(*carry), []
         for position in range(len(carry)):

@@ -20,9 +20,9 @@ def read_by_derivatives(program: Program) -> Iterator[Atom]:
     """The values that the derivative of a step in its float inputs reads, with repeats."""
     active = {value for value in program.inputs if jnp.issubdtype(value.dtype, jnp.inexact)}
     for equation in program.equations:
-        made = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
-        if made and not active.isdisjoint(equation.reads):
-            active.update(made)
+        float_outputs = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
+        if float_outputs and not active.isdisjoint(equation.reads):
+            active.update(float_outputs)
             yield from _read_by_derivative(equation, active)
 
 
@@ -39,7 +39,7 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     if traits.is_bilinear:
         return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
     linear = traits.linear_in([atom in active for atom in inputs])
-    return inputs if linear is None else [atom for atom, own in zip(inputs, linear, strict=True) if not own]
+    return inputs if linear is None else [atom for atom, is_linear in zip(inputs, linear, strict=True) if not is_linear]
 
 
 def _read_by_rule(equation: Equation) -> Sequence[bool]:
@@ -59,8 +59,8 @@ def _find_read_by_rule(equation: Equation) -> list[bool]:
     def derivative(*leaves: Any) -> list[Any]:
         primals, directions = leaves[: len(types)], leaves[len(types) :]
 
-        def function(*some: Any) -> list[Any]:
-            return equation.evaluate(*replace_at(primals, floats, some))
+        def function(*float_primals: Any) -> list[Any]:
+            return equation.evaluate(*replace_at(primals, floats, float_primals))
 
         results, tangents = jax.jvp(function, tuple(primals[index] for index in floats), tuple(directions))
         return [*results, *(leaf for leaf in tangents if leaf.dtype != jax.dtypes.float0)]

@@ -42,11 +42,11 @@ def check_elementwise(equations: Sequence[Equation], leaves: Sequence[Value], ne
     if any(leaf.shape != shape for leaf in leaves):
         raise MixesError("its leaves have several shapes")
     places = Places(shape)
-    own = places.own
-    found: dict[Atom, Place] = dict.fromkeys(leaves, own)
-    places.follow(equations, found)
+    leaf_place = places.own
+    place_of: dict[Atom, Place] = dict.fromkeys(leaves, leaf_place)
+    places.follow(equations, place_of)
     for atom in new_leaves:
-        if atom in found and (found[atom] != own or atom.shape != shape):
+        if atom in place_of and (place_of[atom] != leaf_place or atom.shape != shape):
             raise MixesError("its elements change places")
 
 
@@ -70,67 +70,67 @@ class Places:
         """The lengths of the leaf's axes with more than one element."""
         return tuple(self.shape[axis] for axis in self.own)
 
-    def follow(self, equations: Sequence[Equation], found: dict[Atom, Place]) -> None:
+    def follow(self, equations: Sequence[Equation], place_of: dict[Atom, Place]) -> None:
         """Add the places of all results that depend on the leaf.
 
         Raises:
             MixesError: if an equation mixes elements.
         """
         for equation in equations:
-            if not any(atom in found for atom in equation.inputs):
+            if not any(atom in place_of for atom in equation.inputs):
                 continue
             name = equation.name
             if name == "custom_jvp_call":
-                self._follow_call(equation, found)
+                self._follow_call(equation, place_of)
                 continue
             rule = _RULES_OF_KINDS.get(equation.kind) or _RULES.get(name)
             if rule is None:
                 raise MixesError(f"{name} mixes its elements")
-            place = rule(self, equation, found)
-            found.update(dict.fromkeys(equation.outputs, place))
+            place = rule(self, equation, place_of)
+            place_of.update(dict.fromkeys(equation.outputs, place))
 
-    def _follow_call(self, equation: Equation, found: dict[Atom, Place]) -> None:
+    def _follow_call(self, equation: Equation, place_of: dict[Atom, Place]) -> None:
         closed, inliner = equation.params["call_jaxpr"], Inliner()
         assert isinstance(closed, core.ClosedJaxpr)
         constants = [Constant(const) for const in closed.consts]
         outputs = inliner.inline(closed.jaxpr, constants, equation.inputs)
-        self.follow(inliner.equations, found)
+        self.follow(inliner.equations, place_of)
         pairs = zip(equation.outputs, outputs, strict=True)
-        found.update((output, found[inner]) for output, inner in pairs if inner in found)
+        place_of.update((output, place_of[inner]) for output, inner in pairs if inner in place_of)
 
-    def elementwise(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def elementwise(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Each element from those at its place."""
-        place = self._common(equation, found)
+        place = self._common(equation, place_of)
         for atom in equation.inputs:
-            if atom in found:
+            if atom in place_of:
                 if len(atom.shape) != len(equation.outputs[0].shape):
                     raise MixesError(f"{equation.name} broadcasts it")
                 self._check(equation, place, [atom.shape[axis] for axis in place])
         return place
 
-    def _common(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def _common(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """The place that all dependent operands share."""
-        places = {found[atom] for atom in equation.inputs if atom in found}
+        places = {place_of[atom] for atom in equation.inputs if atom in place_of}
         if len(places) > 1:
             raise MixesError(f"{equation.name} combines several elements of it")
         (place,) = places
         return place
 
-    def broadcast(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def broadcast(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """New axes hold copies of each element."""
         operand, target = equation.inputs[0], equation.params["broadcast_dimensions"]
-        place = tuple(target[axis] for axis in found[operand])
-        self._check(equation, place, [operand.shape[axis] for axis in found[operand]])
+        place = tuple(target[axis] for axis in place_of[operand])
+        self._check(equation, place, [operand.shape[axis] for axis in place_of[operand]])
         return place
 
-    def transpose(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def transpose(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Axes change places."""
         permutation = equation.params["permutation"]
-        return tuple(permutation.index(axis) for axis in found[equation.inputs[0]])
+        return tuple(permutation.index(axis) for axis in place_of[equation.inputs[0]])
 
-    def slice(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def slice(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """A slice takes whole copies of the leaf."""
-        params, place = equation.params, found[equation.inputs[0]]
+        params, place = equation.params, place_of[equation.inputs[0]]
         strides = params["strides"] or (1,) * len(params["start_indices"])
         for axis, size in zip(place, self.sizes, strict=True):
             begin, end = params["start_indices"][axis], params["limit_indices"][axis]
@@ -141,75 +141,75 @@ class Places:
                 raise MixesError("slice skips elements of it")
         return place
 
-    def split(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def split(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """A split into whole copies of the leaf."""
-        place, axis = found[equation.inputs[0]], equation.params["axis"]
+        place, axis = place_of[equation.inputs[0]], equation.params["axis"]
         if axis in place:
             size = self.sizes[place.index(axis)]
             if any(_remainder(part, size) for part in equation.params["sizes"]):
                 raise MixesError("split cuts it")
         return place
 
-    def concatenate(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def concatenate(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Whole copies of the leaf in a row."""
-        place, axis = self._common(equation, found), equation.params["dimension"]
+        place, axis = self._common(equation, place_of), equation.params["dimension"]
         if axis in place:
             size = self.sizes[place.index(axis)]
             if any(_remainder(atom.shape[axis], size) for atom in equation.inputs):
                 raise MixesError("concatenate shifts its elements")
         return place
 
-    def tile(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def tile(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Whole copies of the leaf in a row, along any axis."""
-        return found[equation.inputs[0]]
+        return place_of[equation.inputs[0]]
 
-    def stack(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def stack(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Copies of the leaf along a new axis."""
         new = equation.params["axis"]
-        return tuple(axis + (axis >= new) for axis in self._common(equation, found))
+        return tuple(axis + (axis >= new) for axis in self._common(equation, place_of))
 
-    def unstack(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def unstack(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """The parts along an axis that the leaf does not have."""
-        place, gone = found[equation.inputs[0]], equation.params["axis"]
+        place, gone = place_of[equation.inputs[0]], equation.params["axis"]
         if gone in place:
             raise MixesError("unstack takes it apart")
         return tuple(axis - (axis > gone) for axis in place)
 
-    def reduce(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def reduce(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """A reduction over axes that the leaf does not have."""
-        place, axes = found[equation.inputs[0]], equation.params["axes"]
+        place, axes = place_of[equation.inputs[0]], equation.params["axes"]
         if not set(axes).isdisjoint(place):
             raise MixesError(f"{equation.name} sums its elements")
         return tuple(axis - sum(other < axis for other in axes) for axis in place)
 
-    def product(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def product(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """A product that contracts axes that the leaf does not have."""
         contraction = contraction_of(equation)
-        sides = [side for side in (0, 1) if equation.inputs[side] in found]
+        sides = [side for side in (0, 1) if equation.inputs[side] in place_of]
         if contraction is None or len(sides) != 1:
             raise MixesError(f"{equation.name} mixes its elements")
-        target, place = contraction.in_result(sides[0]), found[equation.inputs[sides[0]]]
+        target, place = contraction.in_result(sides[0]), place_of[equation.inputs[sides[0]]]
         if not target.keys() >= {*place}:
             raise MixesError(f"{equation.name} mixes its elements")
         return tuple(target[axis] for axis in place)
 
-    def squeeze(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def squeeze(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Axes of one element are dropped."""
-        place, axes = found[equation.inputs[0]], equation.params["dimensions"]
+        place, axes = place_of[equation.inputs[0]], equation.params["dimensions"]
         return tuple(axis - sum(other < axis for other in axes) for axis in place)
 
-    def reshape(self, equation: Equation, found: dict[Atom, Place]) -> Place:
+    def reshape(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """An axis of the leaf is the last of those that are merged, or of those that it is split into."""
         operand, result = equation.inputs[0].shape, equation.outputs[0].shape
         target: dict[int, int] = {}
         for before, after in _groups(operand, result):
-            own = [axis for axis in found[equation.inputs[0]] if axis in before]
+            leaf_axes = [axis for axis in place_of[equation.inputs[0]] if axis in before]
             last = [axis for axis in before if operand[axis] != 1][-1:]
             last_after = [axis for axis in after if result[axis] != 1][-1:]
-            if own and (own != last or not last_after):
+            if leaf_axes and (leaf_axes != last or not last_after):
                 raise MixesError("reshape mixes its axes")
-            target.update(zip(own, last_after, strict=False))
-        place = tuple(target[axis] for axis in found[equation.inputs[0]])
+            target.update(zip(leaf_axes, last_after, strict=False))
+        place = tuple(target[axis] for axis in place_of[equation.inputs[0]])
         if any(_remainder(result[axis], size) for axis, size in zip(place, self.sizes, strict=True)):
             raise MixesError("reshape mixes its axes")
         return place

@@ -98,9 +98,9 @@ class FlatStep:
                     same.join((old, axis), (new, axis))
         rows = [(leaf, 0) for leaf in (*self.carry, *self.x) if leaf.shape]
         values = [*program.inputs, *outputs_of(program.equations)]
-        others = beside(rows, values, same)
+        unit_axes = beside(rows, values, same)
         constants = enumerate(self.constants)
-        return frozenset(index for index, leaf in constants if leaf.shape and same.group((leaf, 0)) in others)
+        return frozenset(index for index, leaf in constants if leaf.shape and same.group((leaf, 0)) in unit_axes)
 
     @cached_property
     def repeats(self) -> dict[int, int]:

@@ -55,7 +55,7 @@ def _read(equation: Equation, ways: Mapping[Value, _Ways], barriers: Set[Value])
     """The ways by which the kernel of an equation reads costly results."""
     read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
     if _is_move(equation):
-        read = {one: ((equation, *min(its, key=len)),) for one, its in read.items()}
+        read = {result: ((equation, *min(result_ways, key=len)),) for result, result_ways in read.items()}
     return read
 
 
@@ -63,10 +63,10 @@ def _moved_for_repeated(
     read: _Ways, ways: Mapping[Value, _Ways], costly: Mapping[Equation, float], machine: Machine
 ) -> set[Value]:
     """The moved values to write, if that takes less time than the work that a kernel repeats for them; else none."""
-    repeated = {one: its for one, its in read.items() if len(its) > 1}
-    moves = {way[-1] for its in repeated.values() for way in its if way}
+    repeated = {result: result_ways for result, result_ways in read.items() if len(result_ways) > 1}
+    moves = {way[-1] for result_ways in repeated.values() for way in result_ways if way}
     moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
-    spared = sum(costly[one] * (sum(map(_share, its)) - 1) for one, its in repeated.items())
+    spared = sum(costly[result] * (sum(map(_share, result_ways)) - 1) for result, result_ways in repeated.items())
     return moved if spared > sum(machine.nanoseconds_to_write(value.nbytes) for value in moved) else set()
 
 
@@ -85,4 +85,4 @@ def _joined(several: Sequence[_Ways]) -> _Ways:
     if len(several) == 1:
         return several[0]
     costly = dict.fromkeys(equation for ways in several for equation in ways)
-    return {one: tuple(dict.fromkeys(way for ways in several for way in ways.get(one, ()))) for one in costly}
+    return {result: tuple(dict.fromkeys(way for ways in several for way in ways.get(result, ()))) for result in costly}

@@ -57,16 +57,16 @@ ONE = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(1.0, jnp.float
 ZERO = Factor(frozenset(), frozenset(), lambda values: jnp.asarray(0.0, jnp.float32), 0)
 
 
-def product(one: Factor, other: Factor) -> Factor:
+def product(left: Factor, right: Factor) -> Factor:
     """The product of two factors."""
-    if one is ONE or other is ONE:
-        return other if one is ONE else one
-    return combined(jnp.multiply, one, other)
+    if left is ONE or right is ONE:
+        return right if left is ONE else left
+    return combined(jnp.multiply, left, right)
 
 
-def quotient(one: Factor, other: Factor) -> Factor:
+def quotient(numerator: Factor, denominator: Factor) -> Factor:
     """The quotient of two factors."""
-    return combined(jnp.divide, one, other)
+    return combined(jnp.divide, numerator, denominator)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Form:
     @property
     def factors(self) -> list[Factor]:
         """All factors."""
-        own = [] if self.decay is None else [self.decay]
-        return [*own, *(factor for pair in (*self.terms, *self.matrices) for factor in pair)]
+        decay_factors = [] if self.decay is None else [self.decay]
+        return [*decay_factors, *(factor for pair in (*self.terms, *self.matrices) for factor in pair)]
 
     def scaled(self, by: Factor, axes: "Axes", operation: Callable[[Factor, Factor], Factor] = product) -> "Form":
         """The form times a factor that is constant along the keys or along the values.

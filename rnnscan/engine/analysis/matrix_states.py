@@ -153,8 +153,8 @@ class _Follower:
             if any(atom in inside for atom in equation.inputs):
                 self._follow(equation)
                 self.followed += 1
-        others = [atom for position, atom in enumerate(step.new_carry) if position != self._index]
-        if not inside.keys().isdisjoint({*step.y, *others}):
+        other_new_leaves = [atom for position, atom in enumerate(step.new_carry) if position != self._index]
+        if not inside.keys().isdisjoint({*step.y, *other_new_leaves}):
             raise NoFormError("it is an output, or another part of the carry")
         if not inside.keys().isdisjoint(step.kept):
             raise NoFormError("a name is kept on it")
@@ -222,13 +222,13 @@ class _Follower:
             equation.inputs[0] not in self._dependent and equation.outputs[0].dtype in (jnp.float32, jnp.float64)
         )
 
-    def _product(self, one: Atom, other: Atom) -> Form:
-        if one in self._dependent and other in self._dependent:
+    def _product(self, left: Atom, right: Atom) -> Form:
+        if left in self._dependent and right in self._dependent:
             raise NoFormError("it is multiplied by itself")
-        if one in self._dependent or other in self._dependent:
-            state, by = (one, other) if one in self._dependent else (other, one)
+        if left in self._dependent or right in self._dependent:
+            state, by = (left, right) if left in self._dependent else (right, left)
             return self._form(state).scaled(self._factor(by), self._axes)
-        for by, rest in ((one, other), (other, one)):
+        for by, rest in ((left, right), (right, left)):
             if not self._is_matrix(self._factor(by)):
                 return self._scaled(self._form(rest), by)
         raise NoFormError("an update is no outer product")
@@ -300,11 +300,11 @@ class _Follower:
             return [smaller] if len(inner.axes) < len(_varying(atom.shape)) else []
         if name == "mul" and atom.dtype in (jnp.float32, jnp.float64):
             targets = (tuple(place[axis] for axis in _varying(operand.shape)) for operand in maker.inputs)
-            one, other = map(self._placed, maker.inputs, targets)
-            of_one, of_other = (
-                reduce(product, parts).axes & {self._axes.keys, self._axes.values} for parts in (one, other)
+            left, right = map(self._placed, maker.inputs, targets)
+            left_axes, right_axes = (
+                reduce(product, parts).axes & {self._axes.keys, self._axes.values} for parts in (left, right)
             )
-            return [*one, *other] if of_one != of_other else []
+            return [*left, *right] if left_axes != right_axes else []
         return []
 
     def _whole(self, atom: Atom, target: Sequence[int]) -> Factor:
@@ -363,10 +363,10 @@ def later_values(step: FlatStep, index: int) -> set[Value]:
     """A carry leaf and the values that depend on it, in the same step or later."""
     leaves = {step.carry[index]}
     while True:
-        found = depending(step.program.equations, leaves)
-        more = {leaf for leaf, new in zip(step.carry, step.new_carry, strict=True) if new in found}
+        later = depending(step.program.equations, leaves)
+        more = {leaf for leaf, new in zip(step.carry, step.new_carry, strict=True) if new in later}
         if more <= leaves:
-            return found
+            return later
         leaves |= more
 
 

@@ -82,28 +82,28 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
     Raises:
         ValueError: if not; it says what was found.
     """
-    equations, found = step.program.equations, list[str]()
+    equations, delays = step.program.equations, list[str]()
     components = Components(equations, step.carry, step.new_carry)
     solves = False
-    for members, own in zip(components.members, components.by_group(equations), strict=True):
+    for members, cycle_equations in zip(components.members, components.by_group(equations), strict=True):
         leaves, new_leaves = [step.carry[i] for i in members], [step.new_carry[i] for i in members]
-        cycle = Cycle(tuple(own), tuple(leaves), tuple(new_leaves))
+        cycle = Cycle(tuple(cycle_equations), tuple(leaves), tuple(new_leaves))
         way = solved(cycle, newton)
         solves = solves or (way is not None and way.kind != "delay")
-        its = " and ".join(f"carry{places[index]}" for index in members)
-        if len(members) == 1 and is_linear(own, leaves[0], new_leaves[0]):
+        place = " and ".join(f"carry{places[index]}" for index in members)
+        if len(members) == 1 and is_linear(cycle_equations, leaves[0], new_leaves[0]):
             solves = True
         elif way is not None:
-            found.append(f"{its} is a delay")
+            delays.append(f"{place} is a delay")
         elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves):
             raise ValueError(
-                f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {its}, where "
+                f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {place}, where "
                 f"{_why_not(cycle)}. {_advice(cycle, newton)}"
             )
     if not solves and not isinstance(newton, NewtonInNet):
         raise ValueError(
             f"scan: `parallel` solves loops over many steps at once, and there is none; got {newton!r}, and "
-            f"{', '.join(found) or 'no carry of floats'}. Leave `parallel` out."
+            f"{', '.join(delays) or 'no carry of floats'}. Leave `parallel` out."
         )
 
 

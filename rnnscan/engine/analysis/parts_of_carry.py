@@ -42,9 +42,9 @@ def parts_to_keep(
         read = [equation.outputs[0] for equation in reads]
         if not reads or nominal_size(leaf.shape) == 1 or total_bytes(read) > _LARGEST_PART * leaf.nbytes:
             continue
-        others = [equation for equation in unknown if equation not in reads]
+        rest = [equation for equation in unknown if equation not in reads]
         with_parts, without = (
-            linearly_recomputable(some, carry, new_carry, candidates=[index]) for some in (others, unknown)
+            linearly_recomputable(some, carry, new_carry, candidates=[index]) for some in (rest, unknown)
         )
         if with_parts and not without:
             parts |= dict.fromkeys(read, index)

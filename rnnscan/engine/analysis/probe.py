@@ -70,7 +70,7 @@ def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
     JAX asks it for operands without the axis too. Their results must not have it: `jax.jacfwd` of a `jax.jvp` rejects a
     value that has it. An axis without a name has a plain object for one (jax 0.10 to 0.12).
     """
-    return all(own is None for own in axes) and type(axis.name) is object
+    return all(operand_axis is None for operand_axis in axes) and type(axis.name) is object
 
 
 def moving_results(function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]) -> list[bool]:
@@ -90,8 +90,8 @@ def moving_results(function: Callable[..., Sequence[Any]], types: Sequence[Any],
     def tangents(*leaves: Any) -> Any:
         primals, directions = split_list(leaves, [len(types)])
 
-        def of_some(*some: Any) -> Any:
-            results = function(*replace_at(primals, places, some))
+        def of_some(*moving_primals: Any) -> Any:
+            results = function(*replace_at(primals, places, moving_primals))
             flags.extend(map(has_tangent, results))
             return results
 

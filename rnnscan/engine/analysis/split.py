@@ -281,8 +281,10 @@ class _Schedule:
         equation = self.maker.get(value)
         if equation is None or not self.heuristics.should_repeat(equation, carry):
             return False
-        varying = [own for own in equation.reads if own in self.known or own not in self.available]
-        return all(not too_large_to_stack([own], carry) or self._should_repeat(own, carry) for own in varying)
+        varying = [operand for operand in equation.reads if operand in self.known or operand not in self.available]
+        return all(
+            not too_large_to_stack([operand], carry) or self._should_repeat(operand, carry) for operand in varying
+        )
 
     def add_alone(self, level: int, group: _Group, program: Program) -> None:
         """Add a loop with one cycle."""
@@ -341,7 +343,7 @@ def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:
 
 def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
     """The groups in an order in which none reads values of a later one."""
-    made = {group: {*outputs_of(group.equations), *(program.carry[i] for i in group.carry)} for group in groups}
+    produced = {group: {*outputs_of(group.equations), *(program.carry[i] for i in group.carry)} for group in groups}
     reads = {
         group: {*inputs_of(group.equations), *values_of(program.new_carry[i] for i in group.carry)} for group in groups
     }
@@ -350,7 +352,7 @@ def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
         ready = [
             group
             for group in waiting
-            if all(reads[group].isdisjoint(made[other]) for other in waiting if other is not group)
+            if all(reads[group].isdisjoint(produced[other]) for other in waiting if other is not group)
         ]
         ordered += ready
         waiting = [group for group in waiting if group not in ready]
@@ -360,7 +362,8 @@ def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
 def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
     components = Components(equations, program.carry, program.new_carry)
     groups = [
-        _Group(members, own) for members, own in zip(components.members, components.by_group(equations), strict=True)
+        _Group(members, cycle)
+        for members, cycle in zip(components.members, components.by_group(equations), strict=True)
     ]
     cyclic = {equation for group in groups for equation in group.equations}
     return groups + [_Group((), [e]) for e in equations if unbatchable(e) and e not in cyclic]

@@ -28,9 +28,9 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
     in_loop = []
     for position, its_ends in enumerate(ends):
         operands = set(_operands(its_ends)) & looped
-        made = max((end.outputs[0].nbytes for end in its_ends if isinstance(end, Equation)), default=0)
+        sum_bytes = max((end.outputs[0].nbytes for end in its_ends if isinstance(end, Equation)), default=0)
         made_in_loop = ({*_operands(its_ends)} & varying).difference(program.known) if operands else operands
-        if _is_product(its_ends) and total_bytes(made_in_loop) < made:
+        if _is_product(its_ends) and total_bytes(made_in_loop) < sum_bytes:
             stacked |= operands
         else:
             in_loop.append(position)

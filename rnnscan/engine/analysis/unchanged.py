@@ -38,7 +38,7 @@ class Unchanged:
         """The others of all leaves."""
         return [leaf for index, leaf in enumerate(leaves) if index not in self.positions]
 
-    def joined(self, unchanged: Sequence[LeafT], others: Sequence[LeafT]) -> list[LeafT]:
+    def joined(self, unchanged: Sequence[LeafT], changed_leaves: Sequence[LeafT]) -> list[LeafT]:
         """All leaves."""
-        own, changed = iter(unchanged), iter(others)
-        return [next(own if index in self.positions else changed) for index in range(self.size)]
+        unchanged_leaves, changed = iter(unchanged), iter(changed_leaves)
+        return [next(unchanged_leaves if index in self.positions else changed) for index in range(self.size)]
