@@ -24,7 +24,7 @@ Rule: TypeAlias = Callable[[Equation, Sequence[Any]], list[Any]]
 def diagonal_rules(equations: Sequence[Equation], leaves: Sequence[Value]) -> dict[Equation, Rule]:
     """The equations that mix elements of the leaves, and how they run for the derivative."""
     places, rules = Places(leaves[0].shape), dict[Equation, Rule]()
-    place_of: dict[Atom, Place] = dict.fromkeys(leaves, places.own)
+    place_of: dict[Atom, Place] = dict.fromkeys(leaves, places.leaf_place)
     for equation in equations:
         try:
             places.follow([equation], place_of)
@@ -42,7 +42,7 @@ def diagonal_rules(equations: Sequence[Equation], leaves: Sequence[Value]) -> di
 def _matrix_side(equation: Equation, place_of: dict[Atom, Place], places: Places) -> int | None:
     """Which operand of a product is a matrix of square blocks, that multiplies the last axis of the leaves."""
     contraction = contraction_of(equation)
-    if contraction is None or not places.own:
+    if contraction is None or not places.leaf_place:
         return None
     depends = [atom in place_of for atom in equation.inputs]
     side = 1 if depends == [True, False] else 0 if depends == [False, True] else None

@@ -42,7 +42,7 @@ def check_elementwise(equations: Sequence[Equation], leaves: Sequence[Value], ne
     if any(leaf.shape != shape for leaf in leaves):
         raise MixesError("its leaves have several shapes")
     places = Places(shape)
-    leaf_place = places.own
+    leaf_place = places.leaf_place
     place_of: dict[Atom, Place] = dict.fromkeys(leaves, leaf_place)
     places.follow(equations, place_of)
     for atom in new_leaves:
@@ -61,14 +61,14 @@ class Places:
     shape: tuple[Any, ...]
 
     @property
-    def own(self) -> Place:
+    def leaf_place(self) -> Place:
         """The place of the leaf itself."""
         return tuple(axis for axis, size in enumerate(self.shape) if size != 1)
 
     @property
     def sizes(self) -> tuple[Any, ...]:
         """The lengths of the leaf's axes with more than one element."""
-        return tuple(self.shape[axis] for axis in self.own)
+        return tuple(self.shape[axis] for axis in self.leaf_place)
 
     def follow(self, equations: Sequence[Equation], place_of: dict[Atom, Place]) -> None:
         """Add the places of all results that depend on the leaf.

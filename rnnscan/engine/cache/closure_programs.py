@@ -90,7 +90,7 @@ def _has_own_rules(jaxpr: Any) -> bool:
     """Whether a jaxpr has a derivative rule that is not JAX's: what such a rule closes over is in no trace."""
     for equation in all_equations(jaxpr):
         inner = list(inner_jaxprs(equation.params))
-        sources = [str(getattr(own.debug_info, "func_src_info", None)) for own in inner]
+        sources = [str(getattr(inner_jaxpr.debug_info, "func_src_info", None)) for inner_jaxpr in inner]
         if equation.primitive.name.startswith("custom_") and not all(_JAX in source for source in sources):
             return True
     return False

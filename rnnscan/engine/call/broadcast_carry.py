@@ -62,11 +62,11 @@ def share_by_cell(cell: Any, carry: Any, x: Any, rows: Rows | None) -> Any:
     initial_carry = getattr(cell, "initial_carry", None)
     if rows is None or initial_carry is None:
         return carry
-    own = _types(initial_carry, x)
+    cell_carry = _types(initial_carry, x)
     structure: Any = jax.tree.structure(carry)
-    if own is None or jax.tree.structure(own) != structure:
+    if cell_carry is None or jax.tree.structure(cell_carry) != structure:
         return carry
-    leaves = list(zip(jax.tree.leaves(carry), jax.tree.leaves(own), strict=True))
+    leaves = list(zip(jax.tree.leaves(carry), jax.tree.leaves(cell_carry), strict=True))
     if all(leaf.shape == there.shape for leaf, there in leaves):
         return carry
     # The batch axis grows with the batch.

@@ -71,7 +71,7 @@ class _FirstStep:
     def is_step_of(self, call: Call) -> bool:
         """Whether its results are those of the call's first step: nothing is around the cell, and the carry is its."""
         leaves = zip(jax.tree.leaves(self.carry), jax.tree.leaves(call.carry), strict=True)
-        return call.xs is call.inputs and all(own is leaf for own, leaf in leaves)
+        return call.xs is call.inputs and all(first_leaf is leaf for first_leaf, leaf in leaves)
 
 
 def _step(xs: Any, number: int) -> Any:

@@ -36,8 +36,8 @@ def affine_scan(
         d after each step, and the running maximum.
     """
 
-    def compose(one: Any, other: Any) -> Any:
-        (matrix, term, size), (next_matrix, next_term, next_size) = one, other
+    def compose(earlier: Any, later: Any) -> Any:
+        (matrix, term, size), (next_matrix, next_term, next_size) = earlier, later
         joined = None if size is None else jnp.maximum(size, next_size)
         return product(next_matrix, matrix), times(next_matrix, term) + next_term, joined
 

@@ -83,8 +83,8 @@ class NextPart(StackPart):
 
     def copied(self) -> Any:
         """The values after the chunk's steps."""
-        own = items_of(self.stack, self.first, self.steps)
-        return shifted(own, self.at(0 if self.reverse else self.steps - 1), to_start=not self.reverse)
+        part = items_of(self.stack, self.first, self.steps)
+        return shifted(part, self.at(0 if self.reverse else self.steps - 1), to_start=not self.reverse)
 
 
 class Chunk:
@@ -123,7 +123,7 @@ class Chunk:
         self._invariant = invariant
         self._equations = equations
         self._maker = {output: equation for equation in equations for output in equation.outputs}
-        self._makers: dict[Atom, Equation] = {o: own for own in (*once, *equations) for o in own.outputs}
+        self._makers: dict[Atom, Equation] = {o: producer for producer in (*once, *equations) for o in producer.outputs}
         self._sums: dict[Atom, Any] = {}
         self._varies = {*varying, *looped}
         for equation in equations:
@@ -234,21 +234,21 @@ class Chunk:
 
     def _evaluate(self, equations: Sequence[Equation]) -> None:
         """Run equations for all steps at once."""
-        made = outputs_of(equations)
-        known = [value for value in dict.fromkeys(inputs_of(equations)) if value not in set(made)]
+        outputs = outputs_of(equations)
+        known = [value for value in dict.fromkeys(inputs_of(equations)) if value not in set(outputs)]
 
         def run(*operands: Any) -> list[Any]:
             values = dict(zip(known, operands, strict=True))
             evaluate(equations, values)
-            return [values[value] for value in made]
+            return [values[value] for value in outputs]
 
-        in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, made))
+        in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, outputs))
         operands = [self.read(value) for value in known]
         results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
         if self.heuristics.barrier_on_stacks:  # Else XLA concatenates once for each product that reads the result.
             joined = {o for e in equations if e.name == "concatenate" for o in e.outputs}
-            results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(made, results, strict=True)]
-        self.varying.update(zip(made, results, strict=True))
+            results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(outputs, results, strict=True)]
+        self.varying.update(zip(outputs, results, strict=True))
 
 
 def _summed(terms: Any, axes: tuple[int, ...]) -> Any:

@@ -44,12 +44,12 @@ def clamped_scan(
     Returns:
         The carry before each step, stacked, and the carry after the last one.
     """
-    made = {leaf, *outputs_of(equations)}
-    free = {value: chunk.read(value) for value in inputs_of(equations) if value not in made}
+    dependents = {leaf, *outputs_of(equations)}
+    free = {value: chunk.read(value) for value in inputs_of(equations) if value not in dependents}
     stacks = {value: array for value, array in free.items() if chunk.varies(value)}
 
-    def at_step(given: list[Any]) -> _Clip:
-        return _clip(equations, leaf, new_leaf, {**free, **dict(zip(stacks, given, strict=True))}, start)
+    def at_step(step_values: list[Any]) -> _Clip:
+        return _clip(equations, leaf, new_leaf, {**free, **dict(zip(stacks, step_values, strict=True))}, start)
 
     steps = jax.vmap(at_step, axis_size=chunk.steps)([*stacks.values()])
     after = run_in_blocks(
@@ -62,11 +62,11 @@ def _clip(
     equations: Sequence[Equation], leaf: Value, new_leaf: Atom, values: Mapping[Value, Any], like: Any
 ) -> "_Clip":
     """One step as a function of the leaf."""
-    found: dict[Atom, _Clip] = {leaf: _Clip(lax.full_like(like, 0), None, None)}
+    clips: dict[Atom, _Clip] = {leaf: _Clip(lax.full_like(like, 0), None, None)}
     for equation in equations:
-        operands = [found[atom] if atom in found else read(atom, values) for atom in equation.inputs]
-        found[equation.outputs[0]] = _applied(equation, operands, like)
-    return found[new_leaf]
+        operands = [clips[atom] if atom in clips else read(atom, values) for atom in equation.inputs]
+        clips[equation.outputs[0]] = _applied(equation, operands, like)
+    return clips[new_leaf]
 
 
 class _Clip(NamedTuple):
@@ -92,24 +92,26 @@ def _applied(equation: Equation, operands: Sequence[Any], like: Any) -> _Clip:
     primitive = equation.name
     if primitive == "select_n":
         return _selected(operands[0], operands[1:], like)
-    (clip,) = [one for one in operands if isinstance(one, _Clip)]
-    others = [one for one in operands if one is not clip]
+    (clip,) = [operand for operand in operands if isinstance(operand, _Clip)]
+    free_operands = [operand for operand in operands if operand is not clip]
     if primitive == "clamp":
-        return _limited(_limited(clip, jnp.maximum, others[0], like), jnp.minimum, others[1], like)
+        return _limited(_limited(clip, jnp.maximum, free_operands[0], like), jnp.minimum, free_operands[1], like)
     if primitive in LIMITS:
-        return _limited(clip, LIMITS[primitive], others[0], like)
+        return _limited(clip, LIMITS[primitive], free_operands[0], like)
     if primitive not in SHIFTS:
         return clip
 
     def shifted(part: Any) -> Any:
-        return None if part is None else equation.evaluate(*(part if one is clip else one for one in operands))[0]
+        if part is None:
+            return None
+        return equation.evaluate(*(part if operand is clip else operand for operand in operands))[0]
 
     return _Clip(*map(shifted, clip))
 
 
 def _limited(clip: _Clip, operation: Any, limit: Any, like: Any) -> _Clip:
     """The function, with another limit."""
-    low, high = (None if own is None else operation(own, limit) for own in clip[1:])
+    low, high = (None if bound is None else operation(bound, limit) for bound in clip[1:])
     if operation is jnp.maximum:
         low = _whole(limit, like) if low is None else low
     else:
@@ -126,7 +128,7 @@ def _selected(predicate: Any, cases: Sequence[Any], like: Any) -> _Clip:
         return lax.select_n(predicate, *(lax.full_like(like, nothing) if part is None else part for part in parts))
 
     wholes = [case if isinstance(case, _Clip) else _whole(case, like) for case in cases]
-    clips = [one if isinstance(one, _Clip) else _Clip(jnp.zeros_like(one), one, one) for one in wholes]
+    clips = [whole if isinstance(whole, _Clip) else _Clip(jnp.zeros_like(whole), whole, whole) for whole in wholes]
     return _Clip(*(selected(*pair) for pair in zip((0.0, -jnp.inf, jnp.inf), zip(*clips, strict=True), strict=True)))
 
 

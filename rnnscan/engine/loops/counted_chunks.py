@@ -47,10 +47,11 @@ class CountedChunks:
                 new_state, new_steps, _ = run(jax.tree.unflatten(structure, state), steps, [], size)
                 return jax.tree.leaves(new_state), new_steps, []
 
-            leaves, made, _ = counted_loop(
+            leaves, part_stacks, _ = counted_loop(
                 iteration, leaves, steps, [], count=count, limit=limit, blocks=blocks, back=True
             )
-            stacks = [*map(jnp.add, stacks, made)] if stacks else made  # Each is zero at the steps of the others.
+            # Each is zero at the steps of the others.
+            stacks = [*map(jnp.add, stacks, part_stacks)] if stacks else part_stacks
         return jax.tree.unflatten(structure, leaves), stacks
 
     def _parts(self) -> list[tuple[int, Blocks, Any, int]]:

@@ -132,9 +132,9 @@ class _Loop:
         self, consts: Sequence[Any], state: Any, steps: Any, once: Any
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Run one iteration."""
-        made = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, list(consts)))(*state, *steps, *once)
+        results = core.jaxpr_as_fun(core.ClosedJaxpr(self.jaxpr, list(consts)))(*state, *steps, *once)
         first, second = self.results[0], self.results[0] + self.results[1]
-        return list(made[:first]), list(made[first:second]), list(made[second:])
+        return list(results[:first]), list(results[first:second]), list(results[second:])
 
     def run(self, bounds: Any, consts: Any, state: Any, steps: Any, once: Any, *, save: bool) -> tuple[Any, list[Any]]:
         """The results of `counted_loop`, and the state before each iteration, if it is saved."""
@@ -147,8 +147,8 @@ class _Loop:
 
         iterations = greatest(count)
 
-        def body(given: Any) -> Any:
-            done, state, new_steps, new_once, saved = given
+        def body(loop_state: Any) -> Any:
+            done, state, new_steps, new_once, saved = loop_state
             at = iterations - 1 - done if self.back else done
             runs = at < count
             saved = [each.write(stack, leaf[None], at) for stack, leaf in zip(saved, state, strict=save)]
@@ -163,7 +163,7 @@ class _Loop:
             return done + 1, hold(runs, new_state, state), new_steps, new_once, saved
 
         start = (jnp.zeros_like(iterations), list(state), new_steps, new_once, saved)
-        _, *results, saved = lax.while_loop(lambda given: given[0] < iterations, body, start)
+        _, *results, saved = lax.while_loop(lambda loop_state: loop_state[0] < iterations, body, start)
         return tuple(results), saved
 
 
@@ -192,7 +192,7 @@ class _Push:
         consts, state, steps, once = arguments
         moving = _wanted(wanted, arguments)
         of_consts, of_state, of_steps, of_once = split_list(tangents, list(map(len, moving))[:-1])
-        given = dict(zip(moving[1], of_state, strict=True))
+        tangent_of = dict(zip(moving[1], of_state, strict=True))
         # A state without a tangent can get one in the loop.
         moving[1] = [index for index, leaf in enumerate(state) if is_float(leaf)]
 
@@ -202,16 +202,16 @@ class _Push:
             chunk, of_once = split_list(once_, [len(once)])
             whole = (consts, primal, step, chunk)
 
-            def run(*some: Any) -> tuple[Any, Any]:
-                results = self.loop.iteration(*map(replace_at, whole, moving, some))
+            def run(*moving_primals: Any) -> tuple[Any, Any]:
+                results = self.loop.iteration(*map(replace_at, whole, moving, moving_primals))
                 return [[leaf for leaf in group if is_float(leaf)] for group in results], results[0]
 
             directions = [of_consts, of_state, of_steps, of_once]
-            _, made, new_state = jax.jvp(run, _chosen(whole, moving), directions, has_aux=True)
-            return [*new_state, *made[0]], made[1], made[2]
+            _, result_tangents, new_state = jax.jvp(run, _chosen(whole, moving), directions, has_aux=True)
+            return [*new_state, *result_tangents[0]], result_tangents[1], result_tangents[2]
 
-        tangent_state = [given.get(index, jnp.zeros_like(state[index])) for index in moving[1]]
-        made, *others = counted_loop(
+        tangent_state = [tangent_of.get(index, jnp.zeros_like(state[index])) for index in moving[1]]
+        carried, *stacks = counted_loop(
             iteration,
             [*state, *tangent_state],
             [*steps, *of_steps],
@@ -221,7 +221,7 @@ class _Push:
             blocks=Blocks(self.loop.length, self.loop.size, offset),
             back=self.loop.back,
         )
-        return [*made[len(state) :], *others[0], *others[1]]
+        return [*carried[len(state) :], *stacks[0], *stacks[1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,15 +248,17 @@ class _Pull:
             chunk, before, ct_chunk = split_list(once_, [len(once), len(saved)])
             whole = (consts, before, step, chunk)
 
-            def run(*some: Any) -> list[list[Any]]:
-                results = self.loop.iteration(*map(replace_at, whole, moving, some))
+            def run(*moving_primals: Any) -> list[list[Any]]:
+                results = self.loop.iteration(*map(replace_at, whole, moving, moving_primals))
                 return _chosen(results, [[i for i, leaf in enumerate(results[0]) if is_float(leaf)], *nonzero])
 
-            of_consts, new_ct_state, *others = jax.vjp(run, *_chosen(whole, moving))[1]([ct_state, ct_step, ct_chunk])
-            return [*new_ct_state, *map(jnp.add, sums, of_consts)], others[0], others[1]
+            of_consts, new_ct_state, *ct_inputs = jax.vjp(run, *_chosen(whole, moving))[1](
+                [ct_state, ct_step, ct_chunk]
+            )
+            return [*new_ct_state, *map(jnp.add, sums, of_consts)], ct_inputs[0], ct_inputs[1]
 
         start = [jnp.zeros_like(state[index]) if ct_state[index] is None else ct_state[index] for index in moving[1]]
-        carried, *others = counted_loop(
+        carried, *ct_stacks = counted_loop(
             iteration,
             [*start, *(jnp.zeros_like(consts[index]) for index in moving[0])],
             [*steps, *(ct_steps[index] for index in nonzero[0])],
@@ -267,14 +269,19 @@ class _Pull:
             back=not self.loop.back,
         )
         new_ct_state, sums = split_list(carried, [len(moving[1])])
-        return [*sums, *(new_ct_state[moving[1].index(index)] for index in of_state), *others[0], *others[1]]
+        return [*sums, *(new_ct_state[moving[1].index(index)] for index in of_state), *ct_stacks[0], *ct_stacks[1]]
 
 
 def _wanted(wanted: Sequence[bool], groups: Sequence[Sequence[Any]]) -> list[list[int]]:
     """The wanted positions in each group."""
-    return [[i for i, own in enumerate(group) if own] for group in split_list(wanted, list(map(len, groups))[:-1])]
+    return [
+        [i for i, is_wanted in enumerate(group) if is_wanted]
+        for group in split_list(wanted, list(map(len, groups))[:-1])
+    ]
 
 
 def _chosen(groups: Sequence[Sequence[Any]], positions: Sequence[Sequence[int]]) -> list[list[Any]]:
     """The leaves at some positions of each group."""
-    return [[group[index] for index in own] for group, own in zip(groups, positions, strict=True)]
+    return [
+        [group[index] for index in group_positions] for group, group_positions in zip(groups, positions, strict=True)
+    ]

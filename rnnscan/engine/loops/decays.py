@@ -91,11 +91,11 @@ def _products_row_by_row(decay: Any) -> tuple[Any, Any]:
     steps = len(decay)
 
     @partial(jax.checkpoint, prevent_cse=False)  # Else masks are stacked for the backward pass.
-    def extend(products: Product, given: Any) -> tuple[Product, Any]:
-        decay, is_own = given
+    def extend(products: Product, step_inputs: Any) -> tuple[Product, Any]:
+        decay, is_own = step_inputs
         longer = products.times_number(jnp.broadcast_to(decay, products.value.shape))
-        one = Product.of(jnp.ones_like(longer.value))
-        return jax.tree.map(partial(jnp.where, is_own), one, longer), products.value
+        ones = Product.of(jnp.ones_like(longer.value))
+        return jax.tree.map(partial(jnp.where, is_own), ones, longer), products.value
 
     slots = _slots(steps + 1)
     before = jnp.where(slots[0], lax.full_like(decay[0], 1), lax.full_like(decay[0], 0))
@@ -117,9 +117,9 @@ def _products_in_rounds(decay: Any) -> tuple[Any, Any]:
 
 def _per_key_row_by_row(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> Decayed:
     @partial(jax.checkpoint, prevent_cse=False)  # Else masked keys are stacked for the backward pass.
-    def extend(state: tuple[Product, list[Any]], given: Any) -> tuple[tuple[Product, list[Any]], Any]:
+    def extend(state: tuple[Product, list[Any]], step_inputs: Any) -> tuple[tuple[Product, list[Any]], Any]:
         passed, so_far = state
-        queries, keys, decay, is_own = given
+        queries, keys, decay, is_own = step_inputs
         scores = [[matmul(earlier, query[..., None])[..., 0] for earlier in so_far] for query in queries]
         after = [
             jnp.where(is_own[:, None], key[..., None, :], earlier * decay[..., None, :])
@@ -128,10 +128,10 @@ def _per_key_row_by_row(queries: Sequence[Any], keys: Sequence[Any], decay: Any)
         longer = passed.times_number(jnp.broadcast_to(decay, passed.value.shape))
         return (longer, after), (passed.value, scores)
 
-    one = Product.of(lax.full_like(decay[..., 0, :], 1))
+    ones = Product.of(lax.full_like(decay[..., 0, :], 1))
     none = [jnp.zeros_like(key * decay) for key in keys]
-    given = ([*map(_by_step, queries)], [*map(_by_step, keys)], _by_step(decay), _slots(decay.shape[-2]))
-    (whole, to_end), (from_start, scores) = lax.scan(extend, (one, none), given)
+    xs = ([*map(_by_step, queries)], [*map(_by_step, keys)], _by_step(decay), _slots(decay.shape[-2]))
+    (whole, to_end), (from_start, scores) = lax.scan(extend, (ones, none), xs)
     return Decayed(_by_row(from_start), to_end, whole.value[..., None, :], jax.tree.map(_by_row, scores))
 
 

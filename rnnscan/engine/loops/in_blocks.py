@@ -72,15 +72,15 @@ def _run(compose: Compose[Any], apply: Apply[Any, Any], steps: Any, start: Any, 
     for place in _running(BLOCK, reverse):
         states = apply(jax.tree.map(lambda leaf, place=place: leaf[:, place], blocks), states)
         after.append(states)
-    made = jax.tree.map(
+    block_states = jax.tree.map(
         lambda *leaves: jnp.stack(leaves, 1).reshape(count * BLOCK, *leaves[0].shape[1:]), *_ordered(after, reverse)
     )
     if not rest:
-        return made
+        return block_states
     shorter = slice(0, rest) if reverse else slice(count * BLOCK, None)
-    last = jax.tree.map(lambda leaf: leaf[:1] if reverse else leaf[-1:], made)
-    others = _one_by_one(apply, jax.tree.map(lambda leaf: leaf[shorter], steps), last, reverse)
-    return jax.tree.map(lambda *pair: jnp.concatenate(pair), *_ordered([made, others], reverse))
+    last = jax.tree.map(lambda leaf: leaf[:1] if reverse else leaf[-1:], block_states)
+    rest_states = _one_by_one(apply, jax.tree.map(lambda leaf: leaf[shorter], steps), last, reverse)
+    return jax.tree.map(lambda *pair: jnp.concatenate(pair), *_ordered([block_states, rest_states], reverse))
 
 
 def _starts(compose: Compose[Any], apply: Apply[Any, Any], blocks: Any, start: Any, reverse: bool) -> Any:
@@ -89,12 +89,12 @@ def _starts(compose: Compose[Any], apply: Apply[Any, Any], blocks: Any, start: A
     count = len(jax.tree.leaves(blocks)[0])
     not_last = slice(1, None) if reverse else slice(0, -1)
     # The last block to run is before no other. But whole blocks of blocks have no remainder.
-    own = slice(None) if count > 2 * BLOCK and count % BLOCK == 0 else not_last
-    composed = jax.tree.map(lambda leaf: leaf[own, first], blocks)
+    to_compose = slice(None) if count > 2 * BLOCK and count % BLOCK == 0 else not_last
+    composed = jax.tree.map(lambda leaf: leaf[to_compose, first], blocks)
     for place in places:
-        composed = compose(composed, jax.tree.map(lambda leaf, place=place: leaf[own, place], blocks))
+        composed = compose(composed, jax.tree.map(lambda leaf, place=place: leaf[to_compose, place], blocks))
     after = _run(compose, apply, composed, start, reverse)
-    after = after if own is not_last else jax.tree.map(lambda leaf: leaf[not_last], after)
+    after = after if to_compose is not_last else jax.tree.map(lambda leaf: leaf[not_last], after)
     return jax.tree.map(lambda *pair: jnp.concatenate(pair), *_ordered([start, after], reverse))
 
 
@@ -113,6 +113,6 @@ def _running(length: int, reverse: bool) -> range:
     return range(length - 1, -1, -1) if reverse else range(length)
 
 
-def _ordered(made: list[Any], reverse: bool) -> list[Any]:
-    """What was made in running order, in the order of the steps."""
-    return made[::-1] if reverse else made
+def _ordered(parts: list[Any], reverse: bool) -> list[Any]:
+    """Parts in running order, put in the order of the steps."""
+    return parts[::-1] if reverse else parts

@@ -29,30 +29,30 @@ class InPlace:
     starting: Sequence[int]
 
     def scan(
-        self, step: LoopStep, state: tuple[Any, Any], given: Any, made: Sequence[Value], *, unroll: int | bool
+        self, step: LoopStep, state: tuple[Any, Any], xs: Any, emitted: Sequence[Value], *, unroll: int | bool
     ) -> tuple[tuple[Any, Any], list[Any], list[Any]]:
         """Run the loop.
 
         Args:
-            step: a step, `((carry, sums), (None, given)) -> ((carry, sums), made)`.
+            step: a step, `((carry, sums), (None, x)) -> ((carry, sums), y)`.
             state: the carry before the first step to run, and the sums.
-            given: what each step is given, stacked.
-            made: what each step makes.
+            xs: the inputs of all steps, stacked.
+            emitted: the values that each step returns.
             unroll: as in `lax.scan`.
 
         Returns:
-            The carry after the last step and the sums, what each step made, stacked, and the carry leaves before each
+            The carry after the last step and the sums, the emitted values, stacked, and the carry leaves before each
             whole chunk.
         """
 
         def run_step(whole: Any, at: Any, _: Any, __: int) -> tuple[Any, list[Any]]:
             state, starts = whole
-            state, new = step(state, (None, [item_of(stack, at) for stack in given]))
+            state, new = step(state, (None, [item_of(stack, at) for stack in xs]))
             return (state, self._written(starts, at, state[0])), [lax.expand_dims(leaf, [0]) for leaf in new]
 
         steps = TimeLoop(self.chunks.length, 1, self.chunks.reverse)
         starts = [lax.broadcast(state[0][position], (self.chunks.count + 1,)) for position in self.starting]
-        types = [value.aval for value in made]
+        types = [value.aval for value in emitted]
         (state, starts), stacks = steps.run_in_place(run_step, (state, starts), types, unroll=unroll)
         first = 1 if self.chunks.reverse else 0
         return state, stacks, [lax.slice_in_dim(stack, first, first + self.chunks.count) for stack in starts]

@@ -48,7 +48,7 @@ def moved(index: Any, steps: Any) -> Any:
     if isinstance(index, int) and isinstance(steps, int):
         return index + steps
     dtype = (steps if isinstance(index, int) else index).dtype
-    return lax.add(*(np.asarray(own, dtype) if isinstance(own, int) else own for own in (index, steps)))
+    return lax.add(*(np.asarray(operand, dtype) if isinstance(operand, int) else operand for operand in (index, steps)))
 
 
 def items_of(stack: Any, first: Any, size: int, axis: int = 0) -> Any:

@@ -77,17 +77,17 @@ mlir.register_lowering(_linear_call, mlir.lower_fun(_apply, multiple_results=Tru
 def _differentiate(primals: Any, tangents: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[Any]]:
     """The derivative is the same map for the tangents, and that of `apply` for the residuals."""
     results = linear_call(linear_map, *linear_map.cut(primals))
-    residuals, given = linear_map.cut(primals)
-    residual_tangents, given_tangents = linear_map.cut(tangents)
+    residuals, linear_operands = linear_map.cut(primals)
+    residual_tangents, operand_tangents = linear_map.cut(tangents)
     parts = []
-    if not all(map(_is_zero, given_tangents)):
-        parts.append(linear_call(linear_map, residuals, [ad.instantiate_zeros(leaf) for leaf in given_tangents]))
+    if not all(map(_is_zero, operand_tangents)):
+        parts.append(linear_call(linear_map, residuals, [ad.instantiate_zeros(leaf) for leaf in operand_tangents]))
     moving = [index for index, leaf in enumerate(residual_tangents) if not _is_zero(leaf)]
     if moving:
 
-        def of_residuals(*some: Any) -> list[Any]:
-            whole = dict(enumerate(residuals)) | dict(zip(moving, some, strict=True))
-            return linear_map.apply(list(whole.values()), given)
+        def of_residuals(*moving_residuals: Any) -> list[Any]:
+            whole = dict(enumerate(residuals)) | dict(zip(moving, moving_residuals, strict=True))
+            return linear_map.apply(list(whole.values()), linear_operands)
 
         directions = [residual_tangents[index] for index in moving]
         parts.append(jax.jvp(of_residuals, [residuals[index] for index in moving], directions)[1])
@@ -99,11 +99,13 @@ ad.primitive_jvps[_linear_call] = _differentiate
 
 def _transpose(cotangents: Any, *operands: Any, linear_map: LinearMap) -> list[Any]:
     residuals, tangents = linear_map.cut(operands)
-    given = [None if _is_zero(leaf) else leaf for leaf in cotangents]
-    pulled = linear_map.transpose(residuals, given)
+    ct_results = [None if _is_zero(leaf) else leaf for leaf in cotangents]
+    ct_operands = linear_map.transpose(residuals, ct_results)
     # The other operands are zeros, instantiated together with these.
-    asked = [leaf if ad.is_undefined_primal(own) else None for leaf, own in zip(pulled, tangents, strict=True)]
-    return [None] * len(residuals) + asked
+    wanted = [
+        leaf if ad.is_undefined_primal(tangent) else None for leaf, tangent in zip(ct_operands, tangents, strict=True)
+    ]
+    return [None] * len(residuals) + wanted
 
 
 ad.primitive_transposes[_linear_call] = _transpose
@@ -119,8 +121,8 @@ def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tup
         return jax.vmap(linear_map.apply, in_axes=(residual_axes, tangent_axes), **mapped)(residuals, tangents)
 
     def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        pulled = jax.vmap(linear_map.transpose, in_axes=(residual_axes, 0), **mapped)(residuals, cotangents)
-        return [_unbatched(leaf, own) for leaf, own in zip(pulled, tangent_axes, strict=True)]
+        ct_operands = jax.vmap(linear_map.transpose, in_axes=(residual_axes, 0), **mapped)(residuals, cotangents)
+        return [_unbatched(leaf, tangent_axis) for leaf, tangent_axis in zip(ct_operands, tangent_axes, strict=True)]
 
     results = tuple(core.unmapped_aval(axis.size, 0, result, axis.explicit_mesh_axis) for result in linear_map.results)
     batched = LinearMap(apply, transpose, linear_map.residuals, results)

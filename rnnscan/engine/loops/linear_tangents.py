@@ -22,8 +22,8 @@ def linear_tangents(
     residuals: Any,
     results: Any,
     tangents: Sequence[Any],
-    push: Push,
-    pull: Pull,
+    jvp_rule: Push,
+    vjp_rule: Pull,
     moving_results: Sequence[bool] | None = None,
 ) -> Any:
     """The tangents of the results of a function, for the rule of `with_derivative`.
@@ -32,15 +32,15 @@ def linear_tangents(
         residuals: a pytree of the arrays that the derivative needs.
         results: the results of the function, any pytree.
         tangents: for each leaf of its arguments the tangent, or a symbolic zero.
-        push: the derivative. It must hold no array, because JAX caches it.
-        pull: its transpose; the same.
+        jvp_rule: the derivative. It must hold no array, because JAX caches it.
+        vjp_rule: its transpose; the same.
         moving_results: for each leaf of the results whether it has a tangent; None: all floats have.
 
     Returns:
         A pytree like `results`, with symbolic zeros for the others.
     """
     wanted = have_tangents(tangents)
-    moving = [leaf for leaf, own in zip(tangents, wanted, strict=True) if own]
+    moving = [leaf for leaf, is_wanted in zip(tangents, wanted, strict=True) if is_wanted]
     flat, restore = without_keys(residuals)
     leaves, results_structure = jax.tree.flatten(results)
     flags = [is_float(leaf) for leaf in leaves] if moving_results is None else moving_results
@@ -51,17 +51,17 @@ def linear_tangents(
         return jax.tree.unflatten(results_structure, whole)
 
     def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
-        return push(restore(residuals), wanted, tangents)
+        return jvp_rule(restore(residuals), wanted, tangents)
 
     def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        given: list[Any] = [None] * count
+        ct_results: list[Any] = [None] * count
         for index, cotangent in zip(places, cotangents, strict=True):
-            given[index] = cotangent
-        return pull(restore(residuals), wanted, given)
+            ct_results[index] = cotangent
+        return vjp_rule(restore(residuals), wanted, ct_results)
 
     types = tuple(jax.typeof(leaves[index]) for index in places)
-    made = linear_call(LinearMap(apply, transpose, len(flat), types), flat, moving)
-    for index, tangent in zip(places, made, strict=True):
+    result_tangents = linear_call(LinearMap(apply, transpose, len(flat), types), flat, moving)
+    for index, tangent in zip(places, result_tangents, strict=True):
         whole[index] = tangent
     return jax.tree.unflatten(results_structure, whole)
 

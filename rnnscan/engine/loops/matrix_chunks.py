@@ -42,13 +42,13 @@ def run_chunks(
     steps = len(decay)
     cut = partial(_cut, chunk=chunk if decay.shape[-1] == 1 else min(chunk, LONGEST_PER_KEY))
     queries, terms = [*map(cut, queries)], [(cut(u), cut(w)) for u, w in terms]
-    own = decayed(queries, [u for u, _ in terms], cut(decay, filling=1), rounds=rounds)
-    written = sum(matmul(transposed(u), w) for u, (_, w) in zip(own.to_end, terms, strict=True))
-    states, last = recurrence(transposed(own.whole), written, start, rounds=rounds)
+    decays = decayed(queries, [u for u, _ in terms], cut(decay, filling=1), rounds=rounds)
+    written = sum(matmul(transposed(u), w) for u, (_, w) in zip(decays.to_end, terms, strict=True))
+    states, last = recurrence(transposed(decays.whole), written, start, rounds=rounds)
     reads = []
-    for query, scores in zip(queries, own.scores, strict=True):
-        read = matmul(query * own.from_start, states)
-        read += sum(matmul(its, w) for its, (_, w) in zip(scores, terms, strict=True))
+    for query, scores in zip(queries, decays.scores, strict=True):
+        read = matmul(query * decays.from_start, states)
+        read += sum(matmul(weights, w) for weights, (_, w) in zip(scores, terms, strict=True))
         reads.append(_joined(read)[:steps])
     return reads, last
 

@@ -69,8 +69,10 @@ class Group:
         """
         every = [Parts.of(state) for state in self.states]
         of_states = [parts.ordered(*pair) for parts, *pair in zip(every, stacks, starts, strict=True)]
-        dtype = promoted(*(leaf for one in of_states for leaf in (one.start, *one.queries, *chain(*one.terms))))
-        of_states = [one.astype(dtype) for one in of_states]
+        dtype = promoted(
+            *(leaf for ordered in of_states for leaf in (ordered.start, *ordered.queries, *chain(*ordered.terms)))
+        )
+        of_states = [ordered.astype(dtype) for ordered in of_states]
         queries, joint = self._side_by_side(of_states)
         reads, last = run_chunks(*joint, chunk, rounds=rounds)
         results, begin = [], 0
@@ -84,12 +86,12 @@ class Group:
 
     def _side_by_side(self, of_states: Sequence[Ordered]) -> tuple[list[Hashable], Ordered]:
         """The states as one, with different queries and keys, and the keys of the queries' factors."""
-        first, starts = of_states[0], [one.start for one in of_states]
+        first, starts = of_states[0], [ordered.start for ordered in of_states]
         queries = dict(zip(_queries(self.states[0]), first.queries, strict=True))
         keys = {key: u for key, (u, _) in zip(_keys(self.states[0]), first.terms, strict=True)}
         written: dict[Hashable, list[Any]] = {key: [None] * len(starts) for key in keys}
-        for number, (state, one) in enumerate(zip(self.states, of_states, strict=True)):
-            for key, (_, w) in zip(_keys(state), one.terms, strict=True):
+        for number, (state, ordered) in enumerate(zip(self.states, of_states, strict=True)):
+            for key, (_, w) in zip(_keys(state), ordered.terms, strict=True):
                 so_far = written[key][number]
                 written[key][number] = w if so_far is None else so_far + w
         terms = []
@@ -102,16 +104,16 @@ class Group:
         return [*queries], Ordered([*queries.values()], first.decay, terms, _joined(starts))
 
 
-def grouped(states: Iterable[MatrixState], others: Iterable[MatrixState], step: FlatStep) -> list[Group]:
+def grouped(states: Iterable[MatrixState], companions: Iterable[MatrixState], step: FlatStep) -> list[Group]:
     """The groups in which states run.
 
     Args:
         states: states that run in any case.
-        others: states that run only beside one of those.
+        companions: states that run only beside one of those.
         step: their step.
     """
     groups: list[Group] = []
-    for state, runs_alone in [*((state, True) for state in states), *((state, False) for state in others)]:
+    for state, runs_alone in [*((state, True) for state in states), *((state, False) for state in companions)]:
         place = next((place for place, group in enumerate(groups) if group.can_hold(state, step)), None)
         if place is not None:
             groups[place] = Group((*groups[place].states, state))

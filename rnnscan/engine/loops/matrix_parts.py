@@ -21,7 +21,7 @@ class Stacks(NamedTuple):
         decay: of the state.
         terms: u and w of each outer product of the update.
         queries: the factor of the old state of each read.
-        own: of each read, the part that the step's own update makes.
+        from_update: the part of each read that the step's update adds.
         of_update: the factor of each matrix in the update.
         of_reads: the factor of each matrix in each read.
     """
@@ -29,7 +29,7 @@ class Stacks(NamedTuple):
     decay: Any
     terms: list[tuple[Any, Any]]
     queries: list[Any]
-    own: list[Any]
+    from_update: list[Any]
     of_update: list[Any]
     of_reads: list[list[Any]]
 
@@ -85,20 +85,20 @@ class Parts:
             return jnp.broadcast_to(array, shape)
 
         def coefficients(form: Form) -> list[Any]:
-            found = {matrix: coefficient for coefficient, matrix in form.matrices}
-            return [make(found.get(matrix), axes.keys) for matrix in self.matrices]
+            coefficient_of = {matrix: coefficient for coefficient, matrix in form.matrices}
+            return [make(coefficient_of.get(matrix), axes.keys) for matrix in self.matrices]
 
         forms = [read.form for read in self.state.reads]
         return Stacks(
             make(update.decay),
             [(make(u, axes.keys), make(w, axes.values)) for u, w in update.terms],
             [make(form.decay, axes.keys) for form in forms],
-            [self._own(form, make) for form in forms],
+            [self._from_update(form, make) for form in forms],
             coefficients(update),
             [coefficients(form) for form in forms],
         )
 
-    def _own(self, form: Form, make: Callable[..., Any]) -> Any:
+    def _from_update(self, form: Form, make: Callable[..., Any]) -> Any:
         """The sum over the keys of the outer products of a form."""
         axes = self.state.axes
         pairs = [(make(u, axes.keys), make(w, axes.values)) for u, w in form.terms]
@@ -153,15 +153,15 @@ class Parts:
                 _moved(leaf[number], order)[..., 0].astype(dtype) for leaf in (stacks.of_update, *stacks.of_reads)
             )
             before, final = _sums(ordered.decay, added, rounds=rounds)
-            for place, (query, own) in enumerate(zip(ordered.queries, of_reads, strict=True)):
-                weights = jnp.moveaxis(query * before + own, 0, -2)
+            for place, (query, coefficient) in enumerate(zip(ordered.queries, of_reads, strict=True)):
+                weights = jnp.moveaxis(query * before + coefficient, 0, -2)
                 read = jnp.matmul(weights, matrix, precision=lax.Precision.HIGHEST)
                 totals[place] = totals[place] + jnp.moveaxis(read, -2, 0)
             last = last + final[..., None] * matrix
         back = [order.index(axis) for axis in range(len(order))]
         totals = [
-            lax.transpose(jnp.expand_dims(total, -2), [0, *(axis + 1 for axis in back)]) + own
-            for total, own in zip(totals, stacks.own, strict=True)
+            lax.transpose(jnp.expand_dims(total, -2), [0, *(axis + 1 for axis in back)]) + added
+            for total, added in zip(totals, stacks.from_update, strict=True)
         ]
         last = lax.transpose(last, back).astype(self.state.leaf.dtype)
         if self.state.axes.are_vectors:

@@ -37,5 +37,5 @@ def run_solved(
         if newton is not None:
             chunk.counts.append(tuple(counts))
     last = 0 if reverse else -1
-    before = [before_each(leaf, own, reverse=reverse) for leaf, own in zip(after, start, strict=True)]
+    before = [before_each(leaf, start_leaf, reverse=reverse) for leaf, start_leaf in zip(after, start, strict=True)]
     return before, [leaf[last] for leaf in after]

@@ -50,13 +50,13 @@ class Solver:
     unroll: int | bool
 
     def solve(
-        self, start: Sequence[Any], others: Sequence[Any], steps: int, before: Vector | None = None
+        self, start: Sequence[Any], read_values: Sequence[Any], steps: int, before: Vector | None = None
     ) -> tuple[Vector, Any, Any]:
         """The leaves after each step, with derivatives.
 
         Args:
             start: the leaves before the first step to run.
-            others: the values of `cycle.reads`.
+            read_values: the values of `cycle.reads`.
             steps: the number of steps.
             before: the leaves before each step, where they are known. Then only derivatives are left to solve for.
 
@@ -65,53 +65,53 @@ class Solver:
         """
 
         @jax.custom_jvp
-        def solved(start: Vector, others: list[Any], before: Vector | None) -> tuple[Vector, Any, Any]:
+        def solved(start: Vector, read_values: list[Any], before: Vector | None) -> tuple[Vector, Any, Any]:
             if before is not None:
-                return self._after(before, others), jnp.int32(0), jnp.zeros((), bool)
-            return self._solve(start, others, steps)
+                return self._after(before, read_values), jnp.int32(0), jnp.zeros((), bool)
+            return self._solve(start, read_values, steps)
 
         @solved.defjvp
         def differentiate(primals: Any, tangents: Any) -> Any:
             # The derivative reads the solution of the same function, so that it has derivatives itself.
             after, iterations, fell_back = solved(*primals)
-            start, others, before = primals
+            start, read_values, before = primals
             known = self._before(after, start) if before is None else before
-            moved = self._tangents(start, others, known, tangents)
+            moved = self._tangents(start, read_values, known, tangents)
             counts = [jnp.zeros(jnp.shape(count), jax.dtypes.float0) for count in (iterations, fell_back)]
             return (after, iterations, fell_back), (moved, *counts)
 
-        return solved(list(start), list(others), before)
+        return solved(list(start), list(read_values), before)
 
-    def _solve(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def _solve(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         if self.newton is None:
-            after, iterations, converged = self._solve_linear(start, others, steps)
+            after, iterations, converged = self._solve_linear(start, read_values, steps)
         else:
-            after, iterations, converged = self._iterate(self.newton, start, others, steps)
-        after = self._unless(converged, after, start, others, steps)
+            after, iterations, converged = self._iterate(self.newton, start, read_values, steps)
+        after = self._unless(converged, after, start, read_values, steps)
         return after, iterations, ~converged
 
-    def _unless(self, converged: Any, after: Vector, start: Vector, others: list[Any], steps: int) -> Vector:
+    def _unless(self, converged: Any, after: Vector, start: Vector, read_values: list[Any], steps: int) -> Vector:
         """`after` if it has converged, else the leaves step by step.
 
         By a loop of one iteration or none: under `vmap`, `lax.cond` would always run both branches.
         """
 
         def run(_: Any) -> tuple[Vector, Any]:
-            return self._step_by_step(start, others, steps), jnp.ones_like(converged)
+            return self._step_by_step(start, read_values, steps), jnp.ones_like(converged)
 
         return lax.while_loop(lambda state: ~state[1], run, (after, converged))[0]
 
-    def _solve_linear(self, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def _solve_linear(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.
 
         The product of many steps may overflow where no step does, and infinity times zero is NaN.
         """
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
-        terms, jacobian = self._at_all_steps(zeros, others, of_values=True)
+        terms, jacobian = self._at_all_steps(zeros, read_values, of_values=True)
         after = self._recurrence(jacobian, terms, start)
         return after, jnp.int32(1), _all_finite(after)
 
-    def _iterate(self, newton: Newton, start: Vector, others: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def _iterate(self, newton: Newton, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether the last correction was within the tolerance."""
         tolerance = _tolerance(newton, start, dense=bool(self.cycle.diagonal))
 
@@ -122,33 +122,33 @@ class Solver:
 
         def iterate(state: Any) -> Any:
             after, count, worst, _ = state
-            moved, largest, finite = self._correct(after, start, others, tolerance, newton.damping)
+            moved, largest, finite = self._correct(after, start, read_values, tolerance, newton.damping)
             return moved, count + 1, largest.astype(worst.dtype), finite
 
-        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *others]))
-        guess = vary(self._guess(start, others, steps), axes)
+        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *read_values]))
+        guess = vary(self._guess(start, read_values, steps), axes)
         begin = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), axes)
         after, count, worst, finite = lax.while_loop(unfinished, iterate, (guess, *begin))
         return after, count, (worst <= 1) & finite
 
-    def _guess(self, start: Vector, others: list[Any], steps: int) -> Vector:
-        """A step from zeros, at every step. It saves an iteration beside zeros, and two beside the start."""
+    def _guess(self, start: Vector, read_values: list[Any], steps: int) -> Vector:
+        """A step from zeros, at every step. It saves one iteration compared to zeros, and two compared to the start."""
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
-        after = self._after(zeros, others)
+        after = self._after(zeros, read_values)
         pairs = zip(after, self._repeated(start, steps), strict=True)
-        return [jnp.where(jnp.isfinite(leaf), leaf, own) for leaf, own in pairs]
+        return [jnp.where(jnp.isfinite(leaf), leaf, start_leaf) for leaf, start_leaf in pairs]
 
     def _correct(
-        self, after: Vector, start: Vector, others: list[Any], tolerance: float, damping: float
+        self, after: Vector, start: Vector, read_values: list[Any], tolerance: float, damping: float
     ) -> tuple[Vector, Any, Any]:
         """One iteration: the new states, the largest correction in units of the tolerance, and whether all is finite.
 
         A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
         """
-        new, jacobian = self._at_all_steps(self._before(after, start), others, of_values=True)
+        new, jacobian = self._at_all_steps(self._before(after, start), read_values, of_values=True)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
-        residual = [leaf - own for leaf, own in zip(new, wide, strict=True)]
-        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(own)) for leaf, own in zip(wide, start, strict=True)]
+        residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
+        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first)) for leaf, first in zip(wide, start, strict=True)]
         matrix, terms, free = jacobian.astype(_wide(jacobian)), residual, jnp.bool_(True)
         if damping:
             strength = _strength(damping, tolerance, residual, sizes)
@@ -159,11 +159,11 @@ class Solver:
         corrections, running = affine_scan(matrix, terms, zeros, sizes, reverse=self.reverse)
         assert running is not None
         moved, ratios = [], []
-        for own, alone, correction, size in zip(new, residual, corrections, running, strict=True):
-            # As a sum with the new states, it is exact beside a guess that is far too large. Where the product of many
+        for leaf, error, correction, size in zip(new, residual, corrections, running, strict=True):
+            # As a sum with the new states, it is exact even where the guess is far too large. Where the product of many
             # Jacobians overflows, the step itself is the next guess.
             finite = jnp.isfinite(correction)
-            moved.append((own + jnp.where(finite, correction - alone, 0)).astype(own.dtype))
+            moved.append((leaf + jnp.where(finite, correction - error, 0)).astype(leaf.dtype))
             ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
             # A correction that was held back does not tell how far the solution is.
             ratios.append(jnp.max(jnp.where(finite & free & ~jnp.isnan(ratio), ratio, jnp.inf), initial=0))
@@ -174,50 +174,50 @@ class Solver:
 
     def _before(self, after: Vector, start: Sequence[Any]) -> Vector:
         pairs = zip(after, start, strict=True)
-        return [before_each(leaf, own, reverse=self.reverse) for leaf, own in pairs]
+        return [before_each(leaf, start_leaf, reverse=self.reverse) for leaf, start_leaf in pairs]
 
-    def _at_all_steps(self, before: Vector, others: Sequence[Any], *, of_values: bool) -> tuple[Vector, Any]:
+    def _at_all_steps(self, before: Vector, read_values: Sequence[Any], *, of_values: bool) -> tuple[Vector, Any]:
         """The leaves after each step, from those before it, and their derivatives by these."""
 
-        def at_step(carry: list[Any], *others: Any) -> tuple[Vector, Any]:
-            return self.cycle.with_jacobian(carry, others, of_values=of_values)
+        def at_step(carry: list[Any], *read_values: Any) -> tuple[Vector, Any]:
+            return self.cycle.with_jacobian(carry, read_values, of_values=of_values)
 
-        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
+        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *read_values)
 
-    def _after(self, before: Vector, others: Sequence[Any]) -> Vector:
+    def _after(self, before: Vector, read_values: Sequence[Any]) -> Vector:
         """The leaves after each step alone."""
 
-        def at_step(carry: list[Any], *others: Any) -> Vector:
-            return self.cycle.step(carry, others)
+        def at_step(carry: list[Any], *read_values: Any) -> Vector:
+            return self.cycle.step(carry, read_values)
 
-        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *others)
+        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *read_values)
 
-    def _step_by_step(self, start: Vector, others: list[Any], steps: int) -> Vector:
-        stacked = [own for own, axis in zip(others, self.axes, strict=True) if axis == 0]
+    def _step_by_step(self, start: Vector, read_values: list[Any], steps: int) -> Vector:
+        stacked = [value for value, axis in zip(read_values, self.axes, strict=True) if axis == 0]
 
-        def step(carry: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
-            taken = iter(given)
-            whole = [next(taken) if axis == 0 else own for own, axis in zip(others, self.axes, strict=True)]
+        def step(carry: list[Any], step_values: list[Any]) -> tuple[list[Any], list[Any]]:
+            taken = iter(step_values)
+            whole = [next(taken) if axis == 0 else value for value, axis in zip(read_values, self.axes, strict=True)]
             new = self.cycle.step(carry, whole)
             return new, new
 
         return lax.scan(step, start, stacked, length=steps, reverse=self.reverse, unroll=self.unroll)[1]
 
-    def _tangents(self, start: Vector, others: list[Any], before: Vector, tangents: Any) -> Vector:
+    def _tangents(self, start: Vector, read_values: list[Any], before: Vector, tangents: Any) -> Vector:
         """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""
-        start_tangents, others_tangents, _ = tangents
+        start_tangents, read_tangents, _ = tangents
         if self.cycle.diagonal:  # The whole Jacobian takes a step at a time.
             run = partial(self._step_by_step, steps=len(before[0]))
-            return jax.jvp(run, (start, others), (start_tangents, others_tangents))[1]
-        _, terms = jax.jvp(partial(self._after, before), (others,), (others_tangents,))
-        _, jacobian = self._at_all_steps(before, others, of_values=False)
+            return jax.jvp(run, (start, read_values), (start_tangents, read_tangents))[1]
+        _, terms = jax.jvp(partial(self._after, before), (read_values,), (read_tangents,))
+        _, jacobian = self._at_all_steps(before, read_values, of_values=False)
         return self._recurrence(jacobian, terms, start_tangents)
 
     def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
         """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
-        wide = ([leaf.astype(_wide(leaf)) for leaf in own] for own in (terms, start))
+        wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
         after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.reverse)
-        return [leaf.astype(own.dtype) for leaf, own in zip(after, start, strict=True)]
+        return [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
 
 
 def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:
@@ -226,8 +226,8 @@ def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector)
     There the iterations are those of Newton's method, and their corrections tell whether they have converged.
     """
     largest = [
-        jnp.max(jnp.abs(own), axis=0, initial=0) / (jnp.max(size, axis=0, initial=0) + jnp.finfo(size.dtype).tiny)
-        for own, size in zip(residual, sizes, strict=True)
+        jnp.max(jnp.abs(error), axis=0, initial=0) / (jnp.max(size, axis=0, initial=0) + jnp.finfo(size.dtype).tiny)
+        for error, size in zip(residual, sizes, strict=True)
     ]
     part = jnp.minimum(reduce(jnp.maximum, largest), 1)
     return jnp.where(part > tolerance**0.5, damping * part, 0)

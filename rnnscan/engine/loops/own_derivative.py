@@ -88,10 +88,10 @@ def with_derivative(
         def flat_batched(axis: Any, axes: Sequence[Any], operands: Sequence[Any]) -> Any:
             nonlocal result_structure
             assert batched is not None
-            made = batched(axis, *(jax.tree.unflatten(structure, leaves) for leaves in (axes, operands)))
-            if made is None:
+            mapped = batched(axis, *(jax.tree.unflatten(structure, leaves) for leaves in (axes, operands)))
+            if mapped is None:
                 return None
-            results, result_axes = made
+            results, result_axes = mapped
             leaves, result_structure = jax.tree.flatten(results)
             return leaves, result_axes
 
@@ -100,8 +100,8 @@ def with_derivative(
         forward = None if together is None else (partial(flat_rule, together[0]), together[1])
         in_rows = flat_batched if batched else None
         in_two = saving and saving(structure)
-        own = _Function(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward, saving=in_two)
-        leaves = _bind(own, operands)
+        flat_function = _Function(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward, saving=in_two)
+        leaves = _bind(flat_function, operands)
         return jax.tree.unflatten(result_structure, leaves)
 
     return call
@@ -134,14 +134,14 @@ def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any,
 
     flags: list[bool] = []
 
-    def run(*some: Any) -> Any:
-        results = function(*jax.tree.unflatten(structure, replace_at(leaves, [*moving], some)))
+    def run(*moving_leaves: Any) -> Any:
+        results = function(*jax.tree.unflatten(structure, replace_at(leaves, [*moving], moving_leaves)))
         flags.extend(map(has_tangent, jax.tree.leaves(results)))
         return results
 
-    results, own = jax.jvp(run, [leaves[index] for index in moving], [*moving.values()])
+    results, result_tangents = jax.jvp(run, [leaves[index] for index in moving], [*moving.values()])
     result_leaves, result_structure = jax.tree.flatten(results)
-    rows = zip(flags, result_leaves, jax.tree.leaves(own), strict=True)
+    rows = zip(flags, result_leaves, jax.tree.leaves(result_tangents), strict=True)
     return results, jax.tree.unflatten(result_structure, [dot if moves else _zero(leaf) for moves, leaf, dot in rows])
 
 
@@ -217,13 +217,15 @@ class _Function:
 
             def row(primals: Sequence[Any], moving: Sequence[Any]) -> tuple[list[Any], list[Any]]:
                 pairs = zip(primals, moving, strict=True)
-                results, own = rule(primals, [_zero(leaf) if dot is None else dot for leaf, dot in pairs])
-                return results, [None if is_zero(leaf) else leaf for leaf in own]
+                results, result_tangents = rule(primals, [_zero(leaf) if dot is None else dot for leaf, dot in pairs])
+                return results, [None if is_zero(leaf) else leaf for leaf in result_tangents]
 
             moving_axes = [None if leaf is None else at for leaf, at in zip(moving, axes, strict=True)]
             over_both = vmap(row, in_axes=([*axes], moving_axes), out_axes=(out_axes, out_axes))
-            results, own = map(aligned, over_both([*primals], moving))
-            return results, [_zero(leaf) if dot is None else dot for leaf, dot in zip(results, own, strict=True)]
+            results, result_tangents = map(aligned, over_both([*primals], moving))
+            return results, [
+                _zero(leaf) if dot is None else dot for leaf, dot in zip(results, result_tangents, strict=True)
+            ]
 
         # A batch around this one is put beside it: both axes stand where they are asked for.
         whole = replace(
@@ -252,8 +254,8 @@ class _Function:
         with_tangents, results_with_tangents = map(_places, (moves, results_move))
 
         def flat(rule: _FlatRule, operands: Sequence[Any]) -> list[Any]:
-            primals, some = split_list(operands, [len(moves)])
-            results, tangents = rule(primals, replace_at([*map(_zero, primals)], with_tangents, some))
+            primals, directions = split_list(operands, [len(moves)])
+            results, tangents = rule(primals, replace_at([*map(_zero, primals)], with_tangents, directions))
             chosen = [tangents[index] for index in results_with_tangents]
             return [*results, *(ad.instantiate_zeros(ad.Zero(leaf.aval)) if is_zero(leaf) else leaf for leaf in chosen)]
 
@@ -265,13 +267,13 @@ class _Function:
             return [*moving(primals_move), *(of_tangents[index] for index in results_with_tangents)]
 
         count = len(results_move)
-        at_once, in_parts = partial(flat, rule), partial(flat, self.rule)
+        jointly, in_parts = partial(flat, rule), partial(flat, self.rule)
         return _Function(
-            run=at_once,
+            run=jointly,
             rule=partial(_flat_jvp, in_parts),
             reference=partial(flat, partial(_flat_jvp, self.reference)),
             batch_axis=lambda index: self.batch_axis(index if index < count else results_with_tangents[index - count]),
-            together=(partial(_flat_jvp, at_once), moving_too),
+            together=(partial(_flat_jvp, jointly), moving_too),
             in_parts=in_parts,
         )
 
@@ -336,25 +338,25 @@ def _differentiate(primals: Any, tangents: Any, *, function: _Function, call_jax
     symbolic = [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in tangents]
     moves = [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in symbolic]
     if function.together is None or are_unknown(tangents) or not any(moves):
-        results, own = function.rule(primals, symbolic)
-        return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in own]
+        results, result_tangents = function.rule(primals, symbolic)
+        return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in result_tangents]
     results_move = function.together[1](moves)
     leaves = _bind(function.with_tangents(moves), [*primals, *(tangents[index] for index in _places(moves))])
-    results, some = split_list(leaves, [len(results_move)])
+    results, moving_tangents = split_list(leaves, [len(results_move)])
     zeros = [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
-    return results, replace_at(zeros, _places(results_move), some)
+    return results, replace_at(zeros, _places(results_move), moving_tangents)
 
 
 def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> list[Any]:
     """The transpose of a function that is linear in its unknown operands."""
     unknown = [index for index, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
 
-    def linear(*some: Any) -> list[Any]:
-        return function.reference(replace_at(operands, unknown, some))
+    def linear(*unknown_operands: Any) -> list[Any]:
+        return function.reference(replace_at(operands, unknown, unknown_operands))
 
     transposed = jax.linear_transpose(linear, *(operands[index].aval for index in unknown))
-    pulled = transposed([ad.instantiate_zeros(leaf) for leaf in cotangents])
-    return replace_at([None] * len(operands), unknown, pulled)
+    ct_unknown = transposed([ad.instantiate_zeros(leaf) for leaf in cotangents])
+    return replace_at([None] * len(operands), unknown, ct_unknown)
 
 
 def _batch(

@@ -36,16 +36,16 @@ class Product(NamedTuple):
         """The product of both."""
         if self.value.dtype != jnp.float32:
             return Product.of(self.value * other.value)
-        one, two = lax.stop_gradient((self, other))
-        missing = _rounding_error(one.value, two.value) + (one.value * two.missing + one.missing * two.value)
+        left, right = lax.stop_gradient((self, other))
+        missing = _rounding_error(left.value, right.value) + (left.value * right.missing + left.missing * right.value)
         return _completed(self.value * other.value, missing)
 
     def times_number(self, number: Any) -> "Product":
         """The product with a number that lacks nothing."""
         if self.value.dtype != jnp.float32:
             return Product.of(self.value * number)
-        one, two = lax.stop_gradient((self, number))
-        return _completed(self.value * number, _rounding_error(one.value, two) + one.missing * two)
+        left, right = lax.stop_gradient((self, number))
+        return _completed(self.value * number, _rounding_error(left.value, right) + left.missing * right)
 
 
 def _completed(product: Any, missing: Any) -> Product:
@@ -58,10 +58,10 @@ def _completed(product: Any, missing: Any) -> Product:
     return Product(value, missing - (lax.stop_gradient(value) - lax.stop_gradient(product)))
 
 
-def _rounding_error(one: Any, two: Any) -> Any:
-    """What `one * two` lacks."""
-    (high, low), (other_high, other_low) = _halves(one), _halves(two)
-    return ((high * other_high - one * two) + high * other_low + low * other_high) + low * other_low
+def _rounding_error(left: Any, right: Any) -> Any:
+    """The rounding error of `left * right`."""
+    (high, low), (other_high, other_low) = _halves(left), _halves(right)
+    return ((high * other_high - left * right) + high * other_low + low * other_high) + low * other_low
 
 
 def _halves(number: Any) -> tuple[Any, Any]:

@@ -121,7 +121,7 @@ class ShardedRows:
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
 
-def sharded_rows(leaves: Sequence[Any], others: Iterable[Any] = ()) -> ShardedRows | None:
+def sharded_rows(leaves: Sequence[Any], other_arrays: Iterable[Any] = ()) -> ShardedRows | None:
     """The rows and their sharding, as far as the trace knows it.
 
     With explicit axes the trace knows the sharding. With automatic axes it knows only the mesh; then the number of
@@ -129,7 +129,7 @@ def sharded_rows(leaves: Sequence[Any], others: Iterable[Any] = ()) -> ShardedRo
 
     Args:
         leaves: arrays of one step, `(N, ...)`.
-        others: other arrays that may be on a mesh.
+        other_arrays: other arrays that may be on a mesh.
 
     Returns:
         The rows, or None on one device, or without a known mesh.
@@ -141,7 +141,8 @@ def sharded_rows(leaves: Sequence[Any], others: Iterable[Any] = ()) -> ShardedRo
             axes = sharding.spec[0]
             parts = prod(sharding.mesh.shape[name] for name in _names(axes))
             return ShardedRows(leaf.shape[0], parts, sharding.mesh, axes) if parts > 1 else None
-    sharding = next((found for found in map(_sharding_of, [*leaves, *others]) if found is not None), None)
+    shardings = map(_sharding_of, [*leaves, *other_arrays])
+    sharding = next((sharding for sharding in shardings if sharding is not None), None)
     mesh = jax.sharding.get_abstract_mesh() if sharding is None else sharding.mesh
     devices = batch_devices(mesh)
     parts = gcd(leaves[0].shape[0], devices) if leaves else 1
@@ -177,7 +178,7 @@ class SumsByParts:
             return True
         if summed_operands(equation, self.varies) is None or self._is_sharded_by_rows(equation):
             return False
-        return all(self.can_sum(own) for own in equation.inputs if self.varies(own))
+        return all(self.can_sum(operand) for operand in equation.inputs if self.varies(operand))
 
     def _ends(self, equation: Equation) -> bool:
         """Whether an equation sums over rows."""
@@ -201,31 +202,31 @@ class SumsByParts:
         return next((axis for axis in sorted(axes) if atom.shape[axis] == self.rows.count), None)
 
     def _is_sharded_by_rows(self, equation: Equation) -> bool:
-        shardings = [own for own in equation.params.values() if isinstance(own, NamedSharding)]
+        shardings = [param for param in equation.params.values() if isinstance(param, NamedSharding)]
         return any(self.rows.holds(axes) for sharding in shardings for axes in sharding.spec)
 
-    def sum(self, atom: Atom, chunk: Chunk, made: dict[Atom, Any]) -> Any:
+    def sum(self, atom: Atom, chunk: Chunk, sums: dict[Atom, Any]) -> Any:
         """The sums of a value, `(parts, ...)`.
 
         Args:
             atom: the value.
             chunk: the chunk.
-            made: the sums so far. This one and those that it follows from are added.
+            sums: the sums so far. This one and those that it follows from are added.
         """
-        if atom not in made:
+        if atom not in sums:
             equation = self.maker[atom]  # type: ignore[index]
-            results = [self._end(equation, chunk)] if self._ends(equation) else self._linear(equation, chunk, made)
-            made.update(zip(equation.outputs, results, strict=True))
-        return made[atom]
+            results = [self._end(equation, chunk)] if self._ends(equation) else self._linear(equation, chunk, sums)
+            sums.update(zip(equation.outputs, results, strict=True))
+        return sums[atom]
 
-    def _linear(self, equation: Equation, chunk: Chunk, made: dict[Atom, Any]) -> list[Any]:
-        def operand(own: Atom, is_summed: bool) -> Any:
-            if self.varies(own):
-                return self.sum(own, chunk, made)
+    def _linear(self, equation: Equation, chunk: Chunk, sums: dict[Atom, Any]) -> list[Any]:
+        def operand(atom: Atom, is_summed: bool) -> Any:
+            if self.varies(atom):
+                return self.sum(atom, chunk, sums)
             # A constant term, added at each step, is spread over the parts.
-            return chunk.read(own) * (chunk.steps / self.rows.parts) if is_summed else chunk.read(own)
+            return chunk.read(atom) * (chunk.steps / self.rows.parts) if is_summed else chunk.read(atom)
 
-        axes = [0 if self.varies(own) else None for own in equation.inputs]
+        axes = [0 if self.varies(atom) else None for atom in equation.inputs]
         is_summed = summed_operands(equation, self.varies) or ()
         return jax.vmap(equation.evaluate, in_axes=axes)(*map(operand, equation.inputs, is_summed))
 
@@ -234,15 +235,15 @@ class SumsByParts:
         if axes is not None:
             equation = replace(equation, params={**equation.params, "out_sharding": None})
             operands = [
-                self.rows.split(chunk.read(own), axis + 1) for own, axis in zip(equation.inputs, axes, strict=True)
+                self.rows.split(chunk.read(atom), axis + 1) for atom, axis in zip(equation.inputs, axes, strict=True)
             ]
             return jax.vmap(partial(chunk.contracted, equation))(*operands)
         (operand,), summed = equation.inputs, equation.params["axes"]
         axis = self._row_axis(operand, summed)
         assert axis is not None
         if chunk.has_sums_for(operand):
-            return jnp.sum(self.rows.split(chunk.sum(operand), axis), axis=tuple(own + 1 for own in summed))
-        return jnp.sum(self.rows.split(chunk.read(operand), axis + 1), axis=(1, *(own + 2 for own in summed)))
+            return jnp.sum(self.rows.split(chunk.sum(operand), axis), axis=tuple(axis + 1 for axis in summed))
+        return jnp.sum(self.rows.split(chunk.read(operand), axis + 1), axis=(1, *(axis + 2 for axis in summed)))
 
 
 def _sharding_of(value: Any) -> NamedSharding | None:

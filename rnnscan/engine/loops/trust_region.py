@@ -37,8 +37,8 @@ def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
     # What a step makes of P: `A P (I + E P)^-1 A^T + C`.
     steps = (matrix / held, identity / held, product(_transposed(matrix), matrix) * (strength / held))
 
-    def compose(one: Any, other: Any) -> Any:
-        (a, c, e), (next_a, next_c, next_e) = one, other
+    def compose(earlier: Any, later: Any) -> Any:
+        (a, c, e), (next_a, next_c, next_e) = earlier, later
         mixed = _inverse(_identity(c) + product(c, next_e))
         through = product(next_a, mixed)
         variance = product(product(through, c), _transposed(next_a)) + next_c

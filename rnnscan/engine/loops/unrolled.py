@@ -11,23 +11,23 @@ from jax import lax
 from rnnscan.engine.loops.time_loop import TimeLoop
 
 
-# (carry, sums), given -> (carry, sums), made
+# (carry, sums), x -> (carry, sums), y
 LoopStep: TypeAlias = Callable[[tuple[Any, Any], Any], tuple[tuple[Any, Any], Any]]
 
 
 def counting(step: LoopStep, *, reverse: bool) -> LoopStep:
-    """A step that gets its index from the state, where it follows the sums, and nothing for the first of `given`."""
+    """A step that reads its index from the state, where it follows the sums. The first item of `x` is unused."""
 
-    def counted(state: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
-        (carry, (sums, index)), (_, stacked) = state, given
-        (carry, sums), made = step((carry, sums), (index, stacked))
-        return (carry, (sums, lax.add(index, np.int32(-1 if reverse else 1)))), made
+    def counted(state: tuple[Any, Any], x: Any) -> tuple[tuple[Any, Any], Any]:
+        (carry, (sums, index)), (_, stacked) = state, x
+        (carry, sums), y = step((carry, sums), (index, stacked))
+        return (carry, (sums, lax.add(index, np.int32(-1 if reverse else 1)))), y
 
     return counted
 
 
 def scan_unrolled(
-    step: LoopStep, state: tuple[Any, Any], given: Any, *, steps: int, reverse: bool, unroll: int, hold: int
+    step: LoopStep, state: tuple[Any, Any], xs: Any, *, steps: int, reverse: bool, unroll: int, hold: int
 ) -> tuple[tuple[Any, Any], Any]:
     """Run `lax.scan` with several steps an iteration, and a barrier on the carry after every few of them.
 
@@ -35,24 +35,24 @@ def scan_unrolled(
     keeps these until then.
 
     Args:
-        step: a step, `((carry, sums), given) -> ((carry, sums), made)`.
+        step: a step, `((carry, sums), x) -> ((carry, sums), y)`.
         state: the carry before the first step to run, and the sums.
-        given: what each step is given, stacked.
+        xs: the inputs of all steps, stacked.
         steps: the number of steps.
         reverse: from the last step to the first.
         unroll: the steps of an iteration, which leave no remainder.
         hold: the steps between two barriers.
 
     Returns:
-        The carry after the last step and the sums, and what each step made, stacked.
+        The carry after the last step and the sums, and y of all steps, stacked.
     """
     order = range(unroll)[::-1] if reverse else range(unroll)
 
-    def run_iteration(state: tuple[Any, Any], given: Any, _: Any, __: int) -> tuple[tuple[Any, Any], Any, Any]:
-        made: list[Any] = [None] * unroll
+    def run_iteration(state: tuple[Any, Any], xs: Any, _: Any, __: int) -> tuple[tuple[Any, Any], Any, Any]:
+        ys: list[Any] = [None] * unroll
         for count, index in enumerate(order, start=1):
-            (carry, sums), made[index] = step(state, jax.tree.map(lambda leaf, at=index: leaf[at], given))
+            (carry, sums), ys[index] = step(state, jax.tree.map(lambda leaf, at=index: leaf[at], xs))
             state = (carry if count % hold else lax.optimization_barrier(carry)), sums
-        return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made), ()
+        return state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *ys), ()
 
-    return TimeLoop(steps, unroll, reverse).run(run_iteration, state, given)[:2]
+    return TimeLoop(steps, unroll, reverse).run(run_iteration, state, xs)[:2]

@@ -23,14 +23,17 @@ def concatenate_pads(program: Program) -> Program:
             for axis, begin in _padded(sums.maker.get(term)):
                 piece = sums.maker[term].inputs[0]
                 places.setdefault(axis, []).append(_Piece(begin, begin + piece.shape[axis], piece, term))
-        made: list[Equation] = []
+        concatenations: list[Equation] = []
         for axis, pieces in places.items():
             size = pieces[0].term.shape[axis]
             while row := _row(pieces, 0, size):
-                made.append(concatenated([piece.value for piece in row], axis))
+                concatenations.append(concatenated([piece.value for piece in row], axis))
                 pieces = [piece for piece in pieces if piece not in row]
-                terms = [*made[-1].outputs, *(term for term in terms if term not in {piece.term for piece in row})]
-        return made, terms
+                terms = [
+                    *concatenations[-1].outputs,
+                    *(term for term in terms if term not in {piece.term for piece in row}),
+                ]
+        return concatenations, terms
 
     return sums.rewritten(rewrite)
 

@@ -55,8 +55,8 @@ def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:
     number = concrete(exponent)
     if number is not None:
         return float(number) if np.ndim(number) == 0 else None
-    made = maker.get(exponent)
-    if made is None or made.name != "sub":
+    producer = maker.get(exponent)
+    if producer is None or producer.name != "sub":
         return None
-    first, second = (_number(term, {}) for term in made.inputs)
+    first, second = (_number(term, {}) for term in producer.inputs)
     return None if first is None or second is None else first - second

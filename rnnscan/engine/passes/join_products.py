@@ -49,16 +49,16 @@ def join_products(program: Program) -> Program:
 
 def _broadcast(equations: Sequence[Equation]) -> set[Value]:
     """The values of which something greater is made, element by element."""
-    found: set[Value] = set()
+    broadcast: set[Value] = set()
     for equation in reversed(equations):
         if equation.kind in (Kind.PRODUCT, Kind.JOIN):
             continue  # Their result is greater than an operand without repeating its elements.
         size = max((nominal_size(output.shape) for output in equation.outputs), default=0)
         for value in equation.reads:
-            own = nominal_size(value.shape)
-            if own < size or (own == size and not found.isdisjoint(equation.outputs)):
-                found.add(value)
-    return found
+            value_size = nominal_size(value.shape)
+            if value_size < size or (value_size == size and not broadcast.isdisjoint(equation.outputs)):
+                broadcast.add(value)
+    return broadcast
 
 
 def _joined(products: Sequence[Equation]) -> list[Equation]:

@@ -22,7 +22,7 @@ def join_sums(program: Program) -> Program:
             or inner.name != "reduce_sum"
             or inner.outputs[0].shape != equation.outputs[0].shape
             or reshape.params["dimensions"] is not None
-            or any(one.params["out_sharding"] is not None for one in (inner, equation))
+            or any(reduction.params["out_sharding"] is not None for reduction in (inner, equation))
         ):
             return equation
         return replace(inner, outputs=equation.outputs)

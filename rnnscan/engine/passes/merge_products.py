@@ -44,24 +44,24 @@ def merge_products(program: Program, heuristics: Heuristics) -> Program:
         return [x, weight, replace(products[0], inputs=inputs, outputs=outputs)]
 
     def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
-        made: list[Equation] = []
+        equations: list[Equation] = []
         left = dict.fromkeys(terms)
         for group in _grouped(terms, kind):
-            made += merged([sums.maker[term] for term in group])
-            left = dict.fromkeys([*made[-1].outputs, *(term for term in left if term not in group)])
-        return made, [*left]
+            equations += merged([sums.maker[term] for term in group])
+            left = dict.fromkeys([*equations[-1].outputs, *(term for term in left if term not in group)])
+        return equations, [*left]
 
     return sums.rewritten(rewrite)
 
 
 def _largest_feeding(equations: Iterable[Equation]) -> dict[Atom, list[Equation]]:
     """For each value, the equation that makes the largest of all that it depends on, itself among them."""
-    found: dict[Atom, list[Equation]] = {}
+    largest_of: dict[Atom, list[Equation]] = {}
     for equation in equations:
-        before = [one for atom in equation.inputs for one in found.get(atom, ())]
+        before = [producer for atom in equation.inputs for producer in largest_of.get(atom, ())]
         largest = max([equation, *before], key=_largest_result)
-        found.update((output, [largest]) for output in equation.outputs)
-    return found
+        largest_of.update((output, [largest]) for output in equation.outputs)
+    return largest_of
 
 
 def _largest_result(equation: Equation) -> int:

@@ -39,18 +39,18 @@ def scatter_into_sums(program: Program) -> Program:
     over_steps = {term for atom in program.summed for term in sums.terms(atom)}
 
     def rewrite(terms: list[Atom]) -> tuple[Sequence[Equation], Sequence[Atom]]:
-        made: list[Equation] = []
+        scatters: list[Equation] = []
         scattered = [term for term in terms if term not in over_steps and _adds_to_zeros(sums, term)]
-        others = [term for term in terms if term not in scattered]
+        remaining = [term for term in terms if term not in scattered]
         for term in scattered:
-            total = others[0] if others else None
+            total = remaining[0] if remaining else None
             if not isinstance(total, Value) or (total.shape, total.dtype) != (term.shape, term.dtype):
                 return (), ()
             scatter = sums.maker[term]
             result = Value(scatter.outputs[0].aval)
-            made.append(replace(scatter, inputs=(total, *scatter.inputs[1:]), outputs=(result,)))
-            others[0] = result
-        return made, others
+            scatters.append(replace(scatter, inputs=(total, *scatter.inputs[1:]), outputs=(result,)))
+            remaining[0] = result
+        return scatters, remaining
 
     return sums.rewritten(rewrite)
 
@@ -77,5 +77,5 @@ def _scatter(equation: Equation) -> Sequence[Equation]:
 
     inliner = Inliner()
     inliner.inline(jax.make_jaxpr(scatter)(*(atom.aval for atom in equation.inputs)).jaxpr, [], equation.inputs)
-    equations = [replace(own, scope=equation.scope) for own in inliner.equations]
+    equations = [replace(inlined, scope=equation.scope) for inlined in inliner.equations]
     return [*equations[:-1], replace(equations[-1], outputs=equation.outputs)]

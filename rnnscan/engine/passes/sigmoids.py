@@ -57,7 +57,7 @@ class _Softpluses:
         call = self._maker.get(atom)
         if call is None or call.name != "custom_jvp_call" or len(call.inputs) != 2:
             return None
-        made_by = [own.primitive.name for own in call.params["call_jaxpr"].eqns]
+        made_by = [eqn.primitive.name for eqn in call.params["call_jaxpr"].eqns]
         return call.inputs[0] if made_by == _LOG_ADD_EXP and is_zero(call.inputs[1], self._maker) else None
 
     def _where_finite(self, atom: Atom) -> Atom | None:

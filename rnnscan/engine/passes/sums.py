@@ -41,8 +41,8 @@ class Sums:
         whole = {equation for equation in additions if id(equation) not in inner}
         equations: list[Equation] = []
         for equation in self.equations:
-            made, terms = rewrite(self._terms(equation)) if equation in whole else ((), ())
-            equations += _sum(made, terms, equation) if made else [equation]
+            new_equations, terms = rewrite(self._terms(equation)) if equation in whole else ((), ())
+            equations += _sum(new_equations, terms, equation) if new_equations else [equation]
         return replace(self.program, equations=tuple(needed(equations, self.program.outputs)))
 
     def terms(self, atom: Atom) -> list[Atom]:
@@ -72,10 +72,12 @@ class Sums:
         return inner if inner and inner.primitive is equation.primitive and self.is_read_once(atom) else None
 
 
-def _sum(made: Sequence[Equation], terms: Sequence[Atom], last: Equation) -> list[Equation]:
+def _sum(new_equations: Sequence[Equation], terms: Sequence[Atom], last: Equation) -> list[Equation]:
     """Equations that make terms and add them, into the outputs of the last one."""
-    equations, total = [*made], terms[0]
+    equations, total = [*new_equations], terms[0]
     for term in terms[1:]:
         equations.append(replace(last, inputs=(total, term), outputs=(Value(last.outputs[0].aval),)))
         total = equations[-1].outputs[0]
-    return [replace(one, outputs=last.outputs) if total in one.outputs else one for one in equations]
+    return [
+        replace(equation, outputs=last.outputs) if total in equation.outputs else equation for equation in equations
+    ]

@@ -53,15 +53,18 @@ def batched_plan(plan: ScanPlan, axis: Any, is_mapped: Sequence[bool]) -> Batche
     vmap = partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)
     flags, is_settled = list(is_mapped), False
     while not is_settled:
-        types = [_with_rows(value.aval, axis) if own else value.aval for value, own in zip(inputs, flags, strict=True)]
-        in_axes = tuple(0 if own else None for own in flags)
+        types = [
+            _with_rows(value.aval, axis) if has_rows else value.aval
+            for value, has_rows in zip(inputs, flags, strict=True)
+        ]
+        in_axes = tuple(0 if has_rows else None for has_rows in flags)
         reached = mapped_results(partial(vmap, in_axes=in_axes), run, types)
         before = flags[first : first + size]
-        carry = [own or new for own, new in zip(before, reached[:size], strict=True)]
+        carry = [old or new for old, new in zip(before, reached[:size], strict=True)]
         is_settled = carry == before
         flags[first : first + size] = carry
     mapped = [*carry, *reached[size:]]
-    out_axes = [0 if own else None for own in mapped]
+    out_axes = [0 if has_rows else None for has_rows in mapped]
     program = trace(vmap(run, in_axes=in_axes, out_axes=out_axes), *types)
     constants, old_carry, x = split_list(program.known, [first, size])
     new_carry, stacked = split_list(program.stacked, [size])

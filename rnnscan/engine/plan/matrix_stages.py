@@ -106,8 +106,8 @@ def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> Found:
     states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
     if not states:
         return Found(None, reasons)
-    others = [index for index in linear if index not in states]
-    vectors, _ = _find_states(others, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
+    other_linear = [index for index in linear if index not in states]
+    vectors, _ = _find_states(other_linear, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
     groups = grouped(states.values(), vectors.values(), step)
     try:
         stages = _stages(step, fixed, groups)
@@ -184,10 +184,10 @@ def _loop(
     """A scan over the parts of the carry that wait for nothing unknown, and their leaves."""
     leaves: list[int] = []
     for members in waiting:
-        own = {step.carry[index] for index in members}
+        member_leaves = {step.carry[index] for index in members}
         new = [step.new_carry[index] for index in members]
         body = needed(equations, new)
-        if known.union(own, outputs_of(body)).issuperset({*inputs_of(body), *values_of(new)}):
+        if known.union(member_leaves, outputs_of(body)).issuperset({*inputs_of(body), *values_of(new)}):
             leaves += members
     if not leaves:
         return None, ()

@@ -28,9 +28,9 @@ _observed: ContextVar[list[Observed] | None] = ContextVar("_observed", default=N
 @contextmanager
 def observing() -> Iterator[list[Observed]]:
     """A context that lists the plans of all scans that run in it, except scans inside a cell."""
-    found: list[Observed] = []
-    with _observing_to(found):
-        yield found
+    observed: list[Observed] = []
+    with _observing_to(observed):
+        yield observed
 
 
 @contextmanager
@@ -47,14 +47,14 @@ def is_observed() -> bool:
 
 def observe(plan: Plan, ys: Any) -> None:
     """Add a plan to the list of the context, if any."""
-    found = _observed.get()
-    if found is not None:
-        found.append(Observed(plan, ys))
+    observed = _observed.get()
+    if observed is not None:
+        observed.append(Observed(plan, ys))
 
 
 @contextmanager
-def _observing_to(found: list[Observed] | None) -> Iterator[None]:
-    token = _observed.set(found)
+def _observing_to(observed: list[Observed] | None) -> Iterator[None]:
+    token = _observed.set(observed)
     try:
         yield
     finally:

@@ -125,7 +125,7 @@ class Plan:
         if memory is None or self.route.engine != "fission" or self.found.stages is None:
             return None
         scans = memory.sub_scans(self.call.length)
-        longest = max(one.segment[-1] if one.segment else one.steps for one in scans)
+        longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
         return self.choices.state_chunk_of(min(longest, self.call.length), memory.chunk)
 
     def windows(self, length: int) -> Windows | None:

@@ -148,7 +148,7 @@ class ResidualPlan:
     @cached_property
     def offloaded(self) -> frozenset[int]:
         """The positions in `kept` of the values that lie in host memory."""
-        return frozenset(index for index, one in enumerate(self.kept) if one.is_offloaded)
+        return frozenset(index for index, kept_value in enumerate(self.kept) if kept_value.is_offloaded)
 
     def _stored(self, storage: Storage) -> list[int]:
         return [index for index, leaf in enumerate(self.carry) if leaf.storage is storage]
@@ -166,8 +166,8 @@ class ResidualPlan:
             yield _row("y", index, self.ys[index], self.length)
         for index, value in enumerate(self.xs):
             yield _row("x", index, value, self.length)
-        for one in self.kept:
-            yield _row(one.source, one.of, one.value, self.length)
+        for kept_value in self.kept:
+            yield _row(kept_value.source, kept_value.of, kept_value.value, self.length)
 
 
 def _row(source: Source, of: Any, value: Atom, times: int) -> Residual:

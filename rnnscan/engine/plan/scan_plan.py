@@ -123,12 +123,12 @@ class ScanPlan:
     def _kept_values(self) -> Iterator[KeptValue]:
         """The rows of the step's kept values."""
         step = self.step
-        labels, parts, others = split_list(step.kept, [len(step.kept_labels), len(step.parts)])
+        labels, parts, unnamed = split_list(step.kept, [len(step.kept_labels), len(step.parts)])
         for value, label in zip(labels, step.kept_labels, strict=True):
             yield KeptValue(value, "name", label, label in self.offload)
         for value, leaf in zip(parts, step.parts, strict=True):
             yield KeptValue(value, "carry", leaf, is_offloaded=False)
-        for value in others:
+        for value in unnamed:
             equation = step.program.maker[value]
             yield KeptValue(value, "inner scan" if saving_call(equation) else "unnamed", equation.name, False)
 
@@ -151,9 +151,11 @@ class ScanPlan:
         """The carry leaves that loops can recompute cheaply if these values are kept."""
         step, kept = self.step, {*kept}
         equations = [equation for equation in step.program.equations if not kept.issuperset(equation.outputs)]
-        found = linearly_recomputable(equations, step.carry, step.new_carry, candidates=self._recomputable_candidates)
-        self.cheap.update({index: self._costs.is_cheap(index) for index in found if index not in self.cheap})
-        return [index for index in found if self.cheap[index]]
+        recomputable = linearly_recomputable(
+            equations, step.carry, step.new_carry, candidates=self._recomputable_candidates
+        )
+        self.cheap.update({index: self._costs.is_cheap(index) for index in recomputable if index not in self.cheap})
+        return [index for index in recomputable if self.cheap[index]]
 
     @cached_property
     def _costs(self) -> RecomputeCosts:
@@ -230,11 +232,12 @@ class ScanPlan:
 
     def _step_bytes(self) -> StepBytes:
         step = self.step
-        given, starts = total_bytes([*step.carry, *step.x]), [step.carry[index] for index in self._recomputable_carries]
+        input_bytes = total_bytes([*step.carry, *step.x])
+        starts = [step.carry[index] for index in self._recomputable_carries]
         return StepBytes(
             # The batched values, their cotangents, the carry, and x.
-            made=2 * total_bytes(outputs_of(self.recomputed.batched)) + given,
-            given=given,
+            made=2 * total_bytes(outputs_of(self.recomputed.batched)) + input_bytes,
+            given=input_bytes,
             kept=self._kept_bytes,
             starts=total_bytes(starts),
             tensors=total_bytes(leaf for leaf in [*step.carry, *step.x] if len(leaf.shape) > 2),

@@ -153,7 +153,7 @@ class _BackwardChunks:
         if not shares_units and _reads_more_than_it_saves(splits[1]):
             splits = [_split(plan, view, lambda *_: False) for view in views]
         invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
-        rows = sharded_rows([*saved.initial, *x], others=saved.constants)
+        rows = sharded_rows([*saved.initial, *x], other_arrays=saved.constants)
         return _BackwardChunks(
             plan,
             recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
@@ -168,10 +168,10 @@ class _BackwardChunks:
         starts = saved.starts if self._recomputes else {}
         first = [saved.initial[index] for index in starts]
         carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
-        others = [*repeated, *saved.xs, *saved.kept, *ct_ys]
+        other_stacks = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             counted = CountedChunks(chunks.length, chunks.piece, saved.count)
-            return counted.run_back(self._pull_chunk, state, [*carries, *others])
+            return counted.run_back(self._pull_chunk, state, [*carries, *other_stacks])
 
         def pull_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
             parts = [StackPart(stack, first_step, steps) for stack in carries]
@@ -189,25 +189,25 @@ class _BackwardChunks:
             state, first_step = state
             if steps < chunks.piece:
                 first_step = chunks.first_of_shorter
-            state, made, _ = pull_part(state, stacks, once, first_step, steps)
-            return (state, moved(first_step, -chunks.piece if chunks.reverse else chunks.piece)), made, []
+            state, ct_xs, _ = pull_part(state, stacks, once, first_step, steps)
+            return (state, moved(first_step, -chunks.piece if chunks.reverse else chunks.piece)), ct_xs, []
 
         def pull_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
-            parts = [StackPart(stack, first_step, steps) for stack in others]
+            parts = [StackPart(stack, first_step, steps) for stack in other_stacks]
             once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
             return pull_part(state, parts, once, first_step, steps)[:2]
 
         if in_place and chunks.piece < chunks.length and not self.plan.residuals.offloaded:
-            made = [atom.aval for atom in self.pull.split.program.stacked]
-            return chunks.run_in_place(pull_in_place, state, made)
+            types = [atom.aval for atom in self.pull.split.program.stacked]
+            return chunks.run_in_place(pull_in_place, state, types)
         once = [*starts.values()]
         if not self.plan.length:  # An empty stack has no steps to read.
             once = [*(saved.initial[index][None][:0] for index in repeats), *once]
         elif carries or repeats:
             last_chunk = np.int32(chunks.length - chunks.piece if chunks.reverse else 0)
-            (state, _), made, _ = chunks.run(pull_chunk, (state, last_chunk), others, once, first)
-            return state, made
-        return chunks.run(self._pull_chunk, state, [*carries, *others], once, first)[:2]
+            (state, _), ct_xs, _ = chunks.run(pull_chunk, (state, last_chunk), other_stacks, once, first)
+            return state, ct_xs
+        return chunks.run(self._pull_chunk, state, [*carries, *other_stacks], once, first)[:2]
 
     @property
     def _chunk(self) -> int:
@@ -256,9 +256,9 @@ class _BackwardChunks:
         """
         step, residuals, reverse = self.plan.step, self.plan.residuals, self.plan.reverse
         sizes = [len(residuals.every_step), len(residuals.repeated_ys), len(step.x) + len(step.kept)]
-        kept, repeated, given, ct_ys = split_list(stacks, sizes)
+        kept, repeated, x_and_kept, ct_ys = split_list(stacks, sizes)
         befores, starts = split_list(starts, [len(residuals.repeats)])
-        given = to_device(given, [len(step.x) + index for index in residuals.offloaded])
+        x_and_kept = to_device(x_and_kept, [len(step.x) + index for index in residuals.offloaded])
         repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
         after = dict(zip(residuals.repeated_ys, repeated, strict=True))
         carry = dict(zip(residuals.every_step, kept, strict=True))
@@ -266,7 +266,7 @@ class _BackwardChunks:
             carry[index] = before_each(after[y], before, reverse=reverse)
         new = {**carry, **new, **{index: after[y] for index, y in residuals.repeats.items()}}
         new_carry = [new[index] for index in residuals.restored]
-        known = [*(carry[index] for index in sorted(carry)), *given, *new_carry, *ct_ys]
+        known = [*(carry[index] for index in sorted(carry)), *x_and_kept, *new_carry, *ct_ys]
         values = dict(zip(self.recompute.split.program.known, known, strict=True))
         if self._recomputes:
             recomputed = self.recompute(steps, values, starts)[2]
@@ -295,8 +295,8 @@ def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
     pull = replace(program, carry=program.carry[recomputed:], new_carry=program.new_carry[recomputed:])
     after = _read_after(pull, dict(zip(carry, new_carry, strict=True)))
     stacked = tuple(after.get(leaf, leaf) for leaf in carry)
-    made = set(after.values())
-    equations = tuple(equation for equation in pull.equations if made.isdisjoint(equation.outputs))
+    new_leaves = set(after.values())
+    equations = tuple(equation for equation in pull.equations if new_leaves.isdisjoint(equation.outputs))
     recompute = replace(program, carry=carry, new_carry=new_carry, summed=(), stacked=stacked)
     return recompute, replace(pull, equations=equations, known=(*program.known, *stacked))
 
@@ -329,12 +329,12 @@ def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split
 def _reads_more_than_it_saves(split: Split) -> bool:
     """Whether loops read more of what was made at once than its products would read of matrices at each step."""
     fixed = {*split.program.invariant, *outputs_of(split.invariant)}
-    made = {*outputs_of(split.batched)}
+    stackable = {*outputs_of(split.batched)}
     if any(map(has_product, split.loops)):
         # Beside a product a loop would read kept values as well as functions of them. Alone it is fused with these: a
         # soft dynamic time warping takes 1.7 of the time with its functions at once.
-        made = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
-    read = total_bytes(value for loop in split.loops for value in loop.to_body if value in made)
+        stackable = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
+    read = total_bytes(value for loop in split.loops for value in loop.to_body if value in stackable)
     return split.heuristics.reads_more_than_it_saves(read, split.batched, fixed)
 
 

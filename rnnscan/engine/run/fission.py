@@ -89,8 +89,8 @@ def run_counting(plan: Plan) -> list[Any]:
 
     changing = [leaves[index] for index in plan.step.changing]
     sub_scans = memory.sub_scans(call.length)
-    _, made = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
-    counts: list[Any] = made[plan.step.y_size :]
+    _, stacks = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
+    counts: list[Any] = stacks[plan.step.y_size :]
     return counts
 
 
@@ -111,12 +111,12 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         return run_forward(plan, constants, carry, xs)
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        constants, _, *others = primals
-        of_constants, of_copies, *of_others = tangents
-        own = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
-        leaves = jax.tree.leaves([own, of_others], is_leaf=is_zero)
+        constants, _, *carry_and_xs = primals
+        of_constants, of_copies, *of_carry_and_xs = tangents
+        of_all_constants = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
+        leaves = jax.tree.leaves([of_all_constants, of_carry_and_xs], is_leaf=is_zero)
         saving = plan.for_derivatives
-        *results, saved = run_and_save(saving, constants, *others, in_one_call=are_unknown(leaves))
+        *results, saved = run_and_save(saving, constants, *carry_and_xs, in_one_call=are_unknown(leaves))
         return tuple(results), tangents_of_scan(saving, saved, results, leaves, spread)
 
     def save(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
@@ -135,15 +135,17 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         return [*of_carry, *(index in residuals.repeated_ys for index in range(step.y_size))]
 
     def in_forward_mode(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        constants, _, *others = primals
-        of_constants, of_copies, *of_others = tangents
+        constants, _, *carry_and_xs = primals
+        of_constants, of_copies, *of_carry_and_xs = tangents
         pairs = zip(of_copies, spread.values(), strict=True)
         means = [leaf if is_zero(leaf) else rows.mean(leaf) for leaf, rows in pairs]
-        return jvp(scan, (constants, [], *others), (replace_at(of_constants, [*spread], means), [], *of_others))
+        return jvp(
+            scan, (constants, [], *carry_and_xs), (replace_at(of_constants, [*spread], means), [], *of_carry_and_xs)
+        )
 
     def moving(flags: list[bool]) -> list[bool]:
-        of_constants, of_copies, others = split_list(flags, [len(plan.step.constants), len(spread)])
-        leaves = plan.step.moving([*replace_at(of_constants, [*spread], of_copies), *others])
+        of_constants, of_copies, flags_of_rest = split_list(flags, [len(plan.step.constants), len(spread)])
+        leaves = plan.step.moving([*replace_at(of_constants, [*spread], of_copies), *flags_of_rest])
         return [*leaves.carry, *leaves.ys]
 
     def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
@@ -182,17 +184,22 @@ def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[
     if plan.parallel is not None or on_mesh or any(varying(jax.typeof(leaf)) for leaf in [*constants, *carry, *xs]):
         return None
     axes_of_constants, _, axes_of_carry, axes_of_xs = axes
-    flags = [own is not None for group in (axes_of_constants, axes_of_carry, axes_of_xs) for own in group]
+    flags = [row_axis is not None for group in (axes_of_constants, axes_of_carry, axes_of_xs) for row_axis in group]
     rows = batched_plan(plan, axis, flags)
 
-    def moved(leaf: Any, own: int | None, place: int, *, is_mapped: bool) -> Any:
-        if own is not None:
-            return jnp.moveaxis(leaf, own, place)
+    def moved(leaf: Any, row_axis: int | None, place: int, *, is_mapped: bool) -> Any:
+        if row_axis is not None:
+            return jnp.moveaxis(leaf, row_axis, place)
         return jnp.broadcast_to(leaf, (axis.size, *leaf.shape)) if is_mapped else leaf
 
-    constants = [moved(leaf, own, 0, is_mapped=False) for leaf, own in zip(constants, axes_of_constants, strict=True)]
+    constants = [
+        moved(leaf, row_axis, 0, is_mapped=False) for leaf, row_axis in zip(constants, axes_of_constants, strict=True)
+    ]
     triples = zip(carry, axes_of_carry, rows.carry, strict=True)
-    carry = [moved(leaf, own, 0, is_mapped=is_mapped) for leaf, own, is_mapped in triples]
-    xs = [moved(leaf, own, 1, is_mapped=False) for leaf, own in zip(xs, axes_of_xs, strict=True)]
+    carry = [moved(leaf, row_axis, 0, is_mapped=is_mapped) for leaf, row_axis, is_mapped in triples]
+    xs = [moved(leaf, row_axis, 1, is_mapped=False) for leaf, row_axis in zip(xs, axes_of_xs, strict=True)]
     results = _differentiable(rows.plan, {})(constants, [], carry, xs)
-    return results, [*(0 if own else None for own in rows.carry), *(1 if own else None for own in rows.ys)]
+    return results, [
+        *(0 if has_rows else None for has_rows in rows.carry),
+        *(1 if has_rows else None for has_rows in rows.ys),
+    ]

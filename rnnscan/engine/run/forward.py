@@ -108,8 +108,8 @@ def run_and_count(
     For each loop that it solves there are two stacks: the iterations of a chunk, and whether the chunk ran step by
     step. They stand at the first step of a chunk, with zeros at the others.
     """
-    final, made, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
-    return final, made[: plan.step.y_size], made[plan.step.y_size :]
+    final, stacks, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
+    return final, stacks[: plan.step.y_size], stacks[plan.step.y_size :]
 
 
 def run_and_save(
@@ -125,9 +125,9 @@ def run_and_save(
 
     # An offloaded value may be a y too, which is not offloaded.
     run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
-    final, made, starts = run_once(list(constants), list(carry), list(xs))
-    ys, kept = made[: step.y_size], made[step.y_size :][: len(step.kept)]
-    carries = dict(zip(plan.residuals.every_step, made[step.y_size + len(step.kept) :], strict=True))
+    final, stacks, starts = run_once(list(constants), list(carry), list(xs))
+    ys, kept = stacks[: step.y_size], stacks[step.y_size :][: len(step.kept)]
+    carries = dict(zip(plan.residuals.every_step, stacks[step.y_size + len(step.kept) :], strict=True))
     residuals = (carries, dict(zip(plan.residuals.chunk_starts, starts, strict=True)), kept, None)
     return final, ys, Saved.of(plan, (constants, carry, xs), (final, ys), residuals)
 
@@ -147,15 +147,15 @@ def _in_one_call(run: Run, program: Program) -> Run:
     new = [atom for atom in dict.fromkeys(program.stacked) if atom not in program.known]
 
     def run_new(*arguments: Any, in_place: bool) -> Results:
-        final, made, starts = run(*arguments, in_place=in_place)
-        stacks = dict(zip(program.stacked, made, strict=True))
+        final, all_stacks, starts = run(*arguments, in_place=in_place)
+        stacks = dict(zip(program.stacked, all_stacks, strict=True))
         return final, [stacks[atom] for atom in new], starts
 
     call = differentiate_as(partial(run_new, in_place=False), partial(run_new, in_place=True))
 
     def run_all(constants: Any, carry: Any, xs: Any) -> Results:
-        final, made, starts = call(constants, carry, xs)
-        stacks = dict(zip([*program.known, *new], [*xs, *made], strict=True))
+        final, new_stacks, starts = call(constants, carry, xs)
+        stacks = dict(zip([*program.known, *new], [*xs, *new_stacks], strict=True))
         return final, [stacks[atom] for atom in program.stacked], starts
 
     return run_all
@@ -191,22 +191,22 @@ def _run(
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
-    at_once = not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None
-    in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if at_once and in_place else None
+    is_only_a_loop = not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None
+    in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if is_only_a_loop and in_place else None
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
     stacks = [*xs, *(known or {}).values()]
-    given = [*plan.step.x, *(parts.program.carry[index] for index in known or ())]
+    input_values = [*plan.step.x, *(parts.program.carry[index] for index in known or ())]
 
     def run_chunk(carry: list[Any], xs: list[Any], _: Any, steps: int) -> tuple[list[Any], list[Any], list[Any]]:
-        new_carry, _, chunk = runner(steps, dict(zip(given, xs, strict=True)), carry)
-        made = [chunk.stacked(atom) for atom in parts.program.stacked]
+        new_carry, _, chunk = runner(steps, dict(zip(input_values, xs, strict=True)), carry)
+        outputs = [chunk.stacked(atom) for atom in parts.program.stacked]
         if counting:
             begins = jnp.arange(steps) == 0
-            made += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
-        return new_carry, to_host(made, offloaded), chunk.starts or [carry[i] for i in starting]
+            outputs += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
+        return new_carry, to_host(outputs, offloaded), chunk.starts or [carry[i] for i in starting]
 
-    if at_once and (in_one_loop is not None or not starting):
+    if is_only_a_loop and (in_one_loop is not None or not starting):
         return run_chunk(list(carry), stacks, [], plan.length)
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
     run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)

@@ -85,23 +85,23 @@ class HoistedStep:
         Args:
             xs: the inputs of the segment's steps.
         """
-        rest, equations, made = self.hoisted.without_products_of(self.x)
+        rest, equations, products = self.hoisted.without_products_of(self.x)
         stacks = jax.tree.leaves(xs)
-        if not made:
+        if not products:
             return self, xs
 
         def at_step(leaves: list[Any]) -> list[Any]:
             values = self.hoisted.values_at(dict(zip(self.x, leaves, strict=True)))
             evaluate(equations, values)
-            return [values[value] for value in made]
+            return [values[value] for value in products]
 
-        def step(carry: Any, given: list[Any]) -> Any:
-            return self._run(rest, (*self.x, *made), carry, given)
+        def step(carry: Any, step_xs: list[Any]) -> Any:
+            return self._run(rest, (*self.x, *products), carry, step_xs)
 
         return step, [*stacks, *map(_row_by_row, jax.vmap(at_step)(stacks))]
 
-    def _run(self, hoisted: "_Hoisted", inputs: Sequence[Value], carry: Any, given: Any) -> Any:
-        leaves = [*jax.tree.leaves(carry), *jax.tree.leaves(given)]
+    def _run(self, hoisted: "_Hoisted", inputs: Sequence[Value], carry: Any, x: Any) -> Any:
+        leaves = [*jax.tree.leaves(carry), *jax.tree.leaves(x)]
         outputs = hoisted.run(dict(zip([*self.carry, *inputs], leaves, strict=True)))
         return jax.tree.unflatten(self.results, outputs)
 
@@ -130,12 +130,12 @@ class _Hoisted:
         # that is repeated for the rows has its gradient added up in float32 anyway.
         repeated = _only_repeated(equations, outputs)
         kept = [e for e in equations if not _narrows(e) or e.outputs[0] in repeated]
-        made = determined(kept, constants)
+        known = determined(kept, constants)
         # What follows from no array is a constant, which each step makes faster than it reads it.
-        fixed = made & depending(equations, constants)
+        fixed = known & depending(equations, constants)
         invariant, varying = partition(equations, fixed)
         values = dict(constants)
-        evaluate(needed([e for e in equations if made.issuperset(e.outputs)], outputs_of(invariant)), values)
+        evaluate(needed([e for e in equations if known.issuperset(e.outputs)], outputs_of(invariant)), values)
         values = {value: leaf for value, leaf in values.items() if value in fixed or value in constants}
         hoisted = _Hoisted([], outputs, values)
         maker = {output: equation for equation in invariant for output in equation.outputs}
@@ -173,28 +173,28 @@ class _Hoisted:
         batchable = [equation for equation in self.equations if not unbatchable(equation)]
         ahead = determined(batchable, [*self.values, *x]) & depending(batchable, x)
         products = [e for e in batchable if e.kind is Kind.PRODUCT and ahead.issuperset(e.outputs)]
-        found = {*outputs_of(products)}
+        hoisted = {*outputs_of(products)}
         for equation in batchable:
             adds = equation.name in _ADDING and ahead.issuperset(equation.outputs)
-            if adds and not found.isdisjoint(equation.reads):
-                found.update(equation.outputs)
-        others = [equation for equation in self.equations if found.isdisjoint(equation.outputs)]
-        read_later = {*inputs_of(others), *values_of(self.outputs)}
-        made = [value for value in outputs_of(self.equations) if value in found and value in read_later]
-        rest = needed([e for e in self.equations if found.isdisjoint(e.outputs)], self.outputs)
-        return replace(self, equations=rest), needed(self.equations, made), made
+            if adds and not hoisted.isdisjoint(equation.reads):
+                hoisted.update(equation.outputs)
+        remaining = [equation for equation in self.equations if hoisted.isdisjoint(equation.outputs)]
+        read_later = {*inputs_of(remaining), *values_of(self.outputs)}
+        stacked = [value for value in outputs_of(self.equations) if value in hoisted and value in read_later]
+        rest = needed([e for e in self.equations if hoisted.isdisjoint(e.outputs)], self.outputs)
+        return replace(self, equations=rest), needed(self.equations, stacked), stacked
 
     def _repeat(self, equations: Sequence[Equation], fixed: set[Value], maker: Mapping[Value, Equation]) -> None:
         """Repeat the invariant vectors that equations repeat for their rows."""
-        made: dict[tuple[Value, tuple[int, ...]], Value] = {}
+        repeated: dict[tuple[Value, tuple[int, ...]], Value] = {}
         for equation in equations:
             shape = equation.outputs[0].shape
             operands = list(equation.inputs)
             for position, atom in enumerate(operands):
                 if isinstance(atom, Value) and atom in fixed and _is_repeated(equation, atom):
-                    if (atom, shape) not in made:
-                        made[atom, shape] = self._repeated(atom, shape, self._wide(atom, maker))
-                    operands[position] = made[atom, shape]
+                    if (atom, shape) not in repeated:
+                        repeated[atom, shape] = self._repeated(atom, shape, self._wide(atom, maker))
+                    operands[position] = repeated[atom, shape]
             self.equations.append(replace(equation, inputs=tuple(operands)))
 
     def _wide(self, vector: Value, maker: Mapping[Value, Equation]) -> Any:
@@ -233,13 +233,13 @@ def _only_repeated(equations: Sequence[Equation], outputs: Sequence[Atom]) -> se
     for equation in equations:
         for value in equation.reads:
             readers[value].append(equation)
-    found = set[Value]()
+    repeated = set[Value]()
     for equation in reversed(equations):
         for value in equation.outputs:
-            only = all(_is_repeated(e, value) or (_passes_on(e) and e.outputs[0] in found) for e in readers[value])
+            only = all(_is_repeated(e, value) or (_passes_on(e) and e.outputs[0] in repeated) for e in readers[value])
             if only and value not in outputs:
-                found.add(value)
-    return found
+                repeated.add(value)
+    return repeated
 
 
 def _passes_on(equation: Equation) -> bool:
@@ -249,7 +249,9 @@ def _passes_on(equation: Equation) -> bool:
 
 def _casts_floats(equation: Equation) -> bool:
     is_cast = equation.name == "convert_element_type"
-    return is_cast and all(jnp.issubdtype(one.dtype, jnp.floating) for one in (equation.inputs[0], equation.outputs[0]))
+    return is_cast and all(
+        jnp.issubdtype(atom.dtype, jnp.floating) for atom in (equation.inputs[0], equation.outputs[0])
+    )
 
 
 def _narrows(equation: Equation) -> bool:
@@ -272,12 +274,12 @@ def _narrowed(leaf: Any, dtype: Any) -> Any:
 
 def _is_repeated(equation: Equation, operand: Value) -> bool:
     """Whether an equation repeats an invariant vector for several rows."""
-    shape, own = equation.outputs[0].shape, operand.shape
+    shape, operand_shape = equation.outputs[0].shape, operand.shape
     sizes_known = all(isinstance(size, int) for size in shape)
-    if equation.name not in _REPEATING or len(own) != len(shape) or not sizes_known:
+    if equation.name not in _REPEATING or len(operand_shape) != len(shape) or not sizes_known:
         return False
-    leading = next((axis for axis, size in enumerate(own) if size != 1), len(own))
-    repeats_leading_only = leading < len(own) and own[leading:] == shape[leading:]
+    leading = next((axis for axis, size in enumerate(operand_shape) if size != 1), len(operand_shape))
+    repeats_leading_only = leading < len(operand_shape) and operand_shape[leading:] == shape[leading:]
     return repeats_leading_only and prod(shape[:leading]) > 1 and jnp.issubdtype(operand.dtype, jnp.floating)
 
 
@@ -292,8 +294,8 @@ def _differentiate(primals: tuple[Any, Any, Any], tangents: tuple[Any, Any, Any]
     rows, summing, repeated = primals
     result, width = jax.typeof(repeated), rows.shape[1]
 
-    def repeat(_: list[Any], given: list[Any]) -> list[Any]:
-        first = given[0][:1].astype(result.dtype)
+    def repeat(_: list[Any], directions: list[Any]) -> list[Any]:
+        first = directions[0][:1].astype(result.dtype)
         return [jnp.broadcast_to(first, (result.size // width, width)).reshape(result.shape)]
 
     def add_up(residuals: list[Any], cotangents: list[Any]) -> list[Any]:

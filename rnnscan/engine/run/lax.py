@@ -42,8 +42,8 @@ def run(plan: Plan) -> tuple[Any, Any]:
         return scan(checkpoint(whole), call.carry, call.xs, length=known)
 
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
-        step, given = (whole, xs) if hoisted is None else hoisted.of_segment(xs)
-        return scan(checkpoint(step), carry, given, length=length)
+        step, segment_xs = (whole, xs) if hoisted is None else hoisted.of_segment(xs)
+        return scan(checkpoint(step), carry, segment_xs, length=length)
 
     sub_scans = memory.sub_scans(call.length)
     return run_sub_scans(run_segment, call.carry, call.xs, sub_scans=sub_scans, reverse=call.reverse)

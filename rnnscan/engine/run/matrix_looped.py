@@ -33,14 +33,16 @@ def looped(loop: Run, in_chunks: Run) -> Run:
 
     def pull(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         leaves, structure = jax.tree.flatten(primals)
-        moving = [index for index, own in enumerate(wanted) if own]
-        given = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
+        moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+        ct_results = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
 
-        def read(*some: Any) -> list[Any]:
-            results = jax.tree.leaves(in_chunks(*jax.tree.unflatten(structure, replace_at(leaves, moving, some))))
-            return [results[index] for index in given]
+        def read(*moving_leaves: Any) -> list[Any]:
+            results = jax.tree.leaves(
+                in_chunks(*jax.tree.unflatten(structure, replace_at(leaves, moving, moving_leaves)))
+            )
+            return [results[index] for index in ct_results]
 
-        _, pull_back = jax.vjp(read, *(leaves[index] for index in moving))
-        return list(pull_back([*given.values()]))
+        _, vjp = jax.vjp(read, *(leaves[index] for index in moving))
+        return list(vjp([*ct_results.values()]))
 
     return with_derivative(loop, differentiate)

@@ -100,9 +100,9 @@ class Window:
             stacks = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), stacks)
         results = group.run(stacks, matrices, starts, self.chunk, rounds=self.rounds)
         for state, (reads, _) in zip(group.states, results, strict=True):
-            for one, total in zip(state.reads, reads, strict=True):
+            for matrix_read, total in zip(state.reads, reads, strict=True):
                 total = jnp.flip(total, 0) if self.reverse else total
-                self._stacks[one.result] = self._labelled(one.result, one.finish(total))
+                self._stacks[matrix_read.result] = self._labelled(matrix_read.result, matrix_read.finish(total))
         return {state.index: last for state, (_, last) in zip(group.states, results, strict=True)}
 
     def _stacked(self, atom: Atom) -> Any:

@@ -49,17 +49,17 @@ def run_windows(
     def in_chunks(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
     ) -> tuple[list[Any], list[Any]]:
-        others: list[Any] = []
+        loop_stacks: list[Any] = []
 
         def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
             final, ys, more = run_loop(plan.scan_of(step, length), constants, carry, xs)
-            others.extend(more)
+            loop_stacks.extend(more)
             return final, ys
 
         rounds = plan.choices.linear == "associative"
         window = Window(stages, length, plan.call.reverse, windows.chunk, rounds, scan, labels)
         final, ys = window.run(constants, carry, xs)
-        return final, [*ys, *others]
+        return final, [*ys, *loop_stacks]
 
     def by_a_loop(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int

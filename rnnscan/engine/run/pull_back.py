@@ -63,14 +63,14 @@ class PullBack:
         sizes = [len(self._recomputed), len(self.constants), len(self.moving_carry)]
         program = reading_kept(program, (len(program.stacked) - sum(sizes) - len(self.x)) // 2)
         new_recomputed, summed, new_ct, ct_x = split_list(program.stacked, sizes)
-        *given, ct_carry = inputs[2:]
+        *other_inputs, ct_carry = inputs[2:]
         recomputed = [inputs[1][index] for index in self._recomputed]
-        others = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
+        kept_carry = [leaf for index, leaf in enumerate(inputs[1]) if index not in self._recomputed]
         unchanged = Unchanged.between(ct_carry, new_ct)
         program = replace(
             program,
             invariant=(*inputs[0], *unchanged.chosen(ct_carry)),
-            known=(*others, *chain(*given)),
+            known=(*kept_carry, *chain(*other_inputs)),
             carry=(*recomputed, *unchanged.others(ct_carry)),
             new_carry=(*new_recomputed, *unchanged.others(new_ct)),
             summed=tuple(summed),
@@ -92,7 +92,7 @@ class PullBack:
             differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self._nonzero)]
             return differentiated, ([new_carry[i] for i in self._recomputed], [*chain(*computed_and_kept)])
 
-        some = (
+        arguments = (
             [constants[index] for index in self.constants],
             [carry[index] for index in self.moving_carry],
             [x[index] for index in self.x],
@@ -101,10 +101,10 @@ class PullBack:
 
         # `jax.vjp` would linearize each equation in a trace of its own, which takes 1.5 times as long.
         def tangents(*directions: Any) -> list[Any]:
-            _, of_results, of_trace = jax.jvp(differentiable, some, directions, has_aux=True)
+            _, of_results, of_trace = jax.jvp(differentiable, arguments, directions, has_aux=True)
             primals.extend(of_trace)  # They depend on no direction, so the trace around this one has them.
             return of_results
 
-        pulled = jax.linear_transpose(tangents, *some)([*ct_carry, *ct_y])
+        cotangents = jax.linear_transpose(tangents, *arguments)([*ct_carry, *ct_y])
         new_recomputed, computed_and_kept = primals
-        return [*new_recomputed, *jax.tree.leaves(pulled), *computed_and_kept]
+        return [*new_recomputed, *jax.tree.leaves(cotangents), *computed_and_kept]

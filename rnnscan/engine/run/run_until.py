@@ -80,8 +80,8 @@ def _run(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     assert memory is not None
     leaves, structure = jax.tree.flatten(call.carry)
     changing = plan.step.changing
-    (one,) = memory.sub_scans(call.length)
-    scan = _scan(plan, list(one.segment or ()))
+    (sub_scan,) = memory.sub_scans(call.length)
+    scan = _scan(plan, list(sub_scan.segment or ()))
     xs = [_padded(leaf, scan.length) for leaf in jax.tree.leaves(call.xs)]
     unchanged = [leaves[index] for index in plan.step.unchanged]
     go_on = _go_on(condition.jaxpr, changing, plan.step.unchanged)

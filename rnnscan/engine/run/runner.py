@@ -64,10 +64,10 @@ class Runner:
         split = self.split
         looped = [value for loop in split.loops for value in self._made(loop)]
         without_loop = {equation for loop in split.loops if loop.at_once for equation in loop.body}
-        at_once = without_loop.union(split.at_once)
-        equations = [equation for equation in split.varying if equation in at_once]
+        batched = without_loop.union(split.at_once)
+        equations = [equation for equation in split.varying if equation in batched]
         chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant, heuristics=split.heuristics)
-        made: dict[Atom, Any] = {}
+        part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
             if loop.solved is not None:
@@ -78,7 +78,7 @@ class Runner:
                 self._run_loop(loop, chunk, new_carry, new_sums)
         for position, atom in enumerate(split.program.summed):
             if position in self._after_loops:
-                new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, made)
+                new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, part_sums)
             elif position not in split.accumulated:
                 new_sums[position] = chunk.added_to(new_sums[position], atom)
         return new_carry, new_sums, chunk
@@ -92,7 +92,7 @@ class Runner:
 
     def totals(self, sums: Sequence[Any], zeros: Sequence[Any], spread: Sequence[bool]) -> list[Any]:
         """The sums over all rows, in the shapes of zeros; in place of one that is to be spread, terms of it."""
-        return [self._total(position, *given) for position, given in enumerate(zip(sums, zeros, spread, strict=True))]
+        return [self._total(position, *leaves) for position, leaves in enumerate(zip(sums, zeros, spread, strict=True))]
 
     def _total(self, position: int, total: Any, zero: Any, spread: bool) -> Any:
         if self.rows is None or spread == (position in self.by_parts):
@@ -103,7 +103,7 @@ class Runner:
     def by_parts(self) -> dict[int, SumsByParts]:
         """The positions in `Program.summed` of which each part of the rows has a sum of its own, and what makes it."""
         in_loops = [self._summable(loop.body, loop.accumulated) for loop in self.split.loops]
-        return {position: sums for found in [*in_loops, self._after_loops] for position, sums in found.items()}
+        return {position: sums for summable in [*in_loops, self._after_loops] for position, sums in summable.items()}
 
     @cached_property
     def _after_loops(self) -> dict[int, SumsByParts]:
@@ -124,44 +124,47 @@ class Runner:
             return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
         summed = self.split.program.summed
         maker: dict[Atom, Equation] = {output: equation for equation in loop.body for output in equation.outputs}
-        found = {position: unreduced(summed[position], maker, self._varies) for position in positions}
-        instead = {position: values for position, values in found.items() if values}
+        terms_of = {position: unreduced(summed[position], maker, self._varies) for position in positions}
+        instead = {position: values for position, values in terms_of.items() if values}
         return LoopSums([position for position in positions if position not in instead], instead)
 
     def _varies(self, atom: Atom) -> bool:
         return isinstance(atom, Value) and atom not in self.invariant
 
-    def _added_by_parts(self, position: int, sums: Any, chunk: Chunk, made: dict[Atom, Any]) -> Any:
+    def _added_by_parts(self, position: int, sums: Any, chunk: Chunk, part_sums: dict[Atom, Any]) -> Any:
         by_parts = self.by_parts[position]
-        return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, made))
+        return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, part_sums))
 
     def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
-        given = {value: chunk.varying.get(value) for value in loop.to_body}
+        inputs = {value: chunk.varying.get(value) for value in loop.to_body}
         # A whole stack is an input of the loop, whose steps then need no index.
-        parts = {value: part for value, part in given.items() if isinstance(part, StackPart) and not part.is_whole}
+        parts = {value: part for value, part in inputs.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if self.split.heuristics.slices_stacks else {}
-        made = [value for value in loop.from_body if value not in parts_of]
-        its = self._sums_of(loop)
-        step = partial(self._step, loop, parts, made, its)
+        emitted = [value for value in loop.from_body if value not in parts_of]
+        loop_sums = self._sums_of(loop)
+        step = partial(self._step, loop, parts, emitted, loop_sums)
         state = (
             [carry[position] for position in loop.carry],
-            [*(sums[position] for position in its.positions), *(zeros_of_value(term.aval) for term in its.terms)],
+            [
+                *(sums[position] for position in loop_sums.positions),
+                *(zeros_of_value(term.aval) for term in loop_sums.terms),
+            ],
         )
         stacks = [chunk.stacked(value) for value in loop.to_body if value not in parts]
         if self.in_place is not None:
-            run = self.in_place.scan(step, state, stacks, made, unroll=self._unroll(loop, chunk.steps))
-            (its_carry, its_sums), from_body, chunk.starts = run
+            run = self.in_place.scan(step, state, stacks, emitted, unroll=self._unroll(loop, chunk.steps))
+            (new_carry, new_sums), from_body, chunk.starts = run
         else:
             scan = self._scan_parts if parts else self._scan
-            (its_carry, its_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
+            (new_carry, new_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
         if (
             self.split.heuristics.barrier_on_stacks
         ):  # Else XLA adds up the rows of each unrolled step, and then the steps.
             from_body = lax.optimization_barrier(from_body)
-        for position, leaf in zip(loop.carry, its_carry, strict=True):
+        for position, leaf in zip(loop.carry, new_carry, strict=True):
             carry[position] = leaf
-        self._bring_sums(loop, its, its_sums, sums, chunk.steps)
-        new = dict(zip(made, from_body, strict=True))
+        self._bring_sums(loop, loop_sums, new_sums, sums, chunk.steps)
+        new = dict(zip(emitted, from_body, strict=True))
 
         def stack(value: Value) -> Any:
             if value not in new:
@@ -170,27 +173,27 @@ class Runner:
             return new[value]
 
         chunk.add({value: stack(value) for value in loop.from_body})
-        chunk.make_again(loop.repeated, after=its_carry)
+        chunk.make_again(loop.repeated, after=new_carry)
 
-    def _bring_sums(self, loop: Loop, its: LoopSums, made: list[Any], sums: list[Any], steps: int) -> None:
+    def _bring_sums(self, loop: Loop, loop_sums: LoopSums, new_sums: list[Any], sums: list[Any], steps: int) -> None:
         """Put what a loop added up in its places, and reduce what it added up unreduced."""
-        totals, of_terms = split_list(made, [len(its.positions)])
-        for position, total in zip(its.positions, totals, strict=True):
+        totals, of_terms = split_list(new_sums, [len(loop_sums.positions)])
+        for position, total in zip(loop_sums.positions, totals, strict=True):
             sums[position] = total
-        if its.unreduced:
-            chunk = Chunk(steps, self.invariant, {}, its.terms, loop.body, heuristics=self.split.heuristics)
-            chunk.add_sums(dict(zip(its.terms, of_terms, strict=True)))
-            for position in its.unreduced:
+        if loop_sums.unreduced:
+            chunk = Chunk(steps, self.invariant, {}, loop_sums.terms, loop.body, heuristics=self.split.heuristics)
+            chunk.add_sums(dict(zip(loop_sums.terms, of_terms, strict=True)))
+            for position in loop_sums.unreduced:
                 sums[position] = added(sums[position], chunk.sum(self.split.program.summed[position]))
 
     def _scan(
         self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None
     ) -> Any:
-        choices, unroll, given = self.split.heuristics, self._unroll(loop, steps), (indices, stacks)
+        choices, unroll, xs = self.split.heuristics, self._unroll(loop, steps), (indices, stacks)
         if self.unroll == 1 and unroll > 1 and choices.barrier_every and has_product(loop):
             hold = choices.barrier_every
-            return scan_unrolled(step, state, given, steps=steps, reverse=self.reverse, unroll=unroll, hold=hold)
-        return lax.scan(step, state, given, length=steps, reverse=self.reverse, unroll=unroll)
+            return scan_unrolled(step, state, xs, steps=steps, reverse=self.reverse, unroll=unroll, hold=hold)
+        return lax.scan(step, state, xs, length=steps, reverse=self.reverse, unroll=unroll)
 
     def _scan_parts(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int) -> Any:
         """Run a loop whose steps are told their indices."""
@@ -198,8 +201,8 @@ class Runner:
             return self._scan(loop, step, state, stacks, steps, lax.iota(np.int32, steps))
         (carry, sums), first = state, np.int32(steps - 1 if self.reverse else 0)
         counted = counting(step, reverse=self.reverse)
-        (carry, (sums, _)), made = self._scan(loop, counted, (carry, (sums, first)), stacks, steps)
-        return (carry, sums), made
+        (carry, (sums, _)), ys = self._scan(loop, counted, (carry, (sums, first)), stacks, steps)
+        return (carry, sums), ys
 
     def _unroll(self, loop: Loop, steps: int) -> int | bool:
         """The steps of one iteration of a loop."""
@@ -228,12 +231,12 @@ class Runner:
         self,
         loop: Loop,
         parts: Mapping[Value, StackPart],
-        made: Sequence[Value],
-        its: LoopSums,
+        emitted: Sequence[Value],
+        loop_sums: LoopSums,
         state: tuple[list[Any], list[Any]],
-        given: tuple[Any, Sequence[Any]],
+        x: tuple[Any, Sequence[Any]],
     ) -> Any:
-        (carry, sums), (step, stacked) = state, given
+        (carry, sums), (step, stacked) = state, x
         program = self.split.program
         values = {
             **self.invariant,
@@ -242,7 +245,7 @@ class Runner:
             **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
         }
         choices = self.split.heuristics
-        held = operands_of_products(loop).intersection(made) if choices.barrier_on_stacks else ()
+        held = operands_of_products(loop).intersection(emitted) if choices.barrier_on_stacks else ()
         barriers = fusion_barriers(loop.body, choices.machine) if choices.writes_repeated else ()
         for equation in loop.body:
             evaluate([equation], values)
@@ -252,21 +255,26 @@ class Runner:
                 (value, lax.optimization_barrier(values[value])) for value in equation.outputs if value in held
             )
         new_carry = [read(program.new_carry[position], values) for position in loop.carry]
-        return (new_carry, self._added_in_loop(loop, its, sums, values)), [values[value] for value in made]
+        return (new_carry, self._added_in_loop(loop, loop_sums, sums, values)), [values[value] for value in emitted]
 
-    def _added_in_loop(self, loop: Loop, its: LoopSums, sums: list[Any], values: Mapping[Value, Any]) -> list[Any]:
-        totals, of_terms = split_list(sums, [len(its.positions)])
-        varying, made = {}, dict[Atom, Any]()
-        if not self.by_parts.keys().isdisjoint(its.positions):
+    def _added_in_loop(
+        self, loop: Loop, loop_sums: LoopSums, sums: list[Any], values: Mapping[Value, Any]
+    ) -> list[Any]:
+        totals, of_terms = split_list(sums, [len(loop_sums.positions)])
+        varying, part_sums = {}, dict[Atom, Any]()
+        if not self.by_parts.keys().isdisjoint(loop_sums.positions):
             varying = {value: jnp.expand_dims(leaf, 0) for value, leaf in values.items() if self._varies(value)}
         one_step = Chunk(1, self.invariant, varying, (), loop.body, heuristics=self.split.heuristics)
         new_totals = [
-            self._added_by_parts(position, total, one_step, made)
+            self._added_by_parts(position, total, one_step, part_sums)
             if position in self.by_parts
             else added(total, read(self.split.program.summed[position], values))
-            for position, total in zip(its.positions, totals, strict=True)
+            for position, total in zip(loop_sums.positions, totals, strict=True)
         ]
-        return [*new_totals, *(added(total, values[term]) for term, total in zip(its.terms, of_terms, strict=True))]
+        return [
+            *new_totals,
+            *(added(total, values[term]) for term, total in zip(loop_sums.terms, of_terms, strict=True)),
+        ]
 
 
 def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[Value, Any]:

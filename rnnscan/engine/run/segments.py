@@ -34,16 +34,18 @@ def run_sub_scans(run: Run, carry: Any, xs: Any, *, sub_scans: Sequence[SubScan]
         The final carry and the stacked y.
     """
     if len(sub_scans) == 1:
-        (one,) = sub_scans
-        return run_segments(run, carry, xs, length=one.steps, segments=one.segment or (), reverse=reverse)
-    total, done = sum(one.steps for one in sub_scans), 0
+        (sub_scan,) = sub_scans
+        return run_segments(run, carry, xs, length=sub_scan.steps, segments=sub_scan.segment or (), reverse=reverse)
+    total, done = sum(sub_scan.steps for sub_scan in sub_scans), 0
     stacks = []
-    for one in sub_scans:
-        start = total - done - one.steps if reverse else done
-        cut = jax.tree.map(lambda leaf, start=start, steps=one.steps: leaf[start : start + steps], xs)
-        carry, ys = run_segments(run, carry, cut, length=one.steps, segments=one.segment or (), reverse=reverse)
+    for sub_scan in sub_scans:
+        start = total - done - sub_scan.steps if reverse else done
+        cut = jax.tree.map(lambda leaf, start=start, steps=sub_scan.steps: leaf[start : start + steps], xs)
+        carry, ys = run_segments(
+            run, carry, cut, length=sub_scan.steps, segments=sub_scan.segment or (), reverse=reverse
+        )
         stacks.append(ys)
-        done += one.steps
+        done += sub_scan.steps
     return carry, _joined(stacks, reverse=reverse)
 
 

@@ -19,25 +19,25 @@ def parts_of_stacks(loop: Loop) -> dict[Value, tuple[Value, Callable[[Any], Any]
         Value -> the other value, and the function of its stack.
     """
     wanted = set(loop.from_body)
-    found: dict[Value, tuple[Value, Callable[[Any], Any]]] = {}
+    whole_of: dict[Value, tuple[Value, Callable[[Any], Any]]] = {}
     for equation in reversed(loop.body):
         if equation.name == "concatenate" and equation.outputs[0] in wanted:
             for part, cut in _parts(equation):
                 if isinstance(part, Value) and part in wanted:
-                    found.setdefault(part, (equation.outputs[0], cut))
+                    whole_of.setdefault(part, (equation.outputs[0], cut))
     maker = {output: equation for equation in loop.body for output in equation.outputs}
     for value in loop.from_body:
         views: list[Equation] = []
         source: Atom = value
         while isinstance(source, Value) and (source is value or source not in wanted):
-            made = maker.get(source)
-            if made is None or not _moves_elements(made) or made.inputs[0].shape == ():
+            producer = maker.get(source)
+            if producer is None or not _moves_elements(producer) or producer.inputs[0].shape == ():
                 break
-            views.insert(0, made)
-            source = made.inputs[0]
+            views.insert(0, producer)
+            source = producer.inputs[0]
         if source is not value and source in wanted and isinstance(source, Value):
-            found.setdefault(value, (source, partial(_viewed, views)))
-    return found
+            whole_of.setdefault(value, (source, partial(_viewed, views)))
+    return whole_of
 
 
 def has_product(loop: Loop) -> bool:

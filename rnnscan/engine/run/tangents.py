@@ -41,7 +41,7 @@ def tangents_of_scan(
 
     # JAX caches both, so they must not hold an array of this trace.
     def push(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        moving = [index for index, own in enumerate(wanted) if own]
+        moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
         pairs = zip(moving, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
@@ -73,11 +73,11 @@ def push_forward(
         moving_results: for each leaf of the results whether it has a tangent; None: all floats have.
     """
     primals = [leaf for group in arguments for leaf in group]
-    moving = [index for index, own in enumerate(wanted) if own]
+    moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
     sizes = [len(group) for group in arguments[:2]]
 
-    def results(*some: Any) -> list[Any]:
-        final, ys = run(*split_list(replace_at(primals, moving, some), sizes))
+    def results(*moving_primals: Any) -> list[Any]:
+        final, ys = run(*split_list(replace_at(primals, moving, moving_primals), sizes))
         leaves = [*final, *ys]
         flags = map(is_float, leaves) if moving_results is None else moving_results
         return [leaf for leaf, moves in zip(leaves, flags, strict=True) if moves]

@@ -182,11 +182,11 @@ class Segments:
         constants, initial, xs = saved.arguments
         size = self.inner.length
         of_constants, of_carry, of_xs = (
-            [index for index, own in enumerate(group) if own]
+            [index for index, is_wanted in enumerate(group) if is_wanted]
             for group in split_list(wanted, [len(constants), len(initial)])
         )
         moving = [index for index, moves in enumerate(self.plan.step.moving(wanted).carry) if moves]
-        given = [index for index, leaf in enumerate(ys) if leaf is not None]
+        nonzero_ys = [index for index, leaf in enumerate(ys) if leaf is not None]
         # Each segment has gradients of the constants. Over rows their total is taken after all segments.
         of_step = [*initial, *map(type_of_step, xs)]
         by_rows = spread or _spread(constants, of_step, of_constants, self.plan.step.constants_over_units)
@@ -206,15 +206,15 @@ class Segments:
                     replace_at(steps, of_xs, some_xs),
                 )
                 results = run(Stop(count, []), arguments, copies)
-                return [results.carry[index] for index in moving], [results.ys[index] for index in given]
+                return [results.carry[index] for index in moving], [results.ys[index] for index in nonzero_ys]
 
-            some = (
+            operands = (
                 [constants[index] for index in summed],
                 copies,
                 [before[index] for index in moving],
                 [steps[index] for index in of_xs],
             )
-            new_sums, new_by_rows, ct_carry, ct_xs = jax.vjp(segment, *some)[1]((ct_carry, ct_ys))
+            new_sums, new_by_rows, ct_carry, ct_xs = jax.vjp(segment, *operands)[1]((ct_carry, ct_ys))
             sums = [total + leaf for total, leaf in zip(sums, new_sums, strict=True)]
             pairs = zip(by_rows.values(), sums_by_rows, new_by_rows, strict=True)
             return [*ct_carry, *sums, *(rows.add(total, leaf) for rows, total, leaf in pairs)], ct_xs, []
@@ -227,7 +227,7 @@ class Segments:
                 *(zero_sum(constants[index]) for index in summed),
                 *(rows.zeros(zero_sum(constants[index])) for index, rows in by_rows.items()),
             ],
-            [*xs, *(ys[index] for index in given)],
+            [*xs, *(ys[index] for index in nonzero_ys)],
             [counts, *saved.starts],
             count=-(-saved.count // size),
             limit=self.segments,
@@ -282,7 +282,7 @@ def differentiable(
 
     # JAX caches both, so they must not hold an array of this trace.
     def push(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        places = [index for index, own in enumerate(wanted) if own]
+        places = [index for index, is_wanted in enumerate(wanted) if is_wanted]
         pairs = zip(places, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         counted = partial(scan_counted, count=saved.count, limit=scan.length)
@@ -311,9 +311,11 @@ def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Argum
         every_step = Steps(replace(scan.plan, step=scan.plan.step.returning_saved(), length=scan.length))
 
         def run_all(arguments: Arguments) -> tuple[Results, Any]:
-            made = differentiable(every_step, None)(counted, arguments, [])
-            ys, kept, carries = split_list(made.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
-            return Results(made.count, made.carry, ys), scan.saved(arguments, kept, carries, made.count)
+            all_results = differentiable(every_step, None)(counted, arguments, [])
+            ys, kept, carries = split_list(all_results.ys, [scan.plan.step.y_size, len(scan.plan.step.kept)])
+            return Results(all_results.count, all_results.carry, ys), scan.saved(
+                arguments, kept, carries, all_results.count
+            )
 
         return (results, saved), jvp(run_all, (arguments,), (tangents[1],))[1]
 

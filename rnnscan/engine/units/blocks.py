@@ -80,16 +80,18 @@ def block_sizes(equations: Sequence[Equation], params: Sequence[Value], outputs:
 
 def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value]:
     """The parameters whose last axis is one of units: the columns of kernels, and vectors beside them."""
-    made: dict[Value, set[Value]] = {value: {value} for value in params}
-    found: set[Value] = {value for value in params if len(value.shape) == 1}
+    params_of: dict[Value, set[Value]] = {value: {value} for value in params}
+    unit_params: set[Value] = {value for value in params if len(value.shape) == 1}
     for equation in equations:
         passing = _passing(equation)
-        from_params = [made.get(atom, set()) for atom in equation.reads]
+        from_params = [params_of.get(atom, set()) for atom in equation.reads]
         if contraction_of(equation) and passing:
-            found |= made.get(equation.inputs[1], set())  # type: ignore[arg-type]
-        elif all(atom in made for atom in equation.reads) and (passing or _pieces(equation) or _joins(equation, made)):
-            made.update((output, set().union(*from_params)) for output in equation.outputs)
-    return found
+            unit_params |= params_of.get(equation.inputs[1], set())  # type: ignore[arg-type]
+        elif all(atom in params_of for atom in equation.reads) and (
+            passing or _pieces(equation) or _joins(equation, params_of)
+        ):
+            params_of.update((output, set().union(*from_params)) for output in equation.outputs)
+    return unit_params
 
 
 @dataclass
@@ -162,8 +164,8 @@ class BlockedRun:
             return [_Blocked(lax.broadcast_in_dim(operand, shape, dimensions))]
         if name == "reshape":
             return [_Blocked(lax.reshape(self._blocks(operands[0], size), shape))]
-        given = [self._beside(atom, result, size) for atom in operands]
-        return [_Blocked(made) for made in equation.evaluate(*given)]
+        blocked_operands = [self._beside(atom, result, size) for atom in operands]
+        return [_Blocked(array) for array in equation.evaluate(*blocked_operands)]
 
     def _size(self, atom: Atom) -> int | None:
         """The length of the blocks of a value; None if it has one block only."""
@@ -256,7 +258,7 @@ def _find_passing(equation: Equation) -> Iterator[int]:
     if len(equation.outputs) != 1 or not equation.outputs[0].shape:
         return
     shape, params = equation.outputs[0].shape, equation.params
-    own = equation.inputs[0].shape if equation.inputs else ()
+    operand_shape = equation.inputs[0].shape if equation.inputs else ()
     if equation.traits.is_elementwise:
         yield from (p for p, atom in enumerate(equation.inputs) if atom.shape and atom.shape[-1] == shape[-1])
     contraction = contraction_of(equation)
@@ -265,8 +267,8 @@ def _find_passing(equation: Equation) -> Iterator[int]:
     match equation.name:
         case "broadcast_in_dim":
             dimensions = params["broadcast_dimensions"]
-            if own and dimensions[-1] == len(shape) - 1 and own[-1] == shape[-1]:
+            if operand_shape and dimensions[-1] == len(shape) - 1 and operand_shape[-1] == shape[-1]:
                 yield 0
         case "reshape":
-            if own and own[-1] == shape[-1] and params["dimensions"] is None:
+            if operand_shape and operand_shape[-1] == shape[-1] and params["dimensions"] is None:
                 yield 0

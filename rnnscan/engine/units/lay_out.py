@@ -104,7 +104,7 @@ class _Traced:
 
     @staticmethod
     def of(cell: Any, params: Any, carry: Any, x: Any) -> "_Traced":
-        info = trace_step(lambda given, x: cell(given[0], given[1], x), (params, carry), x)
+        info = trace_step(lambda arguments, x: cell(arguments[0], arguments[1], x), (params, carry), x)
         jaxpr, inliner = info.traced.jaxpr, Inliner()
         constants, inputs = ([Value(var.aval) for var in group] for group in (jaxpr.constvars, jaxpr.invars))
         outputs = inliner.inline(jaxpr, constants, inputs)
@@ -147,15 +147,15 @@ class _Traced:
                 array = name(array, label)
             return array
 
-        given = dict(zip(self.inputs, jax.tree.leaves((carry, x)), strict=True))
-        values = {**dict(zip(self.constants, self.info.traced.consts, strict=True)), **given}
+        input_arrays = dict(zip(self.inputs, jax.tree.leaves((carry, x)), strict=True))
+        values = {**dict(zip(self.constants, self.info.traced.consts, strict=True)), **input_arrays}
         blocked = BlockedRun(self._sizes(cell.mesh), cell.mesh.gather, named, values)
         for value, leaf, size in zip(self.params, jax.tree.leaves(params), cell.sizes, strict=True):
             if size is None or size == value.shape[-1]:
                 values[value] = named(value, leaf)
             else:
                 blocked.set_blocks(value, named(value, leaf))
-        values.update((value, named(value, array)) for value, array in given.items())
+        values.update((value, named(value, array)) for value, array in input_arrays.items())
         blocked.run(self.equations, self.params)
         results = [blocked.read(atom) for atom in self.outputs]
         return jax.tree.unflatten(jax.tree.structure((self.info.carry, self.info.y)), results)

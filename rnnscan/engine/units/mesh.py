@@ -93,9 +93,9 @@ def explicit_reason(params: Any, carry: Any, xs: Any) -> str:
         return "the mesh has explicit and automatic axes"
     specs = [tuple(explicit_spec(jax.typeof(leaf))) for leaf in jax.tree.leaves(carry)]
     of_rows = {axis for spec in specs for axis in spec[:1]}
-    others = [axis for spec in specs for axis in spec[1:]]
-    others += [axis for leaf in jax.tree.leaves(params) for axis in explicit_spec(jax.typeof(leaf))]
-    wrong = [axis for axis in others if axis is not None and axis not in of_rows]
+    other_axes = [axis for spec in specs for axis in spec[1:]]
+    other_axes += [axis for leaf in jax.tree.leaves(params) for axis in explicit_spec(jax.typeof(leaf))]
+    wrong = [axis for axis in other_axes if axis is not None and axis not in of_rows]
     return f"parameters or units are sharded over the explicit axis {wrong[0]!r} of the mesh" if wrong else ""
 
 
@@ -113,10 +113,10 @@ def shard_as_step(carry: Any, traced: Any) -> Any:
 
 def _shard_as(leaf: Any, new: Any) -> Any:
     wanted = tuple(explicit_spec(new))
-    given = tuple(explicit_spec(jax.typeof(leaf))) or (None,) * len(wanted)
-    if len(given) != len(wanted):
+    spec = tuple(explicit_spec(jax.typeof(leaf))) or (None,) * len(wanted)
+    if len(spec) != len(wanted):
         return leaf  # A wrong carry: the checks after this say so.
-    if given == wanted or any(old not in (None, axis) for old, axis in zip(given, wanted, strict=True)):
+    if spec == wanted or any(old not in (None, axis) for old, axis in zip(spec, wanted, strict=True)):
         return leaf
     return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
 
