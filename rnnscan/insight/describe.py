@@ -168,10 +168,10 @@ def _forward_place(equation: Equation, split: Split) -> str:
     loops = {str(number): loop for number, loop in enumerate(split.loops, 1) if equation in loop.body}
     if loops:
         solved = any(loop.solved is not None and loop.solved.newton_solves for loop in loops.values())
-        at_once = any(loop.at_once for loop in loops.values())
-        way = ", by Newton" if solved else ", as an associative scan" if at_once else ""
+        in_parallel = any(loop.in_parallel for loop in loops.values())
+        way = ", by Newton" if solved else ", as an associative scan" if in_parallel else ""
         return f"in loop {', '.join(loops)}{way}"
-    return "at once" if equation in split.at_once else "not needed"
+    return "at once" if equation in split.outside_loops else "not needed"
 
 
 def _type(atom: Atom) -> str:

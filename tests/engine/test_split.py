@@ -51,7 +51,7 @@ def test_layers_are_loops_one_after_the_other_with_their_products_between_them()
     parts = split_of(two_layers, 2)
     assert [loop.carry for loop in parts.loops] == [(0,), (1,)]
     assert [products(loop.body) for loop in parts.loops] == [1, 1]
-    assert products(parts.at_once) == 2
+    assert products(parts.outside_loops) == 2
 
 
 def test_loops_with_nothing_costly_between_them_are_one():

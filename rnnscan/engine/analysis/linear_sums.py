@@ -26,12 +26,12 @@ def summed_operands(equation: Equation, varies: Callable[[Atom], bool]) -> list[
 
 
 def ends_of_sum(
-    atom: Atom, maker: Mapping[Any, Equation], varies: Callable[[Atom], bool], at_hand: Collection[Atom] = ()
+    atom: Atom, maker: Mapping[Any, Equation], varies: Callable[[Atom], bool], materialized: Collection[Atom] = ()
 ) -> Iterator[Equation | Value]:
     """Where a sum over steps ends if it is pushed down: at products of two varying values, at rows that are scattered
     into zeros, or at values to stack.
 
-    It stops at values that are stacked already (`at_hand`). Each end is yielded once.
+    It stops at values that are stacked already (`materialized`). Each end is yielded once.
     """
     to_see, seen = [atom], set()
     while to_see:
@@ -39,7 +39,7 @@ def ends_of_sum(
         if not isinstance(atom, Value) or not varies(atom) or atom in seen:
             continue
         seen.add(atom)
-        equation = None if atom in at_hand else maker.get(atom)
+        equation = None if atom in materialized else maker.get(atom)
         if equation is not None and summed_operands(equation, varies) is not None:
             to_see.extend(reversed(equation.inputs))
         else:

@@ -8,10 +8,10 @@ batch runs in a loop too, fused with its readers. So the equations fall into
     loops       run one after the other over a chunk of steps. Each has
                     batched work   for all steps of the chunk; depends on completed loops only
                     a body         step by step: the loops that are ready, with the light work around them
-    at once     the batched work after all loops
+    outside     the batched work outside of all loops
 
 Loops that do not feed each other share a body, and so do loops with only light work between them. The *level* of a
-value counts the changes between "at once" (even) and "step by step" (odd) in the work before it.
+value counts the changes between "batched over time" (even) and "step by step" (odd) in the work before it.
 
 Source: this is loop distribution (loop fission), Kennedy and McKinley 1990, "Loop Distribution with Arbitrary Control
 Flow".
@@ -45,10 +45,10 @@ class Loop:
         to_body: values that the loop reads step by step.
         from_body: values of the loop that later work reads, stacked over the chunk.
         accumulated: positions in `Program.summed` of the sums that it accumulates.
-        repeated: values that it computes again, though they are made at once too.
+        repeated: values that it computes again, though batched work computes them too.
         cycle: the equations of its cycle; None if it has several cycles.
         associative: the form in which it runs as an associative scan; None if it does not.
-        solved: how `loops.newton_run` runs it over all steps of a chunk; None if it does not.
+        solved: how `loops.newton_run` runs it in parallel over the steps of a chunk; None if it does not.
     """
 
     carry: tuple[int, ...]
@@ -62,8 +62,8 @@ class Loop:
     solved: Solved | None = None
 
     @property
-    def at_once(self) -> bool:
-        """Whether its body runs for all steps of a chunk at once, from its leaves before each step."""
+    def in_parallel(self) -> bool:
+        """Whether its body runs for all steps of a chunk in parallel, from its leaves before each step."""
         return self.associative is not None or self.solved is not None
 
 
@@ -77,8 +77,8 @@ class Split:
         invariant: equations that run once.
         varying: the other needed equations, in order.
         loops: the loops, in running order.
-        at_once: equations that run for all steps of a chunk at once.
-        batched: equations that pay to batch, with those that feed them.
+        outside_loops: equations that run outside of all loops, batched over the steps of a chunk.
+        batched: equations that pay to batch, with their producers.
     """
 
     program: Program
@@ -86,7 +86,7 @@ class Split:
     invariant: tuple[Equation, ...]
     varying: tuple[Equation, ...]
     loops: tuple[Loop, ...]
-    at_once: tuple[Equation, ...]
+    outside_loops: tuple[Equation, ...]
     batched: tuple[Equation, ...]
 
     @cached_property
@@ -112,7 +112,7 @@ def split(
         should_batch: maps the equations that must run step by step to a test for batching; None: that of the platform.
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         operands: values that the sums after the loop read.
-        solve: solve the loops that can be solved over all steps at once; each loop is alone then.
+        solve: solve the loops that can be solved in parallel over time; each loop is alone then.
 
     Returns:
         The split.
@@ -121,15 +121,15 @@ def split(
     fixed = determined(equations, program.invariant)
     invariant, varying = partition(equations, fixed)
     groups = _groups(varying, program)
-    worth, feeding, emitted = _to_batch(
+    worth_batching, producers, emitted = _to_batch(
         varying, groups, should_batch or (lambda _: heuristics.should_batch), fixed, program, operands, heuristics
     )
-    level_of = _levels(varying, program, groups, worth)
+    level_of = _levels(varying, program, groups, worth_batching)
     schedule = _Schedule(
         available=fixed.union(program.known),
         known=set(program.known),
         maker={output: equation for equation in varying for output in equation.outputs},
-        batched={*worth, *feeding},
+        batched={*worth_batching, *producers},
         level_of=level_of,
         heuristics=heuristics,
     )
@@ -155,14 +155,14 @@ def split(
                 *(atom for atom in emitted if loop_level[atom] == level),
             ],
         )
-    schedule.ask([*(atom for i, atom in enumerate(program.summed) if i not in accumulated), *program.stacked])
+    schedule.request([*(atom for i, atom in enumerate(program.summed) if i not in accumulated), *program.stacked])
     return Split(
         program,
         heuristics,
         tuple(invariant),
         tuple(varying),
         schedule.loops(varying, program, solve),
-        at_once=tuple(equation for equation in varying if equation in schedule.at_once),
+        outside_loops=tuple(equation for equation in varying if equation in schedule.outside_loops),
         batched=tuple(equation for equation in varying if equation in schedule.batched),
     )
 
@@ -179,21 +179,21 @@ def _to_batch(
     """Choose the equations that pay to batch.
 
     Returns:
-        These; those that feed them; the values that loops should stack for both, and for the operands of sums.
+        These equations; their producers; the values that loops should stack for both, and for the operands of sums.
     """
     cyclic = {equation for group in groups for equation in group.equations}
     decide = should_batch([equation for equation in varying if equation in cyclic])
     cuts = Cuts([*program.carry, *outputs_of(cyclic)], fixed)
-    worth: list[Equation] = []
-    feeding: list[Equation] = []
+    worth_batching: list[Equation] = []
+    producers: list[Equation] = []
     stacked: list[Value] = []
     for equation in varying:
         if equation in cyclic:
             continue
         if decide(equation, cache(partial(cuts.needs, equation.inputs)), fixed):
             cut = cuts.find(equation.inputs)
-            worth.append(equation)
-            feeding += cut.work
+            worth_batching.append(equation)
+            producers += cut.work
             stacked += cuts.to_stack(cut)
             cuts.take(cut, equation.outputs)
         cuts.add(equation)
@@ -205,7 +205,7 @@ def _to_batch(
         else:
             stacked += cuts.to_stack(cut)
             cuts.take(cut)
-    return worth, feeding, stacked
+    return worth_batching, producers, stacked
 
 
 @dataclass(eq=False)
@@ -238,7 +238,7 @@ class _Schedule:
     batched: set[Equation]
     level_of: Callable[[Atom], int]
     heuristics: Heuristics
-    at_once: set[Equation] = field(default_factory=set)
+    outside_loops: set[Equation] = field(default_factory=set)
     open_loops: list[_OpenLoop] = field(default_factory=list)
     made_by: dict[Value, _OpenLoop] = field(default_factory=dict)
 
@@ -250,34 +250,34 @@ class _Schedule:
         cycles: Sequence[list[Equation]],
         wanted: Sequence[Atom],
     ) -> None:
-        """Add a loop with these cycles and the light work that they read, and ask for its other inputs."""
+        """Add a loop with these cycles and the light work that they read, and request its other inputs."""
         core = [equation for equations in cycles for equation in equations]
         loop = _OpenLoop(carry, sums, set(core), tuple(core) if len(cycles) == 1 else None)
         inside = {*carry.values(), *outputs_of(core)}
-        to_see = [*values_of(wanted), *inputs_of(core)]
-        while to_see:
-            value = to_see.pop()
+        pending = [*values_of(wanted), *inputs_of(core)]
+        while pending:
+            value = pending.pop()
             if value in inside or (value in self.available and value not in self.known):
                 continue
             equation = self.maker.get(value)
-            at_hand = equation is None or value in self.made_by
+            is_materialized = equation is None or value in self.made_by
             is_batched = equation in self.batched and self.level_of(value) < level
-            if at_hand or (is_batched and not self._should_repeat(value, carry.values())):
+            if is_materialized or (is_batched and not self._should_repeat(value, carry.values())):
                 loop.to_body[value] = None
             elif equation is not None:
                 loop.body.add(equation)
                 inside.update(equation.outputs)
-                to_see.extend(equation.reads)
+                pending.extend(equation.reads)
                 if is_batched:
                     loop.repeated.update(dict.fromkeys(equation.outputs))
-        self.ask(loop.to_body)
+        self.request(loop.to_body)
         for value in [*carry.values(), *outputs_of(loop.body)]:
             if value not in loop.repeated:
                 self.made_by.setdefault(value, loop)
         self.open_loops.append(loop)
 
     def _should_repeat(self, value: Value, carry: Collection[Value]) -> bool:
-        """Whether a loop computes a value again that runs at once too, instead of reading it from a stack."""
+        """Whether a loop computes a batched value again, instead of reading it from a stack."""
         equation = self.maker.get(value)
         if equation is None or not self.heuristics.should_repeat(equation, carry):
             return False
@@ -292,19 +292,19 @@ class _Schedule:
         wanted = [program.new_carry[position] for position in group.carry]
         self.add_loop(level, carry=carry, sums=[], cycles=[group.equations], wanted=wanted)
 
-    def ask(self, wanted: Iterable[Atom]) -> None:
-        """Stack values over the chunk: a loop stacks its own, and others run at once."""
-        to_see = values_of(wanted)
-        while to_see:
-            value = to_see.pop()
+    def request(self, wanted: Iterable[Atom]) -> None:
+        """Stack values over the chunk: a loop stacks its own values, and batched work computes the others."""
+        pending = values_of(wanted)
+        while pending:
+            value = pending.pop()
             if value in self.made_by:
                 self.made_by[value].from_body[value] = None
-            elif value not in self.available and self.maker[value] not in self.at_once:
-                self.at_once.add(self.maker[value])
-                to_see.extend(self.maker[value].reads)
+            elif value not in self.available and self.maker[value] not in self.outside_loops:
+                self.outside_loops.add(self.maker[value])
+                pending.extend(self.maker[value].reads)
 
     def loops(self, order: Sequence[Equation], program: Program, solve: Newton | None) -> tuple[Loop, ...]:
-        """The loops, with their equations in the given order."""
+        """The loops, with their equations in this order."""
         return tuple(
             Loop(
                 carry=tuple(loop.carry),
@@ -334,7 +334,7 @@ def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clampe
 
 
 def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:
-    """How a loop can run over all steps at once."""
+    """How a loop can run in parallel over time."""
     if loop.cycle is None or not loop.carry or loop.sums:
         return None
     leaves = tuple(loop.carry.values())
@@ -370,10 +370,10 @@ def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
 
 
 def _levels(
-    equations: Sequence[Equation], program: Program, groups: Sequence[_Group], worth: Iterable[Equation]
+    equations: Sequence[Equation], program: Program, groups: Sequence[_Group], worth_batching: Iterable[Equation]
 ) -> Callable[[Atom], int]:
     """The level of each value, and of each group: the least that makes every value before it is read."""
-    at_once = set(worth)
+    batched = set(worth_batching)
     group_of = {equation: group for group in groups for equation in group.equations}
     levels: dict[Atom, int] = {}
 
@@ -393,7 +393,7 @@ def _levels(
         for equation in equations:
             if equation not in group_of:
                 level = after(equation.inputs)
-                level += level % 2 if equation in at_once else 0
+                level += level % 2 if equation in batched else 0
                 settled &= all(levels.get(output, 0) == level for output in equation.outputs)
                 levels.update(dict.fromkeys(equation.outputs, level))
     return lambda atom: levels.get(atom, 0)

@@ -39,7 +39,7 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
         for position in in_loop
         if not all(
             isinstance(end, Value) and (end in stacked or end not in looped)
-            for end in ends_of_sum(program.summed[position], maker, varying.__contains__, at_hand=stacked)
+            for end in ends_of_sum(program.summed[position], maker, varying.__contains__, materialized=stacked)
         )
     ]
     if heuristics.batch != "costly":

@@ -216,7 +216,7 @@ class Chunk:
 
     def has_sums_for(self, atom: Atom) -> bool:
         """Whether the sum of a value is made from other sums, or from products."""
-        ends = ends_of_sum(atom, self._maker, self.varies, at_hand=self._sums)
+        ends = ends_of_sum(atom, self._maker, self.varies, materialized=self._sums)
         return any(isinstance(end, Equation) or end in self._sums for end in ends)
 
     def read(self, atom: Atom) -> Any:

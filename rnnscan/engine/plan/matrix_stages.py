@@ -24,13 +24,13 @@ class Stage:
     """A stage. See the module's docstring.
 
     Attributes:
-        at_once: equations that run for all steps at once.
+        batched: equations that run batched over time.
         loop: the scan over other parts of the carry; its outputs are their leaves before each step. None if none.
         leaves: the positions of these leaves in the carry of the step.
         groups: the matrix states.
     """
 
-    at_once: tuple[Equation, ...]
+    batched: tuple[Equation, ...]
     loop: FlatStep | None = None
     leaves: tuple[int, ...] = ()
     groups: tuple[Group, ...] = ()
@@ -151,9 +151,9 @@ def _stages(step: FlatStep, fixed: set[Value], groups: Sequence[Group]) -> Stage
     stages = []
     while True:
         known = determined(open_equations, known)
-        at_once = [equation for equation in open_equations if known.issuperset(equation.outputs)]
-        _check_batchable(at_once)
-        open_equations = [equation for equation in open_equations if equation not in at_once]
+        batched = [equation for equation in open_equations if known.issuperset(equation.outputs)]
+        _check_batchable(batched)
+        open_equations = [equation for equation in open_equations if equation not in batched]
         loop, leaves = _loop(step, open_equations, waiting, known, fixed)
         ready = [group for group in waiting_groups if group.needs <= known]
         if loop is None and not ready:
@@ -162,10 +162,10 @@ def _stages(step: FlatStep, fixed: set[Value], groups: Sequence[Group]) -> Stage
         waiting_groups = [group for group in waiting_groups if group not in ready]
         known |= {step.carry[index] for index in leaves}
         known |= {read.result for group in ready for state in group.states for read in state.reads}
-        stages.append(Stage(tuple(at_once), loop, leaves, tuple(ready)))
+        stages.append(Stage(tuple(batched), loop, leaves, tuple(ready)))
     if waiting or waiting_groups or open_equations:
         raise NoFormError("the step has work that waits for it in another way")
-    return Stages(step, invariant, (*stages, Stage(tuple(at_once))), tuple(groups))
+    return Stages(step, invariant, (*stages, Stage(tuple(batched))), tuple(groups))
 
 
 def _check_batchable(equations: Sequence[Equation]) -> None:

@@ -216,7 +216,7 @@ class _BackwardChunks:
             return max(1, self.plan.length)
         split = self.pull.split
         is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
-        alone = is_free and split.heuristics.runs_steps_alone(split.at_once, self.pull.invariant)
+        alone = is_free and split.heuristics.runs_steps_alone(split.outside_loops, self.pull.invariant)
         return 1 if alone else self.plan.chunk
 
     @property
@@ -226,8 +226,8 @@ class _BackwardChunks:
         looped = (
             not self.plan.residuals.offloaded
             and len(split.loops) == 1
-            and not split.loops[0].at_once
-            and not split.at_once
+            and not split.loops[0].in_parallel
+            and not split.outside_loops
         )
         return looped and not self._recomputes and not self.plan.residuals.repeats
 

@@ -191,7 +191,9 @@ def _run(
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
-    is_only_a_loop = not offloaded and not parts.at_once and len(parts.loops) == 1 and parts.loops[0].solved is None
+    is_only_a_loop = (
+        not offloaded and not parts.outside_loops and len(parts.loops) == 1 and parts.loops[0].solved is None
+    )
     in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if is_only_a_loop and in_place else None
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
@@ -224,7 +226,7 @@ def _in_one_loop(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> InP
     case: not a matrix state, nor a cache.
     """
     (loop,), program = parts.loops, parts.program
-    if parts.heuristics.batch != "costly" or loop.at_once or not chunks.length or not {*starting} <= {*loop.carry}:
+    if parts.heuristics.batch != "costly" or loop.in_parallel or not chunks.length or not {*starting} <= {*loop.carry}:
         return None
     if 2 * total_bytes(program.carry[index] for index in starting) > total_bytes(values_of(program.stacked)):
         return None

@@ -52,7 +52,7 @@ class Window:
         self._stacks = dict(zip(step.x, xs, strict=True))
         final = dict(enumerate(carry))
         for stage in self.stages.stages:
-            self._run_at_once(stage.at_once)
+            self._run_batched(stage.batched)
             if stage.loop is not None:
                 final.update(
                     zip(stage.leaves, self._run_loop(stage.loop, [carry[i] for i in stage.leaves]), strict=True)
@@ -61,7 +61,7 @@ class Window:
                 final.update(self._run_group(group, [carry[state.index] for state in group.states]))
         return [final[index] for index in range(len(carry))], [self._stacked(atom) for atom in step.y]
 
-    def _run_at_once(self, equations: Sequence[Equation]) -> None:
+    def _run_batched(self, equations: Sequence[Equation]) -> None:
         outputs = [output for equation in equations for output in equation.outputs]
 
         def run(values: dict[Value, Any]) -> list[Any]:

@@ -63,8 +63,8 @@ class Runner:
         """
         split = self.split
         looped = [value for loop in split.loops for value in self._made(loop)]
-        without_loop = {equation for loop in split.loops if loop.at_once for equation in loop.body}
-        batched = without_loop.union(split.at_once)
+        without_loop = {equation for loop in split.loops if loop.in_parallel for equation in loop.body}
+        batched = without_loop.union(split.outside_loops)
         equations = [equation for equation in split.varying if equation in batched]
         chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant, heuristics=split.heuristics)
         part_sums: dict[Atom, Any] = {}
@@ -108,7 +108,7 @@ class Runner:
     @cached_property
     def _after_loops(self) -> dict[int, SumsByParts]:
         """Those that follow from what is made at once. No loop adds them up."""
-        return self._summable(self.split.at_once, range(len(self.split.program.summed)))
+        return self._summable(self.split.outside_loops, range(len(self.split.program.summed)))
 
     def _summable(self, equations: Sequence[Equation], positions: Iterable[int]) -> dict[int, SumsByParts]:
         if self.rows is None:
@@ -225,7 +225,7 @@ class Runner:
 
     def _made(self, loop: Loop) -> Sequence[Value]:
         """What a loop brings to the chunk."""
-        return [self.split.program.carry[position] for position in loop.carry] if loop.at_once else loop.from_body
+        return [self.split.program.carry[position] for position in loop.carry] if loop.in_parallel else loop.from_body
 
     def _step(
         self,
