@@ -62,10 +62,10 @@ def _parts(direction: str, split: Split, chunk: int, machine: Machine, end: str 
     fixed = {*split.program.invariant, *outputs_of(split.invariant)}
     for number, loop in enumerate(split.loops, 1):
         # Step by step, products read their matrices at each step.
-        cost = machine.estimate(loop.body, fixed, chunk) if loop.at_once else machine.estimate(loop.body)
+        cost = machine.estimate(loop.body, fixed, chunk) if loop.in_parallel else machine.estimate(loop.body)
         yield _part(direction, f"in loop {number}{end}", cost)
-    if split.at_once:
-        yield _part(direction, f"at once{end}", machine.estimate(split.at_once, fixed, chunk))
+    if split.outside_loops:
+        yield _part(direction, f"at once{end}", machine.estimate(split.outside_loops, fixed, chunk))
 
 
 def _part(direction: str, part: str, cost: Cost) -> PartCost:
