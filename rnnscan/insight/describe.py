@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.newton import kind_of_loop
+from rnnscan.engine.analysis.recurrence import kind_of_loop
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -167,7 +167,7 @@ def _forward_place(equation: Equation, split: Split) -> str:
         return "once"
     loops = {str(number): loop for number, loop in enumerate(split.loops, 1) if equation in loop.body}
     if loops:
-        solved = any(loop.solved is not None and loop.solved.newton_solves for loop in loops.values())
+        solved = any(loop.recurrence is not None and loop.recurrence.newton_solves for loop in loops.values())
         in_parallel = any(loop.in_parallel for loop in loops.values())
         way = ", by Newton" if solved else ", as an associative scan" if in_parallel else ""
         return f"in loop {', '.join(loops)}{way}"

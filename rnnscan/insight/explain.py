@@ -266,8 +266,10 @@ def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
 
 
 def _work_of(loop: NewtonLoop) -> str:
-    times, most = iteration_cost(loop.solved) / max(1, loop_cost(loop.solved)), loop.solved.newton.max_iterations
-    return f"{loop.chunk} steps at once, at most {most} iterations, each with {times:.1f} times the loop's operations"
+    newton, times = loop.recurrence.newton, iteration_cost(loop.recurrence) / max(1, loop_cost(loop.recurrence))
+    assert newton is not None
+    iterations = f"at most {newton.max_iterations} iterations, each with {times:.1f} times the loop's operations"
+    return f"{loop.chunk} steps at once, {iterations}"
 
 
 _STYLES = {kind: color.terminal for kind, color in KINDS.items()}

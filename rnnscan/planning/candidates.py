@@ -43,7 +43,7 @@ def candidates(plans: Sequence[Plan], *, can_offload: bool = False) -> list[Cand
     steps = [(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)) for call in calls]
     names = tuple(dict.fromkeys(name for call in calls for name in call.names.known))
     length = int(calls[0].length)
-    solving = sum(solving_cost(loop.solved) for plan in plans for loop in plan.newton_loops)
+    solving = sum(solving_cost(loop.recurrence) for plan in plans for loop in plan.newton_loops)
     forward = solving + sum(forward_cost(*step) for step in steps)
 
     @cache  # Most candidates keep the same names, and each cost takes a trace of the gradient.

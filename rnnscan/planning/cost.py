@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.analysis.newton import Solved
+from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.opened import opened
 from rnnscan.ir.traits import Kind, traits_of
@@ -58,31 +58,32 @@ def training_cost(step: Callable[[Any, Any, Any], Any], kept: Iterable[str], *ar
     return _cost(gradient, *arguments)
 
 
-def solving_cost(solved: Solved) -> int | float:
+def solving_cost(recurrence: Recurrence) -> int | float:
     """Count the weighted operations of one step of the iterations that solve a loop, as many as are usual."""
-    return min(_ITERATIONS[solved.kind], solved.newton.max_iterations) * iteration_cost(solved)
+    assert recurrence.newton is not None
+    return min(_ITERATIONS[recurrence.kind], recurrence.newton.max_iterations) * iteration_cost(recurrence)
 
 
-def iteration_cost(solved: Solved) -> int | float:
+def iteration_cost(recurrence: Recurrence) -> int | float:
     """Count the weighted operations of one step of an iteration.
 
     It evaluates the loop with its Jacobian, and runs a linear recurrence as an associative scan, which composes two
     steps about twice as often as there are steps.
     """
-    size = len(solved.cycle.leaves)
-    compose = _ELEMENTWISE * 2 * (size**3 + size**2) * prod(solved.cycle.leaves[0].shape)
-    return _cost(partial(solved.cycle.with_jacobian, of_values=True), *_types(solved)) + 2 * compose
+    size = len(recurrence.cycle.leaves)
+    compose = _ELEMENTWISE * 2 * (size**3 + size**2) * prod(recurrence.cycle.leaves[0].shape)
+    return _cost(partial(recurrence.cycle.with_jacobian, of_values=True), *_types(recurrence)) + 2 * compose
 
 
-def loop_cost(solved: Solved) -> int | float:
+def loop_cost(recurrence: Recurrence) -> int | float:
     """Count the weighted operations of one step of a loop that is solved, where it runs step by step."""
-    return _cost(solved.cycle.step, *_types(solved))
+    return _cost(recurrence.cycle.step, *_types(recurrence))
 
 
-def _types(solved: Solved) -> tuple[list[Any], list[Any]]:
+def _types(recurrence: Recurrence) -> tuple[list[Any], list[Any]]:
     leaves, reads = (
         [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-        for values in (solved.cycle.leaves, solved.cycle.reads)
+        for values in (recurrence.cycle.leaves, recurrence.cycle.reads)
     )
     return leaves, reads
 

@@ -168,7 +168,9 @@ class ExpensiveValues:
         for node in (equation, *cone.uses):
             self._whose_cone.setdefault(node, set()).add(equation)
         nbytes = value.nbytes - sum(self._carry[index].nbytes for index in cone.inputs)
-        spared = sum(self._times[member] for member in cone.equations) - self._machine.nanoseconds_to_keep(max(0, nbytes))
+        spared = sum(self._times[member] for member in cone.equations) - self._machine.nanoseconds_to_keep(
+            max(0, nbytes)
+        )
         # Bytes that it takes the place of still have to be written.
         gain = spared / max(nbytes, value.nbytes // 8, 1)
         if gain > 0:

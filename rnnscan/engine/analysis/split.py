@@ -20,12 +20,9 @@ Flow".
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import Literal
 
-from rnnscan.engine.analysis.clamped import is_clamped_shift
 from rnnscan.engine.analysis.cycle import Cycle
-from rnnscan.engine.analysis.linear import is_linear
-from rnnscan.engine.analysis.newton import Solved, solved
+from rnnscan.engine.analysis.recurrence import Recurrence, recurrence_of
 from rnnscan.engine.costs.costs import too_large_to_stack, unbatchable
 from rnnscan.engine.costs.cut import Cuts
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
@@ -46,9 +43,7 @@ class Loop:
         from_body: values of the loop that later work reads, stacked over the chunk.
         accumulated: positions in `Program.summed` of the sums that it accumulates.
         repeated: values that it computes again, though batched work computes them too.
-        cycle: the equations of its cycle; None if it has several cycles.
-        associative: the form in which it runs as an associative scan; None if it does not.
-        solved: how `loops.newton_run` runs it in parallel over the steps of a chunk; None if it does not.
+        recurrence: how it runs in parallel over the steps of a chunk; None if it runs step by step.
     """
 
     carry: tuple[int, ...]
@@ -57,14 +52,12 @@ class Loop:
     from_body: tuple[Value, ...]
     accumulated: tuple[int, ...]
     repeated: tuple[Value, ...]
-    cycle: tuple[Equation, ...] | None
-    associative: Literal["linear", "clamped"] | None
-    solved: Solved | None = None
+    recurrence: Recurrence | None
 
     @property
     def in_parallel(self) -> bool:
         """Whether its body runs for all steps of a chunk in parallel, from its leaves before each step."""
-        return self.associative is not None or self.solved is not None
+        return self.recurrence is not None
 
 
 @dataclass(frozen=True)
@@ -313,32 +306,17 @@ class _Schedule:
                 from_body=tuple(loop.from_body),
                 accumulated=tuple(loop.sums),
                 repeated=tuple(loop.repeated),
-                cycle=loop.cycle,
-                associative=None if self.heuristics.linear == "loop" else _associative(loop, program),
-                solved=None if solve is None else _solved(loop, program, solve),
+                recurrence=self._recurrence(loop, program, solve),
             )
             for loop in self.open_loops
         )
 
-
-def _associative(loop: _OpenLoop, program: Program) -> Literal["linear", "clamped"] | None:
-    """The form in which a loop runs as an associative scan; None if it does not."""
-    if loop.cycle is None or len(loop.carry) != 1 or loop.sums:
-        return None
-    ((position, leaf),) = loop.carry.items()
-    new_leaf = program.new_carry[position]
-    same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(loop.cycle))
-    if same_dtype and is_linear(loop.cycle, leaf, new_leaf):
-        return "linear"
-    return "clamped" if is_clamped_shift(loop.cycle, leaf, new_leaf) else None
-
-
-def _solved(loop: _OpenLoop, program: Program, solve: Newton) -> Solved | None:
-    """How a loop can run in parallel over time."""
-    if loop.cycle is None or not loop.carry or loop.sums:
-        return None
-    leaves = tuple(loop.carry.values())
-    return solved(Cycle(loop.cycle, leaves, tuple(program.new_carry[position] for position in loop.carry)), solve)
+    def _recurrence(self, loop: _OpenLoop, program: Program, solve: Newton | None) -> Recurrence | None:
+        if loop.cycle is None or not loop.carry or loop.sums:
+            return None
+        new_leaves = tuple(program.new_carry[position] for position in loop.carry)
+        cycle = Cycle(loop.cycle, tuple(loop.carry.values()), new_leaves)
+        return recurrence_of(cycle, solve, associative=self.heuristics.linear == "associative")
 
 
 def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:

@@ -28,6 +28,12 @@ def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
     return shifted(after, start, to_start=reverse)
 
 
+def before_and_after(after: Sequence[Any], start: Sequence[Any], *, reverse: bool) -> tuple[list[Any], list[Any]]:
+    """Leaves before each step, and after the last step to run, from those after each step and before the first."""
+    before = [before_each(leaf, first, reverse=reverse) for leaf, first in zip(after, start, strict=True)]
+    return before, [leaf[0 if reverse else -1] for leaf in after]
+
+
 @dataclass(frozen=True)
 class TimeLoop:
     """A loop over the pieces of a sequence. A remainder makes one shorter piece.

@@ -10,7 +10,7 @@ import jax
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.newton import Solved, check_loops
+from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, heuristics
@@ -43,12 +43,12 @@ class NewtonLoop:
 
     Attributes:
         carry: the positions of its leaves in the carry.
-        solved: how it is solved.
+        recurrence: how it is solved.
         chunk: the steps that are solved at once.
     """
 
     carry: tuple[int, ...]
-    solved: Solved
+    recurrence: Recurrence
     chunk: int
 
 
@@ -206,8 +206,8 @@ class Plan:
                 if stage.loop is not None
             ]
         return [
-            NewtonLoop(tuple(places[index] for index in loop.carry), loop.solved, scan.chunk)
+            NewtonLoop(tuple(places[index] for index in loop.carry), loop.recurrence, scan.chunk)
             for scan, places in scans
             for loop in scan.forward(save=False).loops
-            if loop.solved is not None and loop.solved.newton_solves
+            if loop.recurrence is not None and loop.recurrence.newton_solves
         ]

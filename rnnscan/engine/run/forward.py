@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.analysis.split import Split
+from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.loops.in_place import InPlace
 from rnnscan.engine.loops.offload import to_host
 from rnnscan.engine.loops.own_derivative import differentiate_as
@@ -191,9 +191,7 @@ def _run(
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
-    is_only_a_loop = (
-        not offloaded and not parts.outside_loops and len(parts.loops) == 1 and parts.loops[0].solved is None
-    )
+    is_only_a_loop = not offloaded and not parts.outside_loops and len(parts.loops) == 1 and not _solves(parts.loops[0])
     in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if is_only_a_loop and in_place else None
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
@@ -213,6 +211,10 @@ def _run(
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
     run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
     return _chunks(plan).run(run, list(carry), stacks, [], [])
+
+
+def _solves(loop: Loop) -> bool:
+    return loop.recurrence is not None and not loop.recurrence.is_associative
 
 
 def _chunks(plan: ScanPlan) -> TimeLoop:

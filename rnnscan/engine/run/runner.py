@@ -12,14 +12,12 @@ from jax import lax
 from rnnscan._zeros import zeros_of_value
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.newton import Solved
+from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
-from rnnscan.engine.loops.associative_scan import associative_scan
 from rnnscan.engine.loops.batched_values import Chunk, StackPart, added
-from rnnscan.engine.loops.clamped_scan import clamped_scan
 from rnnscan.engine.loops.in_place import InPlace
-from rnnscan.engine.loops.newton_run import run_solved
+from rnnscan.engine.loops.recurrences import EXECUTORS
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_unrolled
 from rnnscan.engine.loops.written import written
@@ -70,10 +68,8 @@ class Runner:
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
-            if loop.solved is not None:
-                self._solve(loop, loop.solved, chunk, new_carry)
-            elif loop.associative is not None:
-                self._run_associatively(loop, chunk, new_carry)
+            if loop.recurrence is not None:
+                self._run_in_parallel(loop, loop.recurrence, chunk, new_carry)
             else:
                 self._run_loop(loop, chunk, new_carry, new_sums)
         for position, atom in enumerate(split.program.summed):
@@ -208,20 +204,13 @@ class Runner:
         """The steps of one iteration of a loop."""
         return self.split.heuristics.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
 
-    def _run_associatively(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
-        (position,) = loop.carry
-        leaf, new_leaf = self.split.program.carry[position], self.split.program.new_carry[position]
-        assert loop.cycle is not None
-        scan = associative_scan if loop.associative == "linear" else clamped_scan
-        before, carry[position] = scan(loop.cycle, leaf, new_leaf, chunk, carry[position], reverse=self.reverse)
-        chunk.add({leaf: before})
-
-    def _solve(self, loop: Loop, solved: Solved, chunk: Chunk, carry: list[Any]) -> None:
+    def _run_in_parallel(self, loop: Loop, recurrence: Recurrence, chunk: Chunk, carry: list[Any]) -> None:
         start = [carry[position] for position in loop.carry]
-        before, final = run_solved(solved, chunk, start, reverse=self.reverse, unroll=self.unroll)
-        for position, leaf in zip(loop.carry, final, strict=True):
+        run = EXECUTORS[recurrence.kind]
+        before, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
+        for position, leaf in zip(loop.carry, after, strict=True):
             carry[position] = leaf
-        chunk.add(dict(zip(solved.cycle.leaves, before, strict=True)))
+        chunk.add(dict(zip(recurrence.cycle.leaves, before, strict=True)))
 
     def _made(self, loop: Loop) -> Sequence[Value]:
         """What a loop brings to the chunk."""

@@ -11,42 +11,33 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.in_blocks import apply_linear, compose_linear, run_in_blocks
-from rnnscan.engine.loops.time_loop import before_each
-from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.engine.loops.time_loop import before_and_after
+from rnnscan.ir.program import Atom, Equation
 
 
-def associative_scan(
-    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
-) -> tuple[Any, Any]:
-    """Run a linear recurrence over a chunk of steps at once.
+def run_affine(
+    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
+) -> tuple[list[Any], list[Any]]:
+    """Run a linear recurrence `c' = a c + b`. See `Executor`.
 
     Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`.
-
-    Args:
-        equations: the equations between the leaf and the new leaf.
-        leaf: the step's carry.
-        new_leaf: its new carry, `a * leaf + b`.
-        chunk: the values that `a` and `b` follow from.
-        start: the carry before the first step to run.
-        reverse: whether the steps run from the last to the first.
-
-    Returns:
-        The carry before each step, stacked, and the carry after the last one.
     """
-    step = _factor_and_term(equations, leaf, new_leaf, chunk, start)
-    after = run_in_blocks(compose_linear, apply_linear, step, start, reverse=reverse)
-    return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
+    cycle, (first,) = recurrence.cycle, start
+    step = _factor_and_term(cycle, chunk, first)
+    after = run_in_blocks(compose_linear, apply_linear, step, first, reverse=reverse)
+    return before_and_after([after], start, reverse=reverse)
 
 
-def _factor_and_term(
-    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any
-) -> tuple[Any, Any]:
+def _factor_and_term(cycle: Cycle, chunk: Chunk, start: Any) -> tuple[Any, Any]:
     """The a and b of `new_leaf = a * leaf + b` at each step, by running the equations on `1 * leaf + 0`."""
+    (leaf,), (new_leaf,) = cycle.leaves, cycle.new_leaves
     zeros = jnp.broadcast_to(lax.full_like(start, 0), (chunk.steps, *leaf.shape))
     pairs: dict[Atom, tuple[Any, Any]] = {leaf: (zeros + 1, zeros)}
-    for equation in equations:
+    for equation in cycle.equations:
         if not any(atom in pairs for atom in equation.inputs):
             continue
         pairs[equation.outputs[0]] = (

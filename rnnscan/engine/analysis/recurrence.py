@@ -1,8 +1,11 @@
-"""Find how a loop can run over all steps at once: as a delay, a linear recurrence, or by Newton's method."""
+"""Recurrences: how a loop can run over all steps in parallel, by the form of its step.
 
-from collections.abc import Sequence
+A kind is a test of its form here, and an executor in `loops/recurrences/`.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
 
@@ -14,7 +17,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.linear import are_linear, is_linear
 from rnnscan.engine.costs.costs import unbatchable
 from rnnscan.ir.components import Components
-from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Value, outputs_of
 from rnnscan.newton import Newton, NewtonInNet
 
 
@@ -22,20 +25,30 @@ from rnnscan.newton import Newton, NewtonInNet
 LARGEST_BLOCK = 4
 
 
+Kind: TypeAlias = Literal["delay", "affine", "clamped", "block", "elementwise", "dense"]
+
+
 @dataclass(frozen=True)
-class Solved:
-    """A loop that runs over all steps at once.
+class Recurrence:
+    """A loop that runs over all steps of a chunk in parallel.
 
     Attributes:
-        kind: "delay": the new leaf does not depend on the leaf. "linear": one iteration is exact. "elementwise": by
-            Newton's method. "dense": by quasi-Newton iterations, with the diagonal of the Jacobian.
+        kind: "delay": the new leaves do not depend on the leaves. "affine": `c' = a c + b`, and "clamped": `c' =
+            min(max(c + s, low), high)`, for one leaf, as associative scans. "block": leaves that depend linearly on
+            each other at the same element, exactly. "elementwise": by Newton's method. "dense": by quasi-Newton
+            iterations, with the diagonal of the Jacobian.
         cycle: the loop.
-        newton: the options.
+        newton: the options of Newton's method; None: it is not asked for.
     """
 
-    kind: Literal["delay", "linear", "elementwise", "dense"]
+    kind: Kind
     cycle: Cycle
-    newton: Newton
+    newton: Newton | None = None
+
+    @property
+    def is_associative(self) -> bool:
+        """Whether it runs as an associative scan of one leaf."""
+        return self.kind in _ASSOCIATIVE
 
     @property
     def newton_solves(self) -> bool:
@@ -43,16 +56,40 @@ class Solved:
         return self.kind in ("elementwise", "dense")
 
 
-def solved(cycle: Cycle, newton: Newton) -> Solved | None:
-    """How a loop runs over all steps at once; None if it runs step by step."""
+def _is_affine(cycle: Cycle) -> bool:
+    (leaf,), (new_leaf,) = cycle.leaves, cycle.new_leaves
+    same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(cycle.equations))
+    return same_dtype and is_linear(cycle.equations, leaf, new_leaf)
+
+
+def _is_clamped(cycle: Cycle) -> bool:
+    return is_clamped_shift(cycle.equations, *cycle.leaves, *cycle.new_leaves)
+
+
+# The forms of one leaf whose steps can be composed.
+_ASSOCIATIVE: dict[Kind, Callable[[Cycle], bool]] = {"affine": _is_affine, "clamped": _is_clamped}
+
+
+def recurrence_of(cycle: Cycle, newton: Newton | None = None, *, associative: bool) -> Recurrence | None:
+    """How a loop runs over all steps in parallel; None if it runs step by step.
+
+    Args:
+        cycle: the loop.
+        newton: the options of Newton's method; None: it is not asked for.
+        associative: whether to run associative scans.
+    """
+    kind = None if newton is None else _kind_for_newton(cycle, newton)
+    if kind is None and associative and len(cycle.leaves) == 1:
+        kind = next((kind for kind, has_form in _ASSOCIATIVE.items() if has_form(cycle)), None)
+    return None if kind is None else Recurrence(kind, cycle, newton)
+
+
+def _kind_for_newton(cycle: Cycle, newton: Newton) -> Kind | None:
     if not cycle.depends:
-        return Solved("delay", cycle, newton)
+        return "delay"
     if _why_not(cycle):
-        dense = newton.jacobian == "diagonal" and not _why_not_dense(cycle)
-        return Solved("dense", cycle, newton) if dense else None
-    if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves):
-        return Solved("linear", cycle, newton)
-    return Solved("elementwise", cycle, newton)
+        return "dense" if newton.jacobian == "diagonal" and not _why_not_dense(cycle) else None
+    return "block" if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves) else "elementwise"
 
 
 def kind_of_loop(
@@ -88,12 +125,12 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
     for members, cycle_equations in zip(components.members, components.by_group(equations), strict=True):
         leaves, new_leaves = [step.carry[i] for i in members], [step.new_carry[i] for i in members]
         cycle = Cycle(tuple(cycle_equations), tuple(leaves), tuple(new_leaves))
-        way = solved(cycle, newton)
-        solves = solves or (way is not None and way.kind != "delay")
+        kind = _kind_for_newton(cycle, newton)
+        solves = solves or kind not in (None, "delay")
         place = " and ".join(f"carry{places[index]}" for index in members)
         if len(members) == 1 and is_linear(cycle_equations, leaves[0], new_leaves[0]):
             solves = True
-        elif way is not None:
+        elif kind is not None:
             delays.append(f"{place} is a delay")
         elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves):
             raise ValueError(

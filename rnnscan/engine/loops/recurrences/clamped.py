@@ -16,54 +16,44 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.analysis.clamped import SHIFTS
+from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.in_blocks import run_in_blocks
-from rnnscan.engine.loops.time_loop import before_each
-from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, read
+from rnnscan.engine.loops.time_loop import before_and_after
+from rnnscan.ir.program import Atom, Equation, Value, read
 
 
 LIMITS = {"max": jnp.maximum, "min": jnp.minimum}
 
 
-def clamped_scan(
-    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, chunk: Chunk, start: Any, *, reverse: bool
-) -> tuple[Any, Any]:
-    """Run a clipped shift over a chunk of steps at once.
+def run_clamped(
+    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
+) -> tuple[list[Any], list[Any]]:
+    """Run a clamped shift `c' = min(max(c + s, low), high)`. See `Executor`.
 
     The backward pass differentiates the step, not the rounds. So where a value equals a limit, gradients are those of
     the loop. Second derivatives there are those of the rounds.
-
-    Args:
-        equations: the equations between the leaf and the new leaf.
-        leaf: the step's carry.
-        new_leaf: its new carry, `min(max(leaf + s, low), high)`.
-        chunk: the values that the shift and the limits follow from.
-        start: the carry before the first step to run.
-        reverse: whether the steps run from the last to the first.
-
-    Returns:
-        The carry before each step, stacked, and the carry after the last one.
     """
-    dependents = {leaf, *outputs_of(equations)}
-    free = {value: chunk.read(value) for value in inputs_of(equations) if value not in dependents}
+    cycle, (first,) = recurrence.cycle, start
+    free = {value: chunk.read(value) for value in cycle.reads}
     stacks = {value: array for value, array in free.items() if chunk.varies(value)}
 
     def at_step(step_values: list[Any]) -> _Clip:
-        return _clip(equations, leaf, new_leaf, {**free, **dict(zip(stacks, step_values, strict=True))}, start)
+        return _clip(cycle, {**free, **dict(zip(stacks, step_values, strict=True))}, first)
 
     steps = jax.vmap(at_step, axis_size=chunk.steps)([*stacks.values()])
     after = run_in_blocks(
-        lambda first, second: second.after(first), lambda step, carry: step(carry), steps, start, reverse=reverse
+        lambda earlier, later: later.after(earlier), lambda step, carry: step(carry), steps, first, reverse=reverse
     )
-    return before_each(after, start, reverse=reverse), after[0 if reverse else -1]
+    return before_and_after([after], start, reverse=reverse)
 
 
-def _clip(
-    equations: Sequence[Equation], leaf: Value, new_leaf: Atom, values: Mapping[Value, Any], like: Any
-) -> "_Clip":
+def _clip(cycle: Cycle, values: Mapping[Value, Any], like: Any) -> "_Clip":
     """One step as a function of the leaf."""
+    (leaf,), (new_leaf,) = cycle.leaves, cycle.new_leaves
     clips: dict[Atom, _Clip] = {leaf: _Clip(lax.full_like(like, 0), None, None)}
-    for equation in equations:
+    for equation in cycle.equations:
         operands = [clips[atom] if atom in clips else read(atom, values) for atom in equation.inputs]
         clips[equation.outputs[0]] = _applied(equation, operands, like)
     return clips[new_leaf]

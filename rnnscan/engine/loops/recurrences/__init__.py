@@ -1,0 +1,27 @@
+"""Executors of recurrences: each runs a loop over all steps of a chunk in parallel.
+
+A new kind is a file here, its line below, and the test of its form in `analysis/recurrence.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from rnnscan.engine.analysis.recurrence import Kind
+from rnnscan.engine.loops.recurrences.affine import run_affine
+from rnnscan.engine.loops.recurrences.clamped import run_clamped
+from rnnscan.engine.loops.recurrences.delay import run_delay
+from rnnscan.engine.loops.recurrences.newton import run_newton
+
+
+# (recurrence, chunk, leaves before the first step to run, reverse, unroll)
+#     -> (leaves before each step, stacked; leaves after the last step to run)
+Executor: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
+
+EXECUTORS: Mapping[Kind, Executor] = {
+    "delay": run_delay,
+    "affine": run_affine,
+    "clamped": run_clamped,
+    "block": run_newton,
+    "elementwise": run_newton,
+    "dense": run_newton,
+}
