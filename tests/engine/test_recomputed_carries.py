@@ -1,4 +1,4 @@
-"""Carries that are recomputed from the start of a chunk: the pull-back reads those before its step, or after it."""
+"""Carries that are recomputed from the start of a chunk: the vjp reads those before its step, or after it."""
 
 from functools import partial
 
@@ -90,7 +90,7 @@ def test_values_and_gradients_are_those_of_plain_autodiff(name, options):
 
 @pytest.mark.usefixtures("x64")
 def test_a_table_is_written_once_to_recompute_it():
-    """Once forward, once to recompute it, and once in its cotangent; a pull-back that reads it has the new one."""
+    """Once forward, once to recompute it, and once in its cotangent; a vjp that reads it has the new one."""
     program = jax.make_jaxpr(_gradient("cache"))(*_arguments("cache"))
     written = [one for one in equations_of(program.jaxpr) if one.primitive.name == "dynamic_update_slice"]
     assert len(written) == 3

@@ -24,7 +24,7 @@ from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
 
 
 # (state, values of each step of a chunk, values of the chunk) -> (state, new values of each step, new values of it)
-Trip: TypeAlias = Callable[[list[Any], list[Any], list[Any]], tuple[list[Any], list[Any], list[Any]]]
+Iteration: TypeAlias = Callable[[list[Any], list[Any], list[Any]], tuple[list[Any], list[Any], list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Blocks:
 
 
 def counted_loop(
-    iteration: Trip,
+    iteration: Iteration,
     state: Sequence[Any],
     steps: Sequence[Any],
     once: Sequence[Any],
@@ -176,13 +176,13 @@ def _differentiable(loop: _Loop) -> Any:
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
         results, saved = loop.run(*primals, save=True)
         leaves = jax.tree.leaves(tangents[1:], is_leaf=is_zero)
-        return results, linear_tangents((primals, saved), results, leaves, _Push(loop), _Pull(loop))
+        return results, linear_tangents((primals, saved), results, leaves, _Jvp(loop), _Vjp(loop))
 
     return with_derivative(run, differentiate)
 
 
 @dataclass(frozen=True, eq=False)
-class _Push:
+class _Jvp:
     """The derivative of a loop: the same loop, over values and tangents."""
 
     loop: _Loop
@@ -225,9 +225,9 @@ class _Push:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pull:
-    """The transpose of that derivative: a loop from the last iteration to the first, which runs each iteration's
-    pull-back.
+class _Vjp:
+    """The transpose of that derivative: a loop from the last iteration to the first, which runs the vjp of
+    each iteration.
     """
 
     loop: _Loop

@@ -71,8 +71,8 @@ def _transpose(cotangent: Any, runs: Any, new: Any, old: Any) -> list[Any]:
     if isinstance(cotangent, ad.Zero):
         return [None, None, None]
     zeros = lax.full_like(cotangent, 0)
-    pulled = hold(runs, cotangent, zeros), hold(runs, zeros, cotangent)
-    pairs = zip(pulled, (new, old), strict=True)
+    ct_operands = hold(runs, cotangent, zeros), hold(runs, zeros, cotangent)
+    pairs = zip(ct_operands, (new, old), strict=True)
     return [None, *(leaf if ad.is_undefined_primal(operand) else None for leaf, operand in pairs)]
 
 

@@ -13,17 +13,17 @@ from rnnscan.engine.loops.own_derivative import is_zero
 
 
 # (residuals, whether each argument has a tangent, those tangents) -> the tangent of each result that has one
-Push: TypeAlias = Callable[[Any, list[bool], list[Any]], list[Any]]
+JvpRule: TypeAlias = Callable[[Any, list[bool], list[Any]], list[Any]]
 # (residuals, whether each argument has a tangent, a cotangent or None for each result) -> cotangents of those arguments
-Pull: TypeAlias = Callable[[Any, list[bool], list[Any]], list[Any]]
+VjpRule: TypeAlias = Callable[[Any, list[bool], list[Any]], list[Any]]
 
 
 def linear_tangents(
     residuals: Any,
     results: Any,
     tangents: Sequence[Any],
-    jvp_rule: Push,
-    vjp_rule: Pull,
+    jvp_rule: JvpRule,
+    vjp_rule: VjpRule,
     moving_results: Sequence[bool] | None = None,
 ) -> Any:
     """The tangents of the results of a function, for the rule of `with_derivative`.

@@ -60,7 +60,7 @@ class ShardedRows:
         return lax.full_like(total, 0, shape=shape, sharding=self._sharding(self._beside(total)))
 
     def on_mesh(self, constant: Any) -> Any:
-        """Move a constant to the mesh. JAX moves those of `lax.scan`, and cannot pull back to one that is elsewhere."""
+        """Move a constant to the mesh. JAX moves those of `lax.scan`, and cannot transpose to one that is elsewhere."""
         if self.mesh is None or not jnp.issubdtype(constant.dtype, jnp.inexact):
             return constant
         is_there = not jax.typeof(constant).sharding.mesh.empty

@@ -1,7 +1,7 @@
 """Passes that rewrite a step's program. Each is a function from a `Program` to an equal `Program`.
 
-The passes run in the order of the three lists: on the step in which matrix states are searched, on what runs forward,
-and on its pull-back. A new pass is one file here and one line in a list. A pass that a platform decides about gets its
+The passes run in the order of the three lists: on the step in which matrix states are searched, on the forward step,
+and on its vjp. A new pass is one file here and one line in a list. A pass that a platform decides about gets its
 heuristics.
 """
 
@@ -33,7 +33,7 @@ FORWARD: tuple[Pass, ...] = (
 
 
 def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
-    """The passes on the pull-back of a step."""
+    """The passes on the vjp of a step."""
     return (
         half_powers,
         sigmoids,

@@ -1,6 +1,6 @@
 """The backward pass: chunk by chunk from the last step to run to the first.
 
-For each chunk there are two runs over one program, a step's pull-back. The first goes forward and recomputes the carry
+For each chunk there are two runs over one program, the vjp of a step. The first goes forward and recomputes the carry
 leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
 """
 
@@ -32,9 +32,9 @@ from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.time_loop import TimeLoop, before_each
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import Saved
-from rnnscan.engine.run.pull_back import PullBack
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.stacks import has_product
+from rnnscan.engine.run.step_vjp import StepVjp
 from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
@@ -54,7 +54,7 @@ class Backward:
     spread: Collection[int] = ()
 
     def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
-        """Pull cotangents of the final carry and of ys back to constants, initial carry and xs.
+        """The cotangents of constants, initial carry and xs, from those of the final carry and of ys.
 
         Args:
             saved: the saved values.
@@ -63,29 +63,29 @@ class Backward:
             ys: cotangents of ys; None where one is zero.
 
         Returns:
-            The cotangents that are wanted, of constants, initial carry and xs in turn.
+            The cotangents that are wanted, of constants, then of the initial carry, then of xs.
         """
-        pull = partial(self._pull, list(wanted))
+        vjp = partial(self._vjp, list(wanted))
         if self.plan.heuristics.batch != "costly":
-            return pull(saved, final, ys)
-        return differentiate_as(pull, partial(pull, in_place=True))(saved, list(final), list(ys))
+            return vjp(saved, final, ys)
+        return differentiate_as(vjp, partial(vjp, in_place=True))(saved, list(final), list(ys))
 
-    def _pull(
+    def _vjp(
         self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
     ) -> list[Any]:
         nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
-        pull_back = PullBack(self.plan, wanted, nonzero)
+        step_vjp = StepVjp(self.plan, wanted, nonzero)
         ct_ys = [ys[index] for index in nonzero]
-        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in pull_back.moving_carry]
-        chunks = _BackwardChunks.of(self.plan, pull_back, saved, ct_ys, ct_carry)
-        zeros = [zero_sum(saved.constants[index]) for index in pull_back.constants]
-        state = (chunks.unchanged.others(ct_carry), chunks.pull.spread(zeros))
+        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in step_vjp.moving_carry]
+        chunks = _BackwardChunks.of(self.plan, step_vjp, saved, ct_ys, ct_carry)
+        zeros = [zero_sum(saved.constants[index]) for index in step_vjp.constants]
+        state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
         (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
         ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
-        sums = chunks.pull.totals(sums, zeros, [index in self.spread for index in pull_back.constants])
-        pairs = zip(pull_back.constants, sums, strict=True)
+        sums = chunks.transpose.totals(sums, zeros, [index in self.spread for index in step_vjp.constants])
+        pairs = zip(step_vjp.constants, sums, strict=True)
         of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
-        of_carry = [ct_carry[pull_back.moving_carry.index(index)] for index in pull_back.carry]
+        of_carry = [ct_carry[step_vjp.moving_carry.index(index)] for index in step_vjp.carry]
         return [*of_constants, *of_carry, *ct_xs]
 
 
@@ -123,27 +123,27 @@ def splits_of_derivative(
 
 @dataclass(frozen=True)
 class _BackwardChunks:
-    """A step's pull-back, split for its two runs over a chunk.
+    """The vjp of a step, split for its two runs over a chunk.
 
     Attributes:
         plan: how the scan runs.
         recompute: the run that recomputes carry leaves.
-        pull: the run that carries the cotangents of the carry.
+        transpose: the run that carries the cotangents of the carry.
         unchanged: the cotangents that it does not carry, because they are the same at every step.
     """
 
     plan: ScanPlan
     recompute: Runner
-    pull: Runner
+    transpose: Runner
     unchanged: Unchanged
 
     @staticmethod
     def of(
-        plan: ScanPlan, pull_back: PullBack, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
+        plan: ScanPlan, step_vjp: StepVjp, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
     ) -> "_BackwardChunks":
         x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
         new_carry = [saved.initial[index] for index in plan.residuals.restored]
-        program, unchanged = pull_back.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
+        program, unchanged = step_vjp.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
         program = passes.apply(passes.backward(plan.heuristics), program)
         views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
@@ -157,12 +157,12 @@ class _BackwardChunks:
         return _BackwardChunks(
             plan,
             recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
-            pull=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
+            transpose=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
             unchanged=unchanged,
         )
 
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any], *, in_place: bool) -> tuple[Any, list[Any]]:
-        """Pull `(cotangent of the carry, sums)` back through all chunks, in place if that is allowed."""
+        """Carry `(cotangent of the carry, sums)` back through all chunks, in place if that is allowed."""
         repeats = self.plan.residuals.repeats
         chunks = TimeLoop(self.plan.length, self._chunk, self.plan.reverse).back
         starts = saved.starts if self._recomputes else {}
@@ -171,9 +171,9 @@ class _BackwardChunks:
         other_stacks = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             counted = CountedChunks(chunks.length, chunks.piece, saved.count)
-            return counted.run_back(self._pull_chunk, state, [*carries, *other_stacks])
+            return counted.run_back(self._transpose_chunk, state, [*carries, *other_stacks])
 
-        def pull_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
+        def transpose_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
             parts = [StackPart(stack, first_step, steps) for stack in carries]
             new = {
                 index: NextPart(saved.carries[index], first_step, steps, last, self.plan.reverse)
@@ -183,46 +183,46 @@ class _BackwardChunks:
                 _before(saved.repeated[y], saved.initial[index], first_step, steps, reverse=self.plan.reverse)
                 for index, y in repeats.items()
             ]
-            return self._pull_chunk(state, [*parts, *stacks], [*before, *once], steps, new)
+            return self._transpose_chunk(state, [*parts, *stacks], [*before, *once], steps, new)
 
-        def pull_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
+        def transpose_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
             state, first_step = state
             if steps < chunks.piece:
                 first_step = chunks.first_of_shorter
-            state, ct_xs, _ = pull_part(state, stacks, once, first_step, steps)
+            state, ct_xs, _ = transpose_part(state, stacks, once, first_step, steps)
             return (state, moved(first_step, -chunks.piece if chunks.reverse else chunks.piece)), ct_xs, []
 
-        def pull_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
+        def transpose_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
             parts = [StackPart(stack, first_step, steps) for stack in other_stacks]
             once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
-            return pull_part(state, parts, once, first_step, steps)[:2]
+            return transpose_part(state, parts, once, first_step, steps)[:2]
 
         if in_place and chunks.piece < chunks.length and not self.plan.residuals.offloaded:
-            types = [atom.aval for atom in self.pull.split.program.stacked]
-            return chunks.run_in_place(pull_in_place, state, types)
+            types = [atom.aval for atom in self.transpose.split.program.stacked]
+            return chunks.run_in_place(transpose_in_place, state, types)
         once = [*starts.values()]
         if not self.plan.length:  # An empty stack has no steps to read.
             once = [*(saved.initial[index][None][:0] for index in repeats), *once]
         elif carries or repeats:
             last_chunk = np.int32(chunks.length - chunks.piece if chunks.reverse else 0)
-            (state, _), ct_xs, _ = chunks.run(pull_chunk, (state, last_chunk), other_stacks, once, first)
+            (state, _), ct_xs, _ = chunks.run(transpose_chunk, (state, last_chunk), other_stacks, once, first)
             return state, ct_xs
-        return chunks.run(self._pull_chunk, state, [*carries, *other_stacks], once, first)[:2]
+        return chunks.run(self._transpose_chunk, state, [*carries, *other_stacks], once, first)[:2]
 
     @property
     def _chunk(self) -> int:
         """The steps of a chunk."""
         if self._is_one_loop:
             return max(1, self.plan.length)
-        split = self.pull.split
+        split = self.transpose.split
         is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
-        alone = is_free and split.heuristics.runs_steps_alone(split.outside_loops, self.pull.invariant)
+        alone = is_free and split.heuristics.runs_steps_alone(split.outside_loops, self.transpose.invariant)
         return 1 if alone else self.plan.chunk
 
     @property
     def _is_one_loop(self) -> bool:
-        """Whether nothing runs at once, so that chunks would only copy the stacks."""
-        split = self.pull.split
+        """Whether nothing is batched over time, so that chunks would only copy the stacks."""
+        split = self.transpose.split
         looped = (
             not self.plan.residuals.offloaded
             and len(split.loops) == 1
@@ -233,11 +233,11 @@ class _BackwardChunks:
 
     @cached_property
     def _recomputes(self) -> bool:
-        """Whether the pull-back reads a carry leaf that is kept at the start of a chunk only."""
-        read = {*inputs_of(self.pull.split.varying), *values_of(self.pull.split.program.outputs)}
+        """Whether the vjp reads a carry leaf that is kept at the start of a chunk only."""
+        read = {*inputs_of(self.transpose.split.varying), *values_of(self.transpose.split.program.outputs)}
         return not read.isdisjoint(self.recompute.split.program.stacked)
 
-    def _pull_chunk(
+    def _transpose_chunk(
         self,
         state: Any,
         stacks: list[Any],
@@ -245,12 +245,12 @@ class _BackwardChunks:
         steps: int,
         new: Mapping[int, Any] = MappingProxyType({}),
     ) -> tuple[Any, list[Any], list[Any]]:
-        """Pull the cotangent of the carry back through a chunk of steps, and add to the sums over them.
+        """Carry the cotangent of the carry back through a chunk of steps, and add to the sums over them.
 
         Args:
             state: the cotangent of the carry, and the sums.
-            stacks: what is kept of each step, and the cotangents of y.
-            starts: what is kept at the start of the chunk.
+            stacks: the values kept of each step, and the cotangents of y.
+            starts: the values kept at the start of the chunk.
             steps: the number of its steps.
             new: the new values of kept carry leaves.
         """
@@ -272,8 +272,8 @@ class _BackwardChunks:
             recomputed = self.recompute(steps, values, starts)[2]
             stacked = values_of(self.recompute.split.program.stacked)
             values = recomputed.varying | {value: recomputed.stacked(value) for value in stacked}
-        ct_carry, sums, chunk = self.pull(steps, values, *state)
-        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.pull.split.program.stacked], []
+        ct_carry, sums, chunk = self.transpose(steps, values, *state)
+        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.transpose.split.program.stacked], []
 
 
 def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) -> Any:
@@ -290,49 +290,49 @@ def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) 
 
 
 def _views(program: Program, recomputed: int) -> tuple[Program, Program]:
-    """The pull-back as the loop that recomputes carry leaves, and as the loop that carries the cotangents."""
+    """The vjp as the loop that recomputes carry leaves, and as the loop that carries the cotangents."""
     carry, new_carry = program.carry[:recomputed], program.new_carry[:recomputed]
-    pull = replace(program, carry=program.carry[recomputed:], new_carry=program.new_carry[recomputed:])
-    after = _read_after(pull, dict(zip(carry, new_carry, strict=True)))
+    transpose = replace(program, carry=program.carry[recomputed:], new_carry=program.new_carry[recomputed:])
+    after = _read_after(transpose, dict(zip(carry, new_carry, strict=True)))
     stacked = tuple(after.get(leaf, leaf) for leaf in carry)
     new_leaves = set(after.values())
-    equations = tuple(equation for equation in pull.equations if new_leaves.isdisjoint(equation.outputs))
+    equations = tuple(equation for equation in transpose.equations if new_leaves.isdisjoint(equation.outputs))
     recompute = replace(program, carry=carry, new_carry=new_carry, summed=(), stacked=stacked)
-    return recompute, replace(pull, equations=equations, known=(*program.known, *stacked))
+    return recompute, replace(transpose, equations=equations, known=(*program.known, *stacked))
 
 
-def _read_after(pull: Program, new: Mapping[Value, Atom]) -> dict[Value, Value]:
-    """The recomputed carry leaves that the pull-back reads only to make their new values, and these.
+def _read_after(transpose: Program, new: Mapping[Value, Atom]) -> dict[Value, Value]:
+    """The recomputed carry leaves that the vjp reads only to make their new values, and these.
 
-    The loop that recomputes them has made the new values. A key-value cache is copied once less at each step so.
+    The loop that recomputes them has made the new values. So a key-value cache is copied once less at each step.
     """
-    maker = pull.maker
+    maker = transpose.maker
     after = {
         leaf: atom
         for leaf, atom in new.items()
         if isinstance(atom, Value) and atom in maker and len(maker[atom].outputs) == 1
     }
     while True:
-        equations = [equation for equation in pull.equations if equation.outputs[0] not in {*after.values()}]
-        read = {*inputs_of(needed(equations, pull.outputs)), *values_of(pull.outputs)}
+        equations = [equation for equation in transpose.equations if equation.outputs[0] not in {*after.values()}]
+        read = {*inputs_of(needed(equations, transpose.outputs)), *values_of(transpose.outputs)}
         if read.isdisjoint(after):
             return after
         after = {leaf: value for leaf, value in after.items() if leaf not in read}
 
 
 def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
-    # Loops that are solved at once add nothing up.
+    # Loops that are solved in parallel add nothing up.
     accumulated, operands = place_sums(program, plan.heuristics) if plan.parallel is None else ([], [])
     return plan.split(program, should_batch=lambda _: should_batch, accumulated=accumulated, operands=operands)
 
 
 def _reads_more_than_it_saves(split: Split) -> bool:
-    """Whether loops read more of what was made at once than its products would read of matrices at each step."""
+    """Whether loops read more batched values than the products of these would read of matrices at each step."""
     fixed = {*split.program.invariant, *outputs_of(split.invariant)}
     stackable = {*outputs_of(split.batched)}
     if any(map(has_product, split.loops)):
-        # Beside a product a loop would read kept values as well as functions of them. Alone it is fused with these: a
-        # soft dynamic time warping takes 1.7 of the time with its functions at once.
+        # A loop with a product would read kept values as well as functions of them. Without one it is fused with the
+        # functions: a soft dynamic time warping takes 1.7 of the time with its functions batched.
         stackable = depending(split.batched, outputs_of(filter(_is_product, split.batched)))
     read = total_bytes(value for loop in split.loops for value in loop.to_body if value in stackable)
     return split.heuristics.reads_more_than_it_saves(read, split.batched, fixed)
@@ -342,7 +342,7 @@ def _is_product(equation: Equation) -> bool:
     return equation.kind is Kind.PRODUCT
 
 
-# Zeros are made from the arrays that they are cotangents of, and not by jnp.zeros: under shard_map they must vary over
+# Zeros come from the arrays that they are cotangents of, and not from jnp.zeros: under shard_map they must vary over
 # the same axes.
 
 

@@ -8,7 +8,7 @@ import jax
 from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
-from rnnscan.engine.run.tangents import push_forward
+from rnnscan.engine.run.tangents import scan_jvp
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves
@@ -26,12 +26,12 @@ def looped(loop: Run, in_chunks: Run) -> Run:
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
         results = loop(*primals)
         leaves = jax.tree.leaves(tangents, is_leaf=is_zero)
-        return results, linear_tangents(primals, results, leaves, push, pull)
+        return results, linear_tangents(primals, results, leaves, jvp_rule, vjp_rule)
 
-    def push(primals: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        return push_forward(in_chunks, primals, wanted, tangents)
+    def jvp_rule(primals: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        return scan_jvp(in_chunks, primals, wanted, tangents)
 
-    def pull(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+    def vjp_rule(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         leaves, structure = jax.tree.flatten(primals)
         moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
         ct_results = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}

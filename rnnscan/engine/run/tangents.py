@@ -40,23 +40,23 @@ def tangents_of_scan(
     moving_results = [*moving.carry, *moving.ys]
 
     # JAX caches both, so they must not hold an array of this trace.
-    def push(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+    def jvp_rule(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
         moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
         pairs = zip(moving, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
         run = step_by_step(plan.step, scan) if plan.parallel is None else partial(run_along, plan, saved)
-        return push_forward(run, saved.arguments, wanted, tangents, moving_results)
+        return scan_jvp(run, saved.arguments, wanted, tangents, moving_results)
 
-    def pull(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+    def vjp_rule(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         size = len(plan.step.carry)
         return Backward(plan, spread)(saved, wanted, cotangents[:size], cotangents[size:])
 
-    final, ys = linear_tangents(saved, list(results), tangents, push, pull, moving_results)
+    final, ys = linear_tangents(saved, list(results), tangents, jvp_rule, vjp_rule, moving_results)
     return final, ys
 
 
-def push_forward(
+def scan_jvp(
     run: Callable[..., tuple[list[Any], list[Any]]],
     arguments: Sequence[list[Any]],
     wanted: Sequence[bool],

@@ -26,7 +26,7 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.backward import Backward, zero_sum
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.runner import invariant_values
-from rnnscan.engine.run.tangents import push_forward, step_by_step
+from rnnscan.engine.run.tangents import scan_jvp, step_by_step
 from rnnscan.ir.program import Atom, Value, evaluate, read
 
 
@@ -119,8 +119,8 @@ class Steps:
             count=count,
         )
 
-    def pull(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
-        """Pull cotangents of the carry and of ys back to the wanted arguments."""
+    def vjp(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
+        """The cotangents of the wanted arguments, from those of the carry and of ys."""
         return Backward(self.plan, spread)(saved, wanted, carry, ys)
 
 
@@ -175,10 +175,8 @@ class Segments:
         """What it saves, of the named values to keep and the carries of every step."""
         return SavedStarts(arguments, [leaf[:: self.inner.length] for leaf in carries], count)
 
-    def pull(
-        self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread
-    ) -> list[Any]:
-        """Pull cotangents of the carry and of ys back to the wanted arguments, segment by segment."""
+    def vjp(self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
+        """The cotangents of the wanted arguments, from those of the carry and of ys, segment by segment."""
         constants, initial, xs = saved.arguments
         size = self.inner.length
         of_constants, of_carry, of_xs = (
@@ -274,23 +272,23 @@ def differentiable(
             moved._replace(constants=replace_at(moved.constants, [*spread], of_copies)), is_leaf=is_zero
         )
         moving_results = [False, *moving(have_tangents(leaves))]  # The count has no tangent.
-        return results, linear_tangents(saved, results, leaves, push, pull, moving_results)
+        return results, linear_tangents(saved, results, leaves, jvp_rule, vjp_rule, moving_results)
 
     def moving(wanted: list[bool]) -> list[bool]:
         leaves = scan.plan.step.moving(wanted)
         return [*leaves.carry, *leaves.ys]
 
     # JAX caches both, so they must not hold an array of this trace.
-    def push(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+    def jvp_rule(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
         places = [index for index, is_wanted in enumerate(wanted) if is_wanted]
         pairs = zip(places, tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         counted = partial(scan_counted, count=saved.count, limit=scan.length)
-        return push_forward(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving(wanted))
+        return scan_jvp(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving(wanted))
 
-    def pull(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
+    def vjp_rule(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         _, carry, ys = split_list(cotangents, [1, len(scan.plan.step.carry)])
-        return scan.pull(saved, wanted, carry, ys, spread)
+        return scan.vjp(saved, wanted, carry, ys, spread)
 
     return with_derivative(run, differentiate)
 

@@ -1,4 +1,4 @@
-"""One step's pull-back as a program: from the cotangents of its results to those of its arguments."""
+"""The vjp of one step as a program: from the cotangents of its results to those of its arguments."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ from rnnscan.ir.program import Program
 from rnnscan.ir.trace import trace
 
 
-class PullBack:
-    """The pull-back of one step, for the cotangents that are wanted and those that are given.
+class StepVjp:
+    """The vjp of one step, for the cotangents that are wanted and those that are nonzero.
 
     Args:
         plan: how the scan runs.
@@ -51,14 +51,14 @@ class PullBack:
         ct_ys: Sequence[Any],
         ct_carry: Any,
     ) -> tuple[Program, Unchanged]:
-        """The pull-back, on arguments of these types, and the cotangents of the carry that it does not change.
+        """The vjp, on arguments of these types, and the cotangents of the carry that it does not change.
 
         Its invariant inputs are the constants and these cotangents. Its known inputs are the carry leaves that are not
         recomputed, x, the kept values, the new values of the restored carry leaves and the cotangents of y; its carry
         is the recomputed leaves and the other cotangents of the carry. It sums the cotangents of the constants, and
         stacks those of x.
         """
-        program = trace(self._pull_back, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
+        program = trace(self._vjp, *constants, *carry, *x, *kept, *new_carry, *ct_ys, *ct_carry)
         inputs = split_list(program.known, self._sizes)
         sizes = [len(self._recomputed), len(self.constants), len(self.moving_carry)]
         program = reading_kept(program, (len(program.stacked) - sum(sizes) - len(self.x)) // 2)
@@ -78,7 +78,7 @@ class PullBack:
         )
         return program, unchanged
 
-    def _pull_back(self, *leaves: Any) -> list[Any]:
+    def _vjp(self, *leaves: Any) -> list[Any]:
         constants, carry, x, kept, known_new_carry, ct_y, ct_carry = split_list(leaves, self._sizes)
 
         def differentiable(some_constants: Any, some_carry: Any, some_x: Any) -> tuple[list[Any], tuple[Any, Any]]:
@@ -99,7 +99,7 @@ class PullBack:
         )
         primals: list[Any] = []
 
-        # `jax.vjp` would linearize each equation in a trace of its own, which takes 1.5 times as long.
+        # `jax.vjp` would linearize each equation in a separate trace, which takes 1.5 times as long.
         def tangents(*directions: Any) -> list[Any]:
             _, of_results, of_trace = jax.jvp(differentiable, arguments, directions, has_aux=True)
             primals.extend(of_trace)  # They depend on no direction, so the trace around this one has them.
