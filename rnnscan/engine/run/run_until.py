@@ -13,7 +13,7 @@ from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.observing import inside_scan
 from rnnscan.engine.plan.planned_call import Plan
-from rnnscan.engine.run.until import Arguments, Segments, Steps, Stop, differentiable
+from rnnscan.engine.run.while_scan import Arguments, SegmentedWhileScan, Stop, WhileScan, differentiable
 from rnnscan.memory import Memory
 
 
@@ -84,12 +84,12 @@ def _run(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     scan = _scan(plan, list(sub_scan.segment or ()))
     xs = [_padded(leaf, scan.length) for leaf in jax.tree.leaves(call.xs)]
     unchanged = [leaves[index] for index in plan.step.unchanged]
-    go_on = _go_on(condition.jaxpr, changing, plan.step.unchanged)
+    cond_fun = _cond_fun(condition.jaxpr, changing, plan.step.unchanged)
     stop = Stop(jnp.asarray(call.length, jnp.int32), [*condition.consts, *unchanged])
     carry = [leaves[index] for index in changing]
     rows = sharded_rows([*leaves, *map(type_of_step, jax.tree.leaves(call.xs))], plan.constants)
     constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
-    results = differentiable(scan, go_on)(stop, Arguments(constants, carry, xs), [])
+    results = differentiable(scan, cond_fun)(stop, Arguments(constants, carry, xs), [])
     whole = {**dict(enumerate(leaves)), **dict(zip(changing, results.carry, strict=True))}
     ys = [leaf[: call.length] for leaf in results.ys]
     return (
@@ -99,29 +99,31 @@ def _run(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def _scan(plan: Plan, segments: list[int]) -> Steps | Segments:
+def _scan(plan: Plan, segments: list[int]) -> WhileScan | SegmentedWhileScan:
     """The scan with its nested segments, the longest first."""
     sizes = [plan.call.length, *(size for size in segments if size < plan.call.length)]
-    scan: Steps | Segments = Steps(
+    scan: WhileScan | SegmentedWhileScan = WhileScan(
         plan.scan(sizes[-1], keep_all_carries=True), prints=bool(plan.call.info.traced.effects)
     )
     for size in reversed(sizes[:-1]):
-        scan = Segments(scan, -(-size // scan.length))
+        scan = SegmentedWhileScan(scan, -(-size // scan.length))
     return scan
 
 
-def _go_on(jaxpr: Any, changing: tuple[int, ...], unchanged: tuple[int, ...]) -> Callable[[list[Any], list[Any]], Any]:
-    """The condition as a function of `(its constants and the carry leaves that do not change, the others)`."""
+def _cond_fun(
+    jaxpr: Any, changing: tuple[int, ...], unchanged: tuple[int, ...]
+) -> Callable[[list[Any], list[Any]], Any]:
+    """The condition as a function of `(its constants and the unchanged carry leaves, the changing carry leaves)`."""
 
-    def go_on(read: list[Any], carry: list[Any]) -> Any:
+    def cond_fun(read: list[Any], carry: list[Any]) -> Any:
         consts, rest = read[: len(jaxpr.constvars)], read[len(jaxpr.constvars) :]
         leaves = {**dict(zip(unchanged, rest, strict=True)), **dict(zip(changing, carry, strict=True))}
         closed = core.ClosedJaxpr(jaxpr, consts)
         return core.jaxpr_as_fun(closed)(*(leaves[index] for index in range(len(leaves))))[0]
 
-    return go_on
+    return cond_fun
 
 
 def _padded(xs: Any, length: int) -> Any:
-    """Inputs that repeat the last step, where the last segment is longer than what is left."""
+    """Inputs that repeat the last step, where the last segment is longer than the remaining steps."""
     return xs if xs.shape[0] == length else xs[jnp.minimum(jnp.arange(length), xs.shape[0] - 1)]

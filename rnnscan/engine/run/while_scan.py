@@ -1,7 +1,7 @@
 """Scans that stop by a condition, with the values that they save for the backward pass.
 
-A scan is a `Steps`, or `Segments` of one. Its derivatives run as many steps as the scan did, and never evaluate the
-condition, so that rounding cannot make them stop elsewhere.
+A scan is a `WhileScan`, or a `SegmentedWhileScan` around one. Its derivatives run as many steps as the scan did. They
+never evaluate the condition, so that rounding cannot make them stop elsewhere.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -31,7 +31,7 @@ from rnnscan.ir.program import Atom, Value, evaluate, read
 
 
 # (arrays that it reads, carry) -> whether to run another step
-GoOn: TypeAlias = Callable[[list[Any], list[Any]], Any]
+CondFun: TypeAlias = Callable[[list[Any], list[Any]], Any]
 # The rows, by constant that was spread over their parts.
 Spread: TypeAlias = Mapping[int, ShardedRows]
 
@@ -42,10 +42,10 @@ class Stop(NamedTuple):
     bound: Any
     read: list[Any]
 
-    def goes_on(self, go_on: GoOn | None, done: Any, carry: list[Any]) -> Any:
+    def continues(self, cond_fun: CondFun | None, done: Any, carry: list[Any]) -> Any:
         """Whether another step runs after `done` steps."""
         within = done < self.bound
-        return within if go_on is None else within & go_on(self.read, carry)
+        return within if cond_fun is None else within & cond_fun(self.read, carry)
 
 
 class Arguments(NamedTuple):
@@ -65,8 +65,8 @@ class Results(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A scan that saves what the rule of memory keeps of each step.
+class WhileScan:
+    """A scan that saves the values of each step that the rule of memory keeps.
 
     Attributes:
         plan: its plan, with the most steps for a length.
@@ -81,7 +81,7 @@ class Steps:
         """The most steps."""
         return self.plan.length
 
-    def run(self, go_on: GoOn | None, stop: Stop, arguments: Arguments, *, save: bool) -> tuple[Results, Saved]:
+    def run(self, cond_fun: CondFun | None, stop: Stop, arguments: Arguments, *, save: bool) -> tuple[Results, Saved]:
         """Run it. Without `save` the saved values are empty."""
         step, program = self.plan.step, self.plan.returning(save=save)
         values: dict[Value, Any] = dict(zip(program.invariant, arguments.constants, strict=True))
@@ -100,13 +100,15 @@ class Steps:
             return count + runs.astype(count.dtype), carry, [leaf[None] for leaf in new]
 
         loop, types = TimeLoop(self.length, 1, reverse=False), map(_type, program.stacked)
-        goes_on = partial(stop.goes_on, go_on)
-        count, carry, stacks, _ = loop.run_while(run_step, goes_on, jnp.zeros_like(stop.bound), arguments.carry, types)
+        continues = partial(stop.continues, cond_fun)
+        count, carry, stacks, _ = loop.run_while(
+            run_step, continues, jnp.zeros_like(stop.bound), arguments.carry, types
+        )
         ys, kept, carries = split_list(stacks, [step.y_size, len(step.kept) if save else 0])
         return Results(count, carry, ys), self.saved(arguments, kept, carries, count)
 
     def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> Saved:
-        """What it saves, of the named values to keep and the carries of every step."""
+        """The saved values, from the named values to keep and the carries of every step."""
         return Saved(
             constants=arguments.constants,
             initial=arguments.carry,
@@ -127,7 +129,7 @@ class Steps:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SavedStarts:
-    """What segments save: the arguments, the carry before each segment, and the number of steps that ran."""
+    """The saved values of a segmented scan: arguments, the carry before each segment, the number of steps that ran."""
 
     arguments: Arguments
     starts: list[Any]
@@ -135,7 +137,7 @@ class SavedStarts:
 
 
 @dataclass(frozen=True)
-class Segments:
+class SegmentedWhileScan:
     """A scan that saves the carry before each segment, and runs a segment again on the backward pass.
 
     Attributes:
@@ -143,7 +145,7 @@ class Segments:
         segments: the most segments.
     """
 
-    inner: "Steps | Segments"
+    inner: "WhileScan | SegmentedWhileScan"
     segments: int
 
     @property
@@ -156,23 +158,25 @@ class Segments:
         """The most steps."""
         return self.inner.length * self.segments
 
-    def run(self, go_on: GoOn | None, stop: Stop, arguments: Arguments, *, save: bool) -> tuple[Results, SavedStarts]:
+    def run(
+        self, cond_fun: CondFun | None, stop: Stop, arguments: Arguments, *, save: bool
+    ) -> tuple[Results, SavedStarts]:
         """Run it. Without `save` no starts are saved."""
         size = self.inner.length
 
         def run_segment(number: Any, runs: Any, count: Any, carry: list[Any]) -> tuple[Any, list[Any], list[Any]]:
             xs = [items_of(leaf, number * size, size) for leaf in arguments.xs]
             inner_stop = stop._replace(bound=jnp.where(runs, jnp.minimum(stop.bound - count, size), 0))
-            inner = self.inner.run(go_on, inner_stop, Arguments(arguments.constants, carry, xs), save=False)[0]
+            inner = self.inner.run(cond_fun, inner_stop, Arguments(arguments.constants, carry, xs), save=False)[0]
             return count + inner.count, inner.carry, inner.ys
 
         loop, types = TimeLoop(self.length, size, reverse=False), map(_type, self.plan.step.y)
-        goes_on, none = partial(stop.goes_on, go_on), jnp.zeros_like(stop.bound)
-        count, carry, ys, starts = loop.run_while(run_segment, goes_on, none, arguments.carry, types, save=save)
+        continues, none = partial(stop.continues, cond_fun), jnp.zeros_like(stop.bound)
+        count, carry, ys, starts = loop.run_while(run_segment, continues, none, arguments.carry, types, save=save)
         return Results(count, carry, ys), SavedStarts(arguments, starts, count)
 
     def saved(self, arguments: Arguments, kept: list[Any], carries: list[Any], count: Any) -> SavedStarts:
-        """What it saves, of the named values to keep and the carries of every step."""
+        """The saved values, from the named values to keep and the carries of every step."""
         return SavedStarts(arguments, [leaf[:: self.inner.length] for leaf in carries], count)
 
     def vjp(self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
@@ -250,22 +254,22 @@ def _spread(constants: list[Any], of_step: list[Any], wanted: list[int], over_un
 
 
 def differentiable(
-    scan: Steps | Segments, go_on: GoOn | None, spread: Spread = MappingProxyType({})
+    scan: WhileScan | SegmentedWhileScan, cond_fun: CondFun | None, spread: Spread = MappingProxyType({})
 ) -> Callable[[Stop, Arguments, list[Any]], Results]:
     """The scan with its derivatives: `(stop, arguments, copies) -> results`.
 
     Args:
         scan: the scan.
-        go_on: its condition; None: it runs `stop.bound` steps.
+        cond_fun: its condition; None: it runs `stop.bound` steps.
         spread: the constants that were spread over parts of the rows. They have their derivatives through the copies,
             which are not read.
     """
 
     def run(stop: Stop, arguments: Arguments, copies: list[Any]) -> Results:
-        return scan.run(go_on, stop, arguments, save=False)[0]
+        return scan.run(cond_fun, stop, arguments, save=False)[0]
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        results, saved = _saving(scan, go_on)(*primals[:2])
+        results, saved = _saving(scan, cond_fun)(*primals[:2])
         # The tangents of the bound and of the arrays that the condition reads change nothing.
         _, moved, of_copies = tangents
         leaves = jax.tree.leaves(
@@ -293,20 +297,22 @@ def differentiable(
     return with_derivative(run, differentiate)
 
 
-def _saving(scan: Steps | Segments, go_on: GoOn | None) -> Callable[[Stop, Arguments], tuple[Results, Any]]:
-    """The scan and what it saves, with derivatives of both, for gradients of gradients.
+def _saving(
+    scan: WhileScan | SegmentedWhileScan, cond_fun: CondFun | None
+) -> Callable[[Stop, Arguments], tuple[Results, Any]]:
+    """The scan and its saved values, with derivatives of both, for gradients of gradients.
 
     These come from a scan over all steps, whose y has the values to save too. It saves the carry before every step.
     """
 
     def run(stop: Stop, arguments: Arguments) -> tuple[Results, Any]:
-        return scan.run(go_on, stop, arguments, save=True)
+        return scan.run(cond_fun, stop, arguments, save=True)
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
         stop, arguments = primals
-        results, saved = scan.run(go_on, stop, arguments, save=True)
+        results, saved = scan.run(cond_fun, stop, arguments, save=True)
         counted = Stop(results.count, [])
-        every_step = Steps(replace(scan.plan, step=scan.plan.step.returning_saved(), length=scan.length))
+        every_step = WhileScan(replace(scan.plan, step=scan.plan.step.returning_saved(), length=scan.length))
 
         def run_all(arguments: Arguments) -> tuple[Results, Any]:
             all_results = differentiable(every_step, None)(counted, arguments, [])
