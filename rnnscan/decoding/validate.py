@@ -13,7 +13,7 @@ from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
 from rnnscan.decoding.strategies import Strategy
 from rnnscan.engine.call.prepare import resolve_weak_type
-from rnnscan.engine.units import lay_out
+from rnnscan.engine.units import shard_units
 
 
 def validate(
@@ -38,7 +38,7 @@ def validate(
     step = _step(decoder, params, has_aux)
     carry, log_probs, aux = _resolve_carry(step, carry, jax.ShapeDtypeStruct(start.shape, jnp.int32))
     _check_tokens(start, end, log_probs.shape[1])
-    decoder, params, _ = lay_out(decoder, params, carry, jnp.asarray(start, jnp.int32)[None])
+    decoder, params, _ = shard_units(decoder, params, carry, jnp.asarray(start, jnp.int32)[None])
     return DecodeRequest(
         step=_step(decoder, params, has_aux),
         carry=carry,

@@ -29,7 +29,7 @@ from rnnscan._varying import vary, varying
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
-from rnnscan.engine.units import lay_out, shard_as_step
+from rnnscan.engine.units import shard_as_step, shard_units
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton
@@ -206,7 +206,7 @@ def prepare(
         checks.check_raw_keys(xs)
 
     params = _varying_as(carry, params, Rows.of(xs, valid, reset))
-    cell, params, xs = lay_out(cell, params, carry, xs)
+    cell, params, xs = shard_units(cell, params, carry, xs)
     rows = Rows.of(xs, valid, reset)
     carry = share_by_cell(cell, carry, jax.tree.map(type_of_step, xs), rows)
     carry, info = _resolve_carry(trace or _trace_first, cell_step(cell, params), carry, xs, rows)

@@ -18,7 +18,7 @@ from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.matrix_stages import Found, find_stages, matrix_candidates
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
-from rnnscan.engine.units.lay_out import UnitCell
+from rnnscan.engine.units.shard_units import UnitCell
 from rnnscan.memory import Memory, kept_names
 
 

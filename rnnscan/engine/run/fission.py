@@ -27,8 +27,8 @@ from rnnscan.engine.run.forward import Saved, run_and_count, run_and_save, run_f
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import run_sub_scans
 from rnnscan.engine.run.tangents import step_by_step, tangents_of_scan
-from rnnscan.engine.units.lay_out import UnitCell
 from rnnscan.engine.units.mesh import unit_mesh
+from rnnscan.engine.units.shard_units import UnitCell
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves

@@ -1,4 +1,4 @@
-"""lay_out(): a cell and its parameters, with units sharded over a mesh."""
+"""shard_units(): a cell and its parameters, with units sharded over a mesh."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from rnnscan.naming import StepInfo, name, trace_step
 from rnnscan.protocols import Cell
 
 
-def lay_out(cell: Cell, params: Any, carry: Any, xs: Any) -> tuple[Cell, Any, Any]:
+def shard_units(cell: Cell, params: Any, carry: Any, xs: Any) -> tuple[Cell, Any, Any]:
     """Shard the units of a cell over the mesh of its arguments, if that has an axis for them.
 
-    Parameters are laid out here, once for all steps: fused kernels `(D, gates H)` as `(D, gates, H)`, with H sharded.
+    Parameters are sharded here, once for all steps: fused kernels `(D, gates H)` as `(D, gates, H)`, with H sharded.
     The features of the inputs are gathered. The carry follows: XLA shards it as the products that it is made of.
 
     Args:
@@ -44,17 +44,17 @@ def lay_out(cell: Cell, params: Any, carry: Any, xs: Any) -> tuple[Cell, Any, An
         return cell, params, xs
     sizes = traced.parameter_sizes(mesh)
     leaves, structure = jax.tree.flatten(params)
-    laid_out = [
+    sharded = [
         leaf if size is None else mesh.shard(leaf if size == leaf.shape[-1] else in_blocks(leaf, size))
         for leaf, size in zip(leaves, sizes, strict=True)
     ]
     unit_cell = UnitCell(cell, mesh, tuple(map(jnp.shape, leaves)), tuple(sizes))
-    return unit_cell, jax.tree.unflatten(structure, laid_out), jax.tree.map(mesh.gather_features, xs)
+    return unit_cell, jax.tree.unflatten(structure, sharded), jax.tree.map(mesh.gather_features, xs)
 
 
 @dataclass(frozen=True, eq=False)
 class UnitCell:
-    """A cell for parameters that `lay_out` laid out.
+    """A cell for the parameters that `shard_units` returns.
 
     Attributes:
         cell: the cell.
