@@ -1,1 +1,1 @@
-"""A step as data: programs of equations between values, made from jaxprs. It knows no engine."""
+"""A step as data: programs of equations between values, traced from jaxprs. It knows no engine."""

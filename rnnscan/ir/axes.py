@@ -94,7 +94,7 @@ def _pairs(pairs: Iterable[tuple[Atom, Atom, Any]]) -> Iterator[tuple[Axis, Axis
             yield (atom, axis), (partner, partner_axis)
 
 
-def beside(axes: Iterable[Axis], values: Iterable[Value], same: SameAxes) -> set[Axis]:
+def other_axes(axes: Iterable[Axis], values: Iterable[Value], same: SameAxes) -> set[Axis]:
     """The groups of the other axes of all values that have one of these axes.
 
     Args:

@@ -22,7 +22,7 @@ BODIES = {**LOOPS_AND_CALLS, **WITH_RULES}
 
 
 def bodies_of(equation: Equation) -> list[list[Equation]]:
-    """The bodies of an equation, each as equations; none if it is no loop, branch or call."""
+    """The bodies of an equation, each as equations; none if it is not a loop, branch or call."""
     params = [equation.params[name] for name in BODIES.get(equation.name, ())]
     bodies = []
     for body in (body for param in params for body in (param if isinstance(param, tuple | list) else [param])):

@@ -15,7 +15,7 @@ class Kind(Enum):
     SAME = "passes each element on, perhaps in another dtype"
     VIEW = "moves or repeats the elements of one operand"
     PART = "takes a part of one operand, at fixed places"
-    JOIN = "puts operands beside each other"
+    JOIN = "concatenates or stacks operands"
     PRODUCT = "sums products along contracted axes"
     REDUCE = "combines the elements along axes"
     CUMULATIVE = "combines the elements up to each along an axis"
@@ -41,7 +41,7 @@ class Traits:
         is_bilinear: whether it is linear in each of two operands alone.
         is_transcendental: whether it takes many operations for each element.
         is_free: whether XLA's result is the operand's memory.
-        is_batchable: whether it may run for many steps at once. A vmapped cond runs all branches, and a vmapped while
+        is_batchable: whether it may be batched over time. A vmapped cond runs all branches, and a vmapped while
             loop runs until its last row is done.
         has_one_dtype: whether operands and results of an elementwise operation have one dtype.
     """

@@ -28,7 +28,7 @@ class Cycle:
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:
-        """What it reads beside the leaves."""
+        """The values that it reads, other than the leaves."""
         inside = {*self.leaves, *outputs_of(self.equations)}
         read_values = [*inputs_of(self.equations), *values_of(self.new_leaves)]
         return tuple(value for value in dict.fromkeys(read_values) if value not in inside)

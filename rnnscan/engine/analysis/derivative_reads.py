@@ -43,7 +43,7 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
 
 
 def _read_by_rule(equation: Equation) -> Sequence[bool]:
-    """Whether a derivative rule of its own reads each input, and each result, of an equation."""
+    """Whether the derivative rule of an equation reads each of its inputs and results."""
     if equation not in _rules:
         _rules[equation] = _find_read_by_rule(equation)
     return _rules[equation]

@@ -239,7 +239,7 @@ _RULES_OF_KINDS: dict[Kind, Callable[..., Place]] = {
 
 
 def _remainder(number: Any, size: Any) -> bool:
-    """Whether a number is no multiple of a size, as far as is known of symbolic dimensions."""
+    """Whether a number is not a multiple of a size, as far as symbolic dimensions tell."""
     try:
         return bool(number % size != 0)
     except Exception:  # jax.export decides some comparisons of symbolic dimensions, and raises for others.

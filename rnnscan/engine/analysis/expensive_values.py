@@ -1,8 +1,8 @@
 """Expensive values: those that take long to compute again, for their bytes.
 
-The derivative of a step reads some of its values. To have them again takes the work that leads to them from the carry,
-the input and what is kept. A value is expensive if keeping it spares more of that work than it takes to write and read
-it.
+The derivative of a step reads some of its values. To recompute them takes the work that leads to them from the carry,
+the input and the kept values. A value is expensive if keeping it spares more of that work than it takes to write and
+read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -21,7 +21,7 @@ from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 from rnnscan.ir.traits import Kind
 
 
-# The same values: what they are made from is as good.
+# The same values as their operand, which is as good to keep.
 _VIEWS = (Kind.SAME, Kind.VIEW)
 # A bfloat16 cell took 1.1 to 1.3 of the time with a 16-bit value kept.
 _LEAST_ITEM_BYTES = 4
@@ -47,7 +47,7 @@ class Derivative:
 
     Attributes:
         program: the step.
-        kept: values that are kept, beside the carry and the input.
+        kept: values that are kept in addition to the carry and the input.
         stacked_carry: the positions of the carry leaves that are kept before every step. Their new values are known.
     """
 

@@ -10,7 +10,7 @@ from rnnscan.engine.analysis.moving import moving_values
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.analysis.restore import restored
 from rnnscan.engine.analysis.saving_calls import saving_call
-from rnnscan.ir.axes import SameAxes, beside
+from rnnscan.ir.axes import SameAxes, other_axes
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Program, Value, evaluate, outputs_of, read, values_of
 from rnnscan.ir.trace import Inliner
@@ -98,7 +98,7 @@ class FlatStep:
                     same.join((old, axis), (new, axis))
         rows = [(leaf, 0) for leaf in (*self.carry, *self.x) if leaf.shape]
         values = [*program.inputs, *outputs_of(program.equations)]
-        unit_axes = beside(rows, values, same)
+        unit_axes = other_axes(rows, values, same)
         constants = enumerate(self.constants)
         return frozenset(index for index, leaf in constants if leaf.shape and same.group((leaf, 0)) in unit_axes)
 

@@ -41,7 +41,7 @@ def _linear(
     *,
     updates: bool,
 ) -> int:
-    """The leaves of which `is_linear` holds, each by itself. Sets of leaves are the bits of an int.
+    """The leaves for which `is_linear` holds, each alone. Sets of leaves are the bits of an int.
 
     Args:
         equations: equations in order, and the leaves for which each lies between the leaf and the new leaf.

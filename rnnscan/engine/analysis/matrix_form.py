@@ -43,7 +43,7 @@ class Factor:
 
 
 def combined(operation: Callable[..., Any], *factors: Factor, key: Hashable = None) -> Factor:
-    """An elementwise operation on factors. `key` identifies an operation that is no function of a module."""
+    """An elementwise operation on factors. `key` identifies an operation that is not a function of a module."""
     return Factor(
         frozenset().union(*(factor.axes for factor in factors)),
         frozenset().union(*(factor.reads for factor in factors)),

@@ -83,7 +83,7 @@ class MatrixState:
 
     @property
     def decays_per_key(self) -> bool:
-        """Whether each key has a decay of its own."""
+        """Whether each key has its own decay."""
         decay = self.update.decay
         return decay is not None and self.axes.keys in decay.axes
 
@@ -224,14 +224,14 @@ class _Follower:
 
     def _product(self, left: Atom, right: Atom) -> Form:
         if left in self._dependent and right in self._dependent:
-            raise NoFormError("it is multiplied by itself")
+            raise NoFormError("both factors of a product depend on it")
         if left in self._dependent or right in self._dependent:
             state, by = (left, right) if left in self._dependent else (right, left)
             return self._form(state).scaled(self._factor(by), self._axes)
         for by, rest in ((left, right), (right, left)):
             if not self._is_matrix(self._factor(by)):
                 return self._scaled(self._form(rest), by)
-        raise NoFormError("an update is no outer product")
+        raise NoFormError("an update is not an outer product")
 
     def _scaled(self, form: Form, by: Atom) -> Form:
         """A form times a value, by one part of it after the other."""
@@ -256,7 +256,7 @@ class _Follower:
         try:
             maker = self._maker.get(atom)
             if maker is None:
-                raise NoFormError("an update is no outer product")
+                raise NoFormError("an update is not an outer product")
             return self._rule(maker)
         except NoFormError:
             if atom in self._fixed or isinstance(atom, Constant):
@@ -353,7 +353,7 @@ class _Follower:
         target = dict(zip((*contracted[1 - side], *batch[1 - side]), (*summed, *shared), strict=True))
         free = [axis for axis in range(len(query.shape)) if axis not in target]
         if prod(query.shape[axis] for axis in free) != 1:
-            raise NoFormError("it is read by several queries at once")
+            raise NoFormError("it is read by several queries in one product")
         factor = self._whole(query, [target[axis] for axis in _varying(query.shape)])
         kept = [axis for axis in axes if axis not in (*summed, *shared, None)]
         return self._dependent[state], factor, tuple(summed), [*shared, *kept]

@@ -117,7 +117,7 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
         newton: the options.
 
     Raises:
-        ValueError: if not; it says what was found.
+        ValueError: if not, with the reason.
     """
     equations, delays = step.program.equations, list[str]()
     components = Components(equations, step.carry, step.new_carry)
@@ -139,7 +139,7 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
             )
     if not solves and not isinstance(newton, NewtonInNet):
         raise ValueError(
-            f"scan: `parallel` solves loops over many steps at once, and there is none; got {newton!r}, and "
+            f"scan: `parallel` solves loops in parallel over time, and there is none; got {newton!r}, and "
             f"{', '.join(delays) or 'no carry of floats'}. Leave `parallel` out."
         )
 

@@ -46,7 +46,7 @@ def _without_tangent_jvp(primals: tuple[Any], _: tuple[Any]) -> tuple[Any, Any]:
 def reading_kept(program: Program, pairs: int) -> Program:
     """The program without its last outputs, which reads kept values in place of computed ones.
 
-    JAX differentiates many functions by their results: `exp`, `tanh`, and by a rule of its own `logaddexp`. The result
+    JAX differentiates many functions by their results: `exp`, `tanh`, and, by a custom rule, `logaddexp`. The result
     that such a rule computes is the kept value, and then nothing needs it.
 
     Args:

@@ -45,5 +45,5 @@ class SavingCall:
 
 
 def saving_call(equation: Equation) -> SavingCall | None:
-    """The saving form of a call; None if it is no call, or returns no residuals."""
+    """The saving form of a call; None if it is not a call, or returns no residuals."""
     return getattr(equation.params.get("function"), "saving_call", None)

@@ -15,7 +15,7 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
     A sum of products is made after the loop, from the stacked operands, if these are smaller than the accumulator: both
     are written and read at each step. An operand that does not wait for the loop is stacked by it too, or made twice: a
     neural SDE trains in 0.76 of the time since it counts. Any other sum is made after the loop only if it needs no more
-    stacks, because a cotangent that ends in elementwise work would need a stack of its own size.
+    stacks, because a cotangent that ends in elementwise work would need a stack as large as itself.
 
     Returns:
         The positions in `program.summed` of the sums to accumulate in the loop, and the operands of the other sums.
@@ -43,7 +43,7 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
         )
     ]
     if heuristics.batch != "costly":
-        # What a sum adds up is made at once, unless it is much larger than what the loops carry.
+        # The terms of a sum are batched over time, unless they are much larger than the carries of the loops.
         accumulated = [p for p in accumulated if too_large_to_stack(_operands(ends[p]), program.carry)]
     deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
     return accumulated, [value for value in dict.fromkeys(deferred) if value in varying]

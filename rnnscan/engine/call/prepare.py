@@ -55,8 +55,8 @@ class Call:
         reverse: whether the steps run from the last to the first.
         unroll: steps per iteration of the loop, as in `lax.scan`.
         memory: the memory choice; None for plain autodiff.
-        engine: the engine that was asked for.
-        parallel: how to solve loops over all steps at once; None: they run step by step.
+        engine: the engine that the caller chose.
+        parallel: how to solve loops in parallel over time; None: they run step by step.
         padding: the results of a padded step.
         valid: which steps are valid, `(T, N)` or `(T,)`; None: all.
         info: the trace of one step of the cell alone.
@@ -108,7 +108,7 @@ class Call:
 
     @cached_property
     def traced(self) -> Any:
-        """The jaxpr of `step`. It is made from that of the cell, which is not traced again."""
+        """The jaxpr of `step`. It reuses that of the cell, which is not traced again."""
         if self.xs is self.inputs:
             return self.info.traced
         types = jax.tree.map(type_of_step, self.xs)

@@ -31,13 +31,13 @@ def route(call: Call) -> Route:
         ValueError: if `engine="fission"` or `parallel` cannot be honoured.
     """
     if call.parallel is not None:
-        reason = 'engine="lax" is asked for' if call.engine == "lax" else _fallback_reason(call)
+        reason = 'engine="lax" was chosen' if call.engine == "lax" else _fallback_reason(call)
         if reason:
             raise ValueError(
                 f"scan: `parallel` needs the fission engine; got {call.parallel!r}, but {reason}. Leave `parallel` out."
             )
     if call.engine == "lax":
-        return Route("lax", 'engine="lax" is asked for')
+        return Route("lax", 'engine="lax" was chosen')
     reason = _fallback_reason(call)
     if reason and call.engine == "fission":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Affine recurrences of small blocks: `d_t = J_t d_{t-1} + b_t`, element by element, over all steps at once.
+"""Affine recurrences of small blocks: `d_t = J_t d_{t-1} + b_t`, element by element, in parallel over time.
 
 The k leaves of a loop are k numbers at each element, and J_t is a k x k matrix there. Two steps make one,
 

@@ -1,4 +1,4 @@
-"""The values of a chunk of steps, computed on demand: for all its steps at once, or summed over them."""
+"""The values of a chunk of steps, computed on demand: batched over its steps, or summed over them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from rnnscan.ir.program import (
 class StackPart:
     """The values of a chunk's steps within the stack of all steps.
 
-    A loop reads each from the stack. It is not copied to the chunk, unless work that runs at once reads it too.
+    A loop reads each from the stack. It is not copied to the chunk, unless batched work reads it too.
 
     Attributes:
         stack: the values of all steps.
@@ -95,7 +95,7 @@ class Chunk:
         invariant: values that are the same at every step.
         varying: values of each step, stacked, or as a part of a greater stack.
         looped: values that loops over the steps will make, and `add` will bring.
-        equations: what else can be asked for.
+        equations: those that compute other values on demand.
         once: the equations that made invariant values.
         heuristics: the choices of the platform.
 
@@ -215,7 +215,7 @@ class Chunk:
         return contracted_over_steps(product, left, right, transpose_rows=self.heuristics.transpose_rows)
 
     def has_sums_for(self, atom: Atom) -> bool:
-        """Whether the sum of a value is made from other sums, or from products."""
+        """Whether the sum of a value follows from other sums, or from products."""
         ends = ends_of_sum(atom, self._maker, self.varies, materialized=self._sums)
         return any(isinstance(end, Equation) or end in self._sums for end in ends)
 
@@ -233,7 +233,7 @@ class Chunk:
         return value
 
     def _evaluate(self, equations: Sequence[Equation]) -> None:
-        """Run equations for all steps at once."""
+        """Run equations, batched over the steps."""
         outputs = outputs_of(equations)
         known = [value for value in dict.fromkeys(inputs_of(equations)) if value not in set(outputs)]
 

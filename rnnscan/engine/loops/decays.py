@@ -4,7 +4,7 @@ With one a for all keys, the products d_ts of the decays between s and t are a m
 one a for each key they would be `(C, C, K)`. There a loop over the steps carries the keys `d_ts u_s`, `(C, K)`, as a
 loop over S carries `(K, V)`.
 
-On accelerators, where each step of a loop takes long, both take a logarithmic number of rounds. With one a for each
+On accelerators, where each step of a loop is slow, both take a logarithmic number of rounds. With one a for each
 key, d_ts is then the product from s to a boundary between them, times the product from there: the boundary is the
 middle of the smallest aligned block of 2, 4, 8, ... steps that has both.
 

@@ -1,4 +1,4 @@
-"""A call that is linear in its tangents, with a transpose of its own.
+"""A call that is linear in its tangents, with a custom transpose.
 
 The rule of a function (`own_derivative.py`) takes its tangents from this primitive. Forward mode runs `apply`. Reverse
 mode runs `transpose`, and never traces `apply`.

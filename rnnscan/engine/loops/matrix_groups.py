@@ -1,7 +1,7 @@
 """Matrix states that run as one: with the same decay and keys, read by the same queries, their values side by side.
 
 The normalizer of linear attention, `n' = a * n + k`, is a matrix state with one value. Alone it would need as many
-products of queries and keys as `S' = a * S + k v^T` does for all its values. Beside those it is one more column.
+products of queries and keys as `S' = a * S + k v^T` does for all its values. Together with them it is one more column.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -109,7 +109,7 @@ def grouped(states: Iterable[MatrixState], companions: Iterable[MatrixState], st
 
     Args:
         states: states that run in any case.
-        companions: states that run only beside one of those.
+        companions: states that run only in a group with one of those.
         step: their step.
     """
     groups: list[Group] = []

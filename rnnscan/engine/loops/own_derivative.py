@@ -227,7 +227,7 @@ class _Function:
                 _zero(leaf) if dot is None else dot for leaf, dot in zip(results, result_tangents, strict=True)
             ]
 
-        # A batch around this one is put beside it: both axes stand where they are asked for.
+        # The axis of an outer batch is added to this one: each axis stands where its caller expects it.
         whole = replace(
             self,
             run=partial(over_rows, self.run),

@@ -1,4 +1,4 @@
-"""A function with a derivative of its own, in two parts: one that saves residuals, and one that reads them."""
+"""A function with a custom derivative, in two parts: one that saves residuals, and one that reads them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

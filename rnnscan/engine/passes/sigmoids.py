@@ -19,9 +19,9 @@ _LOG_ADD_EXP = ["max", "sub", "ne", "add", "abs", "neg", "exp", "log1p", "add", 
 def sigmoids(program: Program) -> Program:
     """Compute `exp(x - softplus(x))` as `sigmoid(x)`.
 
-    JAX differentiates `softplus(x) = log(e^x + e^0)` so, and takes 0 for each operand that is infinite. A derivative
-    alone needs no softplus then: Langevin dynamics, which follow the derivative of `log_sigmoid`, take an exp and a
-    log1p less for each example, twice.
+    JAX differentiates `softplus(x) = log(e^x + e^0)` in this way, and takes 0 for each operand that is infinite. A
+    derivative alone then needs no softplus: Langevin dynamics, which follow the derivative of `log_sigmoid`, take an
+    exp and a log1p less for each example, twice.
     """
     finder = _Softpluses(program.maker)
     equations = [finder.rewritten(equation) for equation in program.equations]

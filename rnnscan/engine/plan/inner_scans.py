@@ -16,7 +16,7 @@ from rnnscan.ir.trace import trace
 def keeping_residuals(step: FlatStep) -> FlatStep:
     """The step with the residuals of its scans, and the results that it reads, among its kept values.
 
-    A scan that runs for many steps at once, because it lies in no loop, is left as it is.
+    A scan that is batched over time, because it lies in no loop, is left as it is.
     """
     program = step.program
     looped = {*Components(program.equations, program.carry, program.new_carry).loops(program.equations)}
@@ -34,7 +34,7 @@ def keeping_residuals(step: FlatStep) -> FlatStep:
 
 
 def _saving(equation: Equation) -> Equation | None:
-    """The equation with residuals after its results; None if it is no scan that saves some."""
+    """The equation with residuals after its results; None if it is not a scan that saves some."""
     function = equation.params.get("function")
     saving = getattr(function, "saving", None)
     if function is None or saving is None:

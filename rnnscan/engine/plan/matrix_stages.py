@@ -1,7 +1,8 @@
 """Cut a step with matrix states into stages that run one after the other, each over all steps of a window.
 
-A stage runs the work that is known for every step at once; then it runs other parts of the carry by a scan, and matrix
-states in chunkwise form. The next stage knows what they made. Layers whose states feed each other are several stages.
+A stage runs the work with known operands, batched over time; then it runs other parts of the carry by a scan, and
+matrix states in chunkwise form. The next stage knows their results. Layers whose states feed each other are several
+stages.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -154,7 +154,7 @@ class ResidualPlan:
         return [index for index, leaf in enumerate(self.carry) if leaf.storage is storage]
 
     def rows(self) -> Iterator[Residual]:
-        """All that is stored, but for the arrays that the step closes over."""
+        """All stored values, except the arrays that the step closes over."""
         values = [leaf.value for leaf in self.carry]
         for index, value in enumerate(values):
             yield _row("initial carry", index, value, 1)

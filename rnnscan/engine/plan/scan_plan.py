@@ -31,7 +31,7 @@ from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton
 
 
-# The steps that Newton's method solves at once.
+# The steps that Newton's method solves in parallel.
 STEPS_AT_ONCE = 512
 
 
@@ -47,7 +47,7 @@ class ScanPlan:
         chosen_chunk: steps of a chunk; None: by the heuristics.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
         keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
-        parallel: how to solve loops over all steps of a chunk at once; None: they run step by step.
+        parallel: how to solve loops in parallel over the steps of a chunk; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not

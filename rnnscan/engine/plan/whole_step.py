@@ -9,7 +9,7 @@ from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 
 
 def runs_whole(step: FlatStep) -> bool:
-    """Whether a step is mostly recurrent, and no sum over its steps is much cheaper for many steps at once."""
+    """Whether a step is mostly recurrent, and no sum over its steps is much cheaper if it is batched over time."""
     return _is_recurrent(step) and not _sums_outer_products(step)
 
 
@@ -28,7 +28,7 @@ def _is_recurrent(step: FlatStep) -> bool:
 def _sums_outer_products(step: FlatStep) -> bool:
     """Whether the gradient of a large array that all steps read is a sum of products of columns and rows.
 
-    The outputs of an encoder are one, where an attention reads them. For many steps at once the sum is a product.
+    The outputs of an encoder are one, where an attention reads them. Batched over time, the sum is a product.
     """
     equations = step.program.equations
     fixed = determined(equations, step.constants)

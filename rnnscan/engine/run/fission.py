@@ -1,9 +1,9 @@
 """Run a plan by the fission engine.
 
-The forward pass (execute/forward.py) keeps the values that the rule of memory asks for. The backward pass
-(execute/backward.py) goes through the chunks from the end: it recomputes the other values for a chunk at once, a small
-loop carries the cotangent of the carry, and the gradients of the values that all steps share are summed after it, by
-products that contract over the steps.
+The forward pass (run/forward.py) keeps the values that the rule of memory chooses. The backward pass (run/backward.py)
+goes through the chunks from the end: it recomputes the other values, batched over a chunk, a small loop carries the
+cotangent of the carry, and the gradients of the values that all steps share are summed after it, by products that
+contract over the steps.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The forward pass: chunk by chunk, batched work at once and each loop with the smallest body."""
+"""The forward pass: chunk by chunk, with batched work and loops with the smallest bodies."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Saved:
 
     @property
     def residuals(self) -> tuple[Any, ...]:
-        """What stays in memory beside the arguments and results of the scan."""
+        """The arrays that stay in memory in addition to the arguments and results of the scan."""
         return self.carries, self.starts, self.kept, self.count
 
     @staticmethod

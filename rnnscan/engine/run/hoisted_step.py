@@ -1,12 +1,12 @@
 """A step with its invariant work before the loop, for TPUs, where a step's elementwise work costs most.
 
-Autodiff of `lax.scan` repeats, at every step, work that depends on closed-over arrays only. A bias is the
-common case: its gradient is a sum over the rows at every step, which a TPU does slowly, because rows are what one
-instruction works on at once. Here biases, and other vectors that are repeated for the rows, are repeated before the
-loop, and the sum over the rows is a product with a row of ones, which the matrix unit does.
+Autodiff of `lax.scan` repeats, at every step, work that depends on closed-over arrays only. A bias is the common case:
+its gradient is a sum over the rows at every step, which a TPU does slowly, because one instruction works on many rows
+together. Here biases, and other vectors that are repeated for the rows, are repeated before the loop, and the sum over
+the rows is a product with a row of ones, which the matrix unit does.
 
-By the estimate of the TPU's compiler, a training step of an LSTM with 256 units takes 0.64 of the cycles of plain
-autodiff so, with `jax.checkpoint` on the step, instead of 0.85 (docs/accelerators.md).
+By the estimate of the TPU's compiler, a training step of an LSTM with 256 units, with `jax.checkpoint` on the step,
+then takes 0.64 of the cycles of plain autodiff, instead of 0.85 (docs/accelerators.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,10 +77,10 @@ class HoistedStep:
         return self._run(self.hoisted, self.x, carry, x)
 
     def of_segment(self, xs: Any) -> tuple[Step, Any]:
-        """The step with its products of inputs done now, for the steps of a segment at once, and what it then takes.
+        """The step with its products of inputs batched over the steps of a segment, and its inputs.
 
-        On a TPU each operation of a small step costs about as much as a large one, so fewer of them are faster. What
-        is made lies in memory while the segment runs.
+        On a TPU each operation of a small step costs about as much as a large one, so fewer of them are faster. The
+        products lie in memory while the segment runs.
 
         Args:
             xs: the inputs of the segment's steps.

@@ -73,7 +73,7 @@ class Window:
         self._stacks.update(zip(outputs, self._at_every_step(run, inputs_of(equations)), strict=True))
 
     def _at_every_step(self, function: Callable[[dict[Value, Any]], Any], reads: Sequence[Value]) -> Any:
-        """A function of the values of one step, at all steps at once."""
+        """A function of the values of one step, batched over all steps."""
         stacked = [value for value in dict.fromkeys(reads) if value in self._stacks]
 
         def at_step(arrays: list[Any]) -> Any:

@@ -97,13 +97,13 @@ class Runner:
 
     @cached_property
     def by_parts(self) -> dict[int, SumsByParts]:
-        """The positions in `Program.summed` of which each part of the rows has a sum of its own, and what makes it."""
+        """The positions in `Program.summed` that each part of the rows sums alone, and their sums."""
         in_loops = [self._summable(loop.body, loop.accumulated) for loop in self.split.loops]
         return {position: sums for summable in [*in_loops, self._after_loops] for position, sums in summable.items()}
 
     @cached_property
     def _after_loops(self) -> dict[int, SumsByParts]:
-        """Those that follow from what is made at once. No loop adds them up."""
+        """Those whose terms are batched over time. No loop adds them up."""
         return self._summable(self.split.outside_loops, range(len(self.split.program.summed)))
 
     def _summable(self, equations: Sequence[Equation], positions: Iterable[int]) -> dict[int, SumsByParts]:

@@ -79,7 +79,7 @@ def block_sizes(equations: Sequence[Equation], params: Sequence[Value], outputs:
 
 
 def weights(equations: Sequence[Equation], params: Sequence[Value]) -> set[Value]:
-    """The parameters whose last axis is one of units: the columns of kernels, and vectors beside them."""
+    """The parameters whose last axis is one of units: the columns of kernels, and biases."""
     params_of: dict[Value, set[Value]] = {value: {value} for value in params}
     unit_params: set[Value] = {value for value in params if len(value.shape) == 1}
     for equation in equations:
@@ -159,12 +159,12 @@ class BlockedRun:
         if name == "broadcast_in_dim":
             dimensions, operand = params["broadcast_dimensions"], self.read(operands[0])
             if len(result.shape) - 1 in dimensions:
-                operand = self._beside(operands[0], result, size)
+                operand = self._aligned(operands[0], result, size)
                 dimensions = (*dimensions, len(result.shape))
             return [_Blocked(lax.broadcast_in_dim(operand, shape, dimensions))]
         if name == "reshape":
             return [_Blocked(lax.reshape(self._blocks(operands[0], size), shape))]
-        blocked_operands = [self._beside(atom, result, size) for atom in operands]
+        blocked_operands = [self._aligned(atom, result, size) for atom in operands]
         return [_Blocked(array) for array in equation.evaluate(*blocked_operands)]
 
     def _size(self, atom: Atom) -> int | None:
@@ -218,7 +218,7 @@ class BlockedRun:
             operand = self._gathered[atom, axis]
         return operand
 
-    def _beside(self, atom: Atom, result: Value, size: int) -> Any:
+    def _aligned(self, atom: Atom, result: Value, size: int) -> Any:
         """An operand of an elementwise function, with axes like those of the result."""
         if not atom.shape:
             return self.read(atom)

@@ -133,7 +133,7 @@ def test_without_a_loop_it_says_what_there_is():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "lax"}, 'engine="lax" is asked for'),
+        ({"engine": "lax"}, 'engine="lax" was chosen'),
         ({"memory": None}, "plain autodiff"),
         ({"memory": rs.Memory(chunk=4), "parallel": Newton(chunk=4)}, "given twice"),
     ],
