@@ -111,14 +111,14 @@ def splits_of_derivative(
     if not nonzero and not any(moving.carry):
         return None
     saved = Saved([*constants], [*carry], {}, {}, {}, {}, [*xs], [*map(stacked, step.kept)])
-    pull_back = PullBack(plan, wanted, nonzero)
+    step_vjp = StepVjp(plan, wanted, nonzero)
     ct_ys = [stacked(step.y[index]) for index in nonzero]
-    ct_carry = [jnp.zeros_like(carry[index]) for index in pull_back.moving_carry]
+    ct_carry = [jnp.zeros_like(carry[index]) for index in step_vjp.moving_carry]
     try:
-        chunks = _BackwardChunks.of(plan, pull_back, saved, ct_ys, ct_carry)
+        chunks = _BackwardChunks.of(plan, step_vjp, saved, ct_ys, ct_carry)
     except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
         return None
-    return chunks.recompute.split if chunks._recomputes else None, chunks.pull.split
+    return chunks.recompute.split if chunks._recomputes else None, chunks.transpose.split
 
 
 @dataclass(frozen=True)
