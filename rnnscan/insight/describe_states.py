@@ -1,7 +1,5 @@
 """Describe the matrix states of a plan."""
 
-from rnnscan.engine.analysis.matrix_form import ONE
-from rnnscan.engine.analysis.matrix_states import MatrixState
 from rnnscan.engine.plan.planned_call import Plan
 
 
@@ -24,7 +22,7 @@ def describe_states(plan: Plan) -> dict[int, str]:
             text = "step by step, because the sequence, or a segment, is shorter than two chunks"
             texts.update({state.index: text for state in group.states})
             continue
-        texts[first.index] = f"in chunks of {chunk} steps, {_in_words(first)}{_looped(plan)}"
+        texts[first.index] = f"in chunks of {chunk} steps, {first.in_words}{_looped(plan)}"
         beside = f"beside the values of carry leaf {step.changing[first.index]}, whose decay, keys and queries it has"
         texts.update({state.index: beside for state in others})
     return {step.changing[index]: text for index, text in sorted(texts.items())}
@@ -34,12 +32,3 @@ def _looped(plan: Plan) -> str:
     if plan.loops_windows:
         return "; step by step forward"
     return "; step by step where nothing is differentiated" if plan.loops_forward else ""
-
-
-def _in_words(state: MatrixState) -> str:
-    keys, values = (state.leaf.shape[axis] for axis in (state.axes.keys, state.axes.values))
-    if state.update.decay is ONE:
-        decays = "no decay"
-    else:
-        decays = "a decay for each key" if state.decays_per_key else "one decay for all keys"
-    return f"{keys} keys along axis {state.axes.keys}, {values} values along axis {state.axes.values}, {decays}"

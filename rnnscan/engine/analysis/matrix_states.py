@@ -88,6 +88,14 @@ class MatrixState:
         return decay is not None and self.axes.keys in decay.axes
 
     @property
+    def in_words(self) -> str:
+        """Its keys, its values and its decays, for reports."""
+        keys, values = (self.leaf.shape[axis] for axis in (self.axes.keys, self.axes.values))
+        one_or_none = "no decay" if self.update.decay is ONE else "one decay for all keys"
+        decays = "a decay for each key" if self.decays_per_key else one_or_none
+        return f"{keys} keys along axis {self.axes.keys}, {values} values along axis {self.axes.values}, {decays}"
+
+    @property
     def key_type(self) -> tuple[Any, ...]:
         """The sizes of the batch axes, the number of keys, and the dtype."""
         shape = self.leaf.shape
