@@ -89,6 +89,50 @@ def timeline_figure() -> Any:
     return figure
 
 
+# The way of the arguments: what each place does, and what goes on to the next.
+_WALK_PLACES = {
+    "scan": ("rs.scan(cell, params, carry, xs)", "the call"),
+    "call": ("Call", "engine/call: checks; padding and resets around the step;\nthe step as a Program"),
+    "plan": ("Plan", "engine/plan: loops and their kinds, chunk, residuals"),
+    "forward": ("forward pass", "engine/run: chunk by chunk, batched work and loops"),
+    "results": ("carry, ys", "the results"),
+    "backward": (
+        "backward pass",
+        "engine/run: the vjp of the step, split by the same rule,\nfrom the last chunk to the first",
+    ),
+    "gradients": ("gradients", "of params, carry and xs"),
+}
+_WALK_ARROWS = [
+    ("scan", "call", "params, carry, xs"),
+    ("call", "plan", "constants, carry, xs and the step"),
+    ("plan", "forward", "xs in chunks; constants whole; carry before the first step"),
+    ("forward", "results", "carry after the last step; ys of all chunks"),
+    ("forward", "backward", "residuals: xs, carries, kept values"),
+    ("plan", "backward", "constants"),
+    ("results", "backward", "cotangents of carry and ys"),
+    ("backward", "gradients", "sums over steps; cotangents of the first carry and of each x"),
+]
+
+
+def walk() -> str:
+    """The way of a call's arguments to the loop and back, as SVG."""
+    from rnnscan.graph.draw.dot import quoted
+    from rnnscan.graph.draw.graphviz import to_svg
+
+    font = 'fontname="DejaVu Sans,Verdana,sans-serif"'
+    boxes = [
+        f'  {name} [label=<<b>{title}</b><br/><font point-size="8">{text.replace(chr(10), "<br/>")}</font>>]'
+        for name, (title, text) in _WALK_PLACES.items()
+    ]
+    arrows = [f"  {first} -> {second} [label={quoted(' ' + text)}]" for first, second, text in _WALK_ARROWS]
+    settings = [
+        f"  bgcolor=white ranksep=0.35 {font}",
+        f'  node [shape=box style="filled,rounded" fillcolor="#eef2f7" color="#5b6b7f" fontsize=10 {font}]',
+        f'  edge [arrowsize=0.6 color="#5b6b7f" fontsize=8 {font}]',
+    ]
+    return to_svg("\n".join(["digraph walk {", *settings, *boxes, *arrows, "}"]), "The way of a call's arguments")
+
+
 def pictures() -> dict[str, Picture]:
     """The pictures of steps, by name."""
     return {name: explanation.draw(names=names) for name, (explanation, names) in steps().items()}
@@ -100,6 +144,7 @@ def main() -> None:
 
     for name, picture in pictures().items():
         picture.save(PICTURES / f"{name}.svg")
+    (PICTURES / "walk.svg").write_text(walk(), encoding="utf-8")
     # The same file from the same step, and text that is text.
     matplotlib.rcParams.update({"svg.hashsalt": "rnnscan", "svg.fonttype": "none"})
     timeline_figure().savefig(PICTURES / "timeline.svg", metadata={"Date": None})

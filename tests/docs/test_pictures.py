@@ -48,9 +48,10 @@ def test_pictures_of_steps_are_what_their_script_draws_and_all_are_shown():
     drawn = ENGINE.pictures()
     for name, picture in drawn.items():
         assert step_content(PICTURES[name].read_text()) == step_content(picture.text)
-    assert {*PICTURES} - {"time_and_memory"} == {*drawn, "timeline"}
+    assert step_content(PICTURES["walk"].read_text()) == step_content(ENGINE.walk())
+    assert {*PICTURES} - {"time_and_memory"} == {*drawn, "timeline", "walk"}
     text = (DOCS / "engine.md").read_text()
-    assert set(re.findall(r"pictures/engine/(\w+)\.svg", text)) == {*drawn, "timeline"}
+    assert set(re.findall(r"pictures/engine/(\w+)\.svg", text)) == {*drawn, "timeline", "walk"}
 
 
 def test_every_picture_that_a_page_shows_is_there():
