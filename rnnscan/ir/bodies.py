@@ -1,4 +1,4 @@
-"""The bodies of loops, branches, calls, and functions with derivative rules of their own."""
+"""The bodies of loops, branches, calls, and functions with custom derivative rules."""
 
 from collections.abc import Mapping
 

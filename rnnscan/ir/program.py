@@ -124,7 +124,7 @@ class Equation:
 
     @property
     def traits(self) -> Traits:
-        """What the primitive is."""
+        """The traits of the primitive."""
         return traits_of(self.primitive.name)
 
     @property

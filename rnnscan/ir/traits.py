@@ -33,7 +33,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a primitive is.
+    """The traits of a primitive.
 
     Attributes:
         kind: what it does with elements.

@@ -1,1 +1,1 @@
-"""What a step is: its loops, what is linear, what a derivative reads, and how it splits into work."""
+"""The structure of a step: its loops, its linear values, the values that its derivative reads, and how it splits."""

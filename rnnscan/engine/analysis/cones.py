@@ -13,7 +13,7 @@ from rnnscan.ir.program import Atom, Equation, Value
 
 
 class Cone(NamedTuple):
-    """What an equation needs alone.
+    """An equation, and the work that runs for it only.
 
     Attributes:
         equations: the equation, and those that run for it only.

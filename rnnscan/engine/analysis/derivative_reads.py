@@ -1,4 +1,4 @@
-"""What the derivative of a step reads of its values."""
+"""The values of a step that its derivative reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -97,7 +97,7 @@ def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:
 
 
 def cones_of_derivative(program: Program) -> Cones:
-    """The cone of each equation: what the derivative of a step need not run if it is given the result.
+    """The cone of each equation: the work that the derivative of a step is spared if the result is kept.
 
     Of `h' = tanh(x W + h U), y = h' V` and h' these are all but the last. Of `h' = f * h + g, y = h' V` it is the sum:
     the derivative of the product with f reads f.

@@ -43,7 +43,7 @@ class Expensive(NamedTuple):
 
 @dataclass(frozen=True)
 class Derivative:
-    """What the derivative of a step reads, and the work of having it again.
+    """The values that the derivative of a step reads, and the work of recomputing them.
 
     Attributes:
         program: the step.
@@ -57,7 +57,7 @@ class Derivative:
 
     @cached_property
     def cones(self) -> Cones:
-        """The cones of what runs again. Their inputs are the stacked carry leaves, before or after a step."""
+        """The cones of the work that runs again. Their inputs are the stacked carry leaves, before or after a step."""
         program, positions = self.program, dict[Value, list[int]]()
         for index in self.stacked_carry:
             for value in values_of([program.carry[index], program.new_carry[index]]):
@@ -67,7 +67,7 @@ class Derivative:
 
     @cached_property
     def wanted(self) -> dict[Value, None]:
-        """What is read, and not known."""
+        """The values that are read, and not known."""
         known = self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
         return {value: None for value in self._read if value not in known}
 
@@ -91,7 +91,7 @@ class Derivative:
 
 
 def cones_with_all_carries(program: Program, kept: Iterable[Atom]) -> Cones:
-    """The cones of what runs again if the carry is known before and after each step, and these values are kept."""
+    """The cones of the work that runs again if these values are kept, and the carry before and after each step."""
     return Derivative(program, frozenset(kept), frozenset(range(len(program.carry)))).cones
 
 

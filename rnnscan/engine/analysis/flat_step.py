@@ -88,7 +88,7 @@ class FlatStep:
     def constants_over_units(self) -> frozenset[int]:
         """The constants whose first axis is another axis of values than that of the rows, which carry and x have first.
 
-        The first axis of a kernel is the last one of what it multiplies, also where both have one size.
+        The first axis of a kernel is the last one of its other operand, also where both have one size.
         """
         program = self.program
         same = SameAxes(program.equations)
@@ -201,7 +201,7 @@ class FlatStep:
         Gradients flow as if a kept value had been computed, so its equation is differentiated.
 
         Args:
-            constants: what the step closes over.
+            constants: the arrays that the step closes over.
             carry: the carry.
             x: the input.
             kept: the kept values.

@@ -40,7 +40,7 @@ def fusion_barriers(equations: Sequence[Equation], machine: Machine) -> set[Valu
         read = {} if is_written(equation) else _read(equation, ways, barriers)
         more = _moved_for_repeated(read, ways, costly, machine) - barriers
         if more:
-            # A barrier changes the ways to what is made after its value, so only these are followed again.
+            # A barrier changes the ways to the values after its own, so only these are followed again.
             barriers |= more
             index = min(place[value] for value in more) + 1
             continue

@@ -1,7 +1,7 @@
 """Random keys as their data.
 
 A branch of `lax.cond` cannot save keys for its derivative: JAX fills the other branch with zeros of their tangent type
-(jax 0.10 to 0.12). So what is saved holds the data of keys.
+(jax 0.10 to 0.12). So the saved values hold the data of keys.
 """
 
 from collections.abc import Callable

@@ -180,7 +180,7 @@ class _Follower:
             frozenset(values_of(inside)),
         )
         if not state.needs.isdisjoint(self._later):
-            raise NoFormError("its update, or a query, depends on what is read from it")
+            raise NoFormError("its update, or a query, depends on a read of it")
         return state
 
     def _follow(self, equation: Equation) -> None:

@@ -12,8 +12,8 @@ from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
 from rnnscan.ir.traits import Kind
 
 
-# Keeping a table is a copy of it at each step, and keeping what is read is a copy of that. A quarter is a choice; 16
-# rows of 256 were measured (docs/decisions.md).
+# Keeping a table is a copy of it at each step, and keeping the parts that are read is a copy of these. A quarter is a
+# choice; 16 rows of 256 were measured (docs/decisions.md).
 _LARGEST_PART = 1 / 4
 
 

@@ -24,7 +24,7 @@ class SavingCall:
     reads: Sequence[bool]
 
     def read_by_derivative(self, equation: Equation) -> list[Atom]:
-        """What the derivative reads of the operands and results of the equation."""
+        """The operands and results of the equation that its derivative reads."""
         atoms = (*equation.inputs, *equation.outputs)
         return [atom for atom, is_read in zip(atoms, self.reads, strict=True) if is_read]
 

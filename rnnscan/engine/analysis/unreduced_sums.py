@@ -1,4 +1,4 @@
-"""What a loop adds up for a sum over steps whose terms are reduced: the values before they are reduced.
+"""Loops that accumulate the terms of a sum over steps before these are reduced.
 
 The gradient of a rate for each head is a sum of reductions over rows and features. At each step XLA for a CPU adds up
 the numbers of one head after those of another, and makes each from its operands again. The loop adds up the values
@@ -15,7 +15,7 @@ from rnnscan.engine.analysis.linear_sums import ends_of_sum
 from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
 
 
-# Of what a loop adds up instead of one sum: they should stay in a core's cache.
+# Of the values that a loop accumulates instead of one sum: they should stay in a core's cache.
 _MOST_BYTES = 32 << 10
 
 
@@ -41,7 +41,7 @@ def unreduced(atom: Atom, maker: Mapping[Atom, Equation], varies: Callable[[Atom
     """The values whose sums over the steps make that of an atom by linear equations; none if it is to be added itself.
 
     Args:
-        atom: what is summed.
+        atom: the value that is summed.
         maker: value -> the equation of the loop that makes it.
         varies: whether a value differs from step to step.
     """

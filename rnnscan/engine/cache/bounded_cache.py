@@ -1,4 +1,4 @@
-"""A cache that forgets what was used least recently."""
+"""A cache that forgets the entry that was used least recently."""
 
 from collections.abc import Hashable
 from typing import Any

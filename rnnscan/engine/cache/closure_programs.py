@@ -1,7 +1,7 @@
 """Compiled programs of one cell that closes over arrays, for calls outside `jax.jit`.
 
-These arrays may be others at the next call. So each call traces one step of the cell, which tells what it reads now,
-and a program of an equal step runs with the arrays as operands.
+These arrays may be others at the next call. So each call traces one step of the cell, which tells the arrays that it
+reads now, and a program of an equal step runs with the arrays as operands.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -16,7 +16,7 @@ from rnnscan.ir.structure import structure_of_jaxpr
 
 
 class ClosedOver(NamedTuple):
-    """What a trace of one step tells of a cell's closure.
+    """The closure of a cell, as a trace of one step shows it.
 
     Attributes:
         traced: the trace.
@@ -48,7 +48,7 @@ class ClosurePrograms:
 
         Args:
             run: the call as a function of its arrays by name. It traces the cell.
-            closed_over: what its cell closes over.
+            closed_over: the arrays that its cell closes over.
             arrays: the arrays.
         """
         if _has_own_rules(closed_over.traced.jaxpr):

@@ -50,8 +50,8 @@ def run_compiled(
         cell: the cell. Plain functions are cached by identity, and other cells if they compare by value.
         arrays: pytrees of arrays by name, the arguments of the program.
         options: the other options, constants of the program.
-        closed_over: `closed_over(cell, **arrays, **options)` tells what the cell closes over. None: a cell that closes
-            over arrays is not cached.
+        closed_over: `closed_over(cell, **arrays, **options)` returns the arrays that the cell closes over. None: a cell
+            that closes over arrays is not cached.
 
     Returns:
         The result of `run`.

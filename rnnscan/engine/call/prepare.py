@@ -287,7 +287,7 @@ def _varying_as(carry: Any, params: Any, rows: Rows | None) -> Any:
 def _resolve_carry(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:
     """Trace the step, and give the carry the types that the step returns.
 
-    A Python number in the carry is weakly typed: it takes the dtype of what it is combined with. Each pass can resolve
+    A Python number in the carry is weakly typed: it takes the dtype of the other operand. Each pass can resolve
     one leaf more, where one leaf feeds another. A leaf without the batch axis is repeated for the rows. A leaf is
     sharded over the explicit axes of a mesh over which the step returns it.
     """

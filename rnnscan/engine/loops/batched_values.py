@@ -262,7 +262,7 @@ def added(total: Any, term: Any) -> Any:
 
 
 def scattered_over_steps(equation: Equation, total: Any, indices: Any, updates: Any) -> Any:
-    """A total with what a `scatter_add` adds at every step: one of all steps, whose axis both stacks have first."""
+    """A total plus the terms of a `scatter_add` at every step: one scatter over the first axis of both stacks."""
     numbers = equation.params["dimension_numbers"]
     shifted = {
         name: tuple(axis + 1 for axis in getattr(numbers, name))

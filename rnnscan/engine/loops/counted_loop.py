@@ -82,7 +82,7 @@ def counted_loop(
         The state, leaves `(blocks.length, ...)` and leaves `(limit, ...)`, with zeros where no iteration writes.
     """
     bounds = [jnp.asarray(count, jnp.int32), jnp.asarray(blocks.offset, jnp.int32)]
-    # Under `shard_map` each device may have its own count. Then the state, and what is read at an index, vary too.
+    # Under `shard_map` each device may have its own count. Then the state, and values read at an index, vary too.
     state = vary(list(state), varying(jax.typeof(bounds[0])) | varying(jax.typeof(bounds[1])))
     step_types = jax.eval_shape(lambda steps, at: [blocks.read(leaf, at) for leaf in steps], list(steps), bounds[0])
     once_types = jax.eval_shape(lambda once, at: [leaf[at] for leaf in once], list(once), bounds[0])

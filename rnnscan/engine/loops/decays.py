@@ -1,4 +1,4 @@
-"""What the decays of a chunk of a matrix state make: of its keys, and of their products with queries.
+"""The effect of the decays of a chunk of a matrix state on its keys, and on their products with queries.
 
 With one a for all keys, the products d_ts of the decays between s and t are a matrix `(C, C)`, made row by row. With
 one a for each key they would be `(C, C, K)`. There a loop over the steps carries the keys `d_ts u_s`, `(C, K)`, as a
@@ -36,7 +36,7 @@ LONGEST_PER_KEY = 16
 
 @dataclass(frozen=True)
 class Decayed:
-    """What the decays of chunks make, as in `chunks`.
+    """The effect of the decays of chunks, as in `chunks`.
 
     Attributes:
         from_start: p, `(..., C, K)` or `(..., C, 1)`.
@@ -52,7 +52,7 @@ class Decayed:
 
 
 def decayed(queries: Sequence[Any], keys: Sequence[Any], decay: Any, *, rounds: bool) -> Decayed:
-    """What the decays of chunks make.
+    """The effect of the decays of chunks.
 
     Args:
         queries: each q, `(..., C, K)`.

@@ -18,7 +18,7 @@ class InPlace:
     """How one loop runs all steps, instead of one for each chunk.
 
     After each step it writes some carry leaves to the place of the chunk that runs next. The last step before that
-    chunk leaves there what the chunk starts with.
+    chunk leaves there the start of the chunk.
 
     Attributes:
         chunks: the loop over chunks.

@@ -35,7 +35,7 @@ class Stacks(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """What runs over the steps, in the order `(T, batch, keys, values)`.
+    """The factors that run over the steps, in the order `(T, batch, keys, values)`.
 
     Attributes:
         queries, decay, terms: those of `run_chunks`.
@@ -105,7 +105,7 @@ class Parts:
         return sum((u.sum(axes.keys, keepdims=True) * w for u, w in pairs), make(None))
 
     def ordered(self, stacks: Stacks, start: Any) -> Ordered:
-        """What runs over the steps.
+        """The factors that run over the steps.
 
         Args:
             stacks: the factors, stacked.
@@ -130,7 +130,7 @@ class Parts:
         *,
         rounds: bool,
     ) -> tuple[list[Any], Any]:
-        """Add what the matrices and each step's own update make.
+        """Add the terms of the matrices, and those of each step's update.
 
         Args:
             ordered: what has run.

@@ -1,7 +1,7 @@
 """Products of many decays, rounded about once.
 
 A product of n numbers is rounded n - 1 times. All values that a product of decays weighs get the same error, which does
-not average out, as the errors of a loop do. So a product carries along what it lacks.
+not average out, as the errors of a loop do. So a product carries its rounding error along.
 
 Source: Dekker 1971, "A Floating-Point Technique for Extending the Available Precision", sections 4 and 5.
 """
@@ -17,7 +17,7 @@ _LEADING_BITS = -(1 << 12)
 
 
 class Product(NamedTuple):
-    """A product, and what it lacks.
+    """A product, and its rounding error.
 
     Attributes:
         value: the number that is nearest to the product.
@@ -51,7 +51,7 @@ class Product(NamedTuple):
 def _completed(product: Any, missing: Any) -> Product:
     """A product from its rounded value and what that lacks.
 
-    The sum of both is rounded to the value, so that no derivative reads what is missing: a backward pass need not keep
+    The sum of both is rounded to the value, so that no derivative reads the error: a backward pass need not keep
     it.
     """
     value = product + missing

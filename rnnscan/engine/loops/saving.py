@@ -11,7 +11,7 @@ from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivativ
 
 @dataclass(frozen=True, eq=False)
 class Saving:
-    """How a function saves what its derivative reads.
+    """How a function saves the values that its derivative reads.
 
     Attributes:
         save: `(*arguments) -> (results, residuals)`, pytrees.

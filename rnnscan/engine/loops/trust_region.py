@@ -34,7 +34,7 @@ def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
     """
     identity = jnp.broadcast_to(_identity(matrix), matrix.shape)
     held = 1 + strength
-    # What a step makes of P: `A P (I + E P)^-1 A^T + C`.
+    # A step maps P to `A P (I + E P)^-1 A^T + C`.
     steps = (matrix / held, identity / held, product(_transposed(matrix), matrix) * (strength / held))
 
     def compose(earlier: Any, later: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Scans within a step: they keep between the passes what they would keep alone.
+"""Scans within a step: they keep the same values between the passes as they would alone.
 
 Else each level of nested scans runs the levels below once more on the backward pass.
 """

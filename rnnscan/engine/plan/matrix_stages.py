@@ -61,7 +61,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Found:
-    """What was found of matrix states in a step.
+    """The matrix states of a step, if it has any.
 
     Attributes:
         stages: how to run it; None if no leaf has the form.
@@ -100,7 +100,7 @@ def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> Found:
         least: the least number of keys and of values.
 
     Returns:
-        What was found.
+        The stages, and why other leaves are not matrix states.
     """
     fixed = determined(step.program.equations, step.constants)
     matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]

@@ -171,7 +171,7 @@ class Plan:
 
     @property
     def _leaves_the_choice(self) -> bool:
-        """Whether it is left to the engine what is kept of a step: the cell has no names, and all may be kept."""
+        """Whether the engine chooses the kept values of a step: the cell has no names, and all may be kept."""
         memory, call = self.memory, self.call
         free = memory is not None and memory.recompute == () and not call.names.known and not self.step.kept_labels
         return free and self.route.engine == "fission" and call.parallel is None

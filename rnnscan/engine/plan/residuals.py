@@ -1,4 +1,4 @@
-"""What stays in memory between the passes of a scan: a row for each value, which all reports read."""
+"""The arrays that stay in memory between the passes of a scan: a row for each value, which all reports read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class KeptValue:
 
     Attributes:
         value: the value.
-        source: what it is.
+        source: its kind.
         of: its name, the position of the carry leaf, or the operation that makes it.
         is_offloaded: whether it lies in host memory between the passes.
     """
@@ -76,9 +76,9 @@ class Residual:
     """A row of the plan.
 
     Attributes:
-        source: what the value is: an array that the step closes over, the carry before the first step, a stack of the
-            carry before some or all steps, an output, an input, a value with a name, one without that is expensive to
-            recompute, or a residual of a scan within the step.
+        source: the kind of the value: an array that the step closes over, the carry before the first step, a stack of
+            the carry before some or all steps, an output, an input, a value with a name, one without that is expensive
+            to recompute, or a residual of a scan within the step.
         of: the array itself, the number of the leaf, the name, or the operation that makes the value.
         times: the number of steps that it is stored for; 1 for arrays that the step closes over and the initial carry.
         nbytes: the bytes for all these steps; a symbolic number for a symbolic batch.
@@ -92,7 +92,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class ResidualPlan:
-    """What stays in memory between the passes.
+    """The arrays that stay in memory between the passes.
 
     Attributes:
         length: the steps of the scan.

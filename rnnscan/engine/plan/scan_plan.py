@@ -50,8 +50,8 @@ class ScanPlan:
         parallel: how to solve loops in parallel over the steps of a chunk; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
-        cheap: carry leaf -> whether it is cheap to recompute, of those that were asked for. What is kept does not
-            matter to it, so plans of one step that keep other values share it.
+        cheap: carry leaf -> whether it is cheap to recompute, of those that were estimated. The choice of kept values
+            does not matter to it, so plans of one step that keep other values share it.
     """
 
     step: FlatStep
@@ -75,7 +75,8 @@ class ScanPlan:
     def keeping_expensive_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
 
-        They take at most as many bytes as what is kept in any case, and at most `Heuristics.expensive_bytes` in all.
+        They take at most as many bytes as the values that are kept in any case, and at most
+        `Heuristics.expensive_bytes` in all.
         """
         most_bytes = min(self.choices.expensive_bytes // max(1, self.length), self._kept_bytes)
         step, candidates = self.step, self._recomputable_candidates
@@ -100,7 +101,7 @@ class ScanPlan:
 
     @cached_property
     def residuals(self) -> ResidualPlan:
-        """What stays in memory between the passes.
+        """The arrays that stay in memory between the passes.
 
         Carry leaves that follow from the others by linear recurrences, without much larger values on the way, are
         stored at the start of each chunk only, and recomputed in between. The c of an LSTM inside additive attention is

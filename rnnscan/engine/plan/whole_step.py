@@ -42,7 +42,7 @@ def _sums_outer_products(step: FlatStep) -> bool:
 
 
 def _rows_beside(product: Equation, operand: Value) -> int:
-    """The rows of the other operand: what the operand's gradient contracts over."""
+    """The rows of the other operand, over which the operand's gradient contracts."""
     side, contraction = 1 - product.inputs.index(operand), contraction_of(product)
     assert contraction is not None
     return nominal_size(product.inputs[side].shape[axis] for axis in contraction.free[side])

@@ -148,7 +148,7 @@ class _BackwardChunks:
         views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
         splits = [_split(plan, view, partial(plan.heuristics.should_batch, shared=shared)) for view in views]
-        # Where devices share units, a loop would gather at each step what is gathered once for a chunk.
+        # Where devices share units, a loop would gather values at each step that are gathered once for a chunk.
         shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
         if not shares_units and _reads_more_than_it_saves(splits[1]):
             splits = [_split(plan, view, lambda *_: False) for view in views]

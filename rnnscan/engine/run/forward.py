@@ -27,10 +27,10 @@ Run: TypeAlias = Callable[..., Results]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Saved:
-    """What stays in memory between the passes.
+    """The arrays that stay in memory between the passes.
 
     Attributes:
-        constants: what the step closes over.
+        constants: the arrays that the step closes over.
         initial: the carry before the first step.
         carries: carry leaf -> the carry before each step, `(T, ...)`.
         final: carry leaf -> the carry after the last step, of those whose new values the backward pass reads.
@@ -179,7 +179,7 @@ def _run(
     Args:
         plan: how the scan runs.
         parts: the split of its step.
-        constants: what the step closes over.
+        constants: the arrays that the step closes over.
         carry: the initial carry.
         xs: the inputs.
         starting: the carry leaves to return at the beginning of each whole chunk.
@@ -224,8 +224,8 @@ def _chunks(plan: ScanPlan) -> TimeLoop:
 def _in_one_loop(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> InPlace | None:
     """How the only loop runs over all steps in place; None if it had better not.
 
-    It writes the carry leaves before each chunk at each step. That may cost no more than half of what it stacks in any
-    case: not a matrix state, nor a cache.
+    It writes the carry leaves before each chunk at each step. That may cost no more than half of the bytes that it
+    stacks in any case: not a matrix state, nor a cache.
     """
     (loop,), program = parts.loops, parts.program
     if parts.heuristics.batch != "costly" or loop.in_parallel or not chunks.length or not {*starting} <= {*loop.carry}:

@@ -126,7 +126,7 @@ class _Hoisted:
     @staticmethod
     def of(equations: Sequence[Equation], outputs: Sequence[Atom], constants: dict[Value, Any]) -> "_Hoisted":
         equations = needed(equations, outputs)
-        # A cast to 16 bits stays in the loop, which adds up the gradient of what it casts. XLA moves it out. A vector
+        # A cast to 16 bits stays in the loop, which adds up the gradient of its operand. XLA moves it out. A vector
         # that is repeated for the rows has its gradient added up in float32 anyway.
         repeated = _only_repeated(equations, outputs)
         kept = [e for e in equations if not _narrows(e) or e.outputs[0] in repeated]
@@ -162,7 +162,7 @@ class _Hoisted:
         return values
 
     def without_products_of(self, x: Sequence[Value]) -> tuple["_Hoisted", list[Equation], list[Value]]:
-        """The step without its products of inputs and fixed values, and without what is added to them.
+        """The step without its products of inputs and fixed values, and without the terms added to them.
 
         Args:
             x: the inputs.

@@ -52,12 +52,13 @@ class Runner:
 
         Args:
             steps: its steps.
-            known: values of each step, stacked: those in `Program.known`, and what else is known already.
+            known: values of each step, stacked: those in `Program.known`, and other values that are known already.
             carry: the carry before the first step to run.
-            sums: what the sums over steps are added to. Those in `by_parts` are one for each part of the rows.
+            sums: the totals so far, to which the sums over steps are added. Those in `by_parts` are one for each part
+                of the rows.
 
         Returns:
-            The carry after the last step, the sums, and the chunk, which has what is stacked.
+            The carry after the last step, the sums, and the chunk, which has the stacked values.
         """
         split = self.split
         looped = [value for loop in split.loops for value in self._made(loop)]
@@ -114,7 +115,7 @@ class Runner:
         return {position: sums for position in positions if sums.can_sum(self.split.program.summed[position])}
 
     def _sums_of(self, loop: Loop) -> LoopSums:
-        """What a loop adds up."""
+        """The sums that a loop accumulates."""
         positions = [position for position in loop.accumulated if position not in self._after_loops]
         if self.rows is not None:
             return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
@@ -172,7 +173,7 @@ class Runner:
         chunk.make_again(loop.repeated, after=new_carry)
 
     def _bring_sums(self, loop: Loop, loop_sums: LoopSums, new_sums: list[Any], sums: list[Any], steps: int) -> None:
-        """Put what a loop added up in its places, and reduce what it added up unreduced."""
+        """Put the sums of a loop in their places, and reduce those that it accumulated unreduced."""
         totals, of_terms = split_list(new_sums, [len(loop_sums.positions)])
         for position, total in zip(loop_sums.positions, totals, strict=True):
             sums[position] = total
@@ -213,7 +214,7 @@ class Runner:
         chunk.add(dict(zip(recurrence.cycle.leaves, before, strict=True)))
 
     def _made(self, loop: Loop) -> Sequence[Value]:
-        """What a loop brings to the chunk."""
+        """The values that a loop adds to the chunk."""
         return [self.split.program.carry[position] for position in loop.carry] if loop.in_parallel else loop.from_body
 
     def _step(
@@ -267,7 +268,7 @@ class Runner:
 
 
 def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[Value, Any]:
-    """What splits of the same program compute once, from what is the same at every step."""
+    """The values that splits of the same program compute once, because they are the same at every step."""
     values = dict(zip(splits[0].program.invariant, constants, strict=True))
     for split in splits:
         evaluate([equation for equation in split.invariant if equation.outputs[0] not in values], values)

@@ -1,7 +1,7 @@
 """Steps that compute fused gates as `(N, gates, H)` in place of `(N, gates H)`.
 
 A fused kernel `(D, 4H)` has one block of columns for each gate. If several devices share its columns, each device has
-whole gates, and every step has to move them. With the blocks on an axis of their own, `(D, 4, H)`, the devices share
+whole gates, and every step has to move them. With a separate axis for the blocks, `(D, 4, H)`, the devices share
 the units of each gate: the work on gates stays on a device.
 
 The step of any cell is brought into this form. Slices along the last axis of a value say how long its blocks are, and
@@ -40,7 +40,7 @@ class _Blocked:
 
 
 def in_blocks(leaf: Any, size: int) -> Any:
-    """Give the blocks of the last axis an axis of their own: `(..., blocks, size)`."""
+    """Put the blocks of the last axis on a separate axis: `(..., blocks, size)`."""
     return jnp.reshape(leaf, (*leaf.shape[:-1], leaf.shape[-1] // size, size))
 
 
