@@ -10,7 +10,7 @@ def describe_states(plan: Plan) -> dict[int, str]:
     """
     if plan.route.engine != "fission":
         return {}
-    step, found, chunk = plan.step, plan.found, plan.state_chunk
+    step, found, chunk = plan.step, plan.matrix_search, plan.state_chunk
     texts = {
         index: f"step by step, because {reason}"
         for index, reason in found.reasons.items()

@@ -44,7 +44,7 @@ def kept_values(plan: Plan) -> tuple[Residual, ...] | None:
         windows = plan.windows(sub_scan.steps) if fission else None
         if windows is not None:
             flat_step = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
-            read = _read_in_segment(flat_step, plan.found.stages)
+            read = _read_in_segment(flat_step, plan.matrix_search.stages)
             segment = sub_scan.segment[0] if sub_scan.segment else windows.steps
             assert segment is not None
             kept = _by_segments(flat_step, constants, read, sub_scan.steps, segment)

@@ -60,7 +60,7 @@ class Stages:
 
 
 @dataclass(frozen=True)
-class Found:
+class MatrixSearch:
     """The matrix states of a step, if it has any.
 
     Attributes:
@@ -91,7 +91,7 @@ def matrix_candidates(step: FlatStep, least: int) -> list[int]:
     ]
 
 
-def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> Found:
+def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> MatrixSearch:
     """Find the matrix states of a step, and its stages.
 
     Args:
@@ -106,16 +106,16 @@ def find_stages(step: FlatStep, linear: Sequence[int], *, least: int) -> Found:
     matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]
     states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
     if not states:
-        return Found(None, reasons)
+        return MatrixSearch(None, reasons)
     other_linear = [index for index in linear if index not in states]
     vectors, _ = _find_states(other_linear, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
     groups = grouped(states.values(), vectors.values(), step)
     try:
         stages = _stages(step, fixed, groups)
     except NoFormError as error:
-        return Found(None, {**reasons, **dict.fromkeys(states, str(error))})
+        return MatrixSearch(None, {**reasons, **dict.fromkeys(states, str(error))})
     joined = {state.index for state in stages.states}
-    return Found(stages, {index: reason for index, reason in reasons.items() if index not in joined})
+    return MatrixSearch(stages, {index: reason for index, reason in reasons.items() if index not in joined})
 
 
 def _count_large(leaf: Value, least: int) -> int:

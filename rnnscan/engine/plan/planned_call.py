@@ -15,7 +15,7 @@ from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
-from rnnscan.engine.plan.matrix_stages import Found, find_stages, matrix_candidates
+from rnnscan.engine.plan.matrix_stages import MatrixSearch, find_stages, matrix_candidates
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
 from rnnscan.engine.units.shard_units import UnitCell
@@ -110,11 +110,11 @@ class Plan:
         return [*self.call.traced.consts, *(leaves[index] for index in self.step.unchanged)]
 
     @cached_property
-    def found(self) -> Found:
+    def matrix_search(self) -> MatrixSearch:
         """The matrix states of the step, and how they run in chunkwise form."""
         least = self.choices.least_state
         if least is None:
-            return Found(None, {})
+            return MatrixSearch(None, {})
         step = replace(self.step, program=passes.apply(passes.MATRIX_STATES, self.step.program))
         return find_stages(step, matrix_candidates(step, least), least=least)
 
@@ -122,7 +122,7 @@ class Plan:
     def state_chunk(self) -> int | None:
         """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
         memory = self.memory
-        if memory is None or self.route.engine != "fission" or self.found.stages is None:
+        if memory is None or self.route.engine != "fission" or self.matrix_search.stages is None:
             return None
         scans = memory.sub_scans(self.call.length)
         longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
@@ -149,7 +149,7 @@ class Plan:
 
         With a decay for each key the chunkwise form takes longer forward than the loop. Kept names come from the form.
         """
-        stages = self.found.stages
+        stages = self.matrix_search.stages
         per_key = stages is not None and all(state.decays_per_key for state in stages.states)
         return self.loops_forward and per_key and not self.step.kept
 
@@ -196,7 +196,7 @@ class Plan:
         """The loops that Newton's method solves, in running order."""
         if self.call.parallel is None:
             return []
-        length, changing, stages = self.call.length, self.step.changing, self.found.stages
+        length, changing, stages = self.call.length, self.step.changing, self.matrix_search.stages
         scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
         windows = self.windows(length)
         if windows is not None and stages is not None:

@@ -42,7 +42,7 @@ def run_windows(
     Returns:
         The final carry and the stacked y, with the other stacks of the scans after them.
     """
-    stages = plan.found.stages
+    stages = plan.matrix_search.stages
     assert stages is not None
     policy_of_names, labels = _kept(plan)
 
