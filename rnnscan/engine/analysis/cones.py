@@ -67,9 +67,9 @@ class Cones:
     def of(self, equation: Equation) -> Cone:
         """The cone of an equation; an empty one if it is not needed."""
         cone = Cone([], [], Counter())
-        ahead = [equation] if equation in self._operands else []
-        while ahead:
-            last = ahead.pop()
+        pending = [equation] if equation in self._operands else []
+        while pending:
+            last = pending.pop()
             cone.equations.append(last)
             for node in self._operands[last]:
                 cone.uses[node] += 1
@@ -77,7 +77,7 @@ class Cones:
                     if isinstance(node, int):
                         cone.inputs.append(node)
                     elif node in self._operands:  # Else it is the maker of a value that is known by now.
-                        ahead.append(node)
+                        pending.append(node)
         return cone
 
     def remove(self, cone: Cone) -> None:

@@ -54,7 +54,7 @@ _rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
 
 def _find_read_by_rule(equation: Equation) -> list[bool]:
     types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in equation.inputs]
-    floats = [index for index, own in enumerate(types) if jnp.issubdtype(own.dtype, jnp.inexact)]
+    floats = [index for index, aval in enumerate(types) if jnp.issubdtype(aval.dtype, jnp.inexact)]
 
     def derivative(*leaves: Any) -> list[Any]:
         primals, directions = leaves[: len(types)], leaves[len(types) :]
@@ -70,7 +70,7 @@ def _find_read_by_rule(equation: Equation) -> list[bool]:
     except Exception:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
     results, tangents = split_list(program.stacked, [len(equation.outputs)])
-    after = [own for own in program.equations if {*results}.isdisjoint(own.outputs)]
+    after = [later for later in program.equations if {*results}.isdisjoint(later.outputs)]
     read = {*inputs_of(needed(after, tangents)), *tangents}
     return [atom in read for atom in (*program.known[: len(types)], *results)]
 

@@ -33,15 +33,15 @@ def ends_of_sum(
 
     It stops at values that are stacked already (`materialized`). Each end is yielded once.
     """
-    to_see, seen = [atom], set()
-    while to_see:
-        atom = to_see.pop()
+    pending, seen = [atom], set()
+    while pending:
+        atom = pending.pop()
         if not isinstance(atom, Value) or not varies(atom) or atom in seen:
             continue
         seen.add(atom)
         equation = None if atom in materialized else maker.get(atom)
         if equation is not None and summed_operands(equation, varies) is not None:
-            to_see.extend(reversed(equation.inputs))
+            pending.extend(reversed(equation.inputs))
         else:
             yield equation if equation is not None and _makes_from_less(equation, maker) else atom
 

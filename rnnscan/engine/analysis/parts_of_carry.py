@@ -44,7 +44,7 @@ def parts_to_keep(
             continue
         rest = [equation for equation in unknown if equation not in reads]
         with_parts, without = (
-            linearly_recomputable(some, carry, new_carry, candidates=[index]) for some in (rest, unknown)
+            linearly_recomputable(subset, carry, new_carry, candidates=[index]) for subset in (rest, unknown)
         )
         if with_parts and not without:
             parts |= dict.fromkeys(read, index)

@@ -26,11 +26,11 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
     ends = [list(ends_of_sum(atom, maker, varying.__contains__)) for atom in program.summed]
     stacked: set[Value] = set()
     in_loop = []
-    for position, its_ends in enumerate(ends):
-        operands = set(_operands(its_ends)) & looped
-        sum_bytes = max((end.outputs[0].nbytes for end in its_ends if isinstance(end, Equation)), default=0)
-        made_in_loop = ({*_operands(its_ends)} & varying).difference(program.known) if operands else operands
-        if _is_product(its_ends) and total_bytes(made_in_loop) < sum_bytes:
+    for position, sum_ends in enumerate(ends):
+        operands = set(_operands(sum_ends)) & looped
+        sum_bytes = max((end.outputs[0].nbytes for end in sum_ends if isinstance(end, Equation)), default=0)
+        made_in_loop = ({*_operands(sum_ends)} & varying).difference(program.known) if operands else operands
+        if _is_product(sum_ends) and total_bytes(made_in_loop) < sum_bytes:
             stacked |= operands
         else:
             in_loop.append(position)
@@ -45,7 +45,7 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
     if heuristics.batch != "costly":
         # The terms of a sum are batched over time, unless they are much larger than the carries of the loops.
         accumulated = [p for p in accumulated if too_large_to_stack(_operands(ends[p]), program.carry)]
-    deferred = [value for i, its_ends in enumerate(ends) if i not in accumulated for value in _operands(its_ends)]
+    deferred = [value for i, sum_ends in enumerate(ends) if i not in accumulated for value in _operands(sum_ends)]
     return accumulated, [value for value in dict.fromkeys(deferred) if value in varying]
 
 

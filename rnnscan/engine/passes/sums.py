@@ -56,12 +56,12 @@ class Sums:
 
     def _terms(self, equation: Equation) -> list[Atom]:
         terms: list[Atom] = []
-        to_see = [*reversed(equation.inputs)]
-        while to_see:
-            atom = to_see.pop()
+        pending = [*reversed(equation.inputs)]
+        while pending:
+            atom = pending.pop()
             inner = self._inner(equation, atom)
             if inner:
-                to_see.extend(reversed(inner.inputs))
+                pending.extend(reversed(inner.inputs))
             else:
                 terms.append(atom)
         return terms
