@@ -44,16 +44,16 @@ class Ensemble:
         return tuple(carries), (log_probs, aux) if self.has_aux else log_probs
 
     def _averaged(self, logits: list[Any]) -> Any:
-        if any(not hasattr(one, "shape") or one.shape != logits[0].shape for one in logits):
-            shapes = ", ".join(str(jax.tree.map(describe, one)) for one in logits)
+        if any(not hasattr(scores, "shape") or scores.shape != logits[0].shape for scores in logits):
+            shapes = ", ".join(str(jax.tree.map(describe, scores)) for scores in logits)
             raise ValueError(
                 f"decoding.ensemble: all decoders must return logits of one shape (N, V); got {shapes}. They must "
                 "share a vocabulary. If they return (logits, aux), pass has_aux=True."
             )
         log_probs = jnp.stack(
             [
-                one if getattr(decoder, "returns_log_probs", False) else log_probabilities(one)
-                for decoder, one in zip(self.decoders, logits, strict=True)
+                scores if getattr(decoder, "returns_log_probs", False) else log_probabilities(scores)
+                for decoder, scores in zip(self.decoders, logits, strict=True)
             ]
         )
         if self.average == "log_probs":

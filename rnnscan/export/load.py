@@ -86,7 +86,7 @@ def _vocabulary(manifest: Manifest, contents: dict[str, bytes]) -> Vocabulary | 
 
 def _signatures(manifest: Manifest) -> dict[str, tuple[list[ArraySpec], list[ArraySpec]]]:
     """The specs of the leaves of the arguments and results of each program."""
-    params = [one.spec for one in manifest.parameters]
+    params = [parameter.spec for parameter in manifest.parameters]
     arguments: dict[str, Any] = {"predict": list(manifest.inputs.values())}
     if (stream := manifest.stream) is not None:
         arguments |= {"init": stream.x, "step": (stream.carry, stream.x)}

@@ -81,8 +81,13 @@ def dump(manifest: Manifest) -> bytes:
         "outputs": to_json(manifest.outputs, "outputs"),
         "stream": stream and {name: to_json(tree, name) for name, tree in vars(stream).items()},
         "parameters": [
-            {"name": one.name, "spec": to_json(one.spec, one.name), "stored": one.stored, "error": one.error}
-            for one in manifest.parameters
+            {
+                "name": parameter.name,
+                "spec": to_json(parameter.spec, parameter.name),
+                "stored": parameter.stored,
+                "error": parameter.error,
+            }
+            for parameter in manifest.parameters
         ],
         "store": manifest.store,
         "programs": manifest.programs,
@@ -122,10 +127,10 @@ def parse(content: bytes) -> Manifest:
 def _read(fields: Any) -> Manifest:
     stream = fields["stream"]
     manifest = Manifest(
-        inputs={one["name"]: from_json(one["spec"]) for one in fields["inputs"]},
+        inputs={field["name"]: from_json(field["spec"]) for field in fields["inputs"]},
         outputs=from_json(fields["outputs"]),
         stream=None if stream is None else Stream(**{name: from_json(tree) for name, tree in stream.items()}),
-        parameters=[_parameter(one) for one in fields["parameters"]],
+        parameters=[_parameter(field) for field in fields["parameters"]],
         store=fields["store"],
         programs=fields["programs"],
         parameters_file=fields["parameters_file"],

@@ -114,13 +114,15 @@ def decode_all(parameters: list[Parameter], content: bytes) -> list[np.ndarray]:
     except safetensors.SafetensorError as error:
         raise ValueError(f"its parameters are no safetensors file ({error})") from error
     tensors = {
-        name: np.frombuffer(one["data"], jnp.dtype(_DTYPES.get(one["dtype"], "void"))).reshape(one["shape"])
-        for name, one in read
+        name: np.frombuffer(field["data"], jnp.dtype(_DTYPES.get(field["dtype"], "void"))).reshape(field["shape"])
+        for name, field in read
     }
     expected: dict[str, Any] = {}
-    for one in parameters:
-        shape: Any = one.spec.shape
-        expected |= quantize.tensor_specs(one.name, one.stored, one.spec.dtype, shape)
+    for parameter in parameters:
+        shape: Any = parameter.spec.shape
+        expected |= quantize.tensor_specs(parameter.name, parameter.stored, parameter.spec.dtype, shape)
     if {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()} != expected:
         raise ValueError("its parameters have other names, dtypes or shapes than the manifest says")
-    return [quantize.decode(one.name, tensors, one.stored, one.spec.dtype) for one in parameters]
+    return [
+        quantize.decode(parameter.name, tensors, parameter.stored, parameter.spec.dtype) for parameter in parameters
+    ]

@@ -148,7 +148,9 @@ def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> I
         return 0 if predicted <= _LIKELY_FITS * allowed else predicted
 
     for of_one_cost in _promising(step, choices):
-        yield from (one for one in sorted(of_one_cost, key=doubt) if doubt(one) <= _SURELY_TOO_LARGE * allowed)
+        yield from (
+            candidate for candidate in sorted(of_one_cost, key=doubt) if doubt(candidate) <= _SURELY_TOO_LARGE * allowed
+        )
 
 
 def _fits(step: TrainingStep, memory: Memory, allowed: int) -> bool:
@@ -168,7 +170,7 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
         ValueError: if it does not fit either.
     """
     smallest = sorted(choices, key=lambda choice: step.predicted_bytes(choice.memory))[:_SMALLEST]
-    needs = [(needed, one) for one in smallest if (needed := _needed(step, one.memory)) is not None]
+    needs = [(needed, candidate) for candidate in smallest if (needed := _needed(step, candidate.memory)) is not None]
     if not needs:
         raise ValueError(
             "plan: planning needs XLA's memory analysis; this backend has none. Choose a `Memory` yourself."

@@ -68,8 +68,8 @@ class TrainingStep:
         """The loss under a memory choice and its arguments, for `measure_losses`. This needs arrays."""
         random = np.random.default_rng(0)
         targets = [jnp.asarray(random.normal(size=leaf.shape), leaf.dtype) for leaf in self._targets]
-        some = tuple(self._arrays[place] for place in self._differentiated)
-        return lambda *differentiated: self._loss(memory, targets, self._with(differentiated, self._arrays)), some
+        primals = tuple(self._arrays[place] for place in self._differentiated)
+        return lambda *differentiated: self._loss(memory, targets, self._with(differentiated, self._arrays)), primals
 
     def _gradient(self, memory: Memory) -> Callable[..., Sequence[Any]]:
         def gradient(*leaves: Any) -> Sequence[Any]:
@@ -78,9 +78,9 @@ class TrainingStep:
             def loss(*differentiated: Any) -> Any:
                 return self._loss(memory, targets, self._with(differentiated, arrays))
 
-            some = tuple(arrays[place] for place in self._differentiated)
-            argnums = tuple(range(len(some)))
-            return jax.tree.leaves(jax.value_and_grad(loss, argnums)(*some)) if some else ()
+            primals = tuple(arrays[place] for place in self._differentiated)
+            argnums = tuple(range(len(primals)))
+            return jax.tree.leaves(jax.value_and_grad(loss, argnums)(*primals)) if primals else ()
 
         return gradient
 

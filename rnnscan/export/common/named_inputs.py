@@ -33,6 +33,6 @@ def by_name(fn: Any, inputs: Any, function: str = "export.save") -> tuple[dict[s
             f"{describe(inputs)}. Write [xs] for a function of one input."
         )
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    known = [name for name, one in inspect.signature(fn).parameters.items() if one.kind in kinds][1:]
+    known = [name for name, parameter in inspect.signature(fn).parameters.items() if parameter.kind in kinds][1:]
     names = [known[number] if number < len(known) else f"input_{number}" for number in range(len(inputs))]
     return dict(zip(names, inputs, strict=True)), fn

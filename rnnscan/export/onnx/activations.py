@@ -58,9 +58,11 @@ def activations_of(cell: Any) -> list[OnnxActivation]:
 
 def attributes_of(activations: list[OnnxActivation]) -> dict[str, Any]:
     """The attributes of an operator. Parameters are consumed in order by the activations that take them."""
-    attributes: dict[str, Any] = {"activations": [one.name for one in activations]}
+    attributes: dict[str, Any] = {"activations": [activation.name for activation in activations]}
     for parameter in ("alpha", "beta"):
-        values = [getattr(one, parameter) for one in activations if getattr(one, parameter) is not None]
+        values = [
+            getattr(activation, parameter) for activation in activations if getattr(activation, parameter) is not None
+        ]
         if values:
             attributes[f"activation_{parameter}"] = values
     return attributes

@@ -54,7 +54,11 @@ def ports(names: Any, tree: Any, taken: Sequence[Port] = ()) -> list[Port]:
     used = {port.name for port in taken}
     new_ports = []
     for name, leaf in zip(jax.tree.leaves(names), jax.tree.leaves(tree), strict=True):
-        distinct = next(one for one in chain([name], (f"{name}_{number}" for number in count(2))) if one not in used)
+        distinct = next(
+            candidate
+            for candidate in chain([name], (f"{name}_{number}" for number in count(2)))
+            if candidate not in used
+        )
         used.add(distinct)
         new_ports.append(Port(distinct, spec_of(leaf)))
     return new_ports

@@ -109,7 +109,7 @@ def add_operator(
     names = {name: builder.weight(array, f"{place}/{name}") for name, array in stacked.items()}
     states = cell.carry_names
     initial = [_directions(builder, runs, number) for number in range(len(states))]
-    attributes = attributes_of([one for run in runs for one in activations_of(run.cell)])
+    attributes = attributes_of([activation for run in runs for activation in activations_of(run.cell)])
     if isinstance(cell, cells.GRU):
         attributes["linear_before_reset"] = int(cell.reset_after)
     if isinstance(cell, cells.LSTM) and "P" in names:

@@ -111,7 +111,7 @@ def with_bodies(
 
     def rewritten(body: Any) -> Any:
         if isinstance(body, tuple | list):
-            each = [rewritten(one) for one in body]
+            each = [rewritten(inner) for inner in body]
             return body if all(a is b for a, b in zip(each, body, strict=True)) else type(body)(each)
         if id(body) not in done:
             done[id(body)] = _rewritten(body, rewrite)
@@ -124,7 +124,7 @@ def with_bodies(
         if any(body is not equation.params[name] for name, body in new_bodies.items()):
             equation = replace(equation, params={**equation.params, **new_bodies})
         equations.append(equation)
-    if all(one is other for one, other in zip(equations, graph.program.equations, strict=True)):
+    if all(new is old for new, old in zip(equations, graph.program.equations, strict=True)):
         return graph
     return graph.rewritten(replace(graph.program, equations=tuple(equations)))
 

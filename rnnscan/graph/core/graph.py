@@ -201,7 +201,7 @@ class Graph:
             ValueError: if not.
         """
         every = list(ids)
-        unknown = [one for one in every if one not in range(len(self.program.equations))]
+        unknown = [node_id for node_id in every if node_id not in range(len(self.program.equations))]
         if unknown:
             raise ValueError(
                 f"graph.{function}: the ids of nodes go from 0 to {len(self.program.equations) - 1}; got "

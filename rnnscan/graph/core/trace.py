@@ -108,7 +108,7 @@ def _is_cell(arguments: Sequence[Any], results: Any) -> bool:
         return False
     old: Any = jax.tree.structure(arguments[1])
     pairs = zip(jax.tree.leaves(arguments[1]), jax.tree.leaves(results[0]), strict=False)
-    same_types = all((one.shape, one.dtype) == (other.shape, other.dtype) for one, other in pairs)
+    same_types = all((leaf.shape, leaf.dtype) == (other.shape, other.dtype) for leaf, other in pairs)
     return same_types and bool(old == jax.tree.structure(results[0]))
 
 

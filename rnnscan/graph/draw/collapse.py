@@ -99,12 +99,12 @@ def _group(identifier: str, members: Sequence[Box], title: str) -> Box:
     count = f"{len(members)} operations"
     often = [f"{number} {text}" for text, number in texts.most_common()]
     words = ", ".join(often)
-    some = ", ".join(often[:3]) + (", \N{HORIZONTAL ELLIPSIS}" if len(often) > 3 else "")
+    names = ", ".join(often[:3]) + (", \N{HORIZONTAL ELLIPSIS}" if len(often) > 3 else "")
     share = ", ".join(f"{kinds[kind]} {kind}" for kind in known)
     return Box(
         identifier,
         shortened(title),
-        (count, shortened(some), *([share] if share else [])),
+        (count, shortened(names), *([share] if share else [])),
         f"{title}: {count}\n{shortened(words, 400)}",
         "group",
         known[-1] if known else "",
@@ -122,8 +122,8 @@ def _joined_arrows(arrows: Iterable[Arrow], box_of: Callable[[str], str]) -> Ite
             value = arrow.value if source == arrow.source else source
             joined[source, target, value].append(arrow)
     for (source, target, value), every in joined.items():
-        values = {one.value: one for one in every}
-        line = most_kept(one.keeping for one in every)
+        values = {arrow.value: arrow for arrow in every}
+        line = most_kept(arrow.keeping for arrow in every)
         tooltip = every[0].tooltip if len(values) == 1 else _few(f"{len(values)} values", [*values.values()])
         yield replace(every[0], source=source, target=target, value=value, tooltip=tooltip, keeping=line)
 

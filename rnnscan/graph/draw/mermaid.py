@@ -64,4 +64,6 @@ def escaped(text: str) -> str:
         >>> escaped('a "b"')
         'a #34;b#34;'
     """
-    return "".join(one if one.isalnum() or one in _PLAIN else f"#{ord(one)};" for one in text)
+    return "".join(
+        character if character.isalnum() or character in _PLAIN else f"#{ord(character)};" for character in text
+    )

@@ -43,7 +43,9 @@ def content_of_graph(
             f"choice; got {memory!r}. Leave `memory` out."
         )
     written = {value: ", ".join(labels_of_value) for value, labels_of_value in labels.items()}
-    written |= {one.outputs[0]: one.params["name"] for one in program.equations if is_name_equation(one)}
+    written |= {
+        equation.outputs[0]: equation.params["name"] for equation in program.equations if is_name_equation(equation)
+    }
     kinds, keeping = {}, {}
     if is_cell:
         kinds = kinds_of_work(program, names)

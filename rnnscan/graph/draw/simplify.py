@@ -29,16 +29,16 @@ def _without_moves(diagram: Diagram) -> Diagram:
     for box in diagram.boxes:
         merged_arrows: dict[tuple[str, str], Arrow] = {}
         for arrow in into[box.id]:
-            for one in origin.get(arrow.source, [arrow]):
-                keeping = most_kept([one.keeping, arrow.keeping])  # A value is kept if it is, or its origin.
-                merged = replace(one, target=box.id, keeping=keeping, tooltip=arrow.tooltip)
-                merged_arrows.setdefault((one.source, one.value), merged)
+            for incoming in origin.get(arrow.source, [arrow]):
+                keeping = most_kept([incoming.keeping, arrow.keeping])  # A value is kept if it is, or its origin.
+                merged = replace(incoming, target=box.id, keeping=keeping, tooltip=arrow.tooltip)
+                merged_arrows.setdefault((incoming.source, incoming.value), merged)
         if box.only_moves and len(merged_arrows) < 2:
             origin[box.id] = list(merged_arrows.values())
-            for one in origin[box.id]:
-                source = boxes[one.source]
+            for incoming in origin[box.id]:
+                source = boxes[incoming.source]
                 if box.notes and source.role == "operation":
-                    boxes[one.source] = replace(source, notes=(*source.notes, *box.notes))
+                    boxes[incoming.source] = replace(source, notes=(*source.notes, *box.notes))
             del boxes[box.id]
         else:
             kept += merged_arrows.values()

@@ -30,7 +30,9 @@ def kinds_of_work(program: Program, values: Iterable[Value]) -> dict[Value, str]
     by_group = components.by_group(program.equations)
     for members, equations in zip(components.members, by_group, strict=True):
         kind = kind_of_loop(equations, [carry[i] for i in members], [new_carry[i] for i in members])
-        inside = [carry[member] for member in members] + [one for equation in equations for one in equation.outputs]
+        inside = [carry[member] for member in members] + [
+            output for equation in equations for output in equation.outputs
+        ]
         kinds.update(dict.fromkeys(inside, kind))
     return kinds
 

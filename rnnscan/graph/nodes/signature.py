@@ -103,8 +103,12 @@ def names_of_arguments(function: Callable[..., Any], count: int) -> tuple[str, .
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # Some callables have no signature.
         parameters = []
-    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)][:count]
-    rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "argument")
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ][:count]
+    rest = next((parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL), "argument")
     return (*names, *(f"{rest}[{index}]" for index in range(count - len(names))))
 
 
@@ -117,5 +121,5 @@ def _places(structure: Any, root: Callable[[Any], tuple[str, Any]]) -> Iterator[
 
 def _in_words(structure: Any) -> str:
     arguments, named = jax.tree.unflatten(structure, ["*"] * structure.num_leaves)
-    shown = [repr(one).replace("'*'", "*") for one in arguments]
-    return f"({', '.join([*shown, *(f'{name}={one!r}' for name, one in named.items())])})".replace("'*'", "*")
+    shown = [repr(argument).replace("'*'", "*") for argument in arguments]
+    return f"({', '.join([*shown, *(f'{name}={argument!r}' for name, argument in named.items())])})".replace("'*'", "*")

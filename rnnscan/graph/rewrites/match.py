@@ -219,15 +219,15 @@ def _more(wanted: Sequence[Atom], candidates: Sequence[Atom], tasks: _Tasks) -> 
     return tasks
 
 
-def _same(one: Atom, other: Atom) -> bool:
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        return _same_array(one.value, other.value)
-    return one is other
+def _same(atom: Atom, other: Atom) -> bool:
+    if isinstance(atom, Constant) and isinstance(other, Constant):
+        return _same_array(atom.value, other.value)
+    return atom is other
 
 
-def _same_array(one: Any, other: Any) -> bool:
-    if one is other:
+def _same_array(array: Any, other: Any) -> bool:
+    if array is other:
         return True
-    if isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
+    if isinstance(array, jax.core.Tracer) or isinstance(other, jax.core.Tracer):
         return False
-    return structure_of_array(one) == structure_of_array(other)
+    return structure_of_array(array) == structure_of_array(other)

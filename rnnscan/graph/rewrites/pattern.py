@@ -153,7 +153,9 @@ class Pattern:
 
 def _typed(graph: Graph, types: tuple[Any, ...]) -> TypedPattern:
     results = graph.program.stacked
-    maker = {value: (one, index) for one in graph.program.equations for index, value in enumerate(one.outputs)}
+    maker = {
+        value: (equation, index) for equation in graph.program.equations for index, value in enumerate(equation.outputs)
+    }
     outputs = [atom for atom in results if isinstance(atom, Value) and atom in maker]
     if not results or len(outputs) < len(results):
         raise ValueError("Every result of a pattern must be the result of an operation.")
@@ -173,8 +175,8 @@ def _typed(graph: Graph, types: tuple[Any, ...]) -> TypedPattern:
 
 def _number_of_arguments(asked_by: str, function: Callable[..., Any]) -> int:
     parameters = inspect.signature(function).parameters.values()
-    wanted = [one for one in parameters if one.default is one.empty]
-    if any(one.kind not in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in wanted):
+    wanted = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if any(parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in wanted):
         shown = ", ".join(map(str, wanted))
         raise TypeError(
             f"graph.{asked_by}: a pattern must have positional arguments alone, each for one array; got "

@@ -37,7 +37,7 @@ def rename_input(graph: Graph, node: int, position: int, name: str, *, from_prod
         >>> import jax.numpy as jnp
         >>> import rnnscan as rs
         >>> graph = rs.graph.trace(lambda x: jnp.sin(jnp.cos(x)), 1.0)
-        >>> [str(one) for one in rs.graph.rename_input(graph, 1, 0, "angle").nodes[1].inputs]
+        >>> [str(value) for value in rs.graph.rename_input(graph, 1, 0, "angle").nodes[1].inputs]
         ['angle.1']
     """
     operands = _equation(graph, "rename_input", node).inputs
@@ -60,7 +60,7 @@ def rename_input(graph: Graph, node: int, position: int, name: str, *, from_prod
     if readers != {node} or places:
         other_readers = [
             *(f"node {reader}" for reader in sorted(readers - {node})),
-            *(f"the result {one}" for one in places),
+            *(f"the result {place}" for place in places),
         ]
         raise ValueError(
             f"graph.rename_input: the node must be the only reader of {str(old)!r}; got {', '.join(other_readers)} as "

@@ -104,7 +104,7 @@ class _Rewrite:
         roots = [self._roots.get(atom, atom) if isinstance(atom, Value) else atom for atom in equation.inputs]
         for which in ((0, 1), (0,), (1,)):
             operands = tuple(roots[side] if side in which else atom for side, atom in enumerate(equation.inputs))
-            if all(one is other for one, other in zip(operands, equation.inputs, strict=True)):
+            if all(new is other for new, other in zip(operands, equation.inputs, strict=True)):
                 continue
             dimensions = _dimensions(equation, operands)
             if dimensions is None:
@@ -149,12 +149,12 @@ def _dimensions(equation: Equation, operands: Sequence[Atom]) -> Any:
         axes = _axes(groups(operand.shape, reshaped.shape), {*contracted[side], *batch[side]})
         if axes is None:
             return None
-        axes_of_sides.append([[axes[axis] for axis in one[side]] for one in (contracted, batch)])
+        axes_of_sides.append([[axes[axis] for axis in group[side]] for group in (contracted, batch)])
     for left, right in zip(*axes_of_sides, strict=True):
-        for one, other in zip(left, right, strict=True):
-            if [operands[0].shape[axis] for axis in one] != [operands[1].shape[axis] for axis in other]:
+        for group, other in zip(left, right, strict=True):
+            if [operands[0].shape[axis] for axis in group] != [operands[1].shape[axis] for axis in other]:
                 return None
-    flat = [[tuple(axis for axes in one for axis in axes) for one in side] for side in axes_of_sides]
+    flat = [[tuple(axis for axes in group for axis in axes) for group in side] for side in axes_of_sides]
     return (flat[0][0], flat[1][0]), (flat[0][1], flat[1][1])
 
 

@@ -17,9 +17,9 @@ def fuse_round_trips(graph: Graph) -> Graph:
     """Drop operations that give an earlier value back, and let every reader read that value.
 
     These are conversions to a dtype that holds every value of the first one and back, transpositions that together
-    change nothing, and transfers to another memory space and back. Trips of any length count, nested ones too. The
-    first half of a trip stays while something else reads it. Bodies of loops, branches and functions with rules of
-    their own are rewritten too.
+    change nothing, and transfers to another memory space and back. Chains of any length count, nested ones too. The
+    first half of a chain stays while something else reads it. Bodies of loops, branches and functions with custom rules
+    are rewritten too.
 
     Args:
         graph: the graph.
@@ -39,12 +39,12 @@ def fuse_round_trips(graph: Graph) -> Graph:
         ['sin']
     """
     graph = with_bodies(graph, fuse_round_trips)
-    trips = _Trips()
+    chains = _Chains()
     same: dict[Atom, Atom] = {}
     equations = []
     for equation in graph.program.equations:
         equation = replace_inputs(equation, same)
-        earlier = trips.earlier(equation)
+        earlier = chains.earlier(equation)
         if earlier is None:
             equations.append(equation)
         else:
@@ -52,16 +52,16 @@ def fuse_round_trips(graph: Graph) -> Graph:
     return drop_left_over(rewired(graph, equations, same), graph, frozenset(_KEYS))
 
 
-# A trip: the value that it starts from, and what has been done to it since.
-_Trip: TypeAlias = tuple[Value, Hashable]
+# A chain of operations: the value that it starts from, and the key of its result.
+_Chain: TypeAlias = tuple[Value, Hashable]
 
 
-class _Trips:
-    """The trips on which the values of a graph are."""
+class _Chains:
+    """The chains of operations of a graph, by result."""
 
     def __init__(self) -> None:
-        self._trips: dict[tuple[str, Value], _Trip] = {}
-        self._stops: dict[tuple[str, _Trip], Value] = {}
+        self._chains: dict[tuple[str, Value], _Chain] = {}
+        self._stops: dict[tuple[str, _Chain], Value] = {}
 
     def earlier(self, equation: Equation) -> Value | None:
         """The earlier value that an equation gives back; None if there is none, and its result is a new stop."""
@@ -70,7 +70,7 @@ class _Trips:
         if kind not in _KEYS or not isinstance(operand, Value) or len(equation.outputs) != 1:
             return None
         output = equation.outputs[0]
-        root, done = self._trips.get((kind, operand), (operand, None))
+        root, done = self._chains.get((kind, operand), (operand, None))
         key = _KEYS[kind](equation, root, done)
         if key is None:
             return None
@@ -79,7 +79,7 @@ class _Trips:
         earlier = self._stops.setdefault((kind, (root, key)), output)
         if earlier is not output and earlier.aval == output.aval:
             return earlier
-        self._trips[kind, output] = (root, key)
+        self._chains[kind, output] = (root, key)
         return None
 
 
@@ -105,8 +105,9 @@ def _memory_space(equation: Equation | None, root: Value, done: Hashable) -> Has
     return devices[0] if len(devices) == 1 and isinstance(devices[0], jax.memory.Space) else None
 
 
-# Operation -> what it and those before it have done to the value that the trip starts from; without an equation: the
-# key of that value itself. Values of one trip with equal keys are equal. None: the result is on no trip.
+# Operation -> the key of its result: the joint effect of the chain up to it on the value that the chain starts from;
+# without an equation: the key of that value itself. Values of one chain with equal keys are equal. None: the result is
+# on no chain.
 _KEYS = {"convert_element_type": _dtype, "transpose": _permutation, "device_put": _memory_space}
 
 # These hold infinity, NaN and both zeros. Shorter formats lack some of them.

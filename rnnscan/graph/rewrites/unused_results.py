@@ -133,20 +133,20 @@ def _kept(
         {value: index for index, value in enumerate(program.known)} for program in programs
     ]
     last = len(programs) - 1
-    tasks = [(last, body.stacked[index]) for index in wanted] + [(0, one.stacked[0]) for one in conditions]
+    tasks = [(last, body.stacked[index]) for index in wanted] + [(0, condition.stacked[0]) for condition in conditions]
     seen = set(tasks)
     while tasks:
         which, atom = tasks.pop()
         sources: list[tuple[int, Atom]] = []
         if atom in makers[which]:
-            sources = [(which, one) for one in makers[which][atom].inputs]
+            sources = [(which, operand) for operand in makers[which][atom].inputs]
         elif atom in positions[which]:
             index = positions[which][atom]
             inputs[which].add(index)
             if index in feeds[which]:
                 kept.add(feeds[which][index])
                 sources = [(last, body.stacked[feeds[which][index]])]
-        tasks += [one for one in sources if one not in seen]
+        tasks += [source for source in sources if source not in seen]
         seen.update(sources)
     return sorted(kept), inputs
 

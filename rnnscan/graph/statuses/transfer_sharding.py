@@ -81,10 +81,10 @@ def _agreed(node: Node, specs: Sequence[_Axes]) -> Sequence[_Axes]:
         ]
         sharded = {specs[place][axis]: node.inputs[place] for place in places if specs[place][axis] is not None}
         if len(sharded) > 1:
-            (one, first), (other, second) = list(sharded.items())[:2]
+            (axes, first), (other_axes, second) = list(sharded.items())[:2]
             raise ValueError(
                 f"graph.transfer_sharding: operands of node {node.id}, {node.operation}, must be sharded alike; got "
-                f"{one!r} for {str(first)!r} and {other!r} for {str(second)!r} along axis {axis} of "
+                f"{axes!r} for {str(first)!r} and {other_axes!r} for {str(second)!r} along axis {axis} of "
                 f"{str(node.outputs[0])!r}. Change `known`."
             )
         for place in places:

@@ -166,25 +166,25 @@ def _one_dtype(*places: int) -> _Rule:
 
     def rule(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Both:
         tied = [index for index in places if index < len(inputs)] or range(len(inputs))
-        known = next((one for one in (*(inputs[index] for index in tied), *outputs) if one is not None), None)
+        known = next((dtype for dtype in (*(inputs[index] for index in tied), *outputs) if dtype is not None), None)
         return [known if index in tied else None for index in range(len(inputs))], [known] * len(outputs)
 
     return rule
 
 
 def _compared(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Both:
-    known = next((one for one in inputs if one is not None), None)
+    known = next((dtype for dtype in inputs if dtype is not None), None)
     return [known] * len(inputs), [jnp.dtype(bool)] * len(outputs)
 
 
 def _selected(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Both:
-    known = next((one for one in (*inputs[1:], *outputs) if one is not None), None)
+    known = next((dtype for dtype in (*inputs[1:], *outputs) if dtype is not None), None)
     return [None, *[known] * (len(inputs) - 1)], [known]
 
 
 def _each(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Both:
     """Each result has the dtype of the operand at its place."""
-    known = [one if one is not None else other for one, other in zip(inputs, outputs, strict=True)]
+    known = [dtype if dtype is not None else other_dtype for dtype, other_dtype in zip(inputs, outputs, strict=True)]
     return known, known
 
 
@@ -215,7 +215,7 @@ def _is_inexact(dtype: Any) -> bool:
 
 
 def _complex(node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Both:
-    known = next((one for one in inputs if one is not None), None)
+    known = next((dtype for dtype in inputs if dtype is not None), None)
     return [known] * 2, [None if known is None else jnp.result_type(known, jnp.complex64)]
 
 
