@@ -93,7 +93,7 @@ def timeline_figure() -> Any:
 _WALK_PLACES = {
     "scan": ("rs.scan(cell, params, carry, xs)", "the call"),
     "call": ("Call", "engine/call: checks; padding and resets around the step;\nthe step as a Program"),
-    "plan": ("Plan", "engine/plan: loops and their kinds, chunk, residuals"),
+    "plan": ("ExecutionPlan", "engine/plan: loops and their kinds, chunk, residuals"),
     "forward": ("forward pass", "engine/run: chunk by chunk, batched work and loops"),
     "results": ("carry, ys", "the results"),
     "backward": (

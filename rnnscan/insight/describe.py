@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import kind_of_loop
 from rnnscan.engine.analysis.split import Split
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.describe_states import describe_states
 from rnnscan.ir.components import Components
@@ -77,7 +77,7 @@ class StepDescription:
     states: dict[int, str]
 
 
-def describe(plan: Plan) -> StepDescription:
+def describe(plan: ExecutionPlan) -> StepDescription:
     """Describe the step of a plan. For the lax engine, say how the fission engine would run the step."""
     scan = plan.scan(plan.call.length)
     step, split = scan.step, scan.written

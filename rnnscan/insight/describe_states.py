@@ -1,9 +1,9 @@
 """Describe the matrix states of a plan."""
 
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 
 
-def describe_states(plan: Plan) -> dict[int, str]:
+def describe_states(plan: ExecutionPlan) -> dict[int, str]:
     """By position of a carry leaf, how it runs as a matrix state in chunkwise form, or why it does not.
 
     Leaves that are linear recurrences of matrices for each row are described, and those that have the form.
@@ -28,7 +28,7 @@ def describe_states(plan: Plan) -> dict[int, str]:
     return {step.changing[index]: text for index, text in sorted(texts.items())}
 
 
-def _looped(plan: Plan) -> str:
+def _looped(plan: ExecutionPlan) -> str:
     if plan.loops_windows:
         return "; step by step forward"
     return "; step by step where nothing is differentiated" if plan.loops_forward else ""

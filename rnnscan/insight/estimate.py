@@ -7,7 +7,7 @@ import jax
 
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.costs.machine import Cost, Machine
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.backward import splits_of_derivative
 from rnnscan.ir.program import outputs_of
 
@@ -31,7 +31,7 @@ class PartCost:
     bytes: int
 
 
-def estimate_parts(plan: Plan) -> tuple[PartCost, ...]:
+def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
     """The estimated costs of a plan's loops and of its batched work, forward and backward.
 
     The backward pass is that of all floating-point leaves of the parameters, carry and inputs. It is left out where

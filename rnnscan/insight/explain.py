@@ -8,7 +8,7 @@ from typing import Any, overload
 import jax
 
 from rnnscan._messages import in_words, listing
-from rnnscan.engine.plan.planned_call import NewtonLoop, Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
@@ -239,7 +239,7 @@ def explain(
     return NetExplanation(in_words(cell), dict(zip(scan_names(cell), explanations, strict=True)))
 
 
-def _explanation(plan: Plan, arguments: Mapping[int, str]) -> Explanation:
+def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanation:
     """Explain a plan, inside the trace of its arguments."""
     call, description = plan.call, describe(plan)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]

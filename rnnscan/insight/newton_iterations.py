@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from rnnscan._messages import in_words
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.fission import run_counting
 from rnnscan.insight.report import Report, Table, titled
 from rnnscan.nets.base import Net
@@ -148,7 +148,7 @@ def newton_iterations(
     return NetNewtonIterations(in_words(cell), dict(zip(scan_names(cell), reports, strict=True)))
 
 
-def _names(plan: Plan) -> list[str]:
+def _names(plan: ExecutionPlan) -> list[str]:
     """The places of the leaves of each loop that Newton's method solves."""
     places = [f"carry{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(plan.call.carry)]
     return [", ".join(places[index] for index in loop.carry) for loop in plan.newton_loops]

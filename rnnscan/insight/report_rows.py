@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._messages import is_float
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.kept_values import kept_values
 from rnnscan.engine.plan.observing import Observed
-from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.plan.residuals import Residual
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
@@ -177,7 +177,7 @@ class _Collector:
         self.rows[row.name] = row if before is None else replace(row, bytes=row.bytes + before.bytes)
 
 
-def _kept_row(title: str, plan: Plan, kept: Residual) -> ReportRow:
+def _kept_row(title: str, plan: ExecutionPlan, kept: Residual) -> ReportRow:
     """The row of a kept value that is not an argument."""
     call = plan.call
     if kept.source == "constant":

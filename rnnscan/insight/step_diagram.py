@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.kept_values import kept_values
-from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.graph.draw.build import Content, diagram_of
 from rnnscan.graph.draw.colors import KEPT, KEPT_AT_SOME, OFFLOADED, RECOMPUTED
 from rnnscan.graph.draw.diagram import Box, Diagram
@@ -18,7 +18,7 @@ from rnnscan.insight.describe import StepDescription
 from rnnscan.ir.program import Atom, Value
 
 
-def step_diagram(plan: Plan, description: StepDescription, places: Mapping[int, str]) -> Diagram:
+def step_diagram(plan: ExecutionPlan, description: StepDescription, places: Mapping[int, str]) -> Diagram:
     """The diagram of a plan's step. Call it inside the trace of the plan's arguments.
 
     Args:
@@ -84,7 +84,7 @@ def renamed(diagram: Diagram, names: Mapping[str, str]) -> Diagram:
     return replace(diagram, boxes=tuple(map(with_name, diagram.boxes)))
 
 
-def _carry(plan: Plan) -> list[tuple[Value, Atom]]:
+def _carry(plan: ExecutionPlan) -> list[tuple[Value, Atom]]:
     """All leaves of the carry before and after the step, by position."""
     step = plan.step
     unchanged = step.constants[len(step.constants) - len(step.unchanged) :]
@@ -93,7 +93,7 @@ def _carry(plan: Plan) -> list[tuple[Value, Atom]]:
     return [pair_of[index] for index in sorted(pair_of)]
 
 
-def _labels(plan: Plan) -> dict[Value, str]:
+def _labels(plan: ExecutionPlan) -> dict[Value, str]:
     labels_of: dict[Value, dict[str, None]] = {}
     for position, atom in plan.step.named.items():
         if isinstance(atom, Value):
@@ -101,7 +101,7 @@ def _labels(plan: Plan) -> dict[Value, str]:
     return {value: ", ".join(labels) for value, labels in labels_of.items()}
 
 
-def _keeping(plan: Plan) -> dict[Value, str]:
+def _keeping(plan: ExecutionPlan) -> dict[Value, str]:
     """What happens to each value of the step between the passes; empty if one step does not tell."""
     kept, step = kept_values(plan), plan.step
     if kept is None or plan.memory is None:

@@ -10,7 +10,7 @@ import jax
 
 from rnnscan._step_wrappers import type_of_step
 from rnnscan.checkpointing import NestedScan, nested
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.memory import Memory
 from rnnscan.planning.cost import forward_cost, offload_cost, solving_cost, training_cost
 
@@ -29,7 +29,7 @@ class Candidate:
     cost: int | float
 
 
-def candidates(plans: Sequence[Plan], *, can_offload: bool = False) -> list[Candidate]:
+def candidates(plans: Sequence[ExecutionPlan], *, can_offload: bool = False) -> list[Candidate]:
     """List memory choices by cost. Among equal costs, choices that keep more come first.
 
     Args:

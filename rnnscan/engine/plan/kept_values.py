@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.restore import reading_kept
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.matrix_stages import Stages
-from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.plan.residuals import Residual, Source
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import depending, needed
@@ -23,7 +23,7 @@ from rnnscan.ir.program import Atom, Equation, Value, values_of
 from rnnscan.ir.trace import trace
 
 
-def kept_values(plan: Plan) -> tuple[Residual, ...] | None:
+def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
     """The values that a plan keeps. Call it inside the trace of the plan's arguments.
 
     Returns:

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Observed:
         ys: the stacked outputs.
     """
 
-    plan: Plan
+    plan: ExecutionPlan
     ys: Any
 
 
@@ -45,7 +45,7 @@ def is_observed() -> bool:
     return _observed.get() is not None
 
 
-def observe(plan: Plan, ys: Any) -> None:
+def observe(plan: ExecutionPlan, ys: Any) -> None:
     """Add a plan to the list of the context, if any."""
     observed = _observed.get()
     if observed is not None:

@@ -7,8 +7,8 @@ from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values
 from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
-from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.run import fission as fission
 from rnnscan.engine.run import lax
 
@@ -37,13 +37,13 @@ def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
         call = prepare(cell, **arguments)
         if kept and call.closes_over_arrays:
             raise ClosesOverArraysError
-        plan = Plan.of(call)
+        plan = ExecutionPlan.of(call)
         carry, ys = _execute(plan)
     observe(plan, ys)
     return carry, ys
 
 
-def _execute(plan: Plan) -> tuple[Any, Any]:
+def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
     call = plan.call
     carry, ys = fission.run(plan) if plan.route.engine == "fission" else lax.run(plan)
     if call.valid is not None and call.padding == "hold":

@@ -21,7 +21,7 @@ from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, i
 from rnnscan.engine.loops.saving import FlatSaving, Saving
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.plan.batched_plan import batched_plan
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import Saved, run_and_count, run_and_save, run_forward
 from rnnscan.engine.run.matrix_windows import run_windows
@@ -35,7 +35,7 @@ from rnnscan.engine.units.shard_units import UnitCell
 Run: TypeAlias = Callable[[Any, Any, Any], tuple[list[Any], list[Any]]]
 
 
-def run(plan: Plan) -> tuple[Any, Any]:
+def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     """Run a plan under the rule of memory.
 
     Returns:
@@ -74,7 +74,7 @@ def run(plan: Plan) -> tuple[Any, Any]:
     return jax.tree.unflatten(structure, whole.values()), jax.tree.unflatten(jax.tree.structure(call.y), ys)
 
 
-def run_counting(plan: Plan) -> list[Any]:
+def run_counting(plan: ExecutionPlan) -> list[Any]:
     """Run a plan, and return the work of Newton's method as `run_and_count` does, in stacks of all steps."""
     call, memory, constants = plan.call, plan.memory, plan.constants
     assert memory is not None

@@ -7,14 +7,14 @@ import jax
 from jax import lax
 
 from rnnscan._step_wrappers import Length, Step, type_of_step
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.hoisted_step import HoistedStep, hoist
 from rnnscan.engine.run.segments import run_sub_scans
 from rnnscan.memory import checkpoint_policy
 from rnnscan.naming import emitting
 
 
-def run(plan: Plan) -> tuple[Any, Any]:
+def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     """Run a plan under the rule of memory.
 
     Returns:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
-from rnnscan.engine.plan.planned_call import Plan, Windows
+from rnnscan.engine.plan.execution_plan import ExecutionPlan, Windows
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import run_forward
 from rnnscan.engine.run.matrix_looped import looped
@@ -22,7 +22,7 @@ RunLoop = Callable[[ScanPlan, list[Any], list[Any], list[Any]], tuple[list[Any],
 
 
 def run_windows(
-    plan: Plan,
+    plan: ExecutionPlan,
     windows: Windows,
     run_loop: RunLoop,
     constants: Sequence[Any],
@@ -80,7 +80,7 @@ def run_windows(
     )
 
 
-def _kept(plan: Plan) -> tuple[Callable[..., Any], dict[Value, str]]:
+def _kept(plan: ExecutionPlan) -> tuple[Callable[..., Any], dict[Value, str]]:
     """The policy of `jax.checkpoint` around a window in chunkwise form, and the names that it emits, by value."""
     if not plan.keeps_names_of_windows:
         return jax.checkpoint_policies.nothing_saveable, {}

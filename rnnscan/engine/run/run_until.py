@@ -11,8 +11,8 @@ from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
 from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan
-from rnnscan.engine.plan.planned_call import Plan
 from rnnscan.engine.run.while_scan import Arguments, SegmentedWhileScan, Stop, WhileScan, differentiable
 from rnnscan.memory import Memory
 
@@ -58,7 +58,7 @@ def run_until(
         traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
-        results = _run(Plan.of(call), traced)
+        results = _run(ExecutionPlan.of(call), traced)
         return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
 
 
@@ -66,7 +66,7 @@ def _closes_over_arrays(traced: Any, params: Any) -> bool:
     return not set(map(id, traced.consts)) <= set(map(id, jax.tree.leaves(params)))
 
 
-def _run(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
+def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
     """Run a plan while a condition holds, under the rule of memory. Its length is the most steps.
 
     Args:
@@ -99,7 +99,7 @@ def _run(plan: Plan, condition: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def _scan(plan: Plan, segments: list[int]) -> WhileScan | SegmentedWhileScan:
+def _scan(plan: ExecutionPlan, segments: list[int]) -> WhileScan | SegmentedWhileScan:
     """The scan with its nested segments, the longest first."""
     sizes = [plan.call.length, *(size for size in segments if size < plan.call.length)]
     scan: WhileScan | SegmentedWhileScan = WhileScan(

@@ -10,7 +10,7 @@ from newton_cells import CELLS, arguments_of
 from rnnscan import cells
 from rnnscan.engine.analysis.elementwise import MixesError, check_elementwise
 from rnnscan.engine.call.prepare import prepare
-from rnnscan.engine.plan.planned_call import Plan
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.newton import Newton
@@ -170,7 +170,7 @@ def test_parallel_must_be_a_newton():
 def test_all_kinds_are_told_apart():
     name = "three kinds"
     arguments = arguments_of(name, rows=2, steps=8)
-    plan = Plan.of(prepare(CELLS[name][0], *arguments, parallel=Newton()))
+    plan = ExecutionPlan.of(prepare(CELLS[name][0], *arguments, parallel=Newton()))
     loops = plan.scan(8).forward(save=True).loops
     kinds = {loop.carry: loop.recurrence and loop.recurrence.kind for loop in loops}
     # The counter, of integers, runs as every linear recurrence does.

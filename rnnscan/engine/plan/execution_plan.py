@@ -53,7 +53,7 @@ class NewtonLoop:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExecutionPlan:
     """How a call runs. `rnnscan.engine.run.execute` runs it; the reports of `rnnscan.insight` describe it.
 
     Attributes:
@@ -67,9 +67,9 @@ class Plan:
     choices: Heuristics
 
     @staticmethod
-    def of(call: Call) -> "Plan":
+    def of(call: Call) -> "ExecutionPlan":
         """Plan a call."""
-        plan = Plan(call, route(call), heuristics((call.params, call.carry, call.xs)))
+        plan = ExecutionPlan(call, route(call), heuristics((call.params, call.carry, call.xs)))
         if plan._runs_whole:
             return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
         if call.parallel is not None:
