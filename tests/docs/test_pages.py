@@ -29,6 +29,18 @@ def test_the_files_of_the_engine_are_there():
             assert (ROOT / "rnnscan" / file).exists(), file
 
 
+@pytest.mark.parametrize("page", ["docs/decisions.md", "docs/engine.md", "CONTRIBUTING.md"])
+def test_a_module_that_a_page_names_is_there(page):
+    modules = [
+        f"/{path.relative_to(ROOT)}"
+        for folder in ("rnnscan", "tests", "benchmarks", "docs")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
+    assert named
+    assert {name for name in named if not any(module.endswith(f"/{name}") for module in modules)} == set()
+
+
 def test_the_converters_of_the_table_are_there_and_no_others():
     stated = {name for row in table("weights.md", "library") for name in re.findall(r"`(\w+)`", " ".join(row[1:]))}
     there = {name for name in vars(rs.interop) if re.match(r"(from|to)_|onnx_", name)}
