@@ -179,9 +179,9 @@ class ExpensiveValues:
             heappush(self._waiting, (-gain, self._place[equation], self._judged, cone, expensive))
 
     def _candidates(self, wanted: Iterable[Value]) -> Iterator[Equation]:
-        """The makers of values that are read, or reduced from many, whose way may take longer than keeping them.
+        """The makers of values that are read, or reduced from many, which may take longer to recompute than to keep.
 
-        The time of a way is an upper bound: work that two operands share counts twice.
+        The time of a path is an upper bound: work that two operands share counts twice.
         """
         times, views = dict[Value, float](), set(wanted)
         for equation in reversed(self._times):

@@ -16,11 +16,11 @@ from rnnscan.ir.program import Equation, Value, nominal_size
 from rnnscan.ir.traits import Kind
 
 
-# A way from a costly equation: the moves on it, the last one first.
-_Way: TypeAlias = tuple[Equation, ...]
-# The ways by which a kernel that makes a value reads each costly equation's result, in order: of equally short ones the
-# first is taken, so that one step makes one program.
-_Ways: TypeAlias = Mapping[Equation, tuple[_Way, ...]]
+# A path from a costly equation: the moves on it, the last one first.
+_Path: TypeAlias = tuple[Equation, ...]
+# The paths by which a kernel that makes a value reads each costly equation's result, in order: of equally short ones
+# the first is taken, so that one step makes one program.
+_Paths: TypeAlias = Mapping[Equation, tuple[_Path, ...]]
 
 
 def fusion_barriers(equations: Sequence[Equation], machine: Machine) -> set[Value]:
@@ -33,46 +33,46 @@ def fusion_barriers(equations: Sequence[Equation], machine: Machine) -> set[Valu
     costly = {equation: machine.nanoseconds(equation) for equation in equations if has_transcendental(equation)}
     place = {output: index for index, equation in enumerate(equations) for output in equation.outputs}
     barriers: set[Value] = set()
-    ways: dict[Value, _Ways] = {}
+    paths: dict[Value, _Paths] = {}
     index = 0 if costly else len(equations)
     while index < len(equations):
         equation = equations[index]
-        read = {} if is_written(equation) else _read(equation, ways, barriers)
-        more = _moved_for_repeated(read, ways, costly, machine) - barriers
+        read = {} if is_written(equation) else _read(equation, paths, barriers)
+        more = _moved_for_repeated(read, paths, costly, machine) - barriers
         if more:
-            # A barrier changes the ways to the values after its own, so only these are followed again.
+            # A barrier changes the paths to the values after its own, so only these are followed again.
             barriers |= more
             index = min(place[value] for value in more) + 1
             continue
         if equation in costly and not is_written(equation):
             read = {**read, equation: ((),)}
-        ways.update(dict.fromkeys(equation.outputs, read))
+        paths.update(dict.fromkeys(equation.outputs, read))
         index += 1
     return barriers
 
 
-def _read(equation: Equation, ways: Mapping[Value, _Ways], barriers: Set[Value]) -> _Ways:
-    """The ways by which the kernel of an equation reads costly results."""
-    read = _joined([ways[value] for value in equation.reads if value in ways and value not in barriers])
+def _read(equation: Equation, paths: Mapping[Value, _Paths], barriers: Set[Value]) -> _Paths:
+    """The paths by which the kernel of an equation reads costly results."""
+    read = _joined([paths[value] for value in equation.reads if value in paths and value not in barriers])
     if _is_move(equation):
-        read = {result: ((equation, *min(result_ways, key=len)),) for result, result_ways in read.items()}
+        read = {source: ((equation, *min(source_paths, key=len)),) for source, source_paths in read.items()}
     return read
 
 
 def _moved_for_repeated(
-    read: _Ways, ways: Mapping[Value, _Ways], costly: Mapping[Equation, float], machine: Machine
+    read: _Paths, paths: Mapping[Value, _Paths], costly: Mapping[Equation, float], machine: Machine
 ) -> set[Value]:
     """The moved values to write, if that takes less time than the work that a kernel repeats for them; else none."""
-    repeated = {result: result_ways for result, result_ways in read.items() if len(result_ways) > 1}
-    moves = {way[-1] for result_ways in repeated.values() for way in result_ways if way}
-    moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(ways.get(value, ()))}
-    spared = sum(costly[result] * (sum(map(_share, result_ways)) - 1) for result, result_ways in repeated.items())
+    repeated = {source: source_paths for source, source_paths in read.items() if len(source_paths) > 1}
+    moves = {path[-1] for source_paths in repeated.values() for path in source_paths if path}
+    moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(paths.get(value, ()))}
+    spared = sum(costly[source] * (sum(map(_share, source_paths)) - 1) for source, source_paths in repeated.items())
     return moved if spared > sum(machine.nanoseconds_to_write(value.nbytes) for value in moved) else set()
 
 
-def _share(way: _Way) -> float:
-    """The part of a value that is made for a way from it. Gates that are cut out of one value are each made once."""
-    cuts = [move for move in way if move.kind is Kind.PART]
+def _share(path: _Path) -> float:
+    """The part of a value that is made for a path from it. Gates that are cut out of one value are each made once."""
+    cuts = [move for move in path if move.kind is Kind.PART]
     return prod(nominal_size(cut.outputs[0].shape) / nominal_size(cut.inputs[0].shape) for cut in cuts)
 
 
@@ -81,8 +81,10 @@ def _is_move(equation: Equation) -> bool:
     return equation.kind in (Kind.PART, Kind.JOIN) or equation.name in ("rev", "transpose")
 
 
-def _joined(several: Sequence[_Ways]) -> _Ways:
+def _joined(several: Sequence[_Paths]) -> _Paths:
     if len(several) == 1:
         return several[0]
-    costly = dict.fromkeys(equation for ways in several for equation in ways)
-    return {result: tuple(dict.fromkeys(way for ways in several for way in ways.get(result, ()))) for result in costly}
+    costly = dict.fromkeys(equation for paths in several for equation in paths)
+    return {
+        source: tuple(dict.fromkeys(path for paths in several for path in paths.get(source, ()))) for source in costly
+    }

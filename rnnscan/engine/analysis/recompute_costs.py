@@ -32,7 +32,8 @@ class RecomputeCosts:
 
     def is_cheap(self, leaf: int) -> bool:
         """Whether recomputing a carry leaf takes no values much larger than it, and few operations for its bytes."""
-        # A step may have many leaves, each at the end of a long way. Most cost much for what they read right before it.
+        # A step may have many leaves, each at the end of a long path. Most cost much for the values right
+        # before the leaf.
         value, begin = self._program.carry[leaf], list[Equation]()
         for equation in self._certain_body(leaf):
             begin.append(equation)

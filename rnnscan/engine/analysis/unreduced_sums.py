@@ -51,18 +51,18 @@ def unreduced(atom: Atom, maker: Mapping[Atom, Equation], varies: Callable[[Atom
         return ()
     if any(value.dtype not in (jnp.float32, jnp.float64) for value in values):
         return ()  # Sums of narrower numbers are wider than the numbers.
-    return tuple(values) if any(map(_reduces_rows, _way(atom, maker, values))) else ()
+    return tuple(values) if any(map(_reduces_rows, _on_paths(atom, maker, values))) else ()
 
 
-def _way(atom: Atom, maker: Mapping[Atom, Equation], begin: Collection[Atom]) -> set[Equation]:
-    """The equations on the way from some values to another."""
-    way, ahead = set[Equation](), [atom]
-    while ahead:
-        equation = maker.get(ahead.pop())
-        if equation is not None and equation not in way and equation.outputs[0] not in begin:
-            way.add(equation)
-            ahead.extend(equation.reads)
-    return way
+def _on_paths(atom: Atom, maker: Mapping[Atom, Equation], begin: Collection[Atom]) -> set[Equation]:
+    """The equations on all paths from some values to another."""
+    equations, pending = set[Equation](), [atom]
+    while pending:
+        equation = maker.get(pending.pop())
+        if equation is not None and equation not in equations and equation.outputs[0] not in begin:
+            equations.add(equation)
+            pending.extend(equation.reads)
+    return equations
 
 
 def _reduces_rows(equation: Equation) -> bool:

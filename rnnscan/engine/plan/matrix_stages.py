@@ -141,7 +141,7 @@ def _stages(step: FlatStep, fixed: set[Value], groups: Sequence[Group]) -> Stage
     reads = {read.result for state in states.values() for read in state.reads}
     hidden = {value for state in states.values() for value in state.inside}
     invariant = tuple(equation for equation in equations if fixed.issuperset(equation.outputs))
-    # A read is made by its state, the values on the way to it by nobody.
+    # A state makes its reads; no equation makes the values in between.
     open_equations = [
         equation for equation in equations if not {*equation.outputs} & (reads | hidden) and equation not in invariant
     ]
