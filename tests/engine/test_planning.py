@@ -16,7 +16,7 @@ from rnnscan.engine.analysis import expensive_values
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.expensive_values import Derivative, ExpensiveValues
 from rnnscan.engine.analysis.linear import is_linear, linearly_recomputable
-from rnnscan.engine.costs.cut import Cuts
+from rnnscan.engine.costs.frontier import Frontiers
 from rnnscan.engine.costs.machine import CPU
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import needed
@@ -188,12 +188,12 @@ def _gains(program, kept, stacked, most_bytes, rejected):
 def test_what_a_cut_needs_is_what_it_has(seed):
     random, program = np.random.default_rng(seed), random_program(seed)
     looped = [*program.carry, *outputs_of(program.equations[:3])]
-    cuts = Cuts(looped, {*program.invariant})
+    cuts = Frontiers(looped, {*program.invariant})
     for equation in program.equations[3:]:
         cut, needs = cuts.find(equation.inputs), cuts.needs(equation.inputs)
         assert needs.stacks == bool(cut.stacked)
         assert needs.moved == cut.moved
-        assert needs.at_hand == (total_bytes(cut.at_hand) if cut.at_hand else None)
+        assert needs.materialized == (total_bytes(cut.materialized) if cut.materialized else None)
         assert needs.largest == max((output.nbytes for output in outputs_of(cut.work)), default=0)
         assert needs.kinds == {equation.kind for equation in cut.work}
         if random.random() < 0.2:

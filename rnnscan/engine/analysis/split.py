@@ -24,7 +24,7 @@ from functools import cache, cached_property, partial
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.recurrence import Recurrence, recurrence_of
 from rnnscan.engine.costs.costs import too_large_to_stack, unbatchable
-from rnnscan.engine.costs.cut import Cuts
+from rnnscan.engine.costs.frontier import Frontiers
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined, needed, partition
@@ -176,28 +176,28 @@ def _to_batch(
     """
     cyclic = {equation for group in groups for equation in group.equations}
     decide = should_batch([equation for equation in varying if equation in cyclic])
-    cuts = Cuts([*program.carry, *outputs_of(cyclic)], fixed)
+    frontiers = Frontiers([*program.carry, *outputs_of(cyclic)], fixed)
     worth_batching: list[Equation] = []
     producers: list[Equation] = []
     stacked: list[Value] = []
     for equation in varying:
         if equation in cyclic:
             continue
-        if decide(equation, cache(partial(cuts.needs, equation.inputs)), fixed):
-            cut = cuts.find(equation.inputs)
+        if decide(equation, cache(partial(frontiers.needs, equation.inputs)), fixed):
+            frontier = frontiers.find(equation.inputs)
             worth_batching.append(equation)
-            producers += cut.work
-            stacked += cuts.to_stack(cut)
-            cuts.take(cut, equation.outputs)
-        cuts.add(equation)
+            producers += frontier.work
+            stacked += frontiers.to_stack(frontier)
+            frontiers.take(frontier, equation.outputs)
+        frontiers.add(equation)
     for value in operands:
-        cut = cuts.find([value])
-        if cut.work and (value.nbytes < cut.moved or heuristics.too_large_to_feed(value, cut.work)):
+        frontier = frontiers.find([value])
+        if frontier.work and (value.nbytes < frontier.moved or heuristics.too_large_to_feed(value, frontier.work)):
             stacked.append(value)
-            cuts.take_value(value)
+            frontiers.take_value(value)
         else:
-            stacked += cuts.to_stack(cut)
-            cuts.take(cut)
+            stacked += frontiers.to_stack(frontier)
+            frontiers.take(frontier)
     return worth_batching, producers, stacked
 
 

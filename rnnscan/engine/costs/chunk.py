@@ -40,7 +40,7 @@ def copies_more_than_it_saves(step: StepBytes, machine: Machine) -> bool:
     if 8 * step.starts > step.kept:
         return False  # Longer chunks keep much less.
     if step.operations is None:
-        return step.made <= step.given  # Nothing is made at once, and no product sums over steps.
+        return step.made <= step.given  # Nothing is batched, and no product sums over steps.
     copies = step.tensors >= max(_COPIED_BYTES, step.kept // 2)
     time_of_copies = 2 * machine.ns_per_written_byte * step.kept
     return copies and machine.ns_per_batched_operation * step.operations <= time_of_copies

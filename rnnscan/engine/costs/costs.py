@@ -1,4 +1,4 @@
-"""What it costs to run an equation at once, for the steps of a chunk. Each number has its measurement."""
+"""What it costs to batch an equation over the steps of a chunk. Each number has its measurement."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from functools import cache
@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.costs.cut import Needs
+from rnnscan.engine.costs.frontier import Needs
 from rnnscan.ir.bodies import bodies_of
 from rnnscan.ir.program import Equation, Value, total_bytes
 from rnnscan.ir.traits import Kind
@@ -24,7 +24,7 @@ _FEEDING_BYTES = 8
 # A gate of an LSTM at (N, H) = (64, 512) makes 128 KiB per step, and 2 MiB per chunk of 16, half of a core's share of
 # the last-level cache. The tanh of an attention over 200 positions makes 1.6 MiB per step.
 _CACHED_BYTES = 256 << 10
-# The functions of an LSTM's kept gates, 8 to 32 KiB each: at once its training takes 0.78 to 0.86 of the time.
+# The functions of an LSTM's kept gates, 8 to 32 KiB each: batched, its training takes 0.78 to 0.86 of the time.
 _LEAST_FUNCTION_BYTES = 4 << 10
 
 
@@ -83,12 +83,12 @@ def should_batch_product(
 
 
 def should_batch_function(equation: Equation, needs: Callable[[], Needs]) -> bool:
-    """At once a function uses all cores. It pays behind products at once, and for kept values of some KiB."""
+    """A batched function uses all cores. It pays behind batched products, and for kept values of some KiB."""
     made = equation.outputs[0].nbytes
     if made > _CACHED_BYTES:
         return False
     its = needs()
-    follows = its.at_hand is not None and its.moved <= made
+    follows = its.materialized is not None and its.moved <= made
     pays = follows or _reads_kept_values(its, made)
     return pays and made <= _GROWTH * its.read and its.largest <= _FEEDING_BYTES * made
 
@@ -100,17 +100,17 @@ def _reads_kept_values(needs: Needs, made: int) -> bool:
 
 
 def is_cut_from_a_stack(needs: Callable[[], Needs]) -> bool:
-    """Whether the parts of what runs at once are cut out at once too.
+    """Whether the parts of batched values are cut out in the batch too.
 
-    A loop that cuts the gates of a step out of their stack is not vectorised: a ParaGRU takes 2.9 of plain's forward
+    A loop that cuts the gates of a step out of their stack is not vectorized: a ParaGRU takes 2.9 of plain's forward
     time so, and 0.92 with a stack for each gate.
     """
     its = needs()
-    return its.at_hand is not None and not its.moved
+    return its.materialized is not None and not its.moved
 
 
 def is_bounded(equation: Equation, needs: Callable[[], Needs]) -> bool:
-    """Whether an equation at once makes no values that are much larger than what it reads, but by a product.
+    """Whether a batched equation makes no values that are much larger than what it reads, but by a product.
 
     The scores of an attention are made from values that are 200 times as large as the query, for as many positions.
     """

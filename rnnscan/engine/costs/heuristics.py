@@ -17,14 +17,14 @@ from rnnscan.engine.costs.costs import (
     too_large_to_stack,
     work_of_products,
 )
-from rnnscan.engine.costs.cut import Needs
+from rnnscan.engine.costs.frontier import Needs
 from rnnscan.engine.costs.machine import CPU, GPU, TPU, Machine
 from rnnscan.engine.costs.platform import default_platform, platform_of
 from rnnscan.ir.program import Equation, Value, outputs_of, total_bytes
 from rnnscan.ir.traits import Kind
 
 
-# Whether to batch an equation, given what it takes to have its operands at once, and the values that are the same at
+# Whether to batch an equation, given what materializes its operands, and the values that are the same at
 # every step.
 ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Needs], Collection[Value]], bool]
 
@@ -56,7 +56,7 @@ class Heuristics:
         loops_states_forward: whether a loop runs matrix states where nothing is differentiated.
         transpose_rows: whether to transpose the narrower operand of a product `x.T @ y` over rows first.
         transpose_weights: whether to transpose a weight once, where a loop reads its columns.
-        merges_at_once: whether the products of a sum that runs at once are one product, `[x h] @ [w; u]`.
+        merges_at_once: whether the products of a batched sum are one product, `[x h] @ [w; u]`.
         unroll: the most steps of an iteration of a loop.
         slices_stacks: whether a loop stacks a value within a concatenation that it stacks too, and not by itself.
         barrier_on_stacks: whether barriers keep XLA from computing a stack again within each of its readers.
@@ -118,7 +118,7 @@ class Heuristics:
 
         Args:
             equation: the equation.
-            needs: finds what it takes to have its operands at once. Few equations need it.
+            needs: finds what materializes its operands. Few equations need it.
             fixed: values that are the same at every step.
             shared: equations that two loops would run: the one that recomputes carries, and the pull-back.
         """
@@ -133,7 +133,7 @@ class Heuristics:
         return equation.kind is Kind.PRODUCT and should_batch_product(equation, needs, fixed, shared)
 
     def may_batch(self, equation: Equation) -> bool:
-        """Whether `should_batch` can be true of an equation, whatever it takes to have its operands at once."""
+        """Whether `should_batch` can be true of an equation, whatever materializes its operands."""
         traits = equation.traits
         costs = traits.is_transcendental or traits.kind in (Kind.PRODUCT, Kind.PART, Kind.PLACE)
         return self.batch != "costly" or costs
@@ -143,9 +143,9 @@ class Heuristics:
         return self.batch == "costly" and too_large(feeding, value.nbytes)
 
     def should_repeat(self, equation: Equation, carry: Iterable[Value]) -> bool:
-        """Whether a loop computes again what runs at once too: elementwise work on values too large to be stacked.
+        """Whether a loop computes again what is batched too: elementwise work on values too large to be stacked.
 
-        The tanh of an additive attention is 100 times the carry. For 16 steps at once it makes sums of itself, which
+        The tanh of an additive attention is 100 times the carry. Batched over 16 steps it makes sums of itself, which
         are small, and would be stacked for the loop of the backward pass only.
         """
         is_elementwise = equation.traits.is_elementwise or equation.kind is Kind.VIEW
@@ -166,7 +166,7 @@ class Heuristics:
         largest = max((value.nbytes for value in outputs_of(loops)), default=0)
 
         def should_batch(equation: Equation, needs: Callable[[], Needs], fixed: Collection[Value]) -> bool:
-            hides = _HIDDEN * total_bytes(equation.outputs) <= largest and needs().at_hand is None
+            hides = _HIDDEN * total_bytes(equation.outputs) <= largest and needs().materialized is None
             return not hides and self.should_batch(equation, needs, fixed)
 
         return should_batch
@@ -218,15 +218,15 @@ class Heuristics:
         return self.machine.ns_per_batched_operation * operations >= time_to_read > 0
 
     def reads_more_than_it_saves(self, read: int, batched: Iterable[Equation], fixed: Collection[Value]) -> bool:
-        """Whether a step's loops read more of what runs at once than is not read of matrices for it.
+        """Whether a step's loops read more of batched values than is not read of matrices for it.
 
         Hamiltonian Monte Carlo reads 43 of the values around its products, 205 KiB, where the matrices of these have
-        80. With nothing at once it takes 0.88 of the time and half the memory, and an online softmax 0.95 of the time.
+        80. With nothing batched it takes 0.88 of the time and half the memory, and an online softmax 0.95 of the time.
         No cell of the library reads more than 0.7 of its matrices' bytes.
 
         Args:
-            read: the bytes of the values at once that loops read.
-            batched: what runs at once.
+            read: the bytes of the batched values that loops read.
+            batched: the batched equations.
             fixed: values that are the same at every step.
         """
         return self.batch == "costly" and read > work_of_products(batched, fixed)[1]
@@ -254,7 +254,7 @@ class Heuristics:
 _LEAST_STATE_CHUNK = 8
 # An LSTM that keeps no gate keeps c before every 16 steps, and x and h at every step, with 24 times the bytes.
 _KEPT_BYTES_PER_START = 24
-# The decays of a GLA make 4 KiB at each step, its state 256. With the decays at once its forward pass takes 1.11 to
+# The decays of a GLA make 4 KiB at each step, its state 256. With batched decays its forward pass takes 1.11 to
 # 1.20 of plain's time, with all in the loop 1.00.
 _HIDDEN = 16
 # The most bytes of a chunk, relative to those that `jax.checkpoint` on the step keeps of the sequence. An LSTM with

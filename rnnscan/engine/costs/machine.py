@@ -64,7 +64,7 @@ class Machine:
         ns_per_product: for each product of values that change from step to step, which is a call of its own.
         ns_per_operation: for each addition and multiplication of such a product.
         ns_per_batched_operation: for those of a product with an operand that is the same at every step. It can run for
-            many steps at once.
+            many steps, batched.
         ns_per_kept_value, ns_per_kept_byte: to keep a value from the forward pass to the backward pass: 1.5 times the
             time of writing and reading it.
         ns_per_written_value, ns_per_written_byte: to write a value for readers in the same step, and to read it. XLA
@@ -94,8 +94,8 @@ class Machine:
 
         Args:
             equations: the equations.
-            fixed: values that are the same at every step, if the equations run for many steps at once.
-            steps: the steps that they run for at once, which share what does not depend on sizes.
+            fixed: values that are the same at every step, if the equations run for many steps, batched.
+            steps: the steps that they are batched over, which share what does not depend on sizes.
         """
         return sum((self.cost(equation, fixed, steps) for equation in equations), Cost())
 
