@@ -207,3 +207,42 @@ def test_the_report_counts_the_residuals_of_inner_scans(name):
     assert [row for row in training.rows if "inner scans" in row.name]
     least = memory_report(step, *arguments, memory=rs.Memory(recompute="all"), compile=False).training
     assert least.kept_bytes == least.counted_bytes < training.kept_bytes
+
+
+RESET = jnp.zeros((STEPS, ROWS), bool).at[2, 1].set(True)
+INNER = {
+    "Newton": {"parallel": rs.Newton()},
+    "lengths": {"seq_lengths": jnp.array([STEPS, 2])},
+    "held lengths": {"seq_lengths": jnp.array([STEPS, 2]), "padding": "hold"},
+    "reset": {"reset": RESET},
+    "truncated": {"truncate": 2},
+    "lax": {"engine": "lax"},
+    "plain": {"memory": None},
+}
+
+
+@pytest.mark.parametrize("options", variants({name: (INNER[name],) for name in INNER}, ["Newton", "held lengths"]))
+def test_an_inner_scan_with_options_has_the_derivatives_of_a_plain_one(options):
+    inner = cells.IndRNN(WIDTH, param_dtype=float) if "parallel" in options else CELL
+    same_numbers = {name: value for name, value in options.items() if name not in ("parallel", "engine", "memory")}
+
+    def loss(memory, options, params, carry, xs):
+        def step(params, carry, x):
+            (last,), ys = rs.scan(inner, params, (carry,), x + jnp.tanh(carry), **options)
+            return jnp.sin(last), ys.sum(0) * last
+
+        results = rs.scan(step, params, carry, xs, memory=memory)
+        return sum(jnp.sum(jnp.cos(leaf)) for leaf in results)
+
+    def derivatives(memory, options):
+        gradient = jax.grad(partial(loss, memory, options))
+        second = jax.jvp(lambda params: gradient(params, carry, xs), (params,), (params,))
+        return second, jax.vmap(gradient, (None, None, 0))(params, carry, jnp.stack([xs, xs + 1]))
+
+    with jax.enable_x64(True):
+        random = np.random.default_rng(2)
+        shapes = jax.eval_shape(lambda: inner.init(jax.random.key(0), WIDTH))
+        params = jax.tree.map(lambda leaf: normal(random, leaf.shape, float) / 3, shapes)
+        _, carry, xs = arguments_of("carries")
+        ours = jax.jit(partial(derivatives, rs.Memory(), options))()
+        assert_equal(ours, jax.jit(partial(derivatives, None, same_numbers | {"memory": None}))())

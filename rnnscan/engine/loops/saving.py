@@ -32,18 +32,18 @@ class FlatSaving:
     `save` runs first: it finds the structures.
 
     Attributes:
-        saving: the two parts.
+        function: the function, in two parts.
         structure: that of the arguments.
         structures: those of the results and of the residuals.
     """
 
-    saving: Saving
+    function: Saving
     structure: Any
     structures: list[Any] = field(default_factory=list)
 
     def save(self, *operands: Any) -> list[Any]:
         """The leaves of the results, then those of the residuals."""
-        parts = differentiate_as(self.saving.save, self.saving.save)(*jax.tree.unflatten(self.structure, operands))
+        parts = differentiate_as(self.function.save, self.function.save)(*jax.tree.unflatten(self.structure, operands))
         self.structures[:] = map(jax.tree.structure, parts)
         return jax.tree.leaves(parts)
 
@@ -52,7 +52,7 @@ class FlatSaving:
 
         def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
             arguments, results, residuals = primals
-            return results, self.saving.tangents(arguments, results, residuals, tangents[0])
+            return results, self.function.tangents(arguments, results, residuals, tangents[0])
 
         leaves = (operands, results, residuals)
         trees = map(jax.tree.unflatten, (self.structure, *self.structures), leaves)

@@ -41,7 +41,7 @@ def _saving(equation: Equation) -> Equation | None:
         return None
     (call,) = trace(saving.save, *(atom.aval for atom in equation.inputs)).equations
     residuals = [Value(output.aval) for output in call.outputs[len(equation.outputs) :]]
-    reads = (*(True for _ in equation.inputs), *saving.saving.reads(), *(True for _ in residuals))
+    reads = (*(True for _ in equation.inputs), *saving.function.reads(), *(True for _ in residuals))
     saving_call = SavingCall(equation, saving.restore, reads)
     params = {**call.params, "function": replace(call.params["function"], saving_call=saving_call)}
     return replace(equation, params=params, outputs=(*equation.outputs, *residuals))
