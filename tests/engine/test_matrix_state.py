@@ -251,7 +251,7 @@ OTHERWISE = {
     reads_itself: None,
     returns_it: "it is an output",
     bounded: "tanh is not followed",
-    asks_by_answers: "a query, depends on what is read",
+    asks_by_answers: "a query, depends on a read of it",
     full_update: "tanh is not followed",
 }
 
