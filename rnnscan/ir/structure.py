@@ -89,7 +89,11 @@ def structure_of_array(array: Any) -> Hashable:
 
 
 def _structure_of_parameter(value: Any, *, exact: bool) -> Hashable:
-    """A key of an equation's parameter. Functions, such as rules for derivatives, are told apart by type alone."""
+    """A key of an equation's parameter. Functions, such as rules for derivatives, are told apart by type alone.
+
+    So are objects that equal nothing but themselves, unless the key is exact: a scan within a step holds its rule in
+    one, and each trace makes another.
+    """
     if isinstance(value, core.ClosedJaxpr):
         consts = tuple(_structure_of_const(const, exact=exact) for const in value.consts)
         return "closed", consts, _structure_of_jaxpr(value.jaxpr, exact=exact)
@@ -104,11 +108,18 @@ def _structure_of_parameter(value: Any, *, exact: bool) -> Hashable:
         return structure_of_array(value)
     if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
         return "function", type(value).__qualname__
+    if not exact and _equals_only_itself(value):
+        return "object", type(value).__qualname__
     try:
         hash(value)
     except TypeError:
         return "object", type(value).__qualname__, repr(value)
     return value
+
+
+def _equals_only_itself(value: Any) -> bool:
+    kind = type(value)
+    return not isinstance(value, type) and kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
 
 
 def _key(item: tuple[Any, Any]) -> str:
