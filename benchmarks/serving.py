@@ -105,7 +105,7 @@ def peers(family: str, folder: Path) -> dict[str, tuple[Any, Step]]:
 
 
 def _jax_peers(net: Any, params: Any, folder: Path) -> dict[str, tuple[Any, Step]]:
-    live, loaded = jax.jit(lambda params, carry, x: net.step(params, x, carry)), rs.export.load(folder / "net")
+    live, loaded = jax.jit(lambda params, carry, x: net.step(params, x, carry=carry)), rs.export.load(folder / "net")
 
     def run_live(carry: Any, x: np.ndarray) -> tuple[Any, np.ndarray]:
         carry, y = live(params, carry, x)

@@ -91,13 +91,13 @@ class Agent:
     def step(self, params, carry, observation, first):
         """Act: one step. `observation` is `(N, D)`, and `first` `(N,)` is true at the first step of an episode."""
         x = jax.nn.relu(dense(params["embedding"], observation))
-        carry, state = self.net.step(params["net"], x, carry, reset=first)
+        carry, state = self.net.step(params["net"], x, carry=carry, reset=first)
         return carry, *self.outputs(params, state)
 
     def __call__(self, params, carry, observations, first):
         """Learn: the same over a rollout. `observations` is `(T, N, D)`, and `first` is `(T, N)`."""
         xs = jax.nn.relu(dense(params["embedding"], observations))
-        carry, states = self.net(params["net"], xs, carry, reset=first, memory=self.memory)
+        carry, states = self.net(params["net"], xs, carry=carry, reset=first, memory=self.memory)
         return carry, *self.outputs(params, states)
 
     def outputs(self, params, states):

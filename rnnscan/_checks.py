@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from rnnscan._arguments import is_typed_array
 from rnnscan._dtypes import promoted
 from rnnscan._messages import describe, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
@@ -46,6 +47,22 @@ def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
             ) from error
 
     return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def check_params(params: Any) -> None:
+    """Reject tensors of other libraries among the parameters. JAX converts them nowhere but in `jnp.asarray`."""
+    for where, leaf in leaves_with_places(params, "params"):
+        if hasattr(leaf, "dtype") and not is_typed_array(leaf):
+            raise TypeError(
+                f"scan: parameters must be arrays of JAX or numpy; got {type(leaf).__module__}."
+                f"{type(leaf).__qualname__} at {where}. Functions of rs.interop convert weights of other libraries."
+            )
+
+
+def check_reverse(function: str, reverse: Any) -> None:
+    """Reject a `reverse` that is no bool."""
+    if not isinstance(reverse, bool | np.bool_):
+        raise TypeError(f"{function}: `reverse` must be True or False; got {reverse!r}.")
 
 
 def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engine: Any) -> None:
@@ -93,9 +110,10 @@ def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
     begins = "scan: the cell was called as"
     if not any(note.startswith(begins) for note in getattr(error, "__notes__", ())):
         described = [jax.tree.map(describe, tree) for tree in (carry, x, xs)]
+        fix = " A list is a pytree, not an array of steps: stack it with jnp.stack." if isinstance(xs, list) else ""
         error.add_note(
             f"{begins} cell(params, carry, x), with carry = {described[0]} and x = {described[1]}, the first step of "
-            f"xs = {described[2]}. xs is time-major, (T, N, ...), and a cell returns (carry, y)."
+            f"xs = {described[2]}. xs is time-major, (T, N, ...), and a cell returns (carry, y).{fix}"
         )
         if type(error).__name__ == "ShardingTypeError":  # JAX does not export it.
             error.add_note(
@@ -118,14 +136,16 @@ def sequence_length(xs: Any, length: int | None) -> Length:
     if not places:
         if length is None:
             raise ValueError(
-                "scan: the number of steps must be known; got neither an input in `xs` nor `length`. Pass one of them."
+                "scan: the number of steps must be known; got neither an input in `xs` nor `length`. Pass one of them. "
+                "The order is (cell, params, carry, xs): for jax.lax.scan(f, init, xs) write scan(lambda _, carry, x: "
+                "f(carry, x), None, init, xs)."
             )
         return length
     for where, leaf in places:
         if leaf.ndim == 0:
             raise ValueError(
                 f"scan: every leaf of `xs` must be (T, ...), time first; got the scalar {describe(leaf)} at {where}. "
-                "Move values that are the same at every step into `params`."
+                "Move values that are the same at every step into `params`. The order is (cell, params, carry, xs)."
             )
     lengths = {where: leaf.shape[0] for where, leaf in places}
     if length is not None:
@@ -234,7 +254,23 @@ def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
             "scan: `seq_lengths` must be integers of shape (N,), one per row, or one integer for a row without a batch "
             f"axis; got {describe(seq_lengths)}. Write seq_lengths.astype(int) for whole numbers of another dtype."
         )
+    check_lengths(seq_lengths, length)
     return valid_steps(seq_lengths, length)
+
+
+def check_lengths(seq_lengths: Any, length: Length) -> None:
+    """Reject lengths below 0 or above T, where their values are known: outside of a trace."""
+    if seq_lengths is None or isinstance(seq_lengths, jax.core.Tracer) or not is_count(length, least=0):
+        return
+    if not getattr(seq_lengths, "is_fully_addressable", True):
+        return
+    known = np.asarray(jax.device_get(seq_lengths))
+    wrong = known[(known < 0) | (known > length)]
+    if wrong.size:
+        raise ValueError(
+            f"scan: `seq_lengths` must be from 0 to the number of steps, {length}, the size of the first axis of `xs`; "
+            f"got {wrong.flat[0]}. xs is time-major, (T, N, ...): transpose a batch-major input, or clip the lengths."
+        )
 
 
 def resets(reset: Any, length: Length) -> Any:

@@ -10,11 +10,22 @@ import numpy as np
 from jax.tree_util import keystr
 
 
+# The most leaves that a message shows one by one.
+_MOST_LEAVES = 12
+
+
 def describe(leaf: Any) -> str:
     """The type of an array as JAX writes it, `float32[4,8]`; the Python type of other values."""
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+
+
+def describe_tree(tree: Any) -> str:
+    """The types of the leaves of a pytree, in its structure: `(float32[4,8], float32[4])`. Many are counted."""
+    if len(jax.tree.leaves(tree)) > _MOST_LEAVES:
+        return f"a {type(tree).__name__} of {len(jax.tree.leaves(tree))} leaves"
+    return str(jax.tree.map(describe, tree)).replace("'", "")
 
 
 def describe_shape(shape: tuple[Any, ...]) -> str:

@@ -7,6 +7,7 @@ import warnings
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
@@ -23,7 +24,7 @@ def scan(
     cell: Cell,
     params: Any,
     carry: Any,
-    xs: Any,
+    xs: Any = None,
     *,
     length: int | None = None,
     reverse: bool = False,
@@ -37,6 +38,8 @@ def scan(
     truncate: int | None = None,
     engine: Literal["auto", "fission", "lax"] = "auto",
     parallel: Newton | None = None,
+    key: Array | None = None,
+    first_step: Any = 0,
 ) -> tuple[Any, Any]:
     """Run a cell over time. `memory` controls which values are kept for the backward pass.
 
@@ -62,7 +65,8 @@ def scan(
         reverse: run from the last step to the first; `ys` stays in the order of `xs`.
         unroll: steps per iteration of the loop, as in `lax.scan`. 2 to 4 can pay on a CPU; compile time grows with it.
         memory: the memory choice (`Memory`), or a budget (`Memory.fit`); None: plain autodiff of `lax.scan`.
-        seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. 0 and above T are allowed.
+        seq_lengths: `(N,)` integers: step t of row n is valid where `t < seq_lengths[n]`. They must be from 0 to T,
+            which is checked where their values are known, outside of `jax.jit`.
         mask: `(T, N)` booleans, true at valid steps; an alternative to `seq_lengths`.
         reset: `(T, N)` booleans: where true, the row's carry returns to `reset_to` before the step reads its input.
             Resets at padded steps have no effect.
@@ -78,6 +82,9 @@ def scan(
             and support forward and reverse mode in every order.
         parallel: how to solve nonlinear loops over many steps in parallel (`Newton`); None: they run step by step.
             Loops that do not converge run step by step, so the results are the same to rounding.
+        key: a PRNG key for dropout and other random choices of the cell: training. None: evaluation, without them.
+        first_step: the number of the first step, which random choices depend on. Pass the steps done so far to run a
+            sequence in pieces with one key.
 
     With `seq_lengths`, `mask` or `reset`, leaves of carry and y are `(N, ...)`. Leaves of xs are `(T, N, ...)`, or
     `(T,)` if all rows share them. A row without a batch axis has a scalar `seq_lengths`, and `mask` and `reset` are
@@ -98,7 +105,8 @@ def scan(
         The carry after the last step, and the stacked y of all steps: leaves `(T, ...)`.
 
     Raises:
-        TypeError: if a structure or dtype is wrong, such as a carry that the cell returns with another type.
+        TypeError: if a structure or dtype is wrong, such as a carry that the cell returns with another type, or `key`
+            is not a PRNG key.
         ValueError: if a value or shape is wrong, or `memory` has a name that the cell does not define.
 
     Example:
@@ -117,13 +125,16 @@ def scan(
     options: dict[str, Any] = {"length": length, "reverse": reverse, "unroll": unroll, "padding": padding}
     options |= {"truncate": truncate, "engine": engine, "parallel": parallel}
     rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
+    rows |= {"key": key, "first_step": jnp.asarray(first_step)} if key is not None else {}
     memory = without_training(memory)
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
+    checks.check_params(params)
     checks.check_time_is_whole(xs)
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
     steps = checks.sequence_length(xs, length)
+    checks.check_lengths(seq_lengths, steps)
     results = run_call(cell, arrays, options | {"memory": memory}, steps)
     if memory is not None and not getattr(jax.config, "jax_disable_jit", False):
         _warn_if_nothing_is_saved(memory, steps, unroll)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _checks as checks
 from rnnscan._messages import is_count
 from rnnscan.memory import Memory
-from rnnscan.nets.axes import check_sequence
+from rnnscan.nets.axes import as_sequence
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, takes_nets
 from rnnscan.nets.pieces import check_runs_in_pieces
@@ -171,7 +171,7 @@ def by_window(
     how = {"engine": engine, "parallel": parallel}
     xs = checks.as_arrays(xs, "xs")
     if isinstance(cell, Net) and carry is None:
-        check_sequence("by_window", cell, xs, None, (seq_lengths, 0), (mask, 1), (reset, 1))
+        xs = as_sequence("by_window", cell, xs, None, (seq_lengths, 0), (mask, 1), (reset, 1))
         net: Any = cell
         carry = net.initial_carry(xs)
     carry = checks.as_arrays(carry, "carry")

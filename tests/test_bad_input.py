@@ -160,7 +160,7 @@ def test_explain_is_given_the_whole_sequence_as_scan_is():
     params, carry = cell.init(jax.random.key(0), 2), cell.initial_carry(xs[0])
     with pytest.raises(ValueError, match="Batch or hidden size may differ"):
         rs.explain(cell, params, carry, xs[0])
-    with pytest.raises(TypeError, match=r"^explain: a net takes \(net, params, xs, carry=None\); got \['params'\]"):
+    with pytest.raises(TypeError, match=r"^explain: a net takes \(net, params, xs, \*, carry=None\); got \['params'\]"):
         rs.explain(rs.layer(cell), params)
 
 

@@ -182,7 +182,7 @@ def test_aliases_over_padding_are_the_true_states(padding, reverse):
 
 def test_lengths_hold_state_and_output():
     params, inputs, states = random_arguments()
-    lengths = jnp.array([0, 3, 9])
+    lengths = jnp.array([0, 3, LENGTH])
     results = net(params, inputs, states, seq_lengths=lengths)
     for row, length in enumerate([0, 3, LENGTH]):
         alone = net(

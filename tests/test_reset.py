@@ -68,7 +68,7 @@ def test_cells_around_cells_and_cells_with_a_key_go_back_to_their_own_carry():
     expected = rs.scan(keyed, params, carry, inputs, reset=RESET, reset_to=cell.initial_carry(xs[0]))
     assert_trees_close(rs.scan(keyed, params, carry, inputs, reset=RESET), expected)
     net = rs.layer(cell)
-    assert_trees_close(net(params, xs, carry, key=jax.random.key(1), reset=RESET), expected)
+    assert_trees_close(net(params, xs, carry=carry, key=jax.random.key(1), reset=RESET), expected)
 
 
 def test_nets_go_back_to_the_carry_of_each_part():
@@ -78,15 +78,16 @@ def test_nets_go_back_to_the_carry_of_each_part():
     fill = lambda value: jax.tree.map(lambda leaf: jnp.full_like(leaf, value), net.initial_carry(xs))  # noqa: E731
     carry, there = fill(0.5), fill(-0.3)
     reset = jnp.zeros((7, 3), bool).at[3].set(True)
-    _, ys = net(params, xs, carry, reset=reset, reset_to=there)
-    _, default = net(params, xs, carry, reset=reset)
+    _, ys = net(params, xs, carry=carry, reset=reset, reset_to=there)
+    _, default = net(params, xs, carry=carry, reset=reset)
     # In reverse, the document that begins at step 3 ends there.
     first = [
-        net.nets[0](params["net_0"], piece, (begin[0][0], end[0][1]))[1]
+        net.nets[0](params["net_0"], piece, carry=(begin[0][0], end[0][1]))[1]
         for piece, begin, end in ((xs[:3], carry, there), (xs[3:], there, carry))
     ]
     expected = [
-        net.nets[1](params["net_1"], piece, begin[1])[1] for piece, begin in zip(first, (carry, there), strict=True)
+        net.nets[1](params["net_1"], piece, carry=begin[1])[1]
+        for piece, begin in zip(first, (carry, there), strict=True)
     ]
     assert_trees_close(ys, jnp.concatenate(expected))
     assert float(jnp.abs(ys - default)[3:].max()) > 0.01

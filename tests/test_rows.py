@@ -46,7 +46,7 @@ def test_one_row_alone_and_under_vmap(valid, padding):
         return rs.scan(CASE.cell, params, carry, xs, reset=reset, padding=padding, **{name: given})
 
     def by_net(carry, xs, given, reset):
-        return net(params, xs, carry, reset=reset, padding=padding, **{name: given})
+        return net(params, xs, carry=carry, reset=reset, padding=padding, **{name: given})
 
     for run in (by_scan, by_net):
         rows = jax.vmap(run, in_axes=(0, 1, axis, 1), out_axes=(0, 1))(carry, xs, given, RESET)
@@ -98,7 +98,7 @@ def with_convolution(carry, xs):
 
 def with_net(carry, xs):
     net = rs.chain(rs.layer(cells.RNN(4)), rs.layer(cells.RNN(2)))
-    return net(net.init(jax.random.key(0), 3), xs, carry, reset=RESET)
+    return net(net.init(jax.random.key(0), 3), xs, carry=carry, reset=RESET)
 
 
 def with_windows(carry, xs):

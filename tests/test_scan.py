@@ -89,7 +89,7 @@ def random_options(seed):
     valid = reset = None
     match random.integers(3):
         case 0:
-            lengths = random.integers(0, length + 3, size=batch)
+            lengths = np.minimum(random.integers(0, length + 3, size=batch), length)
             options["seq_lengths"] = jnp.asarray(lengths)
             valid = np.arange(length)[:, None] < lengths
         case 1:
@@ -229,9 +229,15 @@ def test_a_length_of_zero_leaves_the_carry_and_a_zero_output():
 
 def test_lengths_and_their_mask_are_the_same():
     params, carry, xs = arguments(0, 5, 3)
-    lengths = jnp.array([0, 3, 7])
+    lengths = jnp.array([0, 3, 5])
     by_mask = rs.scan(cell, params, carry, xs, mask=jnp.arange(5)[:, None] < lengths)
     assert_close(rs.scan(cell, params, carry, xs, seq_lengths=lengths), by_mask, tolerance=0)
+
+
+def test_traced_lengths_are_not_checked_and_count_as_zero_and_all_steps():
+    params, carry, xs = arguments(0, 5, 3)
+    run = jax.jit(lambda lengths: rs.scan(cell, params, carry, xs, seq_lengths=lengths))
+    assert_close(run(jnp.array([-2, 3, 7])), run(jnp.array([0, 3, 5])), tolerance=0)
 
 
 def test_resets_are_runs_of_their_own():

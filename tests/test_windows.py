@@ -96,7 +96,7 @@ def test_every_net_that_runs_in_pieces(name):
     key = jax.random.key(3)
 
     def run(carry, xs, first, **options):
-        return net(params, xs, carry, key=key, first_step=first, **options)
+        return net(params, xs, carry=carry, key=key, first_step=first, **options)
 
     check(run, carry, xs, seed=list(NETS).index(name) + 1)
 

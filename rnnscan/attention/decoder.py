@@ -10,13 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._arguments import check_key, check_step_input
 from rnnscan._messages import describe, describe_shape, listing
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.compose.output import extras_of, output_of
-from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.protocols import Cell, ComposableCell, check_cell
+from rnnscan.randomness import RandomStep, with_key
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Decoder:
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"cell": ..., "attention": ...}`. The cell's are for the concatenated input and context."""
+        check_key("decoder", key)
         cell_key, attention_key = jax.random.split(key)
         return {
             "cell": self.cell.init(cell_key, input_size + self.attention.context_size),
@@ -131,6 +133,7 @@ class AttentionCell:
 
     def initial_carry(self, x: Array) -> tuple[Any, ...]:
         """The inner cell's carry, a context of zeros, and the mechanism's state, typed like one step's input."""
+        check_step_input("decoder", x)
         context = self._initial_context(x)
         inputs = _concatenate(x, context)
         state = self.decoder.attention.initial_state(inputs, self._shape[-1])

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from rnnscan._arguments import check_key
 from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan._messages import describe, describe_shape
 from rnnscan.cells import checks, initializers
@@ -79,6 +80,7 @@ class Mechanism:
         Raises:
             ValueError: if the mechanism does not support the query's size.
         """
+        check_key(self._title, key)
         checks.check_size(self._title, "query_size", query_size)
         self.check_query_size(query_size)
         shapes = self._shapes(query_size)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Num
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._arguments import check_key, check_step_input
 from rnnscan._dtypes import promoted
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.cells import checks
@@ -94,8 +95,10 @@ class Cell:
             A dictionary of arrays of `param_dtype`. The cell's docstring lists their names and shapes.
 
         Raises:
+            TypeError: if `key` is not a PRNG key.
             ValueError: if `input_size` is not at least 1, or does not fit `hidden_size`.
         """
+        check_key(self._title, key)
         checks.check_size(self._title, "input_size", input_size)
         self._check_features(input_size)
         return self._make(key, input_size)
@@ -108,7 +111,11 @@ class Cell:
 
         Returns:
             A tuple of arrays `(N, ...)`, in the order of `carry_names`.
+
+        Raises:
+            TypeError: if `x` is not an array or a type of one.
         """
+        check_step_input(self._title, x)
         dtype = self.carry_dtype
         if dtype is None:
             dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else self.param_dtype

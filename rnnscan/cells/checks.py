@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe, describe_shape, listing, nearest
+from rnnscan._arguments import is_typed_array
+from rnnscan._messages import describe, describe_shape, describe_tree, listing, nearest
 
 
 _KINDS = {"floating": jnp.floating, "complex": jnp.complexfloating, "boolean": jnp.bool_}
@@ -15,7 +15,8 @@ _KINDS = {"floating": jnp.floating, "complex": jnp.complexfloating, "boolean": j
 def check_size(cell: str, argument: str, size: Any, *, least: int = 1) -> None:
     """Check that a size is an int of at least `least`."""
     if not isinstance(size, int) or isinstance(size, bool) or size < least:
-        raise ValueError(f"{cell}: `{argument}` must be an int of at least {least}; got {size!r}.")
+        got = repr(size) if isinstance(size, int | float | str | tuple | None) else describe(size)
+        raise ValueError(f"{cell}: `{argument}` must be an int of at least {least}; got {got}.")
 
 
 def floating(cell: str, argument: str, dtype: Any, *, optional: bool) -> Any:
@@ -90,6 +91,12 @@ def check_input(cell: str, expected: tuple[Any, ...], x: Any) -> None:
 
     A cell without spatial axes takes any number of batch axes.
     """
+    if not is_typed_array(x):
+        raise TypeError(
+            f"{cell}: one step's input must be one array, {describe_shape(expected)}; got {describe_tree(x)}. Stack a "
+            "list of arrays with jnp.stack. The arguments of a cell are (params, carry, x), and those of scan (cell, "
+            "params, carry, xs)."
+        )
     spatial = len(expected) > 2
     if x.shape[-1:] != expected[-1:] or (spatial and x.ndim != len(expected)):
         raise ValueError(
@@ -111,7 +118,7 @@ def check_carry(
         expected = describe_shape(shapes[0]) if len(set(shapes)) == 1 else ", ".join(map(describe_shape, shapes))
         raise TypeError(
             f"{cell}: the carry must be the tuple {describe_shape(names)} of arrays {expected}; got "
-            f"{_show_tree(carry)}. Start from cell.initial_carry(x)."
+            f"{describe_tree(carry)}. Start from cell.initial_carry(x)."
         )
     for part, shape, part_dtype, leaf in zip(names, shapes, part_dtypes, carry, strict=True):
         if jnp.shape(leaf) != shape:
@@ -126,7 +133,3 @@ def check_carry(
                 f"{cell}: {part} in the carry must be of a {kind} dtype, because the new carry keeps it; got "
                 f"{describe(leaf)}. Start from cell.initial_carry(x)."
             )
-
-
-def _show_tree(tree: Any) -> str:
-    return str(jax.tree.map(describe, tree)).replace("'", "")

@@ -5,7 +5,6 @@ from rnnscan.compose.adaptive_computation import adaptive_computation as adaptiv
 from rnnscan.compose.dropout import Dropout as Dropout
 from rnnscan.compose.dropout import drop_weights as drop_weights
 from rnnscan.compose.dropout import dropout as dropout
-from rnnscan.compose.random import with_key as with_key
 from rnnscan.compose.residual import Residual as Residual
 from rnnscan.compose.residual import residual as residual
 from rnnscan.compose.stack import Stack as Stack
@@ -14,3 +13,4 @@ from rnnscan.compose.windowed import Windowed as Windowed
 from rnnscan.compose.windowed import windowed as windowed
 from rnnscan.compose.zoneout import Zoneout as Zoneout
 from rnnscan.compose.zoneout import zoneout as zoneout
+from rnnscan.randomness import with_key as with_key

@@ -9,18 +9,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._arguments import check_step_input
 from rnnscan._dtypes import at_least_float32, promoted
 from rnnscan._messages import describe, is_count, is_float, is_key, leaves_with_places, listing
 from rnnscan._step_wrappers import select_rows
 from rnnscan._varying import vary, varying
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import extras_of, output_of
-from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper, check_rate
 from rnnscan.control.while_net import while_net
 from rnnscan.memory import Memory
 from rnnscan.naming import unnamed
 from rnnscan.protocols import ComposableCell, check_cell
+from rnnscan.randomness import RandomStep, with_key
 
 
 # `(params, carry, x, micro-step) -> (carry, y)`, for the inner cell.
@@ -54,6 +55,7 @@ class AdaptiveComputation(Wrapper):
 
     def initial_carry(self, x: Array) -> Any:
         """The inner cell's carry of zeros, typed like one step's input."""
+        check_step_input("adaptive_computation", x)
         return self.cell.initial_carry(_flagged(x, False))
 
     def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:

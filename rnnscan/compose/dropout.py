@@ -10,10 +10,10 @@ from jaxtyping import Array
 
 from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import output_of, with_output
-from rnnscan.compose.random import RandomStep, drop, with_key
 from rnnscan.compose.wrapper import Wrapper, check_rate
 from rnnscan.naming import unnamed
 from rnnscan.protocols import ComposableCell, check_cell
+from rnnscan.randomness import RandomStep, drop, with_key
 
 
 Site = Literal["output", "input", "recurrent"]
@@ -97,8 +97,8 @@ def dropout(cell: ComposableCell, rate: float, *, on: Site = "output", each: Dra
         each: "step" for a new mask at each step, "sequence" for one mask.
 
     Returns:
-        A cell, with the parameters and the carry of the inner cell. Called directly, it applies no dropout. In
-        training it gets a key from its net, or from `with_key`.
+        A cell, with the parameters and the carry of the inner cell. Without a key it applies no dropout: in training
+        pass `key=` to `scan` or to its net.
 
     Raises:
         ValueError: if the rate is not a probability below 1, or `on` or `each` is unknown.
@@ -106,7 +106,12 @@ def dropout(cell: ComposableCell, rate: float, *, on: Site = "output", each: Dra
 
     Example:
         >>> import rnnscan as rs
+        >>> import jax
         >>> cell = rs.dropout(rs.dropout(rs.cells.LSTM(8), 0.2, on="recurrent", each="sequence"), 0.1)
+        >>> params, xs = cell.init(jax.random.key(0), input_size=3), jax.numpy.ones((6, 2, 3))
+        >>> _, ys = rs.scan(cell, params, cell.initial_carry(xs[0]), xs, key=jax.random.key(1))
+        >>> bool((ys == 0).any())
+        True
 
     Source: Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from Overfitting"; Zaremba et al.
     2014, "Recurrent Neural Network Regularization"; Gal and Ghahramani 2015, "A Theoretically Grounded Application of

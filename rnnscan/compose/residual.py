@@ -8,9 +8,9 @@ from jaxtyping import Array
 
 from rnnscan._messages import describe
 from rnnscan.compose.output import output_of, with_output
-from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper
 from rnnscan.protocols import ComposableCell, check_cell
+from rnnscan.randomness import RandomStep, with_key
 
 
 @dataclass(frozen=True)

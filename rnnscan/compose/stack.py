@@ -8,13 +8,14 @@ import jax
 from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._arguments import check_key
 from rnnscan._messages import describe, listing
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
-from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.residual import residual as with_residual
 from rnnscan.protocols import ComposableCell, check_cell
+from rnnscan.randomness import RandomStep, with_key
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Stack:
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"layer_0": ..., "layer_1": ...}`, the first layer first."""
+        check_key("stack", key)
         params = {}
         for layer, (cell, layer_key) in enumerate(zip(self.cells, jax.random.split(key, len(self.cells)), strict=True)):
             params[_layer_name(layer)] = cell.init(layer_key, input_size)

@@ -6,12 +6,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._arguments import check_step_input
 from rnnscan._messages import describe, is_count
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
-from rnnscan.compose.random import RandomStep, with_key
 from rnnscan.compose.wrapper import Wrapper
 from rnnscan.protocols import ComposableCell, check_cell
+from rnnscan.randomness import RandomStep, with_key
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Windowed(Wrapper):
 
     def initial_carry(self, x: Array) -> tuple[Any, Array]:
         """The inner cell's carry, and a window of zeros `(N, window, P)`."""
+        check_step_input("windowed", x)
         window = self._initial_window(x)
         return self.cell.initial_carry(self._concatenate(x, window)), window
 

@@ -32,7 +32,7 @@ class CellDecoder:
         self._check(params)
         x = params["embed"][token] if self.embed is None else self.embed(params, token)
         if isinstance(self.cell, Net):
-            carry, y = self.cell.step(params["cell"], x, carry)
+            carry, y = self.cell.step(params["cell"], x, carry=carry)
         else:
             carry, y = self.cell(params["cell"], carry, x)
         output = output_of(y)

@@ -49,7 +49,7 @@ def steps_of(fn: Any, cell: Any, inputs: dict[str, Any]) -> Steps | None:
     x = jax.tree.map(_without_time, next(iter(inputs.values())))
     if isinstance(cell, Net):
         net: Any = cell
-        return Steps(lambda _, x: net.initial_carry(_with_time(x)), lambda p, carry, x: net.step(p, x, carry), x)
+        return Steps(lambda _, x: net.initial_carry(_with_time(x)), lambda p, carry, x: net.step(p, x, carry=carry), x)
     return Steps(lambda _, x: cell.initial_carry(x), cell, x)
 
 

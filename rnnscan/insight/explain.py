@@ -8,6 +8,9 @@ from typing import Any, overload
 import jax
 
 from rnnscan._messages import in_words, listing
+from rnnscan.compose.dropout import Dropout
+from rnnscan.compose.wrapper import cells_within
+from rnnscan.compose.zoneout import Zoneout
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
@@ -24,6 +27,7 @@ from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
 from rnnscan.planning.cost import iteration_cost, loop_cost
 from rnnscan.protocols import Cell
+from rnnscan.randomness import KeyedCell
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Explanation(Report):
         solved: by the paths of the carry leaves of a loop that Newton's method solves, the work of that.
         costs: the estimated cost of each loop and of the batched work, for each step.
         machine: the machine that the estimate is for.
+        drops_nothing: whether the cell has dropout or zoneout that is off, because the call has no `key`.
     """
 
     cell: str
@@ -61,6 +66,7 @@ class Explanation(Report):
     solved: dict[str, str] = field(default_factory=dict)
     costs: tuple[PartCost, ...] = ()
     machine: str = ""
+    drops_nothing: bool = False
 
     def draw(
         self,
@@ -122,6 +128,8 @@ class Explanation(Report):
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
         reason = f", because {self.reason}" if self.reason else ""
         lines = [f"{self.cell} under {self.memory}, for {self.length} steps", f"engine: {self.engine}{reason}"]
+        if self.drops_nothing:
+            lines.append("dropout and zoneout: off, because the call has no `key`")
         lines.append(f"equations: {counts}")
         for place, leaf in self.carry.items():
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
@@ -262,6 +270,8 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         },
         costs=estimate_parts(plan),
         machine=plan.choices.machine.name,
+        drops_nothing=not isinstance(call.cell, KeyedCell)
+        and any(isinstance(each, Dropout | Zoneout) for each in cells_within(call.cell)),
     )
 
 

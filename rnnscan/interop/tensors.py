@@ -40,6 +40,11 @@ def as_arrays(function: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
     Raises:
         TypeError: if it is not a dictionary, or a value is not a tensor of a floating dtype.
     """
+    if hasattr(tensors, "state_dict"):
+        raise TypeError(
+            f"{function}: the tensors must be a dictionary by name; got the module {type(tensors).__name__}. Pass "
+            "module.state_dict()."
+        )
     if not isinstance(tensors, Mapping):
         raise TypeError(f"{function}: the tensors must be a dictionary by name; got {type(tensors).__name__}.")
     return {name: as_array(function, repr(name), tensor) for name, tensor in tensors.items()}
@@ -62,11 +67,23 @@ def check_names(
     if unknown:
         faults.append(f"unknown {listing(unknown)}")
     hints = "".join(nearest(str(name), missing or [*expected, *optional]) for name in unknown[:1])
+    prefix = _prefix(present, expected)
+    if prefix is not None:
+        hints = (
+            f" The names begin with {prefix!r}, as those of a module within another. Pass {{name.removeprefix("
+            f"{prefix!r}): tensor for name, tensor in tensors.items() if name.startswith({prefix!r})}}."
+        )
     also = f", and may have {listing(optional)}" if optional else ""
     raise ValueError(
         f"{function}: the tensors of {library} must be {listing(expected)}{also}; got {listing(present)}: "
         f"{', and '.join(faults)}.{hints}"
     )
+
+
+def _prefix(present: Iterable[Any], expected: Iterable[str]) -> str | None:
+    """What stands before an expected name in one of those present, such as `"encoder.rnn."`."""
+    pairs = ((str(name), wanted) for name in present for wanted in expected)
+    return next((name.removesuffix(wanted) for name, wanted in pairs if name.endswith(f".{wanted}")), None)
 
 
 def check_shape(

@@ -118,7 +118,7 @@ def _structure_of_parameter(value: Any, *, exact: bool) -> Hashable:
 
 
 def _equals_only_itself(value: Any) -> bool:
-    kind = type(value)
+    kind: Any = type(value)
     return not isinstance(value, type) and kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__
 
 

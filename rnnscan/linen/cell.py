@@ -9,8 +9,8 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
-from rnnscan.compose.random import with_key
 from rnnscan.protocols import InitializableCell, check_cell
+from rnnscan.randomness import with_key
 
 
 class Cell(nn.RNNCellBase):

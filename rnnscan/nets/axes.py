@@ -1,15 +1,36 @@
-"""Checks of the axes of a net's inputs, which tell a sequence from one step."""
+"""Checks of a net's inputs: arrays, and their axes, which tell a sequence from one step."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe, describe_shape
+from rnnscan._checks import as_arrays
+from rnnscan._messages import describe, describe_shape, describe_tree
 
 
-def check_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> None:
-    """Reject inputs without a time axis, and inputs that may be one step or one row.
+def check_positional(name: str, positional: Sequence[Any], *, call: str = "net(params, xs, carry=carry)") -> None:
+    """Reject a third positional argument of a net.
+
+    Args:
+        name: the net's function, for messages.
+        positional: the positional arguments after the second.
+        call: how to call it, for messages.
+
+    Raises:
+        TypeError: if there are any.
+    """
+    if positional:
+        got = ", ".join(map(describe_tree, positional))
+        raise TypeError(
+            f"{name}: a net takes its carry by name, {call}, because a cell takes (params, carry, x) and scan (cell, "
+            f"params, carry, xs); got a third positional argument, {got}."
+        )
+
+
+def as_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> Any:
+    """The inputs as arrays, if they have a time axis and cannot be mistaken for one step or one row.
 
     The cell's `input_axes` give the number of axes of one row of one step: `(T, N, D)` is a sequence, `(D,)` is not.
     `(A, D)` is one step of A rows or A steps of one row. It counts as one row if the carry, lengths, mask or resets
@@ -21,26 +42,44 @@ def check_sequence(name: str, net: Any, xs: Any, carry: Any, *by_row: Any) -> No
         xs: the inputs.
         carry: the initial carry, or None.
         by_row: pairs of an argument or None, and its number of axes for one row.
+
+    Returns:
+        The inputs.
+
+    Raises:
+        TypeError: if they are not arrays.
+        ValueError: if their axes do not fit.
     """
     axes = net.input_axes
-    if axes is None or not hasattr(xs, "ndim") or xs.ndim > 2 + len(axes):
-        return
+    if axes is not None and not hasattr(xs, "ndim"):
+        raise TypeError(
+            f"{name}: `xs` must be one array, {describe_shape(('T', 'N', *axes, 'D'))}, for this cell; got "
+            f"{describe_tree(xs)}. Stack a list of steps with jnp.stack."
+        )
+    xs = as_arrays(xs, "xs", function=name)
+    if axes is not None and xs.ndim <= 2 + len(axes):
+        _check_axes(name, net, xs, carry, by_row)
+    return xs
+
+
+def _check_axes(name: str, net: Any, xs: Any, carry: Any, by_row: Any) -> None:
+    axes = net.input_axes
     sequence, step, row = (describe_shape((*begin, *axes, "D")) for begin in (("T", "N"), ("N",), ("T",)))
     if xs.ndim < 2 + len(axes):
         raise ValueError(
             f"{name}: `xs` must have a time axis and a batch axis, {sequence}; got {describe(xs)}. For one step call "
-            "net.step(params, x, carry)."
+            "net.step(params, x, carry=carry)."
         )
-    if carry is not None and _shapes(carry) == _shapes(jax.eval_shape(net.initial_carry, _as_sequence(xs))):
+    if carry is not None and _shapes(carry) == _shapes(jax.eval_shape(net.initial_carry, _one_step_long(xs))):
         raise ValueError(
             f"{name}: `xs` must have a time axis and a batch axis, {sequence}; got {describe(xs)}, which is one step "
-            "for this carry. Call net.step(params, x, carry)."
+            "for this carry. Call net.step(params, x, carry=carry)."
         )
     if carry is None and not any(array is not None and jnp.ndim(array) == axes for array, axes in by_row):
         raise ValueError(
             f"{name}: `xs` must have a time axis and a batch axis, {sequence}; got {describe(xs)}, which may be one "
-            f"step {step} or one row {row}. For one step call net.step(params, x, carry). For one row pass xs[:, None] "
-            "or carry=net.initial_carry(xs)."
+            f"step {step} or one row {row}. For one step call net.step(params, x, carry=carry). For one row pass "
+            "xs[:, None] or carry=net.initial_carry(xs)."
         )
 
 
@@ -53,11 +92,11 @@ def check_step(net: Any, x: Any, carry: Any) -> None:
     if x.ndim < 1 + len(axes) or (carry is None and x.ndim > 2 + len(axes)):
         raise ValueError(
             f"step: `x` must be one step's input, {describe_shape(('N', *axes, 'D'))}; got {describe(x)}. For a "
-            "sequence call net(params, xs, carry)."
+            "sequence call net(params, xs, carry=carry)."
         )
 
 
-def _as_sequence(x: Any) -> Any:
+def _one_step_long(x: Any) -> Any:
     return jax.ShapeDtypeStruct((1, *x.shape), x.dtype)
 
 

@@ -1,17 +1,18 @@
 """The base of nets, and the options of their calls."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Never
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _step_wrappers as step_wrappers
-from rnnscan._messages import describe, listing, nearest
+from rnnscan._arguments import is_typed_array
+from rnnscan._messages import describe, describe_tree, listing, nearest
 from rnnscan._step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget, without_training
-from rnnscan.nets.axes import check_sequence, check_step
+from rnnscan.nets.axes import as_sequence, check_positional, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.newton import Newton, NewtonInNet
 from rnnscan.planning.choose import fit
@@ -21,7 +22,7 @@ class Net:
     """The base class of nets.
 
     A net has `init(key, input_size)`, `initial_carry(xs)`, `names` and `output_size`, and is called as
-    `net(params, xs, carry=None, *, key=None, ...) -> (carry, ys)`; the options are those of `Layer`.
+    `net(params, xs, *, carry=None, key=None, ...) -> (carry, ys)`; the options are those of `Layer`.
     """
 
     @property
@@ -44,12 +45,15 @@ class Net:
         """Whether pieces of a sequence, with the carry handed on, equal the whole."""
         return self.needs_whole is None
 
-    def step(self, params: Any, x: Any, carry: Any = None, *, reset: Any = None, **options: Any) -> tuple[Any, Any]:
+    def step(
+        self, params: Any, x: Any, *positional: Never, carry: Any = None, reset: Any = None, **options: Any
+    ) -> tuple[Any, Any]:
         """Run one step: the net over a sequence of one.
 
         Args:
             params: the parameters that `init` made.
             x: one step's input, `(N, D)`, or `(D,)` for one row.
+            positional: none: the carry has a name.
             carry: the carry to start from; None: zeros.
             reset: `(N,)` booleans, true where an episode or document begins at this step.
             options: `key`, `first_step` (the number of this step), `reset_to`, `memory`, `engine` and `parallel`, as in
@@ -59,6 +63,7 @@ class Net:
             The new carry, and the output `(N, P)`.
 
         Raises:
+            TypeError: if the carry is given by its place.
             ValueError: if `x` has a time axis, or the net needs the whole sequence, as a bidirectional one does.
             TypeError, ValueError: as a call of the net does.
 
@@ -70,11 +75,12 @@ class Net:
             >>> params = net.init(jax.random.key(0), input_size=3)
             >>> act = jax.jit(net.step)
             >>> carry, y = act(params, jnp.ones((2, 3)))
-            >>> carry, y = act(params, jnp.ones((2, 3)), carry)
+            >>> carry, y = act(params, jnp.ones((2, 3)), carry=carry)
             >>> y.shape
             (2, 5)
         """
         net: Any = self
+        check_positional("step", positional, call="net.step(params, x, carry=carry)")
         check_runs_in_pieces("step", self)
         x = jax.tree.map(jnp.asarray, x)
         check_step(self, x, carry)
@@ -87,7 +93,7 @@ class Net:
         xs = jax.tree.map(lambda leaf: leaf[None], x)
         if reset is not None:
             options["reset"] = jnp.asarray(reset)[None]
-        carry, ys = net(params, xs, net.initial_carry(xs) if carry is None else carry, **options)
+        carry, ys = net(params, xs, carry=net.initial_carry(xs) if carry is None else carry, **options)
         return carry, jax.tree.map(lambda leaf: leaf[0], ys)
 
 
@@ -127,9 +133,9 @@ class Options:
         options = {**vars(self), "key": key}
         return replace(self, memory=fit(options.pop("memory"), run_net, net, params, carry, xs, options))
 
-    def check_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> None:
-        """Reject inputs without a time axis, and inputs that may be one step or one row."""
-        check_sequence(name, net, xs, carry, (self.seq_lengths, 0), (self.mask, 1), (self.reset, 1))
+    def as_sequence(self, name: str, net: Net, xs: Any, carry: Any) -> Any:
+        """The inputs as arrays, if they have a time axis and cannot be mistaken for one step or one row."""
+        return as_sequence(name, net, xs, carry, (self.seq_lengths, 0), (self.mask, 1), (self.reset, 1))
 
     def check_names(self, net: str, names: tuple[str, ...]) -> None:
         """Reject names that no sub-net defines; each sub-net receives only its own."""
@@ -146,11 +152,16 @@ class Options:
 
 def run_net(net: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
     """Run a net on arguments in the order of `scan`."""
-    return net(params, xs, carry, **options)
+    return net(params, xs, carry=carry, **options)
 
 
 def one_step(xs: Any) -> Any:
     """Zeros like one step's input, also for a sequence without steps."""
+    if not all(is_typed_array(leaf) and len(leaf.shape) for leaf in jax.tree.leaves(xs)):
+        raise TypeError(
+            "initial_carry: a net takes a sequence (T, N, D), arrays or jax.ShapeDtypeStruct, of which only the types "
+            f"matter; got {describe_tree(xs)}. Write net.initial_carry(xs)."
+        )
     return jax.tree.map(step_wrappers.one_step, xs)
 
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._arguments import check_key
 from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import extras_of, output_of
+from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
@@ -60,6 +62,7 @@ class Bidirectional(Net):
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"forward": ..., "backward": ...}`."""
+        check_key("bidirectional", key)
         forward_key, backward_key = jax.random.split(key)
         return {
             "forward": self.forward.init(forward_key, input_size),
@@ -71,13 +74,20 @@ class Bidirectional(Net):
         return Layer(self.forward).initial_carry(xs), Layer(self.backward).initial_carry(xs)
 
     def __call__(
-        self, params: Any, xs: Any, carry: Any = None, *, key: Array | None = None, **options: Any
+        self,
+        params: Any,
+        xs: Any,
+        *positional: Never,
+        carry: Any = None,
+        key: Array | None = None,
+        **options: Any,
     ) -> tuple[tuple[Any, Any], Any]:
         """Run both cells over a whole sequence, and merge their outputs.
 
         Args:
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`.
+            positional: none: the carry has a name.
             carry: the initial carries, (forward, backward); None: zeros.
             key: a PRNG key for random choices: training; each direction derives its own. None: evaluation.
             options: as in `Layer`. With lengths the backward cell begins at each row's last valid step.
@@ -88,13 +98,15 @@ class Bidirectional(Net):
             values of the forward cell, and those of the backward cell.
 
         Raises:
+            TypeError: if the carry is given by its place.
             TypeError, ValueError: as `scan` does.
             ValueError: if `first_step` is not 0, or the carry comes from the previous training step.
         """
+        check_positional("bidirectional", positional)
         settings = Options(**options)
         check_parts("bidirectional", _PARTS, params, carry, settings.reset_to)
         check_start("bidirectional", self, carry, settings.first_step)
-        settings.check_sequence("bidirectional", self, xs, carry)
+        xs = settings.as_sequence("bidirectional", self, xs, carry)
         settings.check_names("bidirectional", self.names)
         settings = settings.planned(self, params, xs, carry, key)
         keys = (None, None) if key is None else jax.random.split(key)
@@ -102,7 +114,7 @@ class Bidirectional(Net):
             Layer(cell, reverse=direction == "backward")(
                 params[direction],
                 xs,
-                part_of(carry, number),
+                carry=part_of(carry, number),
                 key=keys[number],
                 **vars(settings.of_part(number, cell.names)),
             )

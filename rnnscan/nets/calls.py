@@ -1,8 +1,9 @@
-"""Let functions of a cell take a net: `(net, params, xs, carry=None)` for `(cell, params, carry, xs)`."""
+"""Let functions of a cell take a net: `(net, params, xs, *, carry=None)` for `(cell, params, carry, xs)`."""
 
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
+from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net, run_net
 from rnnscan.protocols import Cell
 from rnnscan.scan import scan
@@ -25,7 +26,7 @@ class OfCell(Protocol[_Options, _Result]):
 
 @runtime_checkable
 class OfCellOrNet(Protocol[_Options, _Result]):
-    """A function of a cell or a net, for type checkers."""
+    """A function of a cell or a net, for type checkers. They cannot say that `carry` is passed by name."""
 
     @overload
     def __call__(
@@ -39,7 +40,7 @@ class OfCellOrNet(Protocol[_Options, _Result]):
 
 
 def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Result]:
-    """Let a function of `(cell, params, carry, xs)` also take `(net, params, xs, carry=None)`, as a net's call does.
+    """Let a function of `(cell, params, carry, xs)` also take `(net, params, xs, *, carry=None)`, as a net's call does.
 
     The function gets `carry` and `xs` by name.
     """
@@ -49,17 +50,14 @@ def takes_nets(function: OfCell[_Options, _Result]) -> OfCellOrNet[_Options, _Re
     def either(cell: Any, *arguments: Any, **options: Any) -> Any:
         if not isinstance(cell, Net):
             return of_cell(cell, *arguments, **options)
-        order = ("params", "xs", "carry")
-        if len(arguments) > len(order):
-            raise TypeError(
-                f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {len(arguments) + 1} positional "
-                "arguments. Pass the others by name."
-            )
+        order = ("params", "xs")
+        call = f"{of_cell.__name__}(net, params, xs, carry=carry)"
+        check_positional(of_cell.__name__, arguments[len(order) :], call=call)
         by_name = dict(zip(order, arguments, strict=False))
         twice = by_name.keys() & options.keys()
         if twice or not {"params", "xs"} <= by_name.keys() | options.keys():
             raise TypeError(
-                f"{of_cell.__name__}: a net takes (net, params, xs, carry=None); got {sorted({*by_name, *options})}"
+                f"{of_cell.__name__}: a net takes (net, params, xs, *, carry=None); got {sorted({*by_name, *options})}"
                 f"{f', and {min(twice)} twice' if twice else ''}. Pass params and xs once each."
             )
         return of_cell(cell, **{"carry": None, **by_name, **options})

@@ -1,20 +1,22 @@
 """Nets in sequence."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._arguments import check_key
 from rnnscan._messages import is_count
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
-from rnnscan.compose.random import drop
 from rnnscan.compose.wrapper import check_rate
+from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
+from rnnscan.randomness import drop
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Chain(Net):
 
     def init(self, key: Array, input_size: int) -> dict[str, Any]:
         """Make parameters: `{"net_0": ..., "net_1": ...}`, the first net first."""
+        check_key("chain", key)
         params = {}
         for part, net, net_key in zip(self._parts, self.nets, jax.random.split(key, len(self.nets)), strict=True):
             params[part] = net.init(net_key, input_size)
@@ -63,13 +66,20 @@ class Chain(Net):
         return tuple(carries)
 
     def __call__(
-        self, params: Any, xs: Any, carry: Any = None, *, key: Array | None = None, **options: Any
+        self,
+        params: Any,
+        xs: Any,
+        *positional: Never,
+        carry: Any = None,
+        key: Array | None = None,
+        **options: Any,
     ) -> tuple[tuple[Any, ...], Any]:
         """Run the nets in sequence, each over the outputs of the one before.
 
         Args:
             params: the parameters that `init` made; of a pipeline also those of `rs.sharding.stack_layers`.
             xs: the inputs, time-major, `(T, N, D)`.
+            positional: none: the carry has a name.
             carry: a tuple of the initial carries; None: zeros.
             key: a PRNG key for random choices: training; each net derives its own. None: evaluation.
             options: as in `Layer`.
@@ -79,13 +89,15 @@ class Chain(Net):
             attention decoder does, the next net takes its first value and the others are dropped.
 
         Raises:
+            TypeError: if the carry is given by its place.
             TypeError, ValueError: as `scan` does.
         """
+        check_positional("chain", positional)
         settings = Options(**options)
         stacked = self.pipeline is not None and is_stacked(params, len(self.nets))
         check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params, carry, settings.reset_to)
         settings.check_names("chain", self.names)
-        settings.check_sequence("chain", self, xs, carry)
+        xs = settings.as_sequence("chain", self, xs, carry)
         settings = settings.planned(self, params, xs, carry, key)
         mesh = None if self.pipeline is None else find_pipeline(self.pipeline, len(self.nets), (params, xs, carry))
         if mesh is not None:
@@ -96,7 +108,7 @@ class Chain(Net):
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
             of_part = vars(settings.of_part(number, net.names))
-            new_carry, xs = net(params[part], xs, part_of(carry, number), key=net_key, **of_part)
+            new_carry, xs = net(params[part], xs, carry=part_of(carry, number), key=net_key, **of_part)
             carries.append(new_carry)
             if number + 1 < len(self.nets):
                 xs = output_of(xs)

@@ -1,20 +1,19 @@
 """A cell run over a sequence."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _pytrees as pytrees
+from rnnscan._checks import check_reverse
 from rnnscan._step_wrappers import Padding, reverse_reset
-from rnnscan.compose.random import with_key
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.nets.axes import check_sequence
+from rnnscan.nets.axes import as_sequence, check_positional
 from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.newton import Newton
-from rnnscan.protocols import Cell, ComposableCell, check_cell
+from rnnscan.protocols import ComposableCell, check_cell
 from rnnscan.scan import scan
 
 
@@ -57,8 +56,8 @@ class Layer(Net):
         self,
         params: Any,
         xs: Any,
+        *positional: Never,
         carry: Any = None,
-        *,
         key: Array | None = None,
         first_step: Any = 0,
         seq_lengths: Integer[Array, "*batch"] | None = None,
@@ -77,6 +76,7 @@ class Layer(Net):
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`. `(T, D)` is one row, if the carry, lengths, mask or resets have no
                 batch axis; otherwise it is an error, because it may be one step, which `step` runs.
+            positional: none: the carry has a name.
             carry: the initial carry; None: the cell's `initial_carry`. A leaf `(H,)` is shared by the rows.
             key: a PRNG key for dropout and other random choices: training. None: evaluation, without random choices.
             first_step: the number of the first step, which random choices depend on. Pass the steps done so far to run
@@ -99,24 +99,23 @@ class Layer(Net):
             The last carry, and the outputs `(T, N, P)`.
 
         Raises:
+            TypeError: if the carry is given by its place, or `xs` is not an array.
             ValueError: if `xs` has no time axis, or may have none.
             TypeError, ValueError: as `scan` does.
         """
+        check_positional("layer", positional)
         check_start("layer", self, carry, first_step)
-        check_sequence("layer", self, xs, carry, (seq_lengths, 0), (mask, 1), (reset, 1))
+        xs = as_sequence("layer", self, xs, carry, (seq_lengths, 0), (mask, 1), (reset, 1))
         carry = self.initial_carry(xs) if carry is None else carry
-        cell: Cell = self.cell
-        inputs = xs
-        if key is not None:
-            cell = with_key(self.cell, key, params, one_step(xs))
-            inputs = (xs, first_step + jnp.arange(xs.shape[0]))
         if reset is not None and self.reverse:
             reset = reverse_reset(reset)
         return scan(
-            cell,
+            self.cell,
             params,
             carry,
-            inputs,
+            xs,
+            key=key,
+            first_step=first_step,
             reverse=self.reverse,
             seq_lengths=seq_lengths,
             mask=mask,
@@ -150,7 +149,7 @@ def layer(cell: ComposableCell, *, reverse: bool = False) -> Layer:
         A net: `net.init(key, input_size)` makes parameters, `net(params, xs)` returns the last carry and the outputs.
 
     Raises:
-        TypeError: if `cell` is not a cell.
+        TypeError: if `cell` is not a cell, or `reverse` is not a bool.
 
     Example:
         >>> import jax
@@ -164,4 +163,5 @@ def layer(cell: ComposableCell, *, reverse: bool = False) -> Layer:
         ((2, 4), (6, 2, 4))
     """
     check_cell("layer", cell)
+    check_reverse("layer", reverse)
     return Layer(cell, reverse)

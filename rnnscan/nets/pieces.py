@@ -21,7 +21,7 @@ def check_runs_in_pieces(function: str, net: Any) -> None:
     if reason is not None:
         raise ValueError(
             f"{function}: the net must run in pieces; got {net}. {reason} "
-            "Run it over whole sequences: net(params, xs, carry)."
+            "Run it over whole sequences: net(params, xs, carry=carry)."
         )
 
 

@@ -122,7 +122,7 @@ def _rounds(net: Any, axis: str, layers: int, options: dict[str, Any], stacked: 
         chunk = number - layer
         at = jnp.clip(chunk, 0, count - 1)
         x = jnp.where(layer == 0, xs[at], received)
-        new_carry, ys = net(params, x, carry, **jax.tree.map(lambda leaf: leaf[at], rows), **options)
+        new_carry, ys = net(params, x, carry=carry, **jax.tree.map(lambda leaf: leaf[at], rows), **options)
         # Before its first chunk and after its last one a device works on values that nobody reads.
         works = (chunk >= 0) & (chunk < count)
         carry = jax.tree.map(lambda new, old: jnp.where(works, new, old), new_carry, carry)

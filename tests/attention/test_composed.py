@@ -192,7 +192,7 @@ def test_values_and_gradients_are_those_of_the_composition_by_hand(case):
     memory = rs.Memory(recompute=("attention",))
 
     def run(params, outputs, carry, xs):
-        return net_of(case, params, outputs)(params, xs, carry, seq_lengths=LENGTHS, memory=memory)
+        return net_of(case, params, outputs)(params, xs, carry=carry, seq_lengths=LENGTHS, memory=memory)
 
     given = arguments(case)
     assert_trees_close(gradients(run, *given), gradients(case.run, *given))
@@ -205,11 +205,11 @@ def test_windows_are_the_whole_with_dropout_and_resets(case):
     params, outputs, carry, xs = arguments(case)
     key, reset = jax.random.key(3), jnp.zeros((TIME, BATCH), bool).at[1, 0].set(True).at[2:, 1].set(True)
     net = case.make(outputs, *[rs.dropout(over(params[path], outputs), 0.4) for (path,) in case.parts])
-    last, ys = net(params, xs, carry, key=key, reset=reset)
-    assert np.any(ys != net(params, xs, carry, reset=reset)[1])
+    last, ys = net(params, xs, carry=carry, key=key, reset=reset)
+    assert np.any(ys != net(params, xs, carry=carry, reset=reset)[1])
     step = jax.jit(net.step)
     for number in range(TIME):
-        carry, y = step(params, xs[number], carry, key=key, first_step=number, reset=reset[number])
+        carry, y = step(params, xs[number], carry=carry, key=key, first_step=number, reset=reset[number])
         assert_trees_close(y, ys[number])
     assert_trees_close(carry, last)
 
@@ -217,9 +217,9 @@ def test_windows_are_the_whole_with_dropout_and_resets(case):
 def test_dropout_drops_the_output_and_not_the_weights():
     params, outputs, carry, xs = arguments(Residual())
     cell = over(params, outputs)
-    last, (plain, weights) = rs.layer(cell)(params, xs, carry)
+    last, (plain, weights) = rs.layer(cell)(params, xs, carry=carry)
     key = jax.random.key(4)
-    dropped_last, (dropped, same) = rs.layer(rs.dropout(cell, 0.25))(params, xs, carry, key=key)
+    dropped_last, (dropped, same) = rs.layer(rs.dropout(cell, 0.25))(params, xs, carry=carry, key=key)
     masks = [
         jax.random.bernoulli(jax.random.fold_in(jax.random.split(key)[0], t), 0.75, plain[t].shape) for t in range(TIME)
     ]
@@ -229,7 +229,7 @@ def test_dropout_drops_the_output_and_not_the_weights():
     chained = Chained()
     params, outputs, carry, xs = arguments(chained)
     net = rs.chain(*net_of(chained, params, outputs).nets, dropout=0.25)
-    assert np.any(net(params, xs, carry, key=key)[1] != net(params, xs, carry)[1])
+    assert np.any(net(params, xs, carry=carry, key=key)[1] != net(params, xs, carry=carry)[1])
 
 
 def test_a_wrapper_that_cannot_take_a_decoder_says_so():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from drawn import normal
 from rnnscan import cells
 from tiers import variants
 from zoo.case import Case, assert_trees_close
@@ -16,6 +17,7 @@ from zoo.case import Case, assert_trees_close
 pytestmark = pytest.mark.usefixtures("x64")
 
 KEY = jax.random.key(7)
+COUNTED = {"traces": 0}
 LENGTH, BATCH, UNITS = 6, 3, 4
 
 RANDOM = {
@@ -71,19 +73,19 @@ def test_what_is_computed_again_makes_the_same_choices(cell, options):
 
 def test_a_layer_with_a_key_is_the_scan_with_that_key(cell):
     params, carry, xs = Case(cell).arguments(length=LENGTH, batch=BATCH)
-    assert_trees_close(rs.layer(cell)(params, xs, carry, key=KEY), keyed(cell, params, carry, xs))
-    assert_trees_close(rs.layer(cell)(params, xs, carry), rs.scan(cell, params, carry, xs))
+    assert_trees_close(rs.layer(cell)(params, xs, carry=carry, key=KEY), keyed(cell, params, carry, xs))
+    assert_trees_close(rs.layer(cell)(params, xs, carry=carry), rs.scan(cell, params, carry, xs))
 
 
 def test_choices_differ_by_key_and_by_step_and_go_on_over_pieces(cell):
     params, carry, xs = Case(cell).arguments(length=LENGTH, batch=BATCH)
     net = rs.layer(cell)
-    last, ys = net(params, xs, carry, key=KEY)
-    assert not np.array_equal(ys, net(params, xs, carry, key=jax.random.key(8))[1])
-    assert not np.array_equal(ys, net(params, xs, carry)[1])
+    last, ys = net(params, xs, carry=carry, key=KEY)
+    assert not np.array_equal(ys, net(params, xs, carry=carry, key=jax.random.key(8))[1])
+    assert not np.array_equal(ys, net(params, xs, carry=carry)[1])
 
-    middle, first_ys = net(params, xs[:4], carry, key=KEY)
-    end, second_ys = net(params, xs[4:], middle, key=KEY, first_step=4)
+    middle, first_ys = net(params, xs[:4], carry=carry, key=KEY)
+    end, second_ys = net(params, xs[4:], carry=middle, key=KEY, first_step=4)
     assert_trees_close((end, jnp.concatenate([first_ys, second_ys])), (last, ys))
 
 
@@ -265,3 +267,29 @@ def test_a_key_may_be_given_within_a_step_and_the_engine_still_takes_the_step_ap
     outside = rs.with_key(cell, key, params, xs[0])
     within, without = (rs.scan(step, params, carry, (xs, steps))[1] for step in (keyed, outside))
     np.testing.assert_array_equal(within, without)
+
+
+class Counted(cells.LSTM):
+    """An LSTM that counts how often it is traced."""
+
+    def __call__(self, params, carry, x):
+        COUNTED["traces"] += 1
+        return super().__call__(params, carry, x)
+
+
+def test_scan_takes_a_key_as_nets_do_with_one_program_for_all_keys():
+    cell = rs.zoneout(rs.dropout(Counted(4), 0.5), 0.25)
+    xs = normal(np.random.default_rng(0), (6, 2, 3), jnp.float32)
+    params = cell.init(KEY, input_size=3)
+    carry = cell.initial_carry(xs[0])
+    training = rs.scan(cell, params, carry, xs, key=KEY)
+    assert_trees_close(training, rs.layer(cell)(params, xs, key=KEY), tolerance=0)
+    assert_trees_close(training, rs.scan(rs.with_key(cell, KEY, params, xs[0]), params, carry, (xs, jnp.arange(6))))
+    assert np.any(training[1] != rs.scan(cell, params, carry, xs)[1])
+    middle, first = rs.scan(cell, params, carry, xs[:2], key=KEY)
+    end, second = rs.scan(cell, params, middle, xs[2:], key=KEY, first_step=2)
+    assert_trees_close((end, jnp.concatenate([first, second])), training)
+    traces = COUNTED.copy()
+    others = [rs.scan(cell, params, carry, xs, key=jax.random.fold_in(KEY, seed))[1] for seed in range(3)]
+    assert traces == COUNTED
+    assert np.any(others[0] != others[1])

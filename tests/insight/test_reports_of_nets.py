@@ -66,7 +66,7 @@ def test_a_net_is_reported_scan_by_scan(name, rows, memory):
     names, given = list(ROWS[rows]), list(ROWS[rows].values())
 
     def run(params, xs, carry, *given):
-        return net(params, xs, carry, memory=memory, **dict(zip(names, given, strict=True)))
+        return net(params, xs, carry=carry, memory=memory, **dict(zip(names, given, strict=True)))
 
     assert report.training.counted_bytes == kept_bytes(run, params, xs, carry, *given)
     assert (report.length, report.batch) == (LENGTH, BATCH)

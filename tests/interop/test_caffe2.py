@@ -69,7 +69,7 @@ def test_a_net_of_blobs_computes_what_caffe2_does(kind, random, assert_trees_clo
     xs, h, c = random(TIME, BATCH, D), random(BATCH, H), random(BATCH, H)
     net, params = interop.from_caffe2({f"model/{kind}/{name}": blob for name, blob in blobs.items()}, forget_bias=1.5)
     assert type(net.cell).__name__ == kind
-    actual = jax.jit(net)(params, jnp.asarray(xs), (jnp.asarray(h), jnp.asarray(c)))
+    actual = jax.jit(net)(params, jnp.asarray(xs), carry=(jnp.asarray(h), jnp.asarray(c)))
     assert_trees_close(actual, loop(blobs, xs, h, c, 1.5), tolerance=1e-9)
     # What goes back computes the same in Caffe2, without a forget bias.
     back = interop.to_caffe2(net, params, fused=True)

@@ -48,7 +48,7 @@ def test_the_net_computes_what_jaxs_reference_does(num_layers, bidirectional, le
     )
     net, params = interop.from_cudnn(weights, *sizes, bidirectional)
     carry = interop.carry_from_torch(net, (h_0, c_0))
-    run = jax.jit(lambda params, xs, carry, lengths: net(params, xs, carry, seq_lengths=lengths))
+    run = jax.jit(lambda params, xs, carry, lengths: net(params, xs, carry=carry, seq_lengths=lengths))
     carry, ys = run(params, x.swapaxes(0, 1), carry, seq_lengths)
     actual = ys.swapaxes(0, 1), *interop.carry_to_torch(net, carry)
     assert_trees_close(actual, (y, h_n, c_n), tolerance=1e-9)
@@ -110,7 +110,7 @@ def test_on_a_gpu_it_is_the_net():
     lengths = jnp.array([5, 2, 1], jnp.int32)
     y, h_n, c_n = call(precision="highest")
     net, params = interop.from_cudnn(weights, INPUT_SIZE, HIDDEN_SIZE, 1, True)
-    carry, ys = net(params, x.swapaxes(0, 1), interop.carry_from_torch(net, (h_0, c_0)), seq_lengths=lengths)
+    carry, ys = net(params, x.swapaxes(0, 1), carry=interop.carry_from_torch(net, (h_0, c_0)), seq_lengths=lengths)
     np.testing.assert_allclose(y, ys.swapaxes(0, 1), atol=1e-3)
     for actual, expected in zip((h_n, c_n), interop.carry_to_torch(net, carry), strict=True):
         np.testing.assert_allclose(actual, expected, atol=1e-3)
@@ -129,7 +129,7 @@ def test_where_there_is_a_gpu_jaxs_lstm_is_given_the_arguments_in_its_order(monk
     y, *_ = call(precision="highest")
     net, params = interop.from_cudnn(weights, INPUT_SIZE, HIDDEN_SIZE, 1, True)
     carry = interop.carry_from_torch(net, (h_0, c_0))
-    _, ys = net(params, x.swapaxes(0, 1), carry, seq_lengths=jnp.array([5, 2, 1]))
+    _, ys = net(params, x.swapaxes(0, 1), carry=carry, seq_lengths=jnp.array([5, 2, 1]))
     np.testing.assert_allclose(y, ys.swapaxes(0, 1), atol=1e-6)
 
 

@@ -32,7 +32,7 @@ def hard_sigmoid(z):
 
 
 def run(net, params, xs, carry=None):
-    carry, ys = jax.jit(net)(params, jnp.asarray(xs), carry)
+    carry, ys = jax.jit(net)(params, jnp.asarray(xs), carry=carry)
     return carry, ys
 
 

@@ -42,7 +42,7 @@ def test_the_net_of_a_cell_computes_what_the_cell_does(name, use_bias, assert_tr
     cell, xs, carry = build(name, use_bias)
     net, params = interop.from_equinox(cell)
     assert net.cell.use_bias == use_bias
-    assert_trees_close(jax.jit(net)(params, xs, carry), run_cell(cell, xs, carry), tolerance=1e-9)
+    assert_trees_close(jax.jit(net)(params, xs, carry=carry), run_cell(cell, xs, carry), tolerance=1e-9)
 
 
 @pytest.mark.parametrize("use_bias", [True, False])
@@ -61,7 +61,7 @@ def test_a_cell_gets_its_gradients(name, assert_trees_close):
 
     def loss(cell):
         net, params = interop.from_equinox(cell)
-        return jnp.sum(jnp.sin(net(params, xs, carry)[1]))
+        return jnp.sum(jnp.sin(net(params, xs, carry=carry)[1]))
 
     actual = eqx.filter_jit(eqx.filter_value_and_grad(loss))(cell)
     expected = eqx.filter_value_and_grad(lambda cell: jnp.sum(jnp.sin(run_cell(cell, xs, carry)[1])))(cell)

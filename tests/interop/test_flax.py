@@ -56,7 +56,7 @@ def test_the_net_of_a_linen_cell_computes_what_the_cell_does(name, assert_trees_
     net, params = interop.from_flax(
         weights, name.removesuffix("_plain"), **({"activation": "relu"} if name == "SimpleCell" else {})
     )
-    actual = jax.jit(net)(params, xs, carry)
+    actual = jax.jit(net)(params, xs, carry=carry)
     final, ys = jax.lax.scan(lambda c, x: cell.apply({"params": weights}, c, x), to_flax_carry(carry), xs)
     assert_trees_close(actual, (from_flax_carry(final), ys), tolerance=1e-9)
 
@@ -86,7 +86,7 @@ def test_the_net_of_an_nnx_cell_computes_what_the_cell_does(name, assert_trees_c
     nnx.update(cell, jax.tree.map(fill, nnx.to_pure_dict(nnx.state(cell, nnx.Param))))
     xs, carry = random_inputs(states)
     net, params = interop.from_nnx(cell)
-    actual = jax.jit(net)(params, xs, carry)
+    actual = jax.jit(net)(params, xs, carry=carry)
     final, ys = to_flax_carry(carry), []
     for x in xs:
         final, y = cell(final, x)
@@ -115,4 +115,4 @@ def test_a_residual_simple_cell_has_the_identity_in_its_recurrent_kernel(assert_
     net, params = interop.from_flax(weights, "SimpleCell")
     params["recurrent_kernel"] += jnp.eye(HIDDEN_SIZE)
     final, ys = jax.lax.scan(lambda c, x: cell.apply({"params": weights}, c, x), hidden, xs)
-    assert_trees_close(jax.jit(net)(params, xs, (hidden,)), ((final,), ys), tolerance=1e-9)
+    assert_trees_close(jax.jit(net)(params, xs, carry=(hidden,)), ((final,), ys), tolerance=1e-9)

@@ -53,7 +53,7 @@ def test_the_net_of_a_core_computes_what_the_core_does(kind, make, name, assert_
     beside = {} if name is None else {"linear": {"w": jnp.ones((2, 2)), "steps": jnp.arange(3)}}
     net, of_net = interop.from_haiku(params | beside, kind, name=name)
     expected = jax.jit(expected_of, static_argnums=0)(apply, params, xs, carry)
-    assert_trees_close(jax.jit(net)(of_net, xs, carry), expected, tolerance=1e-9)
+    assert_trees_close(jax.jit(net)(of_net, xs, carry=carry), expected, tolerance=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "make"), CORES.values(), ids=CORES)
@@ -71,7 +71,7 @@ def test_parameters_of_haiku_get_their_gradients(kind, make, assert_trees_close)
 
     def loss(params):
         net, of_net = interop.from_haiku(params, kind)
-        return jnp.sum(jnp.sin(net(of_net, xs, carry)[1]))
+        return jnp.sum(jnp.sin(net(of_net, xs, carry=carry)[1]))
 
     def haiku_loss(params):
         return jnp.sum(jnp.sin(apply(params, xs, to_haiku_state(carry))[0]))
@@ -94,4 +94,4 @@ def test_a_core_within_modules_has_a_long_name(assert_trees_close):
     params = model.init(jax.random.key(0), x)
     net, of_net = interop.from_haiku(params, "LSTM", name="agent/~/lstm")
     expected = hk.without_apply_rng(hk.transform(lambda x: Agent()(x))).apply(params, x)
-    assert_trees_close(net.step(of_net, x, net.initial_carry(x[None]))[1], expected, tolerance=1e-9)
+    assert_trees_close(net.step(of_net, x, carry=net.initial_carry(x[None]))[1], expected, tolerance=1e-9)

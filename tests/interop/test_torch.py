@@ -57,7 +57,7 @@ def test_the_net_and_its_outputs_and_final_states_are_torchs(golden, assert_tree
     net, params = interop.from_torch(recorded["weights"], kind, **options)
     assert net == expected_net
     carry = interop.carry_from_torch(net, states_of(recorded["inputs"]))
-    carry, ys = jax.jit(net)(params, jnp.asarray(recorded["inputs"]["x"]), carry)
+    carry, ys = jax.jit(net)(params, jnp.asarray(recorded["inputs"]["x"]), carry=carry)
     outputs = {"y": ys, "states": interop.carry_to_torch(net, carry)}
     expected = {"y": recorded["outputs"]["y"], "states": states_of(recorded["outputs"])}
     assert_trees_close(outputs, expected, tolerance=1e-9)

@@ -80,7 +80,7 @@ def test_parameters_of_flax_get_their_gradients(assert_trees_close):
 
     def loss(weights):
         net, params = interop.from_flax(weights, "GRUCell")
-        return jnp.sum(jnp.sin(net(params, xs, (hidden,))[1]))
+        return jnp.sum(jnp.sin(net(params, xs, carry=(hidden,))[1]))
 
     def flax_loss(weights):
         return jnp.sum(jnp.sin(jax.lax.scan(lambda h, x: cell.apply({"params": weights}, h, x), hidden, xs)[1]))

@@ -27,15 +27,15 @@ def arguments(net, seed=0):
 def test_a_layer_is_a_scan():
     net = rs.layer(cells.LSTM(4))
     params, carry, xs = arguments(net)
-    assert_trees_close(net(params, xs, carry), rs.scan(net.cell, params, carry, xs))
-    assert_trees_close(net(params, xs), net(params, xs, net.initial_carry(xs)))
+    assert_trees_close(net(params, xs, carry=carry), rs.scan(net.cell, params, carry, xs))
+    assert_trees_close(net(params, xs), net(params, xs, carry=net.initial_carry(xs)))
 
 
 @pytest.mark.parametrize("merge", ["concat", "sum", "mean", "product", jnp.maximum])
 def test_bidirectional_merges_a_row_with_its_reverse(merge):
     net = rs.bidirectional(cells.LSTM(4), cells.GRU(4), merge=merge)
     params, (forward, backward), xs = arguments(net)
-    (forward_last, backward_last), ys = net(params, xs, (forward, backward), seq_lengths=LENGTHS)
+    (forward_last, backward_last), ys = net(params, xs, carry=(forward, backward), seq_lengths=LENGTHS)
     numpy_merges = {
         "concat": lambda a, b: np.concatenate([a, b], -1),
         "sum": np.add,
@@ -56,10 +56,10 @@ def test_bidirectional_merges_a_row_with_its_reverse(merge):
 def test_the_directions_swap_with_the_sequence():
     net = rs.bidirectional(cells.GRU(4))
     params, carry, xs = arguments(net)
-    (there, back), ys = net(params, xs, carry, seq_lengths=LENGTHS)
+    (there, back), ys = net(params, xs, carry=carry, seq_lengths=LENGTHS)
     swapped = {"forward": params["backward"], "backward": params["forward"]}
     reverse = lambda xs: rs.reverse_by_length(xs, LENGTHS)  # noqa: E731
-    (swapped_there, swapped_back), swapped_ys = net(swapped, reverse(xs), carry[::-1], seq_lengths=LENGTHS)
+    (swapped_there, swapped_back), swapped_ys = net(swapped, reverse(xs), carry=carry[::-1], seq_lengths=LENGTHS)
     assert_trees_close((swapped_back, swapped_there), (there, back))
     assert_trees_close(reverse(jnp.concatenate(jnp.split(swapped_ys, 2, axis=-1)[::-1], axis=-1)), ys)
 
@@ -68,10 +68,11 @@ def test_a_reset_begins_a_document_in_both_directions():
     net = rs.bidirectional(cells.GRU(4))
     params, carry, xs = arguments(net)
     reset = jnp.zeros((LENGTH, BATCH), bool).at[3, 0].set(True).at[1, 1].set(True)
-    _, ys = net(params, xs, carry, reset=reset, reset_to=carry)
+    _, ys = net(params, xs, carry=carry, reset=reset, reset_to=carry)
     for row, begin in ((0, 3), (1, 1), (2, 0)):
         one = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], carry)
-        pieces = [net(params, piece[:, row : row + 1], one)[1] for piece in (xs[:begin], xs[begin:]) if len(piece)]
+        documents = [piece[:, row : row + 1] for piece in (xs[:begin], xs[begin:]) if len(piece)]
+        pieces = [net(params, document, carry=one)[1] for document in documents]
         assert_trees_close(ys[:, row : row + 1], jnp.concatenate(pieces))
 
 
@@ -80,9 +81,9 @@ def test_a_chain_feeds_each_net_with_the_outputs_of_the_one_before():
     net = rs.chain(first, second)
     params, carry, xs = arguments(net)
     options = {"seq_lengths": LENGTHS}
-    first_last, between = first(params["net_0"], xs, carry[0], **options)
-    second_last, ys = second(params["net_1"], between, carry[1], **options)
-    assert_trees_close(net(params, xs, carry, **options), ((first_last, second_last), ys))
+    first_last, between = first(params["net_0"], xs, carry=carry[0], **options)
+    second_last, ys = second(params["net_1"], between, carry=carry[1], **options)
+    assert_trees_close(net(params, xs, carry=carry, **options), ((first_last, second_last), ys))
     assert net.output_size == 4
     assert first.output_size == 4
 
@@ -91,14 +92,14 @@ def test_dropout_between_nets_goes_on_over_pieces_and_is_drawn_again_the_same():
     net = rs.chain(rs.layer(cells.RNN(4)), rs.layer(cells.GRU(4)), dropout=0.5)
     params, carry, xs = arguments(net)
     key = jax.random.key(3)
-    last, ys = net(params, xs, carry, key=key)
-    assert np.any(ys != net(params, xs, carry)[1])
-    middle, first_ys = net(params, xs[:2], carry, key=key)
-    end, second_ys = net(params, xs[2:], middle, key=key, first_step=2)
+    last, ys = net(params, xs, carry=carry, key=key)
+    assert np.any(ys != net(params, xs, carry=carry)[1])
+    middle, first_ys = net(params, xs[:2], carry=carry, key=key)
+    end, second_ys = net(params, xs[2:], carry=middle, key=key, first_step=2)
     assert_trees_close((end, jnp.concatenate([first_ys, second_ys])), (last, ys))
 
     # The gradient is that of the masks that the forward pass drew, by finite differences along one direction.
-    loss = lambda params, **options: jnp.sum(jnp.sin(net(params, xs, carry, key=key, **options)[1]))  # noqa: E731
+    loss = lambda params, **options: jnp.sum(jnp.sin(net(params, xs, carry=carry, key=key, **options)[1]))  # noqa: E731
     value = jax.jit(loss)
     direction = arguments(net, seed=1)[0]
     move = lambda size: jax.tree.map(lambda a, b: a + size * b, params, direction)  # noqa: E731
@@ -113,7 +114,7 @@ def test_a_memory_choice_speaks_to_each_net_of_its_own_names():
     params, carry, xs = arguments(net)
     assert net.names == ("gates", "preactivation")
     memory = rs.Memory(recompute=("preactivation",))
-    assert_trees_close(net(params, xs, carry, memory=memory), net(params, xs, carry, memory=None))
+    assert_trees_close(net(params, xs, carry=carry, memory=memory), net(params, xs, carry=carry, memory=None))
     with pytest.raises(ValueError, match=r"^chain: .* got 'gate', and the net has 'gates', 'preactivation'\. Did you"):
         net(params, xs, memory=rs.Memory(recompute=("gate",)))
 
@@ -121,7 +122,7 @@ def test_a_memory_choice_speaks_to_each_net_of_its_own_names():
 def test_no_steps():
     net = rs.chain(rs.bidirectional(cells.LSTM(4)), rs.layer(cells.GRU(5)))
     params, carry, xs = arguments(net)
-    last, ys = net(params, xs[:0], carry, key=jax.random.key(0))
+    last, ys = net(params, xs[:0], carry=carry, key=jax.random.key(0))
     assert_trees_close(last, carry, tolerance=0)
     assert ys.shape == (0, BATCH, 5)
 
@@ -129,7 +130,7 @@ def test_no_steps():
 def test_a_net_under_jit_grad_and_vmap():
     net = rs.bidirectional(cells.RNN(4))
     params, carry, xs = arguments(net)
-    run = lambda params, xs: net(params, xs, carry)[1].sum()  # noqa: E731
+    run = lambda params, xs: net(params, xs, carry=carry)[1].sum()  # noqa: E731
     batched = jax.jit(jax.vmap(jax.grad(run), in_axes=(None, 0)))(params, jnp.stack([xs, 2 * xs]))
     one = jax.jit(jax.grad(run))(params, 2 * xs)
     assert_trees_close(jax.tree.map(lambda leaf: leaf[1], batched), one)
@@ -160,11 +161,11 @@ def test_parameters_and_carries_without_one_entry_for_each_part():
     with pytest.raises(ValueError, match=r"^bidirectional: the parameters .* 'forward', 'backward'; got 'kernel', "):
         net(cells.GRU(4).init(jax.random.key(0), SIZE), xs)
     with pytest.raises(TypeError, match=r"^bidirectional: the carry must be a tuple with one carry for each of"):
-        net(net.init(jax.random.key(0), SIZE), xs, cells.GRU(4).initial_carry(xs[0]))
+        net(net.init(jax.random.key(0), SIZE), xs, carry=cells.GRU(4).initial_carry(xs[0]))
 
 
 def test_a_carry_of_another_batch_says_so():
     net = rs.layer(cells.GRU(4))
     params, _, xs = arguments(net)
     with pytest.raises(ValueError, match=r"hidden in the carry .* got float64\[7,4\]\. Batch or"):
-        net(params, xs, (jnp.ones((7, 4)),))
+        net(params, xs, carry=(jnp.ones((7, 4)),))

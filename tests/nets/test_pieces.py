@@ -38,7 +38,7 @@ def step_with(net, carry=None):
     """A training step whose loss hands the carry of the net on, or starts the net from another."""
 
     def loss(params, handed_on, batch, key):
-        last, ys = net(params, batch, handed_on if carry is None else carry)
+        last, ys = net(params, batch, carry=handed_on if carry is None else carry)
         return jnp.mean(ys**2), last
 
     return make_step(loss, optax.sgd(0.1))
@@ -50,14 +50,14 @@ def test_what_runs_pieces_refuses_a_net_that_needs_the_whole_sequence(kind):
     params, carry = arguments(net)
     assert not net.runs_in_pieces
     with pytest.raises(ValueError, match=rf"^by_chunk: the net must run in pieces; .*{WHY}"):
-        rs.truncated.by_chunk(net, params, XS, carry, size=3)
+        rs.truncated.by_chunk(net, params, XS, carry=carry, size=3)
     with pytest.raises(ValueError, match=rf"^by_window: the net must run in pieces; .*{WHY}"):
-        rs.truncated.by_window(net, params, XS, carry, every=2, back=3)
+        rs.truncated.by_window(net, params, XS, carry=carry, every=2, back=3)
     state = begin(params, optax.sgd(0.1), carry=carry)
     with pytest.raises(ValueError, match=rf"the initial carry must not come from the previous training step; .*{WHY}"):
         step_with(net)(state, XS)
     with pytest.raises(ValueError, match=rf"`first_step` must be 0 .*; got 3\. .*{WHY}"):
-        net(params, XS, carry, first_step=3)
+        net(params, XS, carry=carry, first_step=3)
     with pytest.raises(ValueError, match=r"`first_step` must be 0 .*; got a traced value"):
         jax.jit(lambda first: net(params, XS, first_step=first))(0)
 
@@ -66,10 +66,10 @@ def test_what_runs_pieces_refuses_a_net_that_needs_the_whole_sequence(kind):
 def test_pieces_would_be_another_function_and_an_initial_carry_is_fine(kind):
     net = NEED_WHOLE[kind]
     params, carry = arguments(net)
-    _, whole = net(params, XS, carry, first_step=0)
+    _, whole = net(params, XS, carry=carry, first_step=0)
     assert np.any(whole != net(params, XS)[1])
-    middle, first = net(params, XS[:3], carry)
-    _, second = net(params, XS[3:], middle)
+    middle, first = net(params, XS[:3], carry=carry)
+    _, second = net(params, XS[3:], carry=middle)
     assert np.abs(jnp.concatenate([first, second]) - whole).max() > 0.01
     # A training step may start such a net from a carry that is not handed on.
     state, _ = step_with(net, carry)(begin(params, optax.sgd(0.1), carry=carry), XS)
@@ -79,10 +79,10 @@ def test_pieces_would_be_another_function_and_an_initial_carry_is_fine(kind):
 def test_a_reversed_layer_in_pieces_from_the_end_is_a_layer_over_the_flipped_sequence():
     net = NEED_WHOLE["reversed"]
     params, carry = arguments(net)
-    last, whole = net(params, XS, carry)
+    last, whole = net(params, XS, carry=carry)
     forward, ys = rs.layer(GRU), []
     for _, piece in rs.truncated.chunks(jnp.flip(XS, 0), size=4):
-        carry, y = forward(params, piece, carry)
+        carry, y = forward(params, piece, carry=carry)
         ys.append(y)
     np.testing.assert_allclose(jnp.flip(jnp.concatenate(ys), 0), whole, atol=1e-6)
     np.testing.assert_allclose(carry[0], last[0], atol=1e-6)

@@ -36,10 +36,10 @@ def test_steps_are_the_whole(kind):
     net = NETS[kind]
     params, carry = arguments(net)
     key = jax.random.key(1)
-    last, ys = jax.jit(net)(params, XS, carry, key=key)
+    last, ys = jax.jit(net)(params, XS, carry=carry, key=key)
     step, outputs = jax.jit(net.step), []
     for number, x in enumerate(XS):
-        carry, y = step(params, x, carry, key=key, first_step=number)
+        carry, y = step(params, x, carry=carry, key=key, first_step=number)
         outputs.append(y)
     assert_trees_close((carry, jnp.stack(outputs)), (last, ys), tolerance=1e-6)
 
@@ -51,7 +51,7 @@ def test_a_step_starts_from_zeros_and_takes_one_row():
     assert_trees_close((hidden, y), (y, net(params, XS[:1])[1][0]), tolerance=1e-6)
     assert_trees_close(net.step(params, XS[0, 1])[1], y[1], tolerance=1e-6)
     assert_trees_close(
-        net.step(params, np.asarray(XS[0]), (hidden,))[0], GRU(params, (hidden,), XS[0])[0], tolerance=1e-6
+        net.step(params, np.asarray(XS[0]), carry=(hidden,))[0], GRU(params, (hidden,), XS[0])[0], tolerance=1e-6
     )
 
 
@@ -62,7 +62,7 @@ def test_inputs_that_may_be_one_step_or_one_row_are_an_error(kind):
     with pytest.raises(ValueError, match=r"^\w+: .* got float32\[2,5\], which may be one step \(N, D\) or one row"):
         net(params, XS[0])
     with pytest.raises(ValueError, match=r"got float32\[2,5\], which is one step for this carry\. Call net\.step"):
-        net(params, XS[0], carry)
+        net(params, XS[0], carry=carry)
     with pytest.raises(ValueError, match=r"must have a time axis and a batch axis, \(T, N, D\); got float32\[5\]\."):
         net(params, XS[0, 0])
 
@@ -72,7 +72,7 @@ def test_one_row_says_so_by_its_carry(kind):
     net = NETS[kind]
     params, _ = arguments(net)
     _, ys = net(params, XS)
-    one_row = lambda xs: net(params, xs, net.initial_carry(xs))[1]  # noqa: E731
+    one_row = lambda xs: net(params, xs, carry=net.initial_carry(xs))[1]  # noqa: E731
     assert_trees_close(one_row(XS[:, 1]), ys[:, 1], tolerance=1e-6)
     assert_trees_close(jax.vmap(one_row, in_axes=1, out_axes=1)(XS), ys, tolerance=1e-6)
     assert_trees_close(net(params, XS[:, 1:])[1][:, 0], ys[:, 1], tolerance=1e-6)
@@ -83,7 +83,7 @@ def test_a_step_refuses_what_is_none():
     with pytest.raises(ValueError, match=r"^step: `x` must be one step's input, \(N, D\); got float32\[3,2,5\]\."):
         NETS["layer"].step(params, XS)
     with pytest.raises(TypeError, match=r"^step: one step takes no padding or truncation; got 'mask'\."):
-        NETS["layer"].step(params, XS[0], carry, mask=jnp.ones(2, bool))
+        NETS["layer"].step(params, XS[0], carry=carry, mask=jnp.ones(2, bool))
     with pytest.raises(ValueError, match=r"^step: the net must run in pieces; .* starts at the end of the sequence"):
         NETS["bidirectional"].step(arguments(NETS["bidirectional"])[0], XS[0])
 

@@ -65,7 +65,7 @@ def check(case):
 
     def gradient(net):
         def loss(params, carry, xs):
-            results = net(params, xs, carry, **more)
+            results = net(params, xs, carry=carry, **more)
             return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in jax.tree.leaves(results)), results
 
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from rnnscan import _checks as checks
+from rnnscan._arguments import check_key
 from rnnscan._dtypes import promoted
 from rnnscan._messages import is_weak
 from rnnscan._step_wrappers import (
@@ -34,6 +35,7 @@ from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton
 from rnnscan.protocols import Cell, check_cell
+from rnnscan.randomness import with_key
 
 
 # (step, carry, xs) -> what one step tells
@@ -98,8 +100,9 @@ class Call:
 
     @property
     def closes_over_arrays(self) -> bool:
-        """Whether the cell reads arrays that are not among its arguments."""
-        return bool(self.closed_over.positions)
+        """Whether the cell reads arrays that are neither arguments nor, in a trace of these, computed from them."""
+        consts = self.info.traced.consts
+        return any(not isinstance(consts[position], jax.core.Tracer) for position in self.closed_over.positions)
 
     @property
     def step(self) -> Step:
@@ -166,6 +169,8 @@ def prepare(
     truncate: int | None = None,
     engine: str = "auto",
     parallel: Newton | None = None,
+    key: Any = None,
+    first_step: Any = 0,
     trace: Trace | None = None,
 ) -> Call:
     """Check the arguments of `scan` and make a `Call` of them.
@@ -193,8 +198,11 @@ def prepare(
         "truncate": truncate,
         "engine": engine,
         "parallel": parallel,
+        "key": key,
+        "first_step": first_step,
     }
     check_cell("scan", cell, Cell)
+    checks.check_reverse("scan", reverse)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
     checks.check_parallel(parallel, memory)
     xs = checks.as_arrays(xs, "xs")
@@ -204,6 +212,10 @@ def prepare(
     reset = checks.resets(reset, length)
     if valid is not None:
         checks.check_raw_keys(xs)
+    if key is not None:
+        check_key("scan", key)
+        cell = with_key(cell, key, params, jax.tree.map(one_step, xs))
+        xs = (xs, first_step + jnp.arange(length))
 
     params = _varying_as(carry, params, Rows.of(xs, valid, reset))
     cell, params, xs = shard_units(cell, params, carry, xs)

@@ -28,7 +28,7 @@ def layered(cell):
 
 class Doubled(type(NET)):
     def __call__(self, params, xs, carry=None, **options):
-        carry, ys = super().__call__(params, xs, carry, **options)
+        carry, ys = super().__call__(params, xs, carry=carry, **options)
         return carry, 2 * ys
 
 

@@ -51,7 +51,7 @@ def with_key(cell: Any, key: Array, params: Any, x: Any) -> RandomStep:
     return KeyedCell(step, cell) if hasattr(cell, "initial_carry") else step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class KeyedCell:
     """A cell with its key. Made by `with_key`.
 
@@ -66,6 +66,10 @@ class KeyedCell:
     def __call__(self, params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
         """One random step: `(params, carry, (x, index)) -> (carry, y)`."""
         return self.step(params, carry, scanned)
+
+    def __repr__(self) -> str:
+        """The cell, which has a key."""
+        return f"{self.cell!r} with a key"
 
     def initial_carry(self, scanned: tuple[Any, Any]) -> Any:
         """The cell's initial carry, for one step's input and its index."""

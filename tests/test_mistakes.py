@@ -1,0 +1,185 @@
+"""What newcomers type wrong: each mistake is an error that says what must be, what was given, and how to mend it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rnnscan as rs
+
+
+KEY = jax.random.key(0)
+CELL = rs.cells.LSTM(8)
+XS = jnp.ones((5, 2, 3))
+PARAMS = CELL.init(KEY, 3)
+CARRY = CELL.initial_carry(XS[0])
+NET = rs.layer(CELL)
+NETS = {"layer": NET, "bidirectional": rs.bidirectional(CELL), "chain": rs.chain(NET, rs.layer(rs.cells.GRU(4)))}
+CELLS = {
+    "LSTM": CELL,
+    "stack": rs.stack(CELL, rs.cells.GRU(4)),
+    "windowed": rs.windowed(CELL, 2),
+    "adaptive_computation": rs.adaptive_computation(CELL, max_ponder=3),
+    "dropout": rs.dropout(CELL, 0.5),
+    "mLSTM": rs.cells.MLSTM(8, heads=2),
+    "ConvLSTM": rs.cells.ConvLSTM(4, kernel_size=(3,)),
+}
+
+
+class Tensor:
+    """An array of another library: JAX converts it, and does not know its dtype."""
+
+    def __init__(self, array):
+        self._array = np.asarray(array)
+        self.shape, self.ndim, self.dtype = self._array.shape, self._array.ndim, object()
+
+    def __array__(self, dtype=None, copy=None):
+        return self._array
+
+
+@pytest.mark.parametrize("arguments", [(PARAMS, XS), (CARRY, XS), (0.0, XS)], ids=["params", "carry", "number"])
+def test_the_order_of_lax_scan(arguments):
+    with pytest.raises(ValueError, match=r"The order is \(cell, params, carry, xs\): for jax\.lax\.scan\(f, init,"):
+        rs.scan(CELL, *arguments)
+
+
+def test_a_step_of_lax_scan_runs_as_the_error_says():
+    def add(carry, x):
+        return carry + x.sum(), carry
+
+    carry, ys = rs.scan(lambda _, carry, x: add(carry, x), None, 0.0, XS)
+    expected, expected_ys = jax.lax.scan(add, 0.0, XS)
+    assert carry == expected
+    assert np.array_equal(ys, expected_ys)
+
+
+def test_carry_and_inputs_exchanged():
+    with pytest.raises(TypeError, match=r"LSTM: one step's input must be one array, \(N, 3\); got \(float32\[8\], "):
+        rs.scan(CELL, PARAMS, XS, CARRY)
+    with pytest.raises(ValueError, match=r"got the scalar float32\[\] at `xs`.* The order is \(cell, params, carry, "):
+        rs.scan(lambda _, carry, x: (carry, x), None, XS, 0.0)
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_a_net_takes_its_carry_by_name(kind):
+    net = NETS[kind]
+    params = net.init(KEY, 3)
+    carry = net.initial_carry(XS)
+    message = rf"{kind}: a net takes its carry by name, net\(params, xs, carry=carry\).*got a third positional argument"
+    for third in (XS, carry):
+        with pytest.raises(TypeError, match=message):
+            net(params, carry, third)
+    with pytest.raises(TypeError, match=r"explain: a net takes its carry by name, explain\(net, params, xs, carry="):
+        rs.explain(net, params, carry, XS)
+    if net.runs_in_pieces:
+        with pytest.raises(TypeError, match=r"step: a net takes its carry by name, net\.step\(params, x, carry="):
+            net.step(params, carry, XS[0])
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_a_list_of_steps(kind):
+    net = NETS[kind]
+    params = net.init(KEY, 3)
+    for xs in (list(XS), np.ones((5, 2, 3)).tolist()):
+        with pytest.raises(TypeError, match=rf"{kind}: `xs` must be one array, \(T, N, D\), .* with jnp\.stack\."):
+            net(params, xs)
+
+
+def test_a_list_of_steps_in_scan():
+    with pytest.raises(TypeError, match=r"LSTM: one step's input must be one array.* Stack a list of arrays with jnp"):
+        rs.scan(CELL, PARAMS, CARRY, list(XS))
+    with pytest.raises(AttributeError) as caught:
+        rs.scan(lambda _, carry, x: (carry + x.sum(), x), None, 0.0, list(XS))
+    assert "A list is a pytree, not an array of steps: stack it with jnp.stack." in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("wrong", [32, (32, 3), "float32", None], ids=repr)
+def test_the_initial_carry_of_a_batch_size(kind, wrong):
+    with pytest.raises(TypeError, match=r": `initial_carry` takes one step's input .* Write cell\.initial_carry\(xs"):
+        CELLS[kind].initial_carry(wrong)
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_the_initial_carry_of_a_net_for_a_batch_size(kind):
+    with pytest.raises(TypeError, match=r"initial_carry: a net takes a sequence \(T, N, D\).* got int\. Write net\."):
+        NETS[kind].initial_carry(32)
+
+
+@pytest.mark.parametrize("kind", [*CELLS, *NETS])
+@pytest.mark.parametrize(
+    ("key", "fix"), [(0, 0), (42, 42), (None, 0), (jnp.ones(3), 0)], ids=["0", "42", "no", "array"]
+)
+def test_a_seed_for_a_key(kind, key, fix):
+    with pytest.raises(TypeError, match=rf": `key` must be a PRNG key; got .*\. Write jax\.random\.key\({fix}\)\."):
+        {**CELLS, **NETS}[kind].init(key, 4)
+
+
+@pytest.mark.parametrize(
+    "key", [KEY, jax.random.PRNGKey(0), jax.random.key(0, impl="rbg")], ids=["typed", "raw", "rbg"]
+)
+def test_keys_of_every_kind(key):
+    assert CELL.init(key, 3)["kernel"].shape == (3, 32)
+    assert jax.vmap(lambda key: CELL.init(key, 3))(jax.random.split(key, 2))["kernel"].shape == (2, 3, 32)
+
+
+def test_inputs_for_their_size():
+    with pytest.raises(ValueError, match=r"LSTM: `input_size` must be an int of at least 1; got float32\[5,2,3\]\."):
+        CELL.init(KEY, XS)
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_tensors_of_another_library(kind):
+    net = NETS[kind]
+    params = net.init(KEY, 3)
+    expected, actual = net(params, XS), net(params, Tensor(XS))
+    assert all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (expected, actual)), strict=True))
+    with pytest.raises(
+        TypeError, match=r"scan: parameters must be arrays of JAX or numpy; got .*test_mistakes\.Tensor"
+    ):
+        net(jax.tree.map(Tensor, params), XS)
+    with pytest.raises(TypeError, match=r"initial_carry: a net takes a sequence"):
+        net.initial_carry(Tensor(XS))
+
+
+def test_a_module_of_torch_and_the_names_of_one_within_another():
+    class Module:
+        def state_dict(self):
+            return state_dict
+
+    state_dict = rs.interop.to_torch(NET, PARAMS)
+    with pytest.raises(TypeError, match=r"from_torch: .* got the module Module\. Pass module\.state_dict\(\)\."):
+        rs.interop.from_torch(Module())
+    prefixed = {f"encoder.rnn.{name}": tensor for name, tensor in state_dict.items()} | {"head.weight": np.ones((2, 8))}
+    with pytest.raises(ValueError, match=r"The names begin with 'encoder\.rnn\.'.*Pass (\{.*\})\.") as caught:
+        rs.interop.from_torch(prefixed)
+    fix = str(caught.value).partition(" Pass ")[2].removesuffix(".")
+    net, params = rs.interop.from_torch(eval(fix, {"tensors": prefixed}))
+    assert net == NET
+    assert np.array_equal(params["kernel"], PARAMS["kernel"])
+
+
+def test_lengths_outside_of_the_sequence():
+    for lengths, wrong in (([-1, 4], -1), ([9, 4], 9)):
+        for run in (
+            lambda lengths: rs.scan(CELL, PARAMS, CARRY, XS, seq_lengths=lengths),
+            lambda lengths: NET(PARAMS, XS, seq_lengths=lengths),
+            lambda lengths: rs.truncated.by_window(NET, PARAMS, XS, every=2, back=2, seq_lengths=lengths),
+        ):
+            message = rf"`seq_lengths` must be from 0 to the number of steps, 5, .*got {wrong}\. xs is time-major"
+            with pytest.raises(ValueError, match=message):
+                run(jnp.array(lengths))
+
+
+def test_a_batch_major_input_with_lengths():
+    with pytest.raises(ValueError, match=r"must be from 0 to the number of steps, 2, .*transpose a batch-major input"):
+        NET(PARAMS, XS.swapaxes(0, 1), seq_lengths=jnp.array([5, 4]))
+
+
+@pytest.mark.parametrize("reverse", ["yes", 1, None], ids=repr)
+@pytest.mark.bad_input  # For the annotations, which say bool.
+def test_reverse_is_a_bool(reverse):
+    with pytest.raises(TypeError, match=r"scan: `reverse` must be True or False; got"):
+        rs.scan(CELL, PARAMS, CARRY, XS, reverse=reverse)
+    with pytest.raises(TypeError, match=r"layer: `reverse` must be True or False; got"):
+        rs.layer(CELL, reverse=reverse)
