@@ -5,6 +5,7 @@
 # docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside, and with RECORD=file a run
 # that was stopped goes on. Seeds 0 to 9 are for tuning, and write no page.
 # make bench-cost-model: the constants of the engine's cost model, measured on this machine beside those in the code.
+# make bench-imports: the processor time of `import rnnscan` beside that of `import jax`.
 # make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
 # installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table,
 # TEST_MINUTES the time limit of a test.
@@ -66,7 +67,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep bench-cost-model accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	$(BIN)/rnnscan train --out runs/demo --overwrite
@@ -90,6 +91,9 @@ bench-sweep: $(VENV)/.installed-train
 
 bench-cost-model: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.cost_model
+
+bench-imports: $(VENV)/.installed-train
+	$(BIN)/python -m benchmarks.imports
 
 test-suites:
 	@test -n "$(SUITES)" || { echo "make test-suites: say where the checkouts are, with SUITES=folder"; exit 2; }

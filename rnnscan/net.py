@@ -17,7 +17,7 @@ from rnnscan._step_wrappers import Padding, hold_last_valid, select_rows
 from rnnscan._wiring import Wiring
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.newton import Newton
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 
 
 # The default, distinguished by identity from a caller's Memory(), which contradicts `recompute`.

@@ -132,7 +132,7 @@ def test_only_extras_and_what_needs_them_are_imported_on_use():
 
 def test_there_are_imports_to_look_at():
     """Else the tests above would hold for any code."""
-    assert Import("rnnscan.scan", "rnnscan.memory", on_use=False) in all_imports()
+    assert Import("rnnscan.scanning", "rnnscan.memory", on_use=False) in all_imports()
     assert any(one.is_of_an_extra for one in all_imports())
     assert needs_an_extra("rnnscan.insight.picture")
-    assert not needs_an_extra("rnnscan.scan")
+    assert not needs_an_extra("rnnscan.scanning")

@@ -17,7 +17,7 @@ from rnnscan.linen.lifted_scan import lifted_scan
 from rnnscan.memory import Memory
 from rnnscan.nets.pieces import REVERSED
 from rnnscan.newton import Newton
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 
 
 class RNN(nn.RNN):

@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkabl
 from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net, run_net
 from rnnscan.protocols import Cell
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 
 
 _Options = ParamSpec("_Options")

@@ -14,7 +14,7 @@ from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.newton import Newton
 from rnnscan.protocols import ComposableCell, check_cell
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 
 
 @dataclass(frozen=True)

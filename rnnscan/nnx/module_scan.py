@@ -16,7 +16,7 @@ from flax import nnx
 
 from rnnscan._module_sequence import Call
 from rnnscan.naming import trace_step
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 
 
 # Pairs of a filter of variables and their axis; the first filter that matches decides.

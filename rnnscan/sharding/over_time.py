@@ -15,7 +15,7 @@ from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Value, inputs_of
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 
 
 def scan_over_time(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rnnscan.export import save
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 from rnnscan.train.language_model import BYTES, LanguageModel
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from rnnscan.cells import GRU, LSTM, RNN
 from rnnscan.compose import stack
 from rnnscan.memory import Memory
-from rnnscan.scan import scan
+from rnnscan.scanning import scan
 from rnnscan.sharding import rules
 
 
