@@ -5,8 +5,6 @@ from typing import Any
 
 from flax import nnx
 
-from rnnscan.protocols import InitializableCell
-
 
 def check_flax_cell(module: str, cell: Any) -> None:
     """Reject anything but a cell of `flax.nnx`."""
@@ -14,9 +12,7 @@ def check_flax_cell(module: str, cell: Any) -> None:
     if isinstance(cell, nnx.Module) and all(hasattr(type(cell), part) for part in parts):
         return
     fix = "Derive your own cells from nnx.RNNCellBase."
-    if isinstance(cell, InitializableCell):
-        fix = "Wrap a cell of rnnscan: rnnscan.nnx.Cell(cell, in_features, rngs=nnx.Rngs(0))."
-    elif type(cell).__module__.startswith("flax.linen"):
+    if type(cell).__module__.startswith("flax.linen"):
         fix = "Use rnnscan.linen.RNN for a cell of flax.linen."
     raise TypeError(
         f"{module}: the cell must be a module of flax.nnx with `initialize_carry` and `num_feature_axes`, such as "

@@ -16,6 +16,7 @@ from rnnscan.nnx.cell import Cell
 from rnnscan.nnx.checks import check_flax_cell, check_state_axes
 from rnnscan.nnx.initial_carry import make_carry
 from rnnscan.nnx.module_scan import scan_module
+from rnnscan.protocols import InitializableCell
 
 
 class RNN(nnx.RNN):
@@ -38,7 +39,8 @@ class RNN(nnx.RNN):
     - The last valid carry is held; the carries of all steps are not kept.
 
     Args:
-        cell: the cell.
+        cell: the cell: a module of `flax.nnx`, or a cell of rnnscan, which becomes an `rnnscan.nnx.Cell`.
+        in_features: D, the size of the input's last axis: needed for a cell of rnnscan, whose parameters `rngs` draws.
         time_major: whether inputs and outputs are `(T, *batch, ...)` rather than `(*batch, T, ...)`.
         return_carry: whether to return (carry, outputs) rather than outputs. With `seq_lengths` the carry is the one
             after each row's last valid step.
@@ -73,12 +75,15 @@ class RNN(nnx.RNN):
         (2, 5, 4)
         >>> jax.grad(lambda inputs: rnn(inputs).sum())(inputs).shape  # flax.nnx.RNN: TraceContextError
         (2, 5, 3)
+        >>> RNN(rs.cells.GRU(4), in_features=3, rngs=nnx.Rngs(0))(inputs).shape
+        (2, 5, 4)
     """
 
     def __init__(
         self,
         cell: Any,
         *,
+        in_features: int | None = None,
         time_major: bool = False,
         return_carry: bool = False,
         reverse: bool = False,
@@ -92,6 +97,13 @@ class RNN(nnx.RNN):
         parallel: Newton | None = None,
         truncate: int | None = None,
     ) -> None:
+        if isinstance(cell, InitializableCell) and not isinstance(cell, nnx.Module):
+            cell = _module_of(cell, in_features, rngs)
+        elif in_features is not None:
+            raise TypeError(
+                f"nnx.RNN: `in_features` is for a cell of rnnscan; got in_features={in_features!r} and a "
+                f"{type(cell).__name__}, which has its size. Leave it out."
+            )
         check_flax_cell("nnx.RNN", cell)
         check_options(memory=memory, unroll=unroll, truncate=truncate, padding="zero", engine=engine)
         check_parallel(parallel, memory)
@@ -211,3 +223,14 @@ class RNN(nnx.RNN):
             )
 
         return scan_cell(self.cell)
+
+
+def _module_of(cell: InitializableCell, in_features: int | None, rngs: Any) -> Cell:
+    """A cell of rnnscan as a module, with parameters of its own."""
+    if in_features is None or not isinstance(rngs, nnx.Rngs):
+        raise TypeError(
+            "nnx.RNN: a cell of rnnscan needs `in_features` and `rngs`, for its parameters; got "
+            f"in_features={in_features!r} and rngs={rngs!r}. Write RNN(cell, in_features=inputs.shape[-1], "
+            "rngs=nnx.Rngs(0))."
+        )
+    return Cell(cell, in_features, rngs=rngs)

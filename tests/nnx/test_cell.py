@@ -37,6 +37,15 @@ def test_it_owns_the_parameters_of_the_cell_and_nothing_else(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_an_rnn_makes_one_of_a_cell_of_rnnscan(cell):
+    inputs = random_inputs()
+    short = rnnscan.nnx.RNN(cell, in_features=FEATURES, rngs=nnx.Rngs(0))
+    whole = rnnscan.nnx.RNN(module(cell), rngs=nnx.Rngs(0))
+    assert_trees_close(*(nnx.to_pure_dict(nnx.state(rnn, nnx.Param)) for rnn in (short, whole)))
+    assert_trees_close(short(inputs), whole(inputs))
+
+
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 def test_it_runs_as_rnnscan_runs_the_cell(cell):
     """In this RNN, and in Flax's own."""
     inputs = random_inputs()

@@ -70,9 +70,13 @@ def attention_cell():
 CASES = {
     "a cell of rnnscan": (
         TypeError,
-        r"nnx\.RNN: the cell must be a module of flax\.nnx .*; got LSTM\. Wrap a cell of rnnscan: "
-        r"rnnscan\.nnx\.Cell\(cell, in_features, rngs=nnx\.Rngs\(0\)\)\.",
+        r"nnx\.RNN: a cell of rnnscan needs `in_features` and `rngs`.*; got in_features=None and rngs=True\. Write",
         lambda: RNN(rs.cells.LSTM(4)),
+    ),
+    "the size for a cell of flax": (
+        TypeError,
+        r"nnx\.RNN: `in_features` is for a cell of rnnscan; got in_features=3 and a SimpleCell",
+        lambda: rnn(in_features=3),
     ),
     "a cell of flax.linen": (
         TypeError,
