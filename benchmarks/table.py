@@ -9,7 +9,18 @@ from benchmarks.result import Result
 from rnnscan._byte_sizes import readable_bytes
 
 
-HEADINGS = ("row", "forward", "training", "ms", "kept", "of plain", "no params", "temporary", "of plain", "compile")
+HEADINGS = (
+    "row",
+    "forward",
+    "training",
+    "ms",
+    "kept",
+    "kept, of plain",
+    "no params",
+    "temporary",
+    "temporary, of plain",
+    "compile",
+)
 # The headings of columns of text, which start on the left.
 _TEXTS = frozenset({"row", "use", "workload", "what", "what it is", "loops", "met", "where", "project", "memory"})
 _TEXTS |= {"figure", "version", "cause", "sizes"}

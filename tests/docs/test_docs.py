@@ -27,8 +27,12 @@ PAGES = [
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
+def blocks_of(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def recorded_from_torch():
-    """What the blocks of the torch page that do not run here made: tests/goldens/make_interop_goldens.py ran them."""
+    """What the first block of the torch page that does not run here made: make_interop_goldens.py ran it."""
     with np.load(ROOT / "tests" / "goldens" / "torch_interop.npz") as file:
         recorded = {key.split("/", 1)[1]: file[key] for key in file.files if key.startswith("lstm_bidirectional_2/")}
     single = {key: value.astype(np.float32) for key, value in recorded.items()}
@@ -43,11 +47,21 @@ def recorded_from_torch():
 @every_page
 def test_the_code_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # What they write goes there.
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = blocks_of(page)
     assert blocks
-    namespace = recorded_from_torch() if page.stem == "torch" else {}
+    namespace = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"{page.name}, block {number}", "exec"), namespace)
+
+
+def test_the_two_sides_of_the_torch_page_are_equal():
+    setup, of_rnnscan, *_ = blocks_of(ROOT / "docs" / "coming" / "torch.md")
+    namespace, recorded = {}, recorded_from_torch()
+    exec(setup, namespace)
+    namespace |= recorded
+    exec(of_rnnscan, namespace)
+    for name in ("ys", "h", "c"):
+        np.testing.assert_allclose(namespace[name], recorded[f"torch_{name}"], atol=1e-6)
 
 
 @every_page

@@ -14,10 +14,13 @@ PAGES = sorted(DOCS.rglob("*.md"))
 
 def test_the_extras_of_the_quick_start_are_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {cell.strip("`") for cell, _ in table("quickstart.md", "extra")}
+    in_table = {cell.strip("`") for cell, _ in table("quickstart.md", "extra")}
+    extras = set(in_table)
     text = "\n".join(page.read_text() for page in PAGES)
     extras |= set(re.findall(r"\(?extra `(\w+)`\)?", text))
     assert extras <= set(project["optional-dependencies"])
+    for_contributors = {"bench", "docs", "dist", "dev", "pages", "coverage"}
+    assert set(project["optional-dependencies"]) - for_contributors <= in_table
     assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in text
 
 

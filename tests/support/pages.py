@@ -18,6 +18,11 @@ def table(page: str, first_header: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found.splitlines()]
 
 
+def fenced(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a page in order: what stands behind the fence, and the block."""
+    return re.findall(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
 def code(cell: str) -> str:
     """What stands in backticks first in a cell of a table."""
     found = re.match(r"`([^`]+)`", cell)

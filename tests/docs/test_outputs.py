@@ -1,0 +1,66 @@
+"""What a page shows as the output of a block is what the block prints, and its figures are those of the benchmarks."""
+
+import pytest
+
+from pages import DOCS, ROOT, fenced
+
+
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+OUTPUT = "{.text .output}"
+
+
+def blocks_and_outputs(text):
+    """The blocks of Python of a page in order, each with the output that the page shows, or None."""
+    blocks = []
+    for kind, block in fenced(text):
+        if kind == "python":
+            blocks.append((block, None))
+        elif kind == OUTPUT:
+            blocks[-1] = (blocks[-1][0], block)
+    return blocks
+
+
+def run(text, capsys):
+    """Run a page, and compare what it prints with what it shows."""
+    namespace = {}
+    for block, output in blocks_and_outputs(text):
+        capsys.readouterr()
+        exec(block, namespace)
+        if output is not None:
+            assert capsys.readouterr().out == output
+
+
+WITH_OUTPUTS = [page for page in PAGES if OUTPUT in page.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_OUTPUTS, ids=lambda page: page.name)
+def test_a_page_shows_what_it_prints(page, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(page.read_text(), capsys)
+
+
+def test_a_stale_output_is_found(capsys):
+    page = "```python\nprint(1 + 1)\n```\n\n```{.text .output}\n3\n```\n"
+    with pytest.raises(AssertionError):
+        run(page, capsys)
+    run(page.replace("3\n", "2\n"), capsys)
+
+
+def rows_of(workload):
+    """The rows of a workload of the page of benchmarks: by row, its cells by header."""
+    text = (DOCS / "benchmarks.md").read_text().partition(f"Workload `{workload}`.\n\n")[2]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.partition("\n\n")[0].splitlines()]
+    header, _, *rows = lines
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def test_the_first_table_of_the_readme_is_of_the_benchmarks():
+    small, long = rows_of("lstm-small"), rows_of("lstm-16k")
+    rows = ("plain", "rnnscan", "rnnscan-all")
+    times = [[of[row]["ms"] for row in rows] for of in (small, long)]
+    kept = [long[row]["kept"] for row in rows]
+    assert kept[1] == kept[2]
+    text = (ROOT / "README.md").read_text()
+    for name, (plain, named, all_recomputed) in zip(("128 steps", "16,384 steps in segments"), times, strict=True):
+        assert f"| {name}: time | {plain} ms | {named} ms; {all_recomputed} ms with all recomputed |" in text
+    assert f"| 16,384 steps in segments: kept for the backward pass | {kept[0]} | {kept[1]} |" in text
