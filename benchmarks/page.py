@@ -4,7 +4,16 @@ from collections.abc import Mapping
 
 from benchmarks.bars import bars
 from benchmarks.result import Result
-from benchmarks.table import BAR_HEADINGS, HEADINGS, bar_rows, markdown_table, notes, result_rows
+from benchmarks.table import (
+    BAR_HEADINGS,
+    HEADINGS,
+    SUMMARY_HEADINGS,
+    bar_rows,
+    markdown_table,
+    notes,
+    result_rows,
+    summary_row,
+)
 from benchmarks.workloads import WORKLOADS
 
 
@@ -28,6 +37,10 @@ def make_page(
     shown = {row for result in results.values() for row in result.runners}
     parts = [INTRODUCTION, "\n".join(f"- {heading}: {text}" for heading, text in machine.items())]
     parts.append(f"Made by `{command}`.")
+    parts.append("## Summary\n\nTraining time and temporary bytes of a step, of those of `plain`.")
+    summary = [summary_row(WORKLOADS[name].title, result_rows(result)) for name, result in results.items()]
+    parts.append(markdown_table(SUMMARY_HEADINGS, summary))
+    parts.append("## Rows")
     parts.append("| row | what it is |\n| --- | --- |")
     parts[-1] += "".join(f"\n| `{row}` | {text} |" for row, text in descriptions.items() if row in shown)
     for name, result in results.items():

@@ -24,6 +24,9 @@ HEADINGS = (
 # The headings of columns of text, which start on the left.
 _TEXTS = frozenset({"row", "use", "workload", "what", "what it is", "loops", "met", "where", "project", "memory"})
 _TEXTS |= {"figure", "version", "cause", "sizes"}
+# What the summary says of each of these rows: training time and temporary bytes, of plain's.
+SUMMARY_ROWS = ("checkpoint", "rnnscan", "rnnscan-all")
+SUMMARY_HEADINGS = ("workload", *(f"{row}: {what}" for row in SUMMARY_ROWS for what in ("training", "temporary")))
 BAR_HEADINGS = ("what", "reached", "limit", "met", "where")
 
 
@@ -44,6 +47,13 @@ def result_rows(result: Result) -> list[tuple[str, ...]]:
         )
         for name, runner in result.runners.items()
     ]
+
+
+def summary_row(title: str, rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """The cells of a workload in the summary, from those of its table."""
+    by_name = {row[0]: dict(zip(HEADINGS, row, strict=True)) for row in rows}
+    kinds = ("training", "temporary, of plain")
+    return title, *(by_name.get(row, {}).get(kind, "") for row in SUMMARY_ROWS for kind in kinds)
 
 
 def bar_rows(bars: Iterable[Bar]) -> list[tuple[str, ...]]:

@@ -1,7 +1,10 @@
 """What a page shows as the output of a block is what the block prints, and its figures are those of the benchmarks."""
 
+import re
+
 import pytest
 
+from benchmarks.table import summary_row
 from pages import DOCS, ROOT, fenced
 
 
@@ -64,3 +67,13 @@ def test_the_first_table_of_the_readme_is_of_the_benchmarks():
     for name, (plain, named, all_recomputed) in zip(("128 steps", "16,384 steps in segments"), times, strict=True):
         assert f"| {name}: time | {plain} ms | {named} ms; {all_recomputed} ms with all recomputed |" in text
     assert f"| 16,384 steps in segments: kept for the backward pass | {kept[0]} | {kept[1]} |" in text
+
+
+def test_the_summary_of_the_benchmarks_is_of_their_tables():
+    text = (DOCS / "benchmarks.md").read_text()
+    (section,) = re.findall(r"^## Summary\n\n.*\n\n\|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    titles = dict(re.findall(r"^## (.*)\n\nWorkload `(.*)`\.$", text, re.MULTILINE))
+    summary = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in section.splitlines()]
+    assert summary == [
+        summary_row(title, [tuple(row.values()) for row in rows_of(name).values()]) for title, name in titles.items()
+    ]
