@@ -116,7 +116,9 @@ docs: $(VENV)/.installed-docs
 
 dist: $(VENV)/.installed-dist
 	rm -rf dist build
-	$(BIN)/python -m build
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 315532800); \
+	$(BIN)/python -m build && $(BIN)/python -m build --outdir build/again
+	for file in dist/*; do cmp $$file build/again/$$(basename $$file) || exit 1; done
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv build/empty
 	build/empty/bin/python -m pip install --quiet dist/*.whl

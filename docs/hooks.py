@@ -1,4 +1,7 @@
-"""Hooks of mkdocs: the notebooks become pages, and no page may load anything from another server."""
+"""Hooks of mkdocs: the notebooks become pages, and no page may load anything from another server.
+
+The site has `llms.txt`, a list of its pages for language models, and `llms-full.txt`, their sources one after the other.
+"""
 
 import base64
 import json
@@ -60,13 +63,24 @@ def fenced(text: str, language: str) -> str:
     return f"```{language}\n{text.rstrip()}\n```"
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links to notebooks to their pages."""
-    return NOTEBOOK.sub(r"](notebooks/\1.md)", markdown)
+# The sources of the pages, by address, in the order of the build.
+_sources: dict[str, tuple[str, str]] = {}
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Lead links to notebooks to their pages, and note the source for language models."""
+    markdown = NOTEBOOK.sub(r"](notebooks/\1.md)", markdown)
+    _sources[page.file.src_uri] = page.title or page.file.name, markdown
+    return markdown
 
 
 def on_post_build(*, config: Any) -> None:
-    """Refuse a page that loads something from another server."""
+    """Write the files for language models, and refuse a page that loads something from another server."""
+    site = Path(config.site_dir)
+    lines = [f"- [{title}]({Path(address).with_suffix('.html')})" for address, (title, _) in _sources.items()]
+    header = f"# {config.site_name}\n\n> {config.site_description}\n\n"
+    (site / "llms.txt").write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    (site / "llms-full.txt").write_text("\n\n".join(text for _, text in _sources.values()) + "\n", encoding="utf-8")
     for page in sorted(Path(config.site_dir).rglob("*.html")):
         if found := LOADED.search(page.read_text(encoding="utf-8")):
             raise PluginError(f"{page.name} loads something from another server: {found[0]}")

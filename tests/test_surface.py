@@ -66,6 +66,9 @@ def test_another_name_is_an_error():
 def test_the_version_is_that_of_the_project():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert rs.__version__ == project["version"]
+    root = Path(__file__).parents[1]
+    assert f"\nversion: {project['version']}\n" in (root / "CITATION.cff").read_text()
+    assert f"\n## [{project['version']}] - " in (root / "CHANGELOG.md").read_text()
 
 
 def test_an_import_loads_what_is_used_and_nothing_else():

@@ -33,6 +33,18 @@ def test_every_page_is_built(site):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file()
 
 
+def test_language_models_get_a_list_of_the_pages_and_their_sources(site):
+    listed = re.findall(r"^- \[[^\]]+\]\((.*)\)$", (site / "llms.txt").read_text(), re.MULTILINE)
+    pages = {str(page.relative_to(ROOT / "docs").with_suffix(".html")) for page in (ROOT / "docs").rglob("*.md")}
+    pages |= {f"notebooks/{notebook.stem}.html" for notebook in (ROOT / "notebooks").glob("*.ipynb")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages
+    assert all((site / page).is_file() for page in listed)
+    whole = (site / "llms-full.txt").read_text()
+    assert "# Quick start\n" in whole
+    assert (ROOT / "docs" / "memory.md").read_text().strip() in whole
+
+
 OLD_NAMES = {
     "coming/caffe2.html": """
         recurrent_net LSTM MILSTM LayerNormLSTM GRU BasicRNN MultiRNNCell DropoutCell LSTMWithAttention AttentionCell
