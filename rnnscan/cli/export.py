@@ -22,7 +22,7 @@ from rnnscan.train import RunDirectory, TrainConfig, begin_language_model, expor
 from rnnscan.train.text_run import config_file, read_run
 
 
-class Quantize(StrEnum):
+class Store(StrEnum):
     """The dtypes to store parameters as."""
 
     BFLOAT16 = "bfloat16"
@@ -45,8 +45,8 @@ def export(
     platforms: Annotated[
         str | None, typer.Option(help="Platforms to lower for, with commas between.", show_default="cpu,cuda,tpu")
     ] = None,
-    quantize: Annotated[
-        Quantize | None, typer.Option(help="Store parameters with fewer bits.", show_default="exact")
+    store: Annotated[
+        Store | None, typer.Option(help="Store parameters as this dtype, in fewer bits.", show_default="exact")
     ] = None,
 ) -> None:
     """Write a trained language model, or a function of yours, to a folder that runs without its code.
@@ -60,8 +60,8 @@ def export(
                 "Write --checkpoint RUN for a run of `rnnscan train`."
             )
         options: dict[str, Any] = {} if platforms is None else {"platforms": parse_platforms(platforms)}
-        if quantize is not None:
-            options["store"] = quantize.value
+        if store is not None:
+            options["store"] = store.value
         function = None if spec is None else import_attribute(spec, "SPEC")
         if function is not None and not callable(function):
             raise TypeError(f"export: SPEC must be a function; got {spec!r}, {describe(function)}. Name a function.")

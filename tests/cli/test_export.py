@@ -98,7 +98,7 @@ def close(given: Any, expected: Any) -> None:
 
 def test_a_run_becomes_a_language_model(rnnscan: Command, trained: Path, params: Any, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "model"
-    result = rnnscan("export", "--checkpoint", trained, "--out", folder, "--platforms", "tpu,cpu", "--quantize", "int8")
+    result = rnnscan("export", "--checkpoint", trained, "--out", folder, "--platforms", "tpu,cpu", "--store", "int8")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == f"Written to {folder}: predict, init, step, for tpu, cpu."
     assert "parameters as int8, " in result.stdout
