@@ -70,6 +70,7 @@ with = python=$${pair%,*}; jax=$${pair\#*,}; \
 .PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
+	@echo "This demo shows the memory of training. It sets no record in language modeling."
 	$(BIN)/rnnscan train --out runs/demo --overwrite
 	$(BIN)/rnnscan tradeoff --plot runs/demo/tradeoff.png
 
