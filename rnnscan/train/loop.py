@@ -17,7 +17,7 @@ from rnnscan.train.batches import Batches, batches_from
 from rnnscan.train.metrics import Metrics
 from rnnscan.train.processes import check_agreement, check_global, in_first, waiting_for_the_verdict
 from rnnscan.train.run_directory import RunDirectory
-from rnnscan.train.signals import recorded
+from rnnscan.train.signals import first_interrupt_deferred, recorded
 from rnnscan.train.state import TrainState
 from rnnscan.train.step import Step
 
@@ -75,6 +75,7 @@ def fit(
         evaluate_every: steps between two evaluations; the last step is always evaluated.
         run: the directory for metrics and checkpoints; None: write nothing. With it, SIGTERM lets the current step
             finish, saves, and raises `Stopped` (in the main thread only). Several processes stop after the same step.
+            In a single process the first Ctrl-C also saves, and raises `KeyboardInterrupt`; a second stops at once.
         checkpoint_every: steps between two checkpoints; the last step is always saved.
         most_skipped: the most steps in a row that may be skipped because a value is not finite.
         progress: whether to show a progress bar.
@@ -85,6 +86,7 @@ def fit(
 
     Raises:
         FloatingPointError: if more than `most_skipped` steps in a row were skipped.
+        KeyboardInterrupt: after Ctrl-C.
         Stopped: after SIGTERM.
         TypeError: if `batches` has a wrong type.
         ValueError: if a number of steps is below 1, the run's directory is ahead of the state, no batch comes, or
@@ -126,6 +128,7 @@ def fit(
         ) as bar,
         nullcontext(_log_nothing) if run is None or jax.process_index() else run.logging() as log,
         _stopped(run) as stopped,
+        _interrupted(run) as interrupted,
     ):
         for number, batch in zip(range(first, steps), batches_from(batches, first), strict=False):
             check_global(batch, "the batch")
@@ -142,11 +145,13 @@ def fit(
                 words = (describe or _loss)(metrics, _speed(bar.format_dict))
                 bar.set_postfix_str(words + _skipped(state), refresh=False)
             bar.update()
-            stop = stopped(done)
-            if run is not None and (stop or _is_due(done, checkpoint_every, steps)):
+            stop, interrupt = stopped(done), interrupted()
+            if run is not None and (stop or interrupt or _is_due(done, checkpoint_every, steps)):
                 run.save(state)
             if stop:
                 raise Stopped(state)
+            if interrupt:
+                raise KeyboardInterrupt
     return state
 
 
@@ -225,6 +230,14 @@ def _stopped(run: RunDirectory | None) -> AbstractContextManager[Callable[[int],
     return nullcontext(_never) if run is None else recorded(signal.SIGTERM)
 
 
+def _interrupted(run: RunDirectory | None) -> AbstractContextManager[Callable[..., bool]]:
+    """A function that says whether a Ctrl-C has arrived.
+
+    One of several processes cannot save alone, so their Ctrl-C stops at once.
+    """
+    return nullcontext(_never) if run is None or jax.process_count() > 1 else first_interrupt_deferred()
+
+
 def _check_processes(state: TrainState, run: RunDirectory | None, **counts: int | None) -> None:
     """Reject processes that would not do the same."""
     if jax.process_count() == 1:
@@ -242,5 +255,5 @@ def _log_nothing(step: int, metrics: Metrics) -> None:
     """The log without a run."""
 
 
-def _never(step: int) -> bool:
+def _never(*_: int) -> bool:
     return False

@@ -64,27 +64,57 @@ main()
     assert shown.replace("Resuming from step 5 of 12.\n", "", 1) == undisturbed.stdout != shown
 
 
-def test_an_interrupted_run_says_how_to_go_on(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "a run"
-    script = """
+def train_and_signal(text_file: Path, out: Path, signals: str) -> subprocess.CompletedProcess[str]:
+    """Train in a process of its own, which sends itself signals in step 9."""
+    script = f"""
 import os, signal
 from rnnscan.cli import main
 from rnnscan.train import RunDirectory
 
 log = RunDirectory.log
 
-def log_and_interrupt(run, step, metrics):
+def log_and_signal(run, step, metrics):
     log(run, step, metrics)
     if step == 9:
-        os.kill(os.getpid(), signal.SIGINT)
+        for number in ({signals},):
+            os.kill(os.getpid(), number)
 
-RunDirectory.log = log_and_interrupt
+# A process of a shell's background ignores Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+RunDirectory.log = log_and_signal
 main()
 """
     arguments = ["train", str(text_file), *SMALL, "--out", str(out)]
-    process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
 
-    assert process.returncode == 130
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_sigterm_and_ctrl_c_save_and_say_how_to_resume(
+    rnnscan: Command, text_file: Path, tmp_path: Path, name: str, code: int
+) -> None:
+    out, whole = tmp_path / "a stopped run", tmp_path / "whole"
+
+    process = train_and_signal(text_file, out, f"signal.{name}")
+
+    assert process.returncode == code, process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.splitlines()[-1] == (
+        f"Stopped at step 9. Resume with: rnnscan train --resume --out '{out}' (from step 9)."
+    )
+    assert (name == "SIGINT") == ("Press it again to stop at once." in process.stderr)
+    resumed = rnnscan("train", "--resume", "--out", out)
+    assert resumed.exit_code == 0
+    assert "Resuming from step 9 of " in resumed.stdout
+    assert rnnscan("train", text_file, *SMALL, "--out", whole).exit_code == 0
+    assert losses(out) == losses(whole)
+
+
+def test_a_second_ctrl_c_stops_at_once(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a run"
+
+    process = train_and_signal(text_file, out, "signal.SIGINT, signal.SIGINT")
+
+    assert process.returncode == 130, process.stderr
     assert "Traceback" not in process.stderr
     assert process.stderr.splitlines()[-1] == (
         f"Stopped at step 9. Resume with: rnnscan train --resume --out '{out}' (from step 5)."
@@ -92,38 +122,6 @@ main()
     resumed = rnnscan("train", "--resume", "--out", out, "--sample", "40")
     assert resumed.exit_code == 0, resumed.output
     assert len(losses(out)) == 12
-
-
-def test_sigterm_saves_and_says_how_to_go_on(rnnscan: Command, text_file: Path, tmp_path: Path) -> None:
-    out, whole = tmp_path / "stopped", tmp_path / "whole"
-    script = """
-import os, signal
-from rnnscan.cli import main
-from rnnscan.train import RunDirectory
-
-log = RunDirectory.log
-
-def log_and_terminate(run, step, metrics):
-    log(run, step, metrics)
-    if step == 9:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-RunDirectory.log = log_and_terminate
-main()
-"""
-    arguments = ["train", str(text_file), *SMALL, "--out", str(out)]
-    process = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
-
-    assert process.returncode == 143, process.stderr
-    assert "Traceback" not in process.stderr
-    assert process.stderr.splitlines()[-1] == (
-        f"Stopped at step 9. Resume with: rnnscan train --resume --out {out} (from step 9)."
-    )
-    resumed = rnnscan("train", "--resume", "--out", out)
-    assert resumed.exit_code == 0
-    assert "Resuming from step 9 of " in resumed.stdout
-    assert rnnscan("train", text_file, *SMALL, "--out", whole).exit_code == 0
-    assert losses(out) == losses(whole)
 
 
 @pytest.mark.parametrize("module", ["typer", "rich", "optax", "orbax.checkpoint", "tqdm"])

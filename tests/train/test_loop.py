@@ -2,7 +2,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,41 @@ def test_sigterm_ends_after_the_step_and_saves_first(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is handler
     assert_same(run.restore(initial()), stopped.value.state)
     assert_same(train(run.restore(initial()), 9, run=run), train(initial(), 9))
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises, also where the shell started the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("last", [False, True])
+def test_ctrl_c_ends_after_the_step_and_saves_first(tmp_path: Path, last: bool) -> None:
+    run, handler = RunDirectory(tmp_path), signal.getsignal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(initial(), 5 if last else 9, batches=send_at(4, signal.SIGINT), run=run, checkpoint_every=3)
+
+    assert run.latest_step() == run.logged_step() == 5
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert_same(train(run.restore(initial()), 9, run=run), train(initial(), 9))
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_while_the_last_checkpoint_is_written_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, save = RunDirectory(tmp_path), RunDirectory.save
+
+    def save_and_interrupt(run: RunDirectory, state: TrainState) -> None:
+        save(run, state)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunDirectory, "save", save_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(initial(), 3, run=run)
+    assert run.latest_step() == 3
 
 
 def test_without_a_directory_sigterm_is_left_as_it_was() -> None:
