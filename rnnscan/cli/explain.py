@@ -9,6 +9,7 @@ from rich.console import Console
 import rnnscan as rs
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
 from rnnscan.cli.options import Recompute, memory_of, readable_errors
+from rnnscan.cli.outputs import check_file
 from rnnscan.graph.draw.picture import check_ending
 
 
@@ -23,10 +24,11 @@ def explain(
 ) -> None:
     """Show the invariant, parallel, linear and recurrent work of a cell, and the values that are kept."""
     with readable_errors():
-        example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
-        explanation = rs.explain(example.cell, example.params, example.carry, example.xs, memory=memory_of(recompute))
         if plot is not None:
             check_ending(plot)
+            check_file(plot, "--plot")
+        example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
+        explanation = rs.explain(example.cell, example.params, example.carry, example.xs, memory=memory_of(recompute))
     console = Console(highlight=False)
     console.print(explanation)
     if plot is not None:

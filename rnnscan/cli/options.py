@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import jax
@@ -145,14 +144,6 @@ def print_error(error: Exception) -> None:
 def print_warning(warning: Warning | str) -> None:
     """Show a warning as one paragraph."""
     Console(stderr=True).print(f"Warning: {warning}", markup=False, highlight=False)
-
-
-def check_plot(file: Path | None) -> None:
-    """Reject a picture file that cannot be drawn into."""
-    if file is not None:
-        from rnnscan.insight.picture import check_picture_file
-
-        check_picture_file(file)
 
 
 def count_kept_bytes(config: TrainConfig, memory: rs.Memory | None) -> int:

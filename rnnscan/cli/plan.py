@@ -9,7 +9,8 @@ import rnnscan as rs
 from rnnscan._byte_sizes import budget_bytes, readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
-from rnnscan.cli.options import check_plot, readable_errors
+from rnnscan.cli.options import readable_errors
+from rnnscan.cli.outputs import check_plot
 from rnnscan.cli.tradeoff import LastOnly, Picture, Rounds, draw, measure
 from rnnscan.insight.tradeoff import choice_name
 

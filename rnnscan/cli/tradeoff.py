@@ -13,7 +13,8 @@ import rnnscan as rs
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
-from rnnscan.cli.options import Recompute, Segment, check_plot, memory_of, readable_errors
+from rnnscan.cli.options import Recompute, Segment, memory_of, readable_errors
+from rnnscan.cli.outputs import check_plot
 from rnnscan.insight import Tradeoff, measure_tradeoff
 from rnnscan.insight.tradeoff import choice_name, memory_choices
 
@@ -42,6 +43,7 @@ def tradeoff(
     """
     console = Console(highlight=False)
     with readable_errors(), console.status("tracing"):
+        check_plot(plot)
         example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
         further: list[rs.Memory] = []
         chosen = None
@@ -49,7 +51,6 @@ def tradeoff(
             further.append(memory_of(recompute, segment))
             # Tracing rejects unknown names.
             jax.eval_shape(partial(rs.scan, example.cell, memory=further[0]), example.params, example.carry, example.xs)
-        check_plot(plot)
         if budget is not None:
             planned = rs.plan(
                 example.cell, example.params, example.carry, example.xs, budget=budget, last_only=last_only
