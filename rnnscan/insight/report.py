@@ -34,19 +34,35 @@ class Table:
 
         return "\n\n".join("\n".join(map(line, group)) for group in groups)
 
-    def __rich__(self) -> Any:
-        """The table for rich."""
-        from rich.table import Table
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """The table for rich. It has no vertical lines, so that more columns fit 80 characters.
 
-        table = Table()
-        for number, title in enumerate(self.header):
+        Only the first column wraps. In a terminal that is too narrow, so do other texts without a type.
+        """
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        header = [
+            title if number < self.text_columns else title.replace(" ", "\n")
+            for number, title in enumerate(self.header)
+        ]
+        columns = [*zip(header, *(row for section in self.sections for row in section), strict=True)]
+        widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+        gaps = len(columns) - 1
+        gap = 2 if sum(widths) + 2 * gaps <= options.max_width else 1
+        fits = _LEAST_FIRST + sum(widths[1:]) + gap * gaps <= options.max_width
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+        for number, (title, column) in enumerate(zip(header, columns, strict=True)):
             is_text = number < self.text_columns
-            table.add_column(title, justify="left" if is_text else "right", overflow="fold" if is_text else "ellipsis")
+            wraps = number == 0 or (is_text and not fits and not any("[" in cell for cell in column))
+            table.add_column(title, justify="left" if is_text else "right", overflow="fold", no_wrap=not wraps)
         for section in self.sections:
             for row in section:
-                table.add_row(*row, style=next((self.styles[cell] for cell in row if cell in self.styles), None))
+                style = next((self.styles[cell] for cell in row if cell in self.styles), None)
+                table.add_row(*map(Text, row), style=style)  # Text: a string's brackets may be markup.
             table.add_section()
-        return table
+        yield table
 
     def _repr_html_(self) -> str:
         def line(row: Sequence[str], tag: str) -> str:
@@ -54,6 +70,10 @@ class Table:
 
         body = "".join(line(row, "td") for section in self.sections for row in section)
         return f"<table>{line(self.header, 'th')}{body}</table>"
+
+
+# The least width of a table's first column before other columns wrap.
+_LEAST_FIRST = 10
 
 
 class Report:
@@ -69,8 +89,9 @@ class Report:
     def __rich__(self) -> Any:
         """The report for rich."""
         from rich.console import Group
+        from rich.text import Text
 
-        return Group(*self._blocks())
+        return Group(*(Text(block) if isinstance(block, str) else block for block in self._blocks()))
 
     def _repr_html_(self) -> str:
         return "".join(
