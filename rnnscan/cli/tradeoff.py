@@ -13,6 +13,7 @@ import rnnscan as rs
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
+from rnnscan.cli.memory_limit import check_fits
 from rnnscan.cli.options import Recompute, Segment, memory_of, readable_errors
 from rnnscan.cli.outputs import check_plot
 from rnnscan.insight import Tradeoff, measure_tradeoff
@@ -45,6 +46,7 @@ def tradeoff(
     with readable_errors(), console.status("tracing"):
         check_plot(plot)
         example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
+        check_fits(example, last_only=last_only)
         further: list[rs.Memory] = []
         chosen = None
         if recompute or segment is not None:

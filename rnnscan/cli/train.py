@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from rnnscan.cli import INTERRUPTED
+from rnnscan.cli.memory_limit import check_model_fits
 from rnnscan.cli.options import (
     Batch,
     Cell,
@@ -222,7 +223,9 @@ def _prepare(
 ) -> tuple[TrainConfig, Text, None]:
     """The options and text of a new run, after their checks. It has no saved fingerprint."""
     config = config_of(options)
-    if mesh is not None:
+    if mesh is None:
+        check_model_fits(config)
+    else:
         begin_on_mesh(config, mesh)
     check_free(run, overwrite=overwrite)
     text = read_text(files, _own_ranges(config, mesh))

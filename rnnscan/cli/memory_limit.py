@@ -1,0 +1,75 @@
+"""Calls that cannot fit this machine are refused before they are tried."""
+
+import os
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import jax
+
+import rnnscan as rs
+from rnnscan._byte_sizes import readable_bytes
+from rnnscan.cli.cells import Example
+from rnnscan.train import TrainConfig, begin_language_model
+
+
+def check_fits(example: Example, *, last_only: bool, budget: int = 0) -> None:
+    """Reject a call whose arguments and results alone exceed the memory of this machine. Nothing is computed.
+
+    Args:
+        example: the cell and the shapes of its arguments.
+        last_only: whether the loss depends on the last carry alone, so that the other outputs need no memory.
+        budget: the budget to plan for. One above the memory of this machine is for another machine.
+
+    Raises:
+        ValueError: if the call cannot fit.
+    """
+    arguments = (example.params, example.carry, example.xs)
+    carry, ys = jax.eval_shape(lambda *arrays: rs.scan(example.cell, *arrays), *arguments)
+    parts = {
+        "inputs": _bytes((example.carry, example.xs)),
+        "outputs": _bytes(carry if last_only else (carry, ys)),
+        "parameters": _bytes(example.params),
+    }
+    _check(parts, "--batch, --length, --inputs or --hidden", at_most=budget)
+
+
+def check_model_fits(config: TrainConfig) -> None:
+    """Reject a model whose parameters and optimizer state exceed the memory of this machine. Nothing is computed.
+
+    Raises:
+        ValueError: if the model cannot fit.
+    """
+    state = jax.eval_shape(lambda: begin_language_model(config))
+    parts = {
+        "carry": _bytes(state.carry),
+        "parameters": _bytes(state.params),
+        "optimizer state": _bytes(state.optimizer_state),
+    }
+    _check(parts, "--hidden, --layers, --embedding or --batch")
+
+
+def machine_bytes() -> int | None:
+    """The memory of the device, or of this machine if the device is a CPU; None if the system does not say."""
+    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    if limit is not None:
+        return int(limit)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows, or a system without these names.
+        return None
+
+
+def _check(parts: Mapping[str, int], options: str, *, at_most: int = 0) -> None:
+    available, needed = machine_bytes(), sum(parts.values())
+    if available is None or needed <= max(available, at_most):
+        return
+    listed = ", ".join(f"{name} {readable_bytes(nbytes)}" for name, nbytes in parts.items())
+    raise ValueError(
+        f"rnnscan: the call must fit the memory of this machine, {readable_bytes(available)}; got one that needs at "
+        f"least {readable_bytes(needed)}: {listed}. Lower {options}."
+    )
+
+
+def _bytes(tree: Any) -> int:
+    return sum(prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
