@@ -124,6 +124,10 @@ class Explanation(Report):
         counted = Counter[str](equation.kind for equation in self.equations)
         return {kind: counted[kind] for kind in KINDS}
 
+    def _legend(self) -> dict[str, str]:
+        """What the kinds of work mean that are there."""
+        return {kind: KINDS[kind].meaning for kind, count in self.kinds.items() if count}
+
     def _blocks(self) -> Iterator[str | Table]:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
         reason = f", because {self.reason}" if self.reason else ""
@@ -139,7 +143,9 @@ class Explanation(Report):
         lines += estimate_lines(self.costs, self.machine)
         yield "\n".join(lines)
         rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.backward) for one in self.equations]
-        yield Table(("operation", "result", "name", "kind", "forward", "backward"), [rows], 6, _STYLES)
+        yield Table(
+            ("operation", "result", "name", "kind", "forward", "backward"), [rows], 6, _STYLES, _FILLS, self._legend()
+        )
 
 
 @dataclass(frozen=True)
@@ -283,3 +289,4 @@ def _work_of(loop: NewtonLoop) -> str:
 
 
 _STYLES = {kind: color.terminal for kind, color in KINDS.items()}
+_FILLS = {kind: color.fill for kind, color in KINDS.items()}

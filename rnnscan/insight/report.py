@@ -15,12 +15,16 @@ class Table:
         sections: groups of rows.
         text_columns: the number of leading columns with text, aligned left; the others hold numbers.
         styles: rich's style of a row, by the text of one of its cells.
+        fills: the color of a cell for a browser, by its text.
+        legend: what the fills mean.
     """
 
     header: Sequence[str]
     sections: Sequence[Sequence[Sequence[str]]]
     text_columns: int
     styles: Mapping[str, str] = field(default_factory=dict)
+    fills: Mapping[str, str] = field(default_factory=dict)
+    legend: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """The table as text."""
@@ -65,11 +69,29 @@ class Table:
         yield table
 
     def _repr_html_(self) -> str:
-        def line(row: Sequence[str], tag: str) -> str:
-            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
+        """The table for a browser: numbers on the right, kinds in their colors, a rule before a group, a legend."""
 
-        body = "".join(line(row, "td") for section in self.sections for row in section)
-        return f"<table>{line(self.header, 'th')}{body}</table>"
+        def line(row: Sequence[str], tag: str, rule: str = "") -> str:
+            cells = (f"<{tag} style='{self._style(*cell)}{rule}'>{escape(cell[1])}</{tag}>" for cell in enumerate(row))
+            return f"<tr>{''.join(cells)}</tr>"
+
+        body = "".join(
+            line(row, "td", "border-top:1px solid" if number and not index else "")
+            for number, section in enumerate(self.sections)
+            for index, row in enumerate(section)
+        )
+        legend = "".join(
+            f"<span style='{self._style(0, text)}margin-right:1em'>{escape(meaning)}</span>"
+            for text, meaning in self.legend.items()
+        )
+        below = f"<p>{legend}</p>" if legend else ""
+        return f"<table style='border-collapse:collapse'>{line(self.header, 'th')}{body}</table>{below}"
+
+    def _style(self, column: int, cell: str) -> str:
+        side = "left" if column < self.text_columns else "right;font-variant-numeric:tabular-nums"
+        # Half transparent, so that the text is readable on a light and on a dark page.
+        fill = f"background:{self.fills[cell]}80;" if cell in self.fills else ""
+        return f"text-align:{side};padding:1px 8px;{fill}"
 
 
 # The least width of a table's first column before other columns wrap.
@@ -92,6 +114,17 @@ class Report:
         from rich.text import Text
 
         return Group(*(Text(block) if isinstance(block, str) else block for block in self._blocks()))
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        """The report in treescope's displays, such as those of Flax."""
+        from treescope import rendering_parts as parts
+
+        return parts.siblings(
+            parts.embedded_iframe(
+                embedded_html=f"<div style='font-family:sans-serif'>{self._repr_html_()}</div>",
+                fallback_in_text_mode=parts.text(str(self)),
+            )
+        )
 
     def _repr_html_(self) -> str:
         return "".join(
