@@ -61,6 +61,48 @@ def as_text(data: Any) -> list[str]:
     return [value for kind, value in data.items() if not kind.startswith("image/")]
 
 
+# What a picture or a table for a browser holds beside the text: it is compared by its kind alone.
+_NOT_TEXT = re.compile(r"Picture\(.*\)|<svg.*?</svg>|<table.*?</table>|<p>.*?</p>|Explanation\(.*\)", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+_BYTES = re.compile(r"([KMG]i?)?B\b")
+
+
+def same_text(committed: str, fresh: str) -> bool:
+    """Whether two outputs have the same words in the same order, and about the same numbers.
+
+    Bytes may differ by a fifth, other numbers by a factor of 2, or by 0.25: times differ from machine to machine. So
+    does which choices are best (`*`).
+    """
+    one, other = (_NOT_TEXT.sub("", text).replace("*", " ").split() for text in (committed, fresh))
+    if len(one) != len(other):
+        return False
+    return all(same_word(*words) for words in zip(one, other, [*one[1:], ""], strict=True))
+
+
+def same_word(committed: str, fresh: str, following: str) -> bool:
+    """The same for two words, and the word that follows, which may be a unit."""
+    if _NUMBER.sub("#", committed) != _NUMBER.sub("#", fresh):
+        return False
+    numbers = [[float(number.replace(",", "")) for number in _NUMBER.findall(word)] for word in (committed, fresh)]
+    share, least = (0.2, 0.0) if _BYTES.match(following) else (1.0, 0.25)
+    return all(abs(a - b) <= max(share * min(abs(a), abs(b)), least) for a, b in zip(*numbers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("committed", "fresh", "same"),
+    [
+        ("kept 5.31 MiB, time 0.72", "kept 5.40 MiB, time 0.54", True),
+        ("kept 5.31 MiB", "kept 7.33 MiB", False),
+        ("gates kept 1.00", "gates again 1.00", False),
+        ("loss 2.5", "loss 6.0", False),
+        ("* segments 0.51", "segments 0.9", True),
+        ("one line", "one line more", False),
+    ],
+)
+def test_a_stale_output_is_found(committed, fresh, same):
+    assert same_text(committed, fresh) == same
+
+
 def test_there_are_notebooks():
     assert len(NOTEBOOKS) >= 4
 
@@ -72,6 +114,9 @@ def test_a_notebook_runs_from_a_clean_kernel_and_shows_what_is_committed(path, t
     fresh = run(path, tmp_path)
     for number, (cell, again) in enumerate(zip(code_cells(committed), code_cells(fresh), strict=True)):
         assert kinds(again) == kinds(cell), f"code cell {number}: {text_of(again)}"
+        assert same_text(text_of(cell), text_of(again)), (
+            f"code cell {number}: {text_of(cell)}\n\nis now\n\n{text_of(again)}"
+        )
 
 
 @every_notebook
