@@ -9,7 +9,7 @@ import rnnscan as rs
 from rnnscan._byte_sizes import budget_bytes, readable_bytes
 from rnnscan._messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
-from rnnscan.cli.memory_limit import check_fits
+from rnnscan.cli.memory_limit import check_budget, check_fits
 from rnnscan.cli.options import readable_errors
 from rnnscan.cli.outputs import check_plot
 from rnnscan.cli.tradeoff import LastOnly, Picture, Rounds, draw, measure
@@ -37,6 +37,8 @@ def plan(
         example = example_of(cell, hidden=hidden, inputs=inputs, batch=batch, length=length)
         # Without measurements the arrays need not be on this machine, but in one that has the budget.
         check_fits(example, last_only=last_only, budget=budget_bytes(budget) if plot is None else 0)
+        if not last_only:
+            check_budget(example, budget)
         arguments = (example.cell, example.params, example.carry, example.xs)
         memory = rs.plan(*arguments, budget=budget, last_only=last_only)
         report = rs.memory_report(*arguments, memory=memory.choice, compile=False)

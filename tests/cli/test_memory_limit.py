@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+import rnnscan as rs
 from rnnscan.cli import memory_limit, plan, tradeoff
 from rnnscan.cli.cells import example_of
-from rnnscan.cli.memory_limit import check_fits, machine_bytes
+from rnnscan.cli.memory_limit import check_fits, machine_bytes, recurrent_output_bytes
+from rnnscan.nets.calls import run
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.training_step import TrainingStep
 
 
 Command = Callable[..., Result]
@@ -69,3 +73,41 @@ def test_the_limit_is_the_memory_of_this_machine_or_of_the_budget(monkeypatch: p
 
 def test_the_memory_of_this_machine_is_known_here() -> None:
     assert (machine_bytes() or 0) > 2**28
+
+
+def test_a_budget_below_the_outputs(rnnscan: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(*arguments: object, **options: object) -> None:
+        raise AssertionError("the budget was planned for")
+
+    monkeypatch.setattr(plan.rs, "plan", work)
+    result = rnnscan("plan", "LSTM", "--budget", "31MiB", "--length", "1000")
+    assert result.exit_code == 2
+    assert "plan: nothing fits 31 MiB, because the outputs alone take 31.2 MiB. Raise the budget" in result.stderr
+    for options in (["--budget", "32MiB"], ["--budget", "31MiB", "--last-only"]):
+        result = rnnscan("plan", "LSTM", "--length", "1000", *options)
+        assert "the budget was planned for" in str(result.exception)
+
+
+@pytest.mark.parametrize("cell", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        rs.Memory(),
+        rs.Memory(recompute="all"),
+        rs.Memory(recompute="all", segment="sqrt"),
+        rs.Memory(recompute="all", segment=(16, 4)),
+    ],
+    ids=str,
+)
+def test_every_choice_needs_the_outputs(cell: str, memory: rs.Memory) -> None:
+    # Gradients of the wide inputs could hold the outputs if XLA reused the memory of results.
+    example = example_of(cell, hidden=8, inputs=32, batch=4, length=64)
+    arguments = Arguments(run, example.cell, example.params, example.carry, example.xs, {})
+    outputs = recurrent_output_bytes(example)
+    assert outputs == 64 * 4 * 8 * 4
+    assert (TrainingStep(arguments, last_only=False).temporary_bytes(memory) or 0) >= 2 * outputs
+
+
+@pytest.mark.parametrize("cell", ["MinGRU", "SRU"])
+def test_outputs_of_linear_and_parallel_work_do_not_count(cell: str) -> None:
+    assert recurrent_output_bytes(example_of(cell, hidden=8, inputs=8, batch=4, length=64)) == 0
