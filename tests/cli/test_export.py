@@ -308,7 +308,7 @@ def test_wrong_inputs(rnnscan: Command, net: Any, tmp_path: Path) -> None:
     assert "there must be a folder" in refused(rnnscan("run", tmp_path / "none"))
     assert "--out must be a file; got the folder" in refused(fed(good, "run", folder, "--out", tmp_path))
     (tmp_path / "file").touch()
-    assert "File exists: " in refused(fed(good, "run", folder, "--out", tmp_path / "file" / "out"))
+    assert "--out must be in a folder; got" in refused(fed(good, "run", folder, "--out", tmp_path / "file" / "out"))
 
 
 def test_a_function_without_steps_does_not_stream(rnnscan: Command, tmp_path: Path) -> None:
