@@ -11,6 +11,7 @@ import typer
 from tqdm import tqdm
 
 from fuzz.compare import Comparison, UnequalError, check
+from fuzz.many_rows import check_rows
 from fuzz.orders import RefusedError, check_order
 from fuzz.random_cells import FEATURES, Case
 
@@ -26,6 +27,7 @@ def main(
         list[str] | None, typer.Option(help="Whose choices the engine makes; may be repeated. None: as drawn.")
     ] = None,
     orders: Annotated[bool, typer.Option(help="Run each cell under a random order of transformations.")] = False,
+    rows: Annotated[bool, typer.Option(help="Run cells with a product and a sum for each of many rows.")] = False,
     show: Annotated[bool, typer.Option(help="Show each cell, and where each failure comes from.")] = False,
 ) -> None:
     """Run random cells by the fission engine and plainly; show which seeds differ, and what the cells had."""
@@ -33,10 +35,13 @@ def main(
     counts: Counter[str] = Counter()
     failed = []
     for seed in tqdm(range(start, start + count), unit="cell", disable=show):
-        if show:
+        if show and not rows:
             _show(seed)
         try:
-            counts.update(check_order(seed) if orders else check(seed, platform or ()))
+            if rows:
+                counts.update(check_rows(seed))
+            else:
+                counts.update(check_order(seed) if orders else check(seed, platform or ()))
         except RefusedError:
             counts["refused"] += 1
         except UnequalError as error:
@@ -46,7 +51,7 @@ def main(
                 traceback.print_exception(error)
         if (seed - start) % CELLS_BETWEEN_CLEARING == CELLS_BETWEEN_CLEARING - 1:
             jax.clear_caches()
-    for feature in [*counts] if orders else FEATURES:
+    for feature in [*counts] if orders or rows else FEATURES:
         print(f"{counts[feature]:6}  {feature}")
     print(f"{count - len(failed)} of {count} cells are equal." + (f" Not: {failed}" if failed else ""))
     if failed:
