@@ -33,6 +33,7 @@ JAX ?=
 OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
 # One version for both compilers, so that their tables belong together.
 COMPILERS_JAX := 0.10.2
+NEW_FLAGS := JAX_REMAT3 JAX_SCAN3 JAX_CUSTOM_VJP3 JAX_CUSTOM_JVP3
 # What differs from one jax or Flax to the next shows here first.
 CORE := tests/test_scan_as_lax.py tests/engine/test_fission.py tests/engine/test_products.py tests/engine/newton/test_solve.py \
     tests/linen/test_rnn.py tests/nnx/test_rnn.py
@@ -187,9 +188,16 @@ test-slow: $(VENV)/.installed-pages lint
 	$(PYTEST) $(TYPED_ALL) -m "not bad_input and not fuzz" $(TESTS)
 	$(PYTEST) -m "bad_input or fuzz" $(TESTS)
 
-# JAX's new remat, which jax 0.10.2 has behind this variable. Docstrings take what it refuses.
+# JAX's new transformations, each behind a variable. jax 0.10.0 has two of them, 0.10.2 JAX_REMAT3 too, 0.11.1 all. The
+# tests run with each that the installed jax knows; it ignores the others. Docstrings take what the new remat refuses.
 test-remat: $(VENV)/.installed-pages
-	JAX_REMAT3=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow" tests
+	@known="$$($(BIN)/python tests/support/jax_flags.py $(NEW_FLAGS))"; failed=""; \
+	echo "make test-remat: of $(NEW_FLAGS) this jax knows $${known:-none}"; \
+	for flag in $$known; do \
+	    echo "make test-remat: $$flag=1"; \
+	    env $$flag=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow" $(or $(TESTS),tests) || failed="$$failed $$flag"; \
+	done; \
+	test -z "$$failed" || { echo "make test-remat: failed with$$failed"; exit 1; }
 
 test-pythons:
 	$(MAKE) test-here test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
