@@ -1,6 +1,6 @@
 """Hooks of mkdocs: the notebooks become pages, and no page may load anything from another server.
 
-The site has `llms.txt`, a list of its pages for language models, and `llms-full.txt`, their sources one after the other.
+The site has `llms.txt`, a list of its pages for language models, and `llms-full.txt`, their sources in one file.
 """
 
 import base64
