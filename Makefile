@@ -189,10 +189,11 @@ test-slow: $(VENV)/.installed-pages lint
 	$(PYTEST) -m "bad_input or fuzz" $(TESTS)
 
 # JAX's new transformations, each behind a variable. jax 0.10.0 has two of them, 0.10.2 JAX_REMAT3 too, 0.11.1 all. The
-# tests run with each that the installed jax knows; it ignores the others. Docstrings take what the new remat refuses.
+# tests run with each that the installed jax knows, because it ignores the others; not with JAX_SCAN3 where lax.scan has
+# no gradient with it. Docstrings take what the new remat refuses.
 test-remat: $(VENV)/.installed-pages
 	@known="$$($(BIN)/python tests/support/jax_flags.py $(NEW_FLAGS))"; failed=""; \
-	echo "make test-remat: of $(NEW_FLAGS) this jax knows $${known:-none}"; \
+	echo "make test-remat: of $(NEW_FLAGS) tests can run with $${known:-none}; docs/versions.md says why"; \
 	for flag in $$known; do \
 	    echo "make test-remat: $$flag=1"; \
 	    env $$flag=1 $(PYTEST) $(TYPED) -m "not bad_input and not slow" $(or $(TESTS),tests) || failed="$$failed $$flag"; \

@@ -8,7 +8,8 @@ import sys
 import jax
 import pytest
 
-from jax_flags import known
+from jax_flags import known, usable
+from known_bugs import known_bugs
 from pages import ROOT
 
 
@@ -29,6 +30,11 @@ def test_the_flags_are_known_from_the_stated_version_on():
 
 def test_a_flag_that_jax_does_not_have_is_not_known():
     assert known(["JAX_NO_SUCH_TRANSFORMATION"]) == []
+
+
+def test_scan3_is_left_out_while_jax_has_no_gradient_of_it():
+    (bug,) = [bug for bug in known_bugs() if bug.program == "gradient_with_scan3.py"]
+    assert set(known(SINCE)) - set(usable(SINCE)) == ({"JAX_SCAN3"} if bug.is_stated() else set())
 
 
 @pytest.mark.parametrize("flag", known(SINCE))
