@@ -5,6 +5,7 @@
 # docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside, and with RECORD=file a run
 # that was stopped goes on. Seeds 0 to 9 are for tuning, and write no page.
 # make bench-cost-model: the constants of the engine's cost model, measured on this machine beside those in the code.
+# make papers: figures of papers and those of rnnscan beside them, into docs/papers.md.
 # make bench-imports: the processor time of `import rnnscan` beside that of `import jax`.
 # make test-suites SUITES=folder: other projects' tests with their lax.scan as rs.scan, from the checkouts in a folder. It
 # installs and fetches nothing; VENV has what the tests need. PROJECT names some of them, WRITE a page for the table,
@@ -68,7 +69,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	@echo "This demo shows the memory of training. It sets no record in language modeling."
@@ -96,6 +97,9 @@ bench-cost-model: $(VENV)/.installed-bench
 
 bench-imports: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.imports
+
+papers: $(VENV)/.installed-papers
+	$(BIN)/python -m benchmarks.papers --write docs/papers.md
 
 test-suites:
 	@test -n "$(SUITES)" || { echo "make test-suites: say where the checkouts are, with SUITES=folder"; exit 2; }
@@ -228,6 +232,9 @@ $(VENV)/.installed-train: pyproject.toml
 
 $(VENV)/.installed-bench: pyproject.toml
 	$(call install,bench)
+
+$(VENV)/.installed-papers: pyproject.toml
+	$(call install,papers)
 
 $(VENV)/.installed-docs: pyproject.toml
 	$(call install,docs)

@@ -1,13 +1,20 @@
 """Checks of a net's inputs: arrays, and their axes, which tell a sequence from one step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from rnnscan._checks import as_arrays
 from rnnscan._messages import describe, describe_shape, describe_tree
+
+
+# The type of arguments that must not be there.
+if TYPE_CHECKING:
+    NoArgument: TypeAlias = Never
+else:
+    NoArgument = Any  # beartype takes `Never` for results alone.
 
 
 def check_positional(name: str, positional: Sequence[Any], *, call: str = "net(params, xs, carry=carry)") -> None:

@@ -1,7 +1,7 @@
 """The base of nets, and the options of their calls."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Never
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from rnnscan._arguments import is_typed_array
 from rnnscan._messages import describe, describe_tree, listing, nearest
 from rnnscan._step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget, without_training
-from rnnscan.nets.axes import as_sequence, check_positional, check_step
+from rnnscan.nets.axes import NoArgument, as_sequence, check_positional, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.newton import Newton, NewtonInNet
 from rnnscan.planning.choose import fit
@@ -46,7 +46,7 @@ class Net:
         return self.needs_whole is None
 
     def step(
-        self, params: Any, x: Any, *positional: Never, carry: Any = None, reset: Any = None, **options: Any
+        self, params: Any, x: Any, *positional: NoArgument, carry: Any = None, reset: Any = None, **options: Any
     ) -> tuple[Any, Any]:
         """Run one step: the net over a sequence of one.
 

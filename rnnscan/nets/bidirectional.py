@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Never
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from rnnscan import _pytrees as pytrees
 from rnnscan._arguments import check_key
 from rnnscan._messages import listing, nearest
 from rnnscan.compose.output import extras_of, output_of
-from rnnscan.nets.axes import check_positional
+from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
@@ -77,7 +77,7 @@ class Bidirectional(Net):
         self,
         params: Any,
         xs: Any,
-        *positional: Never,
+        *positional: NoArgument,
         carry: Any = None,
         key: Array | None = None,
         **options: Any,

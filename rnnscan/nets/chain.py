@@ -1,7 +1,7 @@
 """Nets in sequence."""
 
 from dataclasses import dataclass
-from typing import Any, Never
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from rnnscan._messages import is_count
 from rnnscan._zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.wrapper import check_rate
-from rnnscan.nets.axes import check_positional
+from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_parts, part_of
 from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
 from rnnscan.randomness import drop
@@ -69,7 +69,7 @@ class Chain(Net):
         self,
         params: Any,
         xs: Any,
-        *positional: Never,
+        *positional: NoArgument,
         carry: Any = None,
         key: Array | None = None,
         **options: Any,

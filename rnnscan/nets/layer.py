@@ -1,7 +1,7 @@
 """A cell run over a sequence."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Never
+from typing import Any, Literal
 
 from jaxtyping import Array, Bool, Integer
 
@@ -9,7 +9,7 @@ from rnnscan import _pytrees as pytrees
 from rnnscan._checks import check_reverse
 from rnnscan._step_wrappers import Padding, reverse_reset
 from rnnscan.memory import Memory, MemoryBudget
-from rnnscan.nets.axes import as_sequence, check_positional
+from rnnscan.nets.axes import NoArgument, as_sequence, check_positional
 from rnnscan.nets.base import Net, one_step
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.newton import Newton
@@ -56,7 +56,7 @@ class Layer(Net):
         self,
         params: Any,
         xs: Any,
-        *positional: Never,
+        *positional: NoArgument,
         carry: Any = None,
         key: Array | None = None,
         first_step: Any = 0,

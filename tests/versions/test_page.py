@@ -11,7 +11,7 @@ from pages import ROOT, code, table
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Those for working on rnnscan itself.
-NOT_FOR_USERS = {"notebooks", "bench", "docs", "dist", "dev", "pages", "coverage"}
+NOT_FOR_USERS = {"notebooks", "bench", "papers", "docs", "dist", "dev", "pages", "coverage"}
 
 
 def required():

@@ -1,0 +1,1 @@
+"""Published figures of recurrent networks, and those of rnnscan beside them."""

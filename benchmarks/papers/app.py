@@ -1,0 +1,66 @@
+"""The command line of the paper tables."""
+
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from benchmarks.app import known
+from benchmarks.machine import describe_machine
+from benchmarks.papers.result import Figure
+from benchmarks.table import markdown_table, rich_table
+
+
+TASKS = ("mnist1d", "long_term", "likelihoods")
+HEADINGS = ("task", "what", "published", "rnnscan", "met", "seconds", "source")
+PAGE = """# Figures of papers
+
+Tasks of papers with the published settings, and what rnnscan reaches in them. `make papers` trains all models and makes
+this page. A figure is met if it is within the published spread, or beyond it on the better side. Of the GRU's
+parameters torch has 24 more, 5,134: it adds two biases in the gates where rnnscan has their sum.
+
+{machine}
+
+{table}
+
+Made by `python -m benchmarks.papers`, in {minutes:.0f} minutes.
+"""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    task: Annotated[list[str] | None, typer.Option(help=f"{', '.join(TASKS)}; these ones; may be repeated")] = None,
+    write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
+) -> None:
+    """Published figures of recurrent networks, and those of rnnscan beside them."""
+    console = Console(highlight=False, width=max(Console().width, 125))
+    machine = describe_machine("float32")
+    for heading, text in machine.items():
+        console.print(f"{heading}: {escape(text)}")
+    names, started = known(task or list(TASKS), TASKS, "--task"), time.perf_counter()
+    figures: list[Figure] = []
+    for name in (name for name in TASKS if name in names):
+        for figure in import_module(f"benchmarks.papers.{name}").figures():
+            figures.append(figure)
+            console.print(f"{figure.task}: {figure.what} {figure.ours}, published {figure.published}", markup=False)
+    rows = [cells_of(figure) for figure in figures]
+    console.print(rich_table("Figures of papers", HEADINGS, rows))
+    if write is not None:
+        lines = "\n".join(f"- {heading}: {text}" for heading, text in machine.items())
+        minutes = (time.perf_counter() - started) / 60
+        write.write_text(PAGE.format(machine=lines, table=markdown_table(HEADINGS, rows), minutes=minutes))
+        console.print(f"written to {write}")
+    if not all(figure.met for figure in figures):
+        raise typer.Exit(1)
+
+
+def cells_of(figure: Figure) -> tuple[str, ...]:
+    """The cells of a figure in the table."""
+    met = "met" if figure.met else "**not met**"
+    return figure.task, figure.what, figure.published, figure.ours, met, f"{figure.seconds:.0f}", figure.source
