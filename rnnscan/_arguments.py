@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import describe
+from rnnscan._messages import describe_value
 
 
 def check_key(function: str, key: Any) -> None:
@@ -19,7 +19,7 @@ def check_key(function: str, key: Any) -> None:
     is_raw = is_typed_array(key) and key.dtype == np.uint32 and len(key.shape) == 1
     if not is_raw and not (is_typed and key.shape == ()):
         raise TypeError(
-            f"{function}: `key` must be a PRNG key; got {_shown(key)}. Write jax.random.key("
+            f"{function}: `key` must be a PRNG key; got {describe_value(key)}. Write jax.random.key("
             f"{key if isinstance(key, int) and not isinstance(key, bool) else 0})."
         )
 
@@ -33,7 +33,7 @@ def check_step_input(function: str, x: Any) -> None:
     if not is_typed_array(x) or len(x.shape) == 0:
         raise TypeError(
             f"{function}: `initial_carry` takes one step's input (N, D), an array or a jax.ShapeDtypeStruct, of which "
-            f"only the type matters; got {_shown(x)}. Write cell.initial_carry(xs[0])."
+            f"only the type matters; got {describe_value(x)}. Write cell.initial_carry(xs[0])."
         )
 
 
@@ -45,7 +45,3 @@ def is_typed_array(leaf: Any) -> bool:
         return isinstance(leaf.dtype, np.dtype) or jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
     except TypeError:
         return False
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if isinstance(value, int | float | str | None) else describe(value)

@@ -51,8 +51,9 @@ def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
 
 def check_params(params: Any) -> None:
     """Reject tensors of other libraries among the parameters. JAX converts them nowhere but in `jnp.asarray`."""
-    for where, leaf in leaves_with_places(params, "params"):
+    for number, leaf in enumerate(jax.tree.leaves(params)):
         if hasattr(leaf, "dtype") and not is_typed_array(leaf):
+            where, _ = leaves_with_places(params, "params")[number]
             raise TypeError(
                 f"scan: parameters must be arrays of JAX or numpy; got {type(leaf).__module__}."
                 f"{type(leaf).__qualname__} at {where}. Functions of rs.interop convert weights of other libraries."

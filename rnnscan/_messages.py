@@ -21,6 +21,11 @@ def describe(leaf: Any) -> str:
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
+def describe_value(value: Any) -> str:
+    """A number, text or tuple itself; the type of another value, which may be a large array."""
+    return repr(value) if isinstance(value, int | float | str | tuple | None) else describe(value)
+
+
 def describe_tree(tree: Any) -> str:
     """The types of the leaves of a pytree, in its structure: `(float32[4,8], float32[4])`. Many are counted."""
     if len(jax.tree.leaves(tree)) > _MOST_LEAVES:

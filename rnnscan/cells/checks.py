@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan._arguments import is_typed_array
-from rnnscan._messages import describe, describe_shape, describe_tree, listing, nearest
+from rnnscan._messages import describe, describe_shape, describe_tree, describe_value, listing, nearest
 
 
 _KINDS = {"floating": jnp.floating, "complex": jnp.complexfloating, "boolean": jnp.bool_}
@@ -15,8 +15,7 @@ _KINDS = {"floating": jnp.floating, "complex": jnp.complexfloating, "boolean": j
 def check_size(cell: str, argument: str, size: Any, *, least: int = 1) -> None:
     """Check that a size is an int of at least `least`."""
     if not isinstance(size, int) or isinstance(size, bool) or size < least:
-        got = repr(size) if isinstance(size, int | float | str | tuple | None) else describe(size)
-        raise ValueError(f"{cell}: `{argument}` must be an int of at least {least}; got {got}.")
+        raise ValueError(f"{cell}: `{argument}` must be an int of at least {least}; got {describe_value(size)}.")
 
 
 def floating(cell: str, argument: str, dtype: Any, *, optional: bool) -> Any:

@@ -53,7 +53,7 @@ class Net:
         Args:
             params: the parameters that `init` made.
             x: one step's input, `(N, D)`, or `(D,)` for one row.
-            positional: none: the carry has a name.
+            positional: nothing, because the carry is passed by name.
             carry: the carry to start from; None: zeros.
             reset: `(N,)` booleans, true where an episode or document begins at this step.
             options: `key`, `first_step` (the number of this step), `reset_to`, `memory`, `engine` and `parallel`, as in

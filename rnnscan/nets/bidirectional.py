@@ -87,7 +87,7 @@ class Bidirectional(Net):
         Args:
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`.
-            positional: none: the carry has a name.
+            positional: nothing, because the carry is passed by name.
             carry: the initial carries, (forward, backward); None: zeros.
             key: a PRNG key for random choices: training; each direction derives its own. None: evaluation.
             options: as in `Layer`. With lengths the backward cell begins at each row's last valid step.

@@ -79,7 +79,7 @@ class Chain(Net):
         Args:
             params: the parameters that `init` made; of a pipeline also those of `rs.sharding.stack_layers`.
             xs: the inputs, time-major, `(T, N, D)`.
-            positional: none: the carry has a name.
+            positional: nothing, because the carry is passed by name.
             carry: a tuple of the initial carries; None: zeros.
             key: a PRNG key for random choices: training; each net derives its own. None: evaluation.
             options: as in `Layer`.

@@ -76,7 +76,7 @@ class Layer(Net):
             params: the parameters that `init` made.
             xs: the inputs, time-major, `(T, N, D)`. `(T, D)` is one row, if the carry, lengths, mask or resets have no
                 batch axis; otherwise it is an error, because it may be one step, which `step` runs.
-            positional: none: the carry has a name.
+            positional: nothing, because the carry is passed by name.
             carry: the initial carry; None: the cell's `initial_carry`. A leaf `(H,)` is shared by the rows.
             key: a PRNG key for dropout and other random choices: training. None: evaluation, without random choices.
             first_step: the number of the first step, which random choices depend on. Pass the steps done so far to run
