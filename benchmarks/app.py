@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import jax
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from benchmarks.bars import bars
 from benchmarks.machine import describe_machine
@@ -19,7 +18,7 @@ from benchmarks.page import make_page
 from benchmarks.result import Result
 from benchmarks.rows import Engine
 from benchmarks.run import DESCRIPTIONS, OWN_ROWS, Options, run_workload
-from benchmarks.table import BAR_HEADINGS, HEADINGS, bar_rows, notes, result_rows, rich_table
+from benchmarks.table import BAR_HEADINGS, HEADINGS, bar_rows, console_with, notes, result_rows, rich_table
 from benchmarks.workloads import WORKLOADS
 
 
@@ -47,12 +46,9 @@ def main(
         precision=precision,
     )
     names = known(workload or list(WORKLOADS), WORKLOADS, "--workload")
-    # In a narrow terminal a wide table wraps in every cell.
-    console = Console(highlight=False, width=max(Console().width, 125))
     _set_precision(precision)
     machine = describe_machine(precision)
-    for heading, text in machine.items():
-        console.print(f"{heading}: {escape(text)}")
+    console = console_with(machine)
     results = _run_all([name for name in WORKLOADS if name in names], options, console)
     console.print(rich_table("Targets", BAR_HEADINGS, bar_rows(bars(results))))
     if write is not None:

@@ -1,7 +1,9 @@
 """Tables of measurements, for the console and for Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.bars import Bar
@@ -73,6 +75,14 @@ def notes(result: Result) -> list[str]:
         verdict = ": too much for reliable times" if result.busy else ""
         lines.append(f"Other programs took {100 * result.others:.0f} % of the processors{verdict}.")
     return lines + [f"Without {row}: {reason}." for row, reason in result.absent.items()]
+
+
+def console_with(machine: Mapping[str, str]) -> Console:
+    """A console that begins with the machine. In a narrow terminal a wide table wraps in every cell, so it is wide."""
+    console = Console(highlight=False, width=max(Console().width, 125))
+    for heading, text in machine.items():
+        console.print(f"{heading}: {escape(text)}")
+    return console
 
 
 def rich_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

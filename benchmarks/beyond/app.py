@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from benchmarks.app import known, shown_command
 from benchmarks.beyond.bars import beyond_bars
@@ -14,7 +12,7 @@ from benchmarks.beyond.table import USE_HEADINGS, load_note, make_page, use_rows
 from benchmarks.beyond.uses import USES
 from benchmarks.machine import describe_machine
 from benchmarks.measure import warm_compiler
-from benchmarks.table import BAR_HEADINGS, bar_rows, rich_table
+from benchmarks.table import BAR_HEADINGS, bar_rows, console_with, rich_table
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -29,10 +27,8 @@ def main(
 ) -> None:
     """Time and memory of rnnscan beside plain `lax.scan`, for uses that are no RNN."""
     chosen = known(use or [name for name in USES if not (quick and USES[name].long)], USES, "--use")
-    console = Console(highlight=False, width=max(Console().width, 125))
     machine = describe_machine("float32")
-    for heading, text in machine.items():
-        console.print(f"{heading}: {escape(text)}")
+    console = console_with(machine)
     warm_compiler()
     results, accuracies, wrong = {}, {}, {}
     for name in [name for name in USES if name in chosen]:

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from benchmarks.app import known
 from benchmarks.machine import describe_machine
 from benchmarks.papers.result import Figure
-from benchmarks.table import markdown_table, rich_table
+from benchmarks.table import console_with, markdown_table, rich_table
 
 
 TASKS = ("mnist1d", "long_term", "likelihoods")
@@ -41,10 +39,8 @@ def main(
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """Published figures of recurrent networks, and those of rnnscan beside them."""
-    console = Console(highlight=False, width=max(Console().width, 125))
     machine = describe_machine("float32")
-    for heading, text in machine.items():
-        console.print(f"{heading}: {escape(text)}")
+    console = console_with(machine)
     names, started = known(task or list(TASKS), TASKS, "--task"), time.perf_counter()
     figures: list[Figure] = []
     for name in (name for name in TASKS if name in names):

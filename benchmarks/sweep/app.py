@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from benchmarks.app import known, shown_command
 from benchmarks.machine import describe_machine, version_of
@@ -30,7 +29,7 @@ from benchmarks.sweep.table import (
     use_headings,
     use_rows,
 )
-from benchmarks.table import rich_table
+from benchmarks.table import console_with, rich_table
 
 
 HERE = Path(__file__).parents[2]
@@ -51,10 +50,8 @@ def main(
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """Time and memory of rnnscan beside plain `lax.scan`, at random sizes."""
-    console = Console(highlight=False, width=max(Console().width, 125))
     machine = describe_machine("float32")
-    for heading, text in machine.items():
-        console.print(f"{heading}: {escape(text)}")
+    console = console_with(machine)
     names = known(use or [], NAMES, "--use")
     cases = [draw_case(name, seed) for name in NAMES if name in names] or draw_cases(seed, uses)
     versions = {version_of(HERE): HERE}
