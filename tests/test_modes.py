@@ -63,10 +63,18 @@ def test_gradients_of_all_dtypes_under_strict_promotion(dtype, memory, engine):
         np.testing.assert_allclose(np.asarray(own, wide), np.asarray(leaf, wide), rtol=0, atol=tolerance * scale)
 
 
+OPTIONS = {"none": {}, "lengths": {"seq_lengths": (2, 6)}, "truncated": {"truncate": 3}}
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["keep names", "nested segments"]))
-@pytest.mark.parametrize("options", [{}, {"seq_lengths": (2, 6)}, {"truncate": 3}], ids=str)
-def test_options_under_strict_promotion(choice, options):
+@pytest.mark.parametrize(
+    ("options", "choice"),
+    variants(
+        {f"{name}, {choice}": (OPTIONS[name], choice) for name in OPTIONS for choice in MEMORIES},
+        [*(f"{name}, keep names" for name in OPTIONS), "lengths, nested segments"],
+    ),
+)
+def test_options_under_strict_promotion(options, choice):
     params, carry, xs = arguments(0, 7, 2)
     xs["token"] = xs["token"].astype(carry["count"].dtype)
     if "seq_lengths" in options:

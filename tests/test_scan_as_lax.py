@@ -11,6 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.experimental import checkify
 
 import rnnscan as rs
+from tiers import combinations
 
 
 ROWS = jnp.linspace(0.4, 1.6, 6).reshape(3, 2)
@@ -51,9 +52,9 @@ def with_a_clock(params, carry, x):
     return (hidden, time + 0.1), (hidden, jnp.cos(time))
 
 
-@pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+@pytest.mark.parametrize(
+    ("around", "order", "jitted"), combinations(AROUND, ORDERS, {"as it is": False, "jitted": True})
+)
 def test_what_no_row_reaches_stays_without_rows(around, order, jitted):
     def results(scan):
         def run(params, hidden):
@@ -97,9 +98,11 @@ OF_THE_TIME = {
 }
 
 
-@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=2)], ids=str)
-@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd, jax.hessian])
-@pytest.mark.parametrize("function", OF_THE_TIME.values(), ids=OF_THE_TIME)
+MEMORIES = {str(memory): memory for memory in (rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=2))}
+DERIVATIVES = {"grad": jax.grad, "jacfwd": jax.jacfwd, "hessian": jax.hessian}
+
+
+@pytest.mark.parametrize(("function", "derivative", "memory"), combinations(OF_THE_TIME, DERIVATIVES, MEMORIES))
 def test_a_carry_leaf_without_a_tangent_is_not_differentiated(function, derivative, memory):
     def cell(params, carry, x):
         hidden, time = carry

@@ -244,7 +244,7 @@ def test_no_carry_is_computed_again_because_a_value_is_kept():
 KEEPING_SEEDS = [1, 17, 27, 35, 60, 64, 65, 67, 71, 72, 73, 74, 83, 94, 99]
 
 
-@pytest.mark.parametrize("seed", variants(KEEPING_SEEDS, [1, 60, 83]))
+@pytest.mark.parametrize("seed", variants(KEEPING_SEEDS, [60, 83]))
 def test_random_cells_agree_whatever_is_kept(monkeypatch, seed):
     free = replace(CPU, ns_per_kept_value=0.0, ns_per_kept_byte=0.0)
     found = []

@@ -134,7 +134,7 @@ def test_a_cone_is_what_is_not_needed_without_its_equation(seed):
         assert {*cones.of(equation).equations} == {*equations} - {*rest}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", variants(range(200), range(0, 30, 3)))
 def test_expensive_values_are_those_of_a_search_among_all(seed):
     program, stacked = random_program(seed, equations=60), frozenset({0, 2, 3})
     values = ExpensiveValues(Derivative(program, frozenset(), stacked), set(), KEEPING)

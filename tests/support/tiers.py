@@ -1,6 +1,7 @@
 """Which variants of a test `make test` runs: a telling choice. `make test-all` runs them all."""
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,6 +22,21 @@ def variants(every: Mapping[str, Any] | Iterable[Any], quick: Iterable[Any]) -> 
     unknown = [one for one in quick if one not in [key for key, _ in made]]
     assert not unknown, f"no such variants: {unknown}"
     return [parameter for _, parameter in made]
+
+
+def combinations(first: Mapping[str, Any], second: Mapping[str, Any], third: Mapping[str, Any]) -> list[Any]:
+    """Parameters of a test: all combinations of three options, of which `make test` runs as many as the first two have.
+
+    Each value of an option meets each value of another one in these, if the third has no more values than the others.
+    """
+    axes = [list(option) for option in (first, second, third)]
+    every, quick = {}, []
+    for (i, one), (j, two), (k, three) in product(*map(enumerate, axes)):
+        name = f"{one}-{two}-{three}"
+        every[name] = (first[one], second[two], third[three])
+        if k == (i + j) % len(third):
+            quick.append(name)
+    return variants(every, quick)
 
 
 def _marks(one: Any, quick: Iterable[Any]) -> list[Any]:
