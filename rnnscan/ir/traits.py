@@ -6,6 +6,7 @@ A primitive that the table lacks is opaque: it runs as it is, and nothing is spl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Literal
 
 
 class Kind(Enum):
@@ -44,6 +45,7 @@ class Traits:
         is_batchable: whether it may be batched over time. A vmapped cond runs all branches, and a vmapped while
             loop runs until its last row is done.
         has_one_dtype: whether operands and results of an elementwise operation have one dtype.
+        derivative_reads: what JAX's derivative reads where it is not linear: operands, results or both.
     """
 
     kind: Kind = Kind.OPAQUE
@@ -53,6 +55,7 @@ class Traits:
     is_free: bool = False
     is_batchable: bool = True
     has_one_dtype: bool = False
+    derivative_reads: Literal["operands", "results", "both"] = "operands"
 
     @property
     def is_elementwise(self) -> bool:
@@ -99,12 +102,14 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield replace(elementwise, linear=_ALL), "add add_any sub neg"
     yield replace(elementwise, is_bilinear=True), "mul"
     yield replace(elementwise, linear=_FIRST), "div"
-    yield elementwise, "rem sign max min clamp nextafter square integer_pow floor ceil round"
+    yield replace(elementwise, derivative_reads="both"), "max min"
+    yield elementwise, "rem sign clamp nextafter square integer_pow floor ceil round"
     yield elementwise, "and or xor not population_count shift_left shift_right_logical shift_right_arithmetic"
-    yield function, "exp exp2 expm1 log log1p logistic sqrt rsqrt cbrt tanh sinh cosh asinh acosh atanh"
-    yield function, "sin cos tan asin acos atan atan2 erf erfc erf_inv lgamma digamma polygamma zeta"
-    yield function, "igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta"
-    yield replace(function, has_one_dtype=False), "pow"
+    yield replace(function, derivative_reads="results"), "exp exp2 expm1 logistic sqrt cbrt tan tanh erf_inv"
+    yield replace(function, derivative_reads="both"), "rsqrt bessel_i0e bessel_i1e"
+    yield function, "log log1p sin cos asin acos atan atan2 sinh cosh asinh acosh atanh erf erfc"
+    yield function, "lgamma digamma polygamma zeta igamma igammac regularized_incomplete_beta"
+    yield replace(function, has_one_dtype=False, derivative_reads="both"), "pow"
     yield mixed, "eq ne lt le gt ge is_finite abs real imag conj complex"
     yield replace(mixed, linear=_BUT_FIRST), "select_n"
     same = Traits(Kind.SAME, linear=_ALL, has_one_dtype=True)
@@ -119,7 +124,8 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield Traits(Kind.JOIN, linear=_ALL), "concatenate stack pad"
     yield Traits(Kind.PRODUCT, is_bilinear=True), "dot_general conv_general_dilated"
     yield Traits(Kind.REDUCE, linear=_ALL), "reduce_sum"
-    yield Traits(Kind.REDUCE), "reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
+    yield Traits(Kind.REDUCE, derivative_reads="both"), "reduce_max reduce_min"
+    yield Traits(Kind.REDUCE), "reduce_prod reduce_and reduce_or reduce_xor argmax argmin"
     yield Traits(Kind.CUMULATIVE, linear=_ALL), "cumsum"
     yield Traits(Kind.CUMULATIVE), "cumprod cummax cummin cumlogsumexp"
     yield Traits(Kind.SORT, is_batchable=False), "sort"
@@ -127,7 +133,8 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield Traits(Kind.READ, linear=_FIRST), "gather dynamic_slice"
     yield Traits(Kind.WRITE, linear=_FIRST_TWO), "dynamic_update_slice"
     yield Traits(Kind.SCATTER, linear=_FIRST_AND_THIRD), "scatter scatter-add scatter_add scatter_sub scatter-sub"
-    yield Traits(Kind.SCATTER), "scatter-mul scatter-min scatter-max scatter_mul scatter_min scatter_max"
+    yield Traits(Kind.SCATTER), "scatter-mul scatter_mul"
+    yield Traits(Kind.SCATTER, derivative_reads="both"), "scatter-min scatter-max scatter_min scatter_max"
     yield Traits(Kind.LOOP, is_batchable=False), "scan while"
     yield Traits(Kind.BRANCH, is_batchable=False), "cond"
     yield Traits(Kind.CALL), "jit pjit closed_call core_call checkpoint remat2 custom_jvp_call rnnscan_call"

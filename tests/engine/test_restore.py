@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.engine.analysis.restore import _FROM_RESULTS
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.ir.traits import TRAITS
 
 
 FUNCTIONS = {
@@ -16,7 +16,13 @@ FUNCTIONS = {
     "logistic": jax.nn.sigmoid,
     "sqrt": lambda z: jnp.sqrt(2 + z),
     "tanh": jnp.tanh,
+    "exp2": jnp.exp2,
+    "expm1": jnp.expm1,
+    "cbrt": lambda z: jnp.cbrt(2 + z),
+    "tan": lambda z: jnp.tan(z / 4),
+    "erf_inv": lambda z: lax.erf_inv(jnp.tanh(z) / 2),
 }
+FROM_RESULTS = sorted(name for name, traits in TRAITS.items() if traits.derivative_reads == "results")
 
 
 def reads_out(params, carry, x, function=jnp.tanh):
@@ -112,7 +118,7 @@ def test_gradients_of_gradients_are_those_of_the_plain_scan():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", sorted(_FROM_RESULTS))
+@pytest.mark.parametrize("name", FROM_RESULTS)
 def test_the_derivative_of_each_function_follows_from_its_result(name):
     def cell(params, carry, x):
         return reads_out(params, carry, x, FUNCTIONS[name])

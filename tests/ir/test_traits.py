@@ -195,6 +195,43 @@ def test_one_dtype(name: str):
     assert len({operand.dtype for operand in operands} | {value.dtype for value in equation.outputs}) == 1
 
 
+# JAX has no derivative of these in all of their operands.
+WITHOUT_DERIVATIVE = {"clamp", "nextafter", "polygamma", "zeta", "regularized_incomplete_beta", "scatter-mul"}
+WITH_DERIVATIVE = [
+    name
+    for name in CALLS
+    if traits_of(name).linear is None and traits_of(name).kind in (*ELEMENT_BY_ELEMENT, Kind.REDUCE, Kind.SCATTER)
+    if name not in WITHOUT_DERIVATIVE
+]
+
+
+@pytest.mark.parametrize("name", WITH_DERIVATIVE)
+def test_what_a_derivative_reads(name: str) -> None:
+    """The equations of the tangent that do not compute the result again: do they read operands, the result, or both?"""
+    equation, operands = equation_of(name)
+    places = [place for place, operand in enumerate(operands) if jnp.issubdtype(operand.dtype, jnp.inexact)]
+
+    def derivative(primals: list[Any], tangents: list[Any]) -> Any:
+        def function(*some: Any) -> Any:
+            given = dict(zip(places, some, strict=True))
+            return equation.evaluate(*(given.get(place, operand) for place, operand in enumerate(primals)))[0]
+
+        return jax.jvp(function, tuple(primals[place] for place in places), tuple(tangents))
+
+    jaxpr = jax.make_jaxpr(derivative)(operands, [operands[place] for place in places]).jaxpr
+    result, tangent = jaxpr.outvars
+    if tangent.aval.dtype == jax.dtypes.float0 or not places:
+        return  # Nothing is read.
+    read, inner = {tangent}, [one for one in jaxpr.eqns if result not in one.outvars]
+    for one in reversed(inner):
+        if not read.isdisjoint(one.outvars):
+            read.update(atom for atom in one.invars if isinstance(atom, type(tangent)))
+    reads = [not read.isdisjoint(jaxpr.invars[: len(operands)]), result in read]
+    allowed = {"operands": [True, False], "results": [False, True], "both": [True, True]}
+    traits = equation.traits
+    assert traits.is_bilinear or reads == allowed[traits.derivative_reads] or not any(reads)
+
+
 def test_an_unknown_primitive_is_opaque():
     assert traits_of("a primitive of a user's").kind is Kind.OPAQUE
     assert traits_of("a primitive of a user's").linear_in([True]) is None

@@ -39,7 +39,9 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     if traits.is_bilinear:
         return [atom for atom, other in zip(inputs, inputs[::-1], strict=True) if other in active]
     linear = traits.linear_in([atom in active for atom in inputs])
-    return inputs if linear is None else [atom for atom, is_linear in zip(inputs, linear, strict=True) if not is_linear]
+    if linear is None:
+        return (*inputs, *equation.outputs) if traits.derivative_reads == "both" else inputs
+    return [atom for atom, is_linear in zip(inputs, linear, strict=True) if not is_linear]
 
 
 def _read_by_rule(equation: Equation) -> Sequence[bool]:

@@ -12,13 +12,9 @@ from rnnscan.ir.program import Atom, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 
 
-# The functions whose derivatives in JAX are functions of their results alone.
-_FROM_RESULTS = frozenset({"exp", "logistic", "sqrt", "tanh"})
-
-
 def derives_from_result(equation: Equation) -> bool:
     """Whether the derivative of an equation follows from its result."""
-    return equation.name in _FROM_RESULTS
+    return equation.traits.derivative_reads == "results"
 
 
 @jax.custom_jvp
