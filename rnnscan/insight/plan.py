@@ -60,7 +60,9 @@ def plan(
     The choices are recomputed names, segments (nested and scheduled ones too), chunks, and offloaded names if the
     device has separate memory. `plan` sorts them by cost, in operations. It drops a choice whose predicted memory
     is not below that of a cheaper one, or far above the budget. It compiles the others in order until one fits by
-    XLA's memory analysis. Order and predictions do not depend on the budget, so a larger budget never costs more.
+    XLA's memory analysis. If nothing seems to fit, it compiles up to three choices that recompute everything, and ends
+    the search if these need over 1.1 times the budget. Order and predictions do not depend on the budget, so a larger
+    budget never costs more.
 
     `scan(..., memory=Memory.fit(budget))` plans in place. For a net, `plan(net, params, xs, carry=None, budget=budget)`
     plans one choice for the whole net.

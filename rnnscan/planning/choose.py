@@ -10,6 +10,7 @@ import jax
 from rnnscan import _checks as checks
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import is_array_like, is_count
+from rnnscan.checkpointing import NestedScan
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.planning.arguments import Arguments, Run
 from rnnscan.planning.candidates import Candidate, candidates
@@ -23,8 +24,10 @@ _SLACK = 50
 # Predictions were at most 1.3 times XLA's figure for nearly all choices, and mostly 0.75 to 1.1 times.
 _SURELY_TOO_LARGE = 1.3
 _LIKELY_FITS = 0.9
-# The number of choices with the smallest predictions to compile before a budget is rejected.
-_SMALLEST = 3
+# The number of frugal choices to compile before a budget is rejected.
+_MOST_FRUGAL = 3
+# The choices compiled by then needed at most 1.06 times the memory of the best choice, for each of 14 cells.
+_NEARLY = 1.1
 
 
 # Measures choices and returns the position of the fastest.
@@ -59,7 +62,7 @@ def choose(arguments: Arguments, budget: MemoryBudget, *, fastest: Fastest | Non
     """
     step = TrainingStep(arguments, last_only=budget.last_only)
     choices = choices_of(arguments)
-    fitting = (choice for choice in _likely(step, choices, budget.bytes) if _fits(step, choice.memory, budget.bytes))
+    fitting = _fitting(step, choices, budget.bytes)
     if fastest is not None:
         fitting_choices = list(fitting)
         chosen = (
@@ -140,22 +143,53 @@ def _promising(step: TrainingStep, choices: Sequence[Candidate]) -> Iterator[lis
             least = min(step.predicted_bytes(choice.memory) for choice in smaller)
 
 
-def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[Candidate]:
-    """The choices that may fit, ordered by cost. Among equal costs, likely ones come first."""
+def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[list[Candidate]]:
+    """Groups of choices that may fit, in order of cost. Within a group, likely ones come first."""
 
     def doubt(choice: Candidate) -> int:
         predicted = step.predicted_bytes(choice.memory)
         return 0 if predicted <= _LIKELY_FITS * allowed else predicted
 
     for of_one_cost in _promising(step, choices):
-        yield from (
-            candidate for candidate in sorted(of_one_cost, key=doubt) if doubt(candidate) <= _SURELY_TOO_LARGE * allowed
-        )
+        likely = [choice for choice in sorted(of_one_cost, key=doubt) if doubt(choice) <= _SURELY_TOO_LARGE * allowed]
+        if likely:
+            yield likely
 
 
-def _fits(step: TrainingStep, memory: Memory, allowed: int) -> bool:
-    needed = _needed(step, memory)
-    return needed is not None and needed <= allowed
+def _fitting(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[Candidate]:
+    """The choices that fit, in order of cost. None where the frugal ones are too large by far."""
+    some_may_fit = False
+    for likely in _likely(step, choices, allowed):
+        for choice in likely:
+            needed = _needed(step, choice.memory)
+            if needed is not None and needed <= allowed:
+                some_may_fit = True
+                yield choice
+        if not some_may_fit and _seems_too_small(step, choices, allowed):
+            needs = (_needed(step, choice.memory) for choice in _frugal(step, choices))
+            if all(needed is None or needed > _NEARLY * allowed for needed in needs):
+                return
+            some_may_fit = True
+
+
+def _seems_too_small(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> bool:
+    """Whether a budget seems too small for every choice, as predictions compare with XLA's figures so far."""
+    pairs = [(needed, step.predicted_bytes(memory)) for memory, needed in step.compiled.items() if needed is not None]
+    smallest = step.predicted_bytes(_frugal(step, choices)[0].memory)
+    return smallest * min((needed / max(1, predicted) for needed, predicted in pairs), default=0) > allowed
+
+
+def _frugal(step: TrainingStep, choices: Sequence[Candidate]) -> list[Candidate]:
+    """The choices with the smallest predictions of those that recompute everything, the smallest first.
+
+    Schedules are left out, because they take seconds to predict, and need no less than nested segments do.
+    """
+    simple = [
+        choice
+        for choice in choices
+        if choice.memory.recompute == "all" and not isinstance(choice.memory.segment, NestedScan)
+    ]
+    return sorted(simple, key=lambda choice: step.predicted_bytes(choice.memory))[:_MOST_FRUGAL]
 
 
 def _needed(step: TrainingStep, memory: Memory) -> int | None:
@@ -164,13 +198,17 @@ def _needed(step: TrainingStep, memory: Memory) -> int | None:
 
 
 def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Candidate:
-    """Compile the choices with the smallest predictions, and return the one that needs the least memory.
+    """Of the compiled choices and the frugal ones, return the one that needs the least memory.
 
     Raises:
         ValueError: if it does not fit either.
     """
-    smallest = sorted(choices, key=lambda choice: step.predicted_bytes(choice.memory))[:_SMALLEST]
-    needs = [(needed, candidate) for candidate in smallest if (needed := _needed(step, candidate.memory)) is not None]
+    tried = [choice for choice in choices if choice.memory in step.compiled]
+    needs = [
+        (needed, choice)
+        for choice in (*tried, *_frugal(step, choices))
+        if (needed := _needed(step, choice.memory)) is not None
+    ]
     if not needs:
         raise ValueError(
             "plan: planning needs XLA's memory analysis; this backend has none. Choose a `Memory` yourself."

@@ -24,6 +24,9 @@ class TrainingStep:
     Args:
         arguments: the arguments of the scan.
         last_only: whether the loss depends on the last carry alone.
+
+    Attributes:
+        compiled: the choices that were compiled, with their `temporary_bytes`.
     """
 
     def __init__(self, arguments: Arguments, *, last_only: bool) -> None:
@@ -37,7 +40,7 @@ class TrainingStep:
         self.kept_bytes = cache(self._kept_bytes)
         self._program = cache(self._traced_program)
         self.predicted_bytes = cache(self._predicted_bytes)
-        self.temporary_bytes = cache(self._temporary_bytes)
+        self.compiled: dict[Memory, int | None] = {}
 
     def _kept_bytes(self, memory: Memory) -> int:
         """Bytes kept between the passes, arguments included."""
@@ -47,8 +50,13 @@ class TrainingStep:
         """Bytes besides arguments and results, predicted from the jaxpr."""
         return predict_temporary(*self._program(memory)).nbytes
 
-    def _temporary_bytes(self, memory: Memory) -> int | None:
+    def temporary_bytes(self, memory: Memory) -> int | None:
         """Bytes besides arguments and results, by XLA's memory analysis; None if the backend has none."""
+        if memory not in self.compiled:
+            self.compiled[memory] = self._temporary_bytes(memory)
+        return self.compiled[memory]
+
+    def _temporary_bytes(self, memory: Memory) -> int | None:
         gradient, *shapes = self._program(memory)
         return temporary_bytes(jax.jit(gradient).lower(*shapes).compile())
 

@@ -192,6 +192,28 @@ def test_nothing_fits_and_the_error_says_what_would():
     assert rs.plan(cell, *given, budget=least).temporary_bytes <= least
 
 
+def test_a_budget_far_below_the_least_is_refused_by_the_frugal_choices(monkeypatch):
+    """The frugal choices show that nothing fits, without the others that their predictions do not exclude."""
+    compiled, predicted = set(), set()
+    measure, predict = TrainingStep._temporary_bytes, TrainingStep._predicted_bytes
+    monkeypatch.setattr(
+        TrainingStep, "_temporary_bytes", lambda step, memory: compiled.add(memory) or measure(step, memory)
+    )
+    monkeypatch.setattr(
+        TrainingStep, "_predicted_bytes", lambda step, memory: predicted.add(memory) or predict(step, memory)
+    )
+    given = arguments(SMALL, length=64)
+    with pytest.raises(ValueError, match=r"nothing fits 20\.5 KiB; the least found is") as error:
+        rs.plan(SMALL, *given, budget=21_000)
+    found = choices_of(Arguments(rs.scan, SMALL, *given, {}))
+    step = TrainingStep(Arguments(rs.scan, SMALL, *given, {}), last_only=False)
+    likely = [choice for choice in found if predict(step, choice.memory) <= 1.3 * 21_000]
+    assert len(compiled) <= 5 < len(likely)
+    assert len(predicted) < len(found)
+    least = int(str(error.value).split(" bytes, by ")[0].split()[-1])
+    assert least == min(needed + needed // 50 for needed in map(partial(measure, step), compiled))
+
+
 def test_a_choice_that_fits_is_found_where_all_predictions_are_too_large(monkeypatch):
     predict = TrainingStep._predicted_bytes
     monkeypatch.setattr(TrainingStep, "_predicted_bytes", lambda step, memory: 4 * predict(step, memory))
