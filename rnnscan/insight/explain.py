@@ -8,6 +8,7 @@ from typing import Any, overload
 import jax
 
 from rnnscan._messages import in_words, listing
+from rnnscan._reports import Report, Table, titled
 from rnnscan.compose.dropout import Dropout
 from rnnscan.compose.wrapper import cells_within
 from rnnscan.compose.zoneout import Zoneout
@@ -18,7 +19,6 @@ from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOption
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
 from rnnscan.insight.estimate import PartCost, estimate_lines, estimate_parts
-from rnnscan.insight.report import Report, Table, titled
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from rnnscan import _checks as checks
 from rnnscan._byte_sizes import readable_bytes
 from rnnscan._messages import in_words, is_count, is_weak
-from rnnscan.insight.report import Report, Table, titled
+from rnnscan._reports import Report, Table, titled
 from rnnscan.insight.report_rows import Category, PhaseMemory, ReportRow, count_kept, inference, predict_kept, training
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
@@ -51,7 +51,7 @@ class MemoryReport(Report):
 
     def _blocks(self) -> Iterator[str | Table]:
         yield "\n".join(self.summary)
-        header = ("part", "category", "inference", "per example", "training", "per example", "kept")
+        header = ("part", "category", "inference", "inference per example", "training", "training per example", "kept")
         yield Table(header, [self._rows(), self._category_rows()], 2)
 
     @property

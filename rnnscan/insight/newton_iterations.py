@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from rnnscan._messages import in_words
+from rnnscan._reports import Report, Table, titled
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.fission import run_counting
-from rnnscan.insight.report import Report, Table, titled
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.newton import Newton

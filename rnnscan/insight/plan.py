@@ -1,6 +1,6 @@
 """plan(): find a memory choice that fits a budget."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._byte_sizes import budget_bytes
+from rnnscan._byte_sizes import budget_bytes, readable_bytes
+from rnnscan._reports import Shown, Table
 from rnnscan.insight.measure_losses import measure_losses
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.calls import run, takes_nets
@@ -19,8 +20,8 @@ from rnnscan.protocols import Cell
 
 
 @dataclass(frozen=True, repr=False)
-class PlannedMemory(Memory):
-    """A memory choice of `plan`, with its expected memory and cost.
+class PlannedMemory(Shown, Memory):
+    """A memory choice of `plan`, with its expected memory and cost. In a notebook it shows as a table.
 
     Attributes:
         temporary_bytes: bytes of both passes besides arguments and results, by XLA's memory analysis, and 2 % for
@@ -35,6 +36,18 @@ class PlannedMemory(Memory):
     def choice(self) -> Memory:
         """The choice, as a plain `Memory`."""
         return Memory(self.recompute, self.offload, self.segment, self.chunk)
+
+    def _blocks(self) -> Iterator[str | Table]:
+        yield repr(self.choice)
+        rows = [
+            ("temporary memory", readable_bytes(self.temporary_bytes)),
+            ("operations", f"{self.relative_cost:.2f} times"),
+        ]
+        yield Table(("of a training step", "planned"), [rows], 1)
+        yield (
+            "temporary memory: besides arguments and results, by XLA's memory analysis\n"
+            "operations: relative to keeping every name"
+        )
 
 
 @takes_nets

@@ -7,9 +7,9 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import rnnscan as rs
+from rnnscan._reports import Table
 from rnnscan.cli.app import app
 from rnnscan.cli.cells import example_of
-from rnnscan.insight.report import Table
 
 
 SIZES = {"hidden": 8, "inputs": 4, "batch": 2, "length": 16}

@@ -1,16 +1,19 @@
 """Graph: a cell as data, the public view of the engine's program."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from rnnscan._reports import Shown, Table
 from rnnscan.graph.draw.build import diagram_of
 from rnnscan.graph.draw.of_graph import content_of_graph
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
+from rnnscan.graph.draw.table import blocks_of
 from rnnscan.graph.nodes.convert import to_networkx
+from rnnscan.graph.nodes.facts import kinds_of_work
 from rnnscan.graph.nodes.names import Directory, Name, Operand, complete, operand
 from rnnscan.graph.nodes.node import Captured, Node, SubgraphIO, nodes_of
 from rnnscan.graph.nodes.run import GraphFunction
@@ -23,8 +26,10 @@ from rnnscan.memory import Memory
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Graph:
+class Graph(Shown):
     """A cell, or any function, as a graph of operations. `rnnscan.graph.trace` makes it, and it never changes.
+
+    In a notebook it shows as a table; `draw` draws it.
 
     Two graphs are equal if they have the same structure: the same operations on the same values, arguments and results
     of the same types. Names, the values of captured arrays and rules for derivatives are not compared.
@@ -365,6 +370,12 @@ class Graph:
 
     def __hash__(self) -> int:
         return hash(self._structure)
+
+    def _blocks(self) -> Iterator[str | Table]:
+        values = {name: value for value, name in self.names.items()}
+        kinds = kinds_of_work(self.program, self.names) if self.signature.is_cell else {}
+        of_names = {self.names[value]: kind for value, kind in kinds.items() if value in self.names}
+        return blocks_of(repr(self), self.nodes, self.inputs, self.outputs, values, of_names)
 
     def __str__(self) -> str:
         types = {name: value.aval for value, name in self.names.items()}

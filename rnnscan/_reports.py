@@ -98,25 +98,14 @@ class Table:
 _LEAST_FIRST = 10
 
 
-class Report:
-    """The base of reports. They consist of paragraphs and tables."""
+class Shown:
+    """The base of objects that notebooks show as paragraphs and tables. Their text is their own."""
 
     def _blocks(self) -> Iterator[str | Table]:
         raise NotImplementedError
 
-    def __str__(self) -> str:
-        """The report as text."""
-        return "\n\n".join(map(str, self._blocks()))
-
-    def __rich__(self) -> Any:
-        """The report for rich."""
-        from rich.console import Group
-        from rich.text import Text
-
-        return Group(*(Text(block) if isinstance(block, str) else block for block in self._blocks()))
-
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        """The report in treescope's displays, such as those of Flax."""
+        """The object in treescope's displays, such as those of Flax."""
         from treescope import rendering_parts as parts
 
         return parts.siblings(
@@ -131,6 +120,21 @@ class Report:
             block._repr_html_() if isinstance(block, Table) else f"<p>{escape(block).replace(chr(10), '<br>')}</p>"
             for block in self._blocks()
         )
+
+
+class Report(Shown):
+    """The base of reports. They consist of paragraphs and tables, as text too."""
+
+    def __str__(self) -> str:
+        """The report as text."""
+        return "\n\n".join(map(str, self._blocks()))
+
+    def __rich__(self) -> Any:
+        """The report for rich."""
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(*(Text(block) if isinstance(block, str) else block for block in self._blocks()))
 
 
 def titled(title: str, blocks: Iterator[str | Table]) -> Iterator[str | Table]:
