@@ -100,6 +100,7 @@ class _Steps(NamedTuple):
     xs: Any
     valid: Any
     reset: Any
+    numbers: Any
 
 
 @takes_nets
@@ -118,6 +119,8 @@ def by_window(
     memory: Memory | None = Memory(),
     engine: Literal["auto", "fission", "lax"] = "auto",
     parallel: Newton | None = None,
+    key: Array | None = None,
+    first_step: Any = 0,
 ) -> tuple[Any, Any]:
     """Run a cell over time, with a gradient that every k1 steps goes back k2 steps.
 
@@ -139,6 +142,8 @@ def by_window(
         memory: as in `scan`.
         engine: as in `scan`.
         parallel: as in `scan`.
+        key: as in `scan`. A step makes the same random choices in every window that covers it.
+        first_step: as in `scan`.
 
     Returns:
         The last carry, with the gradient of the last window, and the outputs.
@@ -168,7 +173,7 @@ def by_window(
             f"by_window: `back` must be at least `every`, so that every loss has a gradient; got back={back} and "
             f"every={every}. Raise `back`, or lower `every`."
         )
-    how = {"engine": engine, "parallel": parallel}
+    how = {"engine": engine, "parallel": parallel, "key": key}
     xs = checks.as_arrays(xs, "xs")
     if isinstance(cell, Net) and carry is None:
         xs = as_sequence("by_window", cell, xs, None, (seq_lengths, 0), (mask, 1), (reset, 1))
@@ -176,7 +181,8 @@ def by_window(
         carry = net.initial_carry(xs)
     carry = checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, None)
-    steps = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length))
+    numbers = first_step + jnp.arange(length)
+    steps = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length), numbers)
 
     def over_steps(carry: Any, first: int, last: int) -> tuple[Any, Any]:
         return over(carry, _steps(steps, first, last))
@@ -227,6 +233,8 @@ def _carries_before(
 
 def _scan(cell: Any, params: Any, carry: Any, steps: _Steps, reset_to: Any, **options: Any) -> tuple[Any, Any]:
     options |= {"mask": steps.valid, "reset": steps.reset, "reset_to": reset_to}
+    if options["key"] is not None and len(steps.numbers):
+        options["first_step"] = steps.numbers[0]
     return run(cell, params, carry, steps.xs, **options)
 
 

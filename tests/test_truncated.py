@@ -176,3 +176,45 @@ def test_by_window_stops_the_gradient_to_arrays_that_a_cell_holds():
     by_window = jax.jit(jax.grad(lambda outputs: loss(outputs, rs.truncated.by_window, every=2, back=2)))(outputs)
     by_chunk = jax.jit(jax.grad(lambda outputs: loss(outputs, rs.truncated.by_chunk, size=2)))(outputs)
     assert_trees_close(by_window, by_chunk)
+
+
+UNITS = 4
+KEY = jax.random.key(5)
+RANDOM = {
+    "each step": rs.dropout(rs.cells.RNN(UNITS), 0.4),
+    "each sequence": rs.dropout(rs.cells.GRU(UNITS), 0.4, on="recurrent", each="sequence"),
+    "zoneout": rs.stack(rs.zoneout(rs.cells.RNN(UNITS), 0.3), rs.dropout(rs.cells.RNN(UNITS), 0.4)),
+}
+
+
+@pytest.mark.parametrize(("every", "back"), variants({f"{e}, {b}": (e, b) for e, b in WINDOWS}, ["2, 5", "3, 3"]))
+@pytest.mark.parametrize("cell", variants(RANDOM, ["each step", "each sequence"]))
+def test_windows_with_a_key_make_the_random_choices_of_the_whole(cell, every, back):
+    params, carry, xs = Case(cell).arguments(length=7, batch=2)
+    options = {"key": KEY, "first_step": 3}
+    whole = rs.scan(cell, params, carry, xs, **options)
+    windows = rs.truncated.by_window(cell, params, carry, xs, every=every, back=back, **options)
+    assert_trees_close(windows, whole)
+    assert abs(whole[1] - rs.scan(cell, params, carry, xs)[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize(("every", "form"), [(7, "scan"), (3, "chunks")], ids=["scan", "chunks"])
+def test_gradients_of_windows_with_a_key_are_those_of_the_scan_and_of_chunks(every, form):
+    case = Case(RANDOM["each step"])
+    run = {
+        "scan": lambda *a: rs.scan(case.cell, *a, key=KEY),
+        "chunks": lambda *a: rs.truncated.by_chunk(case.cell, *a, size=every, key=KEY),
+    }[form]
+    arguments = case.arguments(length=7, batch=2)
+    by_window = lambda *a: rs.truncated.by_window(case.cell, *a, every=every, back=every, key=KEY)  # noqa: E731
+    fast, slow = (jax.jit(lambda *a, run=run: case.gradients(run, *a))(*arguments) for run in (by_window, run))
+    assert_trees_close(fast, slow)
+
+
+def test_windows_of_a_net_with_a_key_and_dropout_between_its_nets():
+    net = rs.chain(rs.layer(RANDOM["each step"]), rs.layer(rs.cells.RNN(3)), dropout=0.5)
+    xs = jnp.ones((7, 2, 3))
+    params = net.init(jax.random.key(0), 3)
+    carry = net.initial_carry(xs)
+    windows = rs.truncated.by_window(net, params, xs, every=2, back=5, key=KEY)
+    assert_trees_close(windows, net(params, xs, carry=carry, key=KEY))

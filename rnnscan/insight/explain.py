@@ -9,9 +9,7 @@ import jax
 
 from rnnscan._messages import in_words, listing
 from rnnscan._reports import Report, Table, titled
-from rnnscan.compose.dropout import Dropout
-from rnnscan.compose.wrapper import cells_within
-from rnnscan.compose.zoneout import Zoneout
+from rnnscan._step_wrappers import type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
@@ -19,6 +17,7 @@ from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOption
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
 from rnnscan.insight.estimate import PartCost, estimate_lines, estimate_parts
+from rnnscan.insight.random_choices import makes_random_choices
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
@@ -27,7 +26,6 @@ from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
 from rnnscan.planning.cost import iteration_cost, loop_cost
 from rnnscan.protocols import Cell
-from rnnscan.randomness import KeyedCell
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,8 @@ class Explanation(Report):
         solved: by the paths of the carry leaves of a loop that Newton's method solves, the work of that.
         costs: the estimated cost of each loop and of the batched work, for each step.
         machine: the machine that the estimate is for.
-        drops_nothing: whether the cell has dropout or zoneout that is off, because the call has no `key`.
+        drops_nothing: whether the cell makes random choices, such as dropout, that are off, because the call has no
+            `key`.
     """
 
     cell: str
@@ -133,7 +132,7 @@ class Explanation(Report):
         reason = f", because {self.reason}" if self.reason else ""
         lines = [f"{self.cell} under {self.memory}, for {self.length} steps", f"engine: {self.engine}{reason}"]
         if self.drops_nothing:
-            lines.append("dropout and zoneout: off, because the call has no `key`")
+            lines.append(_DROPS_NOTHING)
         lines.append(f"equations: {counts}")
         for place, leaf in self.carry.items():
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
@@ -155,12 +154,16 @@ class NetExplanation(Report):
     Attributes:
         net: the net, in words.
         scans: an `Explanation` of each scan, by name: `"net_0"`, `"net_1.forward"`.
+        drops_nothing: whether the net drops outputs between its scans, and that is off, because the call has no `key`.
     """
 
     net: str
     scans: dict[str, Explanation]
+    drops_nothing: bool = False
 
     def _blocks(self) -> Iterator[str | Table]:
+        if self.drops_nothing:
+            yield f"between nets: {_DROPS_NOTHING}"
         for name, scan in self.scans.items():
             yield from titled(name, scan._blocks())
 
@@ -250,7 +253,8 @@ def explain(
     arguments.eval_shape(look)
     if not isinstance(cell, Net):
         return explanations[0]
-    return NetExplanation(in_words(cell), dict(zip(scan_names(cell), explanations, strict=True)))
+    scans = dict(zip(scan_names(cell), explanations, strict=True))
+    return NetExplanation(in_words(cell), scans, cell.drops_between and options.get("key") is None)
 
 
 def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanation:
@@ -276,8 +280,7 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         },
         costs=estimate_parts(plan),
         machine=plan.choices.machine.name,
-        drops_nothing=not isinstance(call.cell, KeyedCell)
-        and any(isinstance(each, Dropout | Zoneout) for each in cells_within(call.cell)),
+        drops_nothing=makes_random_choices(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)),
     )
 
 
@@ -288,5 +291,6 @@ def _work_of(loop: NewtonLoop) -> str:
     return f"{loop.chunk} steps at once, {iterations}"
 
 
+_DROPS_NOTHING = "random choices, such as dropout: off, because the call has no `key`"
 _STYLES = {kind: color.terminal for kind, color in KINDS.items()}
 _FILLS = {kind: color.fill for kind, color in KINDS.items()}

@@ -36,6 +36,11 @@ class Net:
         return None
 
     @property
+    def drops_between(self) -> bool:
+        """Whether the net drops outputs between its scans in training, besides what its cells do."""
+        return False
+
+    @property
     def scan_names(self) -> tuple[str, ...]:
         """The names of the net's scans, in order, such as `"net_0"` and `"net_1.forward"`."""
         raise NotImplementedError

@@ -138,6 +138,11 @@ class Chain(Net):
         return jax.checkpoint(jax.vmap(drop_step))(steps, ys)
 
     @property
+    def drops_between(self) -> bool:
+        """Whether the chain, or one within it, has dropout between its nets."""
+        return self.dropout > 0 or any(net.drops_between for net in self.nets)
+
+    @property
     def scan_names(self) -> tuple[str, ...]:
         """The names of the chain's scans, in order."""
         return tuple(
