@@ -160,7 +160,7 @@ Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnsc
 on a CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
 convolutions), T = 1024 steps.
 
-In the pictures `@` is a matrix product, and white boxes are the inputs and outputs of a step. Small text gives the
+In the pictures `@` is a matrix product, and rounded boxes are the inputs and outputs of a step. Small text gives the
 parameters that an operation reads, the name of its value for `Memory(recompute=...)`, and the bytes of one step's value
 if it is kept. Colors are the kinds of work: gray runs once; green is parallel, so it can run for many steps at once;
 blue is linear in the state; purple updates the state element by element; orange runs step by step. Where a state feeds

@@ -38,7 +38,7 @@ class Wiring:
                 )
         if not self.inputs:
             raise ValueError(
-                "recurrent_net: `inputs` must have at least one input; got none. For a net without inputs use "
+                "recurrent_net: `inputs` must have at least one input; got none. For a function without inputs use "
                 "rnnscan.scan with xs=None and `length`."
             )
         self._check_outputs_with_grads()

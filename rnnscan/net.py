@@ -84,7 +84,7 @@ def recurrent_net(
 
     Raises:
         TypeError: if `cell_net` does not return a dictionary, a state and its linked output differ in dtype, or a
-            `forward_only` net is differentiated.
+            `forward_only` function is differentiated.
         ValueError: if a name is missing, unknown or duplicate, shapes do not fit, or only one of `reset` and `reset_to`
             is given.
 
@@ -169,7 +169,7 @@ def recurrent_net(
 
 @dataclass(frozen=True)
 class _LinkedCell:
-    """A net's step as a cell: the carry is its states, y all its outputs."""
+    """A function's step as a cell: the carry is its states, y all its outputs."""
 
     cell_net: Callable[..., Mapping[str, Any]]
     links: tuple[tuple[str, str], ...]
@@ -239,7 +239,7 @@ def _without_gradient(leaf: Any) -> Any:
 @_without_gradient.defjvp
 def _raise_on_gradient(primals: Any, tangents: Any) -> Any:
     raise TypeError(
-        "recurrent_net: a net with `forward_only=True` must not be differentiated; got a derivative of "
+        "recurrent_net: a function with `forward_only=True` must not be differentiated; got a derivative of "
         f"{describe(primals[0])} among its arguments or results. Set forward_only=False, or put jax.lax.stop_gradient "
         "around its arguments."
     )

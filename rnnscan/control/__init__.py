@@ -1,4 +1,4 @@
-"""Loops that stop by a condition, branches and sub-nets, with gradients. What is imported here is public."""
+"""Loops that stop by a condition, branches and renamed functions, with gradients. What is imported here is public."""
 
 from rnnscan.control.cond_net import cond_net as cond_net
 from rnnscan.control.do_net import do_net as do_net

@@ -1,4 +1,4 @@
-"""Nets over named values, `net(params, **blobs) -> {name: value}`: the names that they take and write."""
+"""Functions over named values, `function(params, **blobs) -> {name: value}`: the names that they take and write."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -8,14 +8,14 @@ from typing import Any
 from rnnscan._messages import describe, in_words, listing
 
 
-# The default of an input that must be given. A net made by `do_net` takes a dictionary instead of names too, so for
-# `inspect` all its names have a default.
+# The default of an input that must be given. A function made by `do_net` takes a dictionary instead of names too, so
+# for `inspect` all its names have a default.
 REQUIRED = object()
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The names that a net takes.
+    """The names that a function takes.
 
     Attributes:
         of_params: the name of its first parameter, which gets the parameters.
@@ -30,22 +30,22 @@ class Inputs:
     takes_any: bool
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """The names, of the given ones, that the net takes."""
+        """The names, of the given ones, that the function takes."""
         return [name for name in names if self.takes_any or name in self.names]
 
 
 def inputs_of(function: str, argument: str, net: Any) -> Inputs:
-    """Read the names that a net takes off its signature.
+    """Read the names that a function takes off its signature.
 
     Args:
         function: the caller's name, for messages.
-        argument: the name of the caller's argument that is the net.
-        net: the net.
+        argument: the name of the caller's argument that is the function.
+        net: the function.
 
     Raises:
-        TypeError: if it is not a net.
+        TypeError: if it is not a function.
     """
-    expected = f"{function}: `{argument}` must be a net, net(params, **blobs) -> {{name: value}}"
+    expected = f"{function}: `{argument}` must be a function, function(params, **blobs) -> {{name: value}}"
     if not callable(net):
         raise TypeError(f"{expected}; got {describe(net)}. Pass a function.")
     try:
@@ -67,10 +67,10 @@ def inputs_of(function: str, argument: str, net: Any) -> Inputs:
 
 
 def run(function: str, argument: str, net: Callable[..., Any], params: Any, blobs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a net, and check that it returns a dictionary.
+    """Run a function, and check that it returns a dictionary.
 
     Raises:
-        TypeError: if it does not. Errors in the net get a note with the types of its inputs.
+        TypeError: if it does not. Errors in the function get a note with the types of its inputs.
     """
     try:
         written = net(params, **blobs)
@@ -82,6 +82,6 @@ def run(function: str, argument: str, net: Callable[..., Any], params: Any, blob
         got = f"the keys {listing(written)}" if isinstance(written, Mapping) else describe(written)
         raise TypeError(
             f"{function}: `{argument}` must return a dictionary {{name: value}}; got {got}. "
-            "Return {} from a net that writes nothing."
+            "Return {} from a function that writes nothing."
         )
     return dict(written)

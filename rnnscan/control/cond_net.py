@@ -1,4 +1,4 @@
-"""cond_net(): one of two nets over named values, as the condition says."""
+"""cond_net(): one of two functions over named values, as the condition says."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,36 +23,37 @@ def cond_net(
     params: Any,
     operands: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Run one of two nets over named values.
+    """Run one of two functions over named values.
 
         outputs = {**operands, **true_net(params, **operands)}     if pred
         outputs = {**operands, **false_net(params, **operands)}    otherwise
 
-    Only the chosen net runs, in the forward and in the backward pass. Under `vmap` with a batched `pred` both run, and
-    `pred` selects between their results.
+    Only the chosen function runs, in the forward and in the backward pass. Under `vmap` with a batched `pred` both run,
+    and `pred` selects between their results.
 
     Under `shard_map`, devices may choose differently. Then pass each array in `params` or `operands`: the gradient of a
     closed-over array is summed over devices within the branch, and would wait forever for those in the other branch.
 
-    A name that only one net writes keeps its value from `operands` if the other net runs. The gradient then flows to
-    that value. Gradients also flow to arrays that the nets close over.
+    A name that only one function writes keeps its value from `operands` if the other function runs. The gradient then
+    flows to that value. Gradients also flow to arrays that the functions close over.
 
     Args:
         pred: a boolean scalar, traced or not.
-        true_net: the net for true, a pure function `net(params, **blobs) -> {name: value}`. It gets the operands that
-            its signature names, or all of them if it takes `**blobs`.
-        false_net: the net for false. None: the identity, which keeps every operand.
-        params: the parameters of both nets.
+        true_net: the function for true, a pure function `function(params, **blobs) -> {name: value}`. It gets the
+            operands that its signature names, or all of them if it takes `**blobs`.
+        false_net: the function for false. None: the identity, which keeps every operand.
+        params: the parameters of both functions.
         operands: `{name: value}`, arrays or pytrees of arrays.
 
     Returns:
-        A dictionary: the operands, updated by the names that the nets write. Both nets give a name the same shape and
-        dtype. A Python number takes the dtype of the other side.
+        A dictionary: the operands, updated by the names that the functions write. Both functions give a name the same
+        shape and dtype. A Python number takes the dtype of the other side.
 
     Raises:
-        TypeError: if `pred` is not a boolean scalar, a net is not a net, or the two sides of a name differ in dtype.
-        ValueError: if a net takes a name that is not an operand, no net takes or writes an operand, a name that only
-            one net writes is not an operand, or the two sides of a name differ in shape or structure.
+        TypeError: if `pred` is not a boolean scalar, a branch is not a function, or the two sides of a name differ in
+            dtype.
+        ValueError: if a function takes a name that is not an operand, no function takes or writes an operand, a name
+            that only one function writes is not an operand, or the two sides of a name differ in shape or structure.
 
     Example:
         >>> import jax
@@ -103,13 +104,13 @@ def cond_net(
 
 @dataclass(frozen=True)
 class _Branch:
-    """A traced net.
+    """A traced function.
 
     Attributes:
         label: the name of its argument.
         written: the types of the values that it writes.
-        traced: the jaxpr of `operands -> written`; its constants are the arrays that the net closes over. None: the
-            identity.
+        traced: the jaxpr of `operands -> written`; its constants are the arrays that the function closes over. None:
+            the identity.
     """
 
     label: str
@@ -117,7 +118,7 @@ class _Branch:
     traced: Any = None
 
     def replay(self, operands: Any) -> dict[str, Any]:
-        """Evaluate the jaxpr. The net is traced once only, so nested nets do not take exponential time to trace."""
+        """Evaluate the jaxpr. Each function is traced once only: nested ones would take exponential time."""
         if self.traced is None:
             return {}
         leaves = core.jaxpr_as_fun(self.traced)(*jax.tree.leaves(operands))
@@ -171,8 +172,8 @@ def _check_taken(inputs: Mapping[str, Inputs], operands: Mapping[str, Any]) -> N
     for label, each in inputs.items():
         if each.of_params in operands:
             raise ValueError(
-                f"cond_net: operands must have other names than the first parameter of a net; got {each.of_params!r} "
-                f"for both in `{label}`. Rename the operand."
+                f"cond_net: operands must have other names than the first parameter of a function; got "
+                f"{each.of_params!r} for both in `{label}`. Rename the operand."
             )
         unbound = [name for name in each.required if name not in operands]
         if unbound:
@@ -188,8 +189,8 @@ def _check_used(inputs: Mapping[str, Inputs], operands: Mapping[str, Any], writt
     ]
     if unused:
         raise ValueError(
-            f"cond_net: every operand must be taken or written by a net; got {listing(unused)}, which neither net "
-            "takes or writes. Leave them out of `operands`; {**others, **outputs} joins them to the results."
+            f"cond_net: every operand must be taken or written by a function; got {listing(unused)}, which neither "
+            "function takes or writes. Leave them out of `operands`; {**others, **outputs} joins them to the results."
         )
 
 
@@ -204,9 +205,9 @@ def _types_of_written(true: _Branch, false: _Branch, operands: Mapping[str, Any]
     ]
     if orphans:
         raise ValueError(
-            "cond_net: a name that only one net writes must be an operand, whose value the other net keeps; got "
-            f"{', '.join(orphans)}, and the operands {listing(operands)}. Write it in both nets, or add it to "
-            "`operands`."
+            "cond_net: a name that only one function writes must be an operand, whose value the other keeps; got "
+            f"{', '.join(orphans)}, and the operands {listing(operands)}. Write it in both functions, or "
+            "add it to `operands`."
         )
     return {name: _common_type(name, *(_value(side, name, operands) for side in (true, false))) for name in names}
 

@@ -1,4 +1,4 @@
-"""do_net(): a net under other names."""
+"""do_net(): a function under other names."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from rnnscan.control._named_nets import REQUIRED, Inputs, inputs_of, run
 
 
 def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | None]) -> Callable[..., dict[str, Any]]:
-    """Bind the names of a net to outer names.
+    """Bind the names of a function to outer names.
 
-    The result is a net too, over the outer names. Call it with names, and it returns the outputs:
+    The result is a function too, over the outer names. Call it with names, and it returns the outputs:
 
         outer_net(params, **values) -> {outer name: value}
 
@@ -21,27 +21,27 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
         outer_net(params, values) -> {**values, outer name: value, ...}
 
     One dictionary binds inputs and outputs, so that each inner name stands for one outer name, as in Caffe2's `Do`. The
-    net says which are which: it takes its inputs by name, and returns its outputs. An outer name may be bound to
-    several inputs, and its gradient is the sum over them. It may be bound to inputs and one output; the net then
+    function says which are which: it takes its inputs by name, and returns its outputs. An outer name may be bound to
+    several inputs, and its gradient is the sum over them. It may be bound to inputs and one output; the function then
     replaces its value.
 
-    The net sees only its bound inputs, so names inside and outside of it cannot collide. Everything is a pure function
-    call, so gradients need no saved workspaces.
+    The function sees only its bound inputs, so names inside and outside of it cannot collide. Everything is a pure
+    function call, so gradients need no saved workspaces.
 
     Args:
-        net: a pure function `net(params, **blobs) -> {name: value}`. Its signature names its inputs. A net that
-            `do_net` made may be bound again.
+        net: a pure function `function(params, **blobs) -> {name: value}`. Its signature names its inputs. A function
+            that `do_net` made may be bound again.
         bindings: `{inner name: outer name}` for every input without a default, and for every output. An output that is
             bound to None is dropped.
 
     Returns:
-        The net over the outer names, for `cond_net`, `while_net`, `recurrent_net` and `do_net`.
+        The function over the outer names, for `cond_net`, `while_net`, `recurrent_net` and `do_net`.
 
     Raises:
-        TypeError: if `net` is not a net that names its inputs, or `bindings` is not a dictionary of names.
+        TypeError: if `net` is not a function that names its inputs, or `bindings` is not a dictionary of names.
         ValueError: if an input has no binding, or a binding to None; in a call, if an outer name has no value, a value
-            is not bound, an output has no binding, two outputs have the same outer name, or the net neither takes nor
-            returns a bound name. The message lists the names.
+            is not bound, an output has no binding, two outputs have the same outer name, or the function neither takes
+            nor returns a bound name. The message lists the names.
 
     Example:
         >>> import jax.numpy as jnp
@@ -61,7 +61,7 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
     outer_of = {inner: outer for inner in inputs.names if (outer := bindings.get(inner)) is not None}
 
     def outer_net(params: Any, values: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
-        """Call the net with values by their outer names."""
+        """Call the function with values by their outer names."""
         outer_values = _outer_values(values, named, outer_of)
         written = run("do_net", "net", net, params, {inner: outer_values[outer] for inner, outer in outer_of.items()})
         _check_written(written, inputs, bindings)
@@ -90,8 +90,8 @@ def _check(net: Any, bindings: Any) -> Inputs:
     unbound = [name for name in inputs.required if bindings.get(name) is None]
     if unbound:
         raise ValueError(
-            f"do_net: every input of the net must be bound; got no outer name for {listing(unbound)} in the bindings "
-            f"of {listing(bindings)}.{nearest(unbound[0], bindings)}"
+            f"do_net: every input of the function must be bound; got no outer name for {listing(unbound)} in the "
+            f"bindings of {listing(bindings)}.{nearest(unbound[0], bindings)}"
         )
     return inputs
 
@@ -122,14 +122,15 @@ def _check_written(written: Mapping[str, Any], inputs: Inputs, bindings: Mapping
     unbound = [name for name in written if name not in bindings]
     if unbound:
         raise ValueError(
-            f"do_net: every output of the net must be bound; got no outer name for {listing(unbound)} in the bindings "
-            f"of {listing(bindings)}.{nearest(unbound[0], bindings)} Bind an output to None to drop it."
+            f"do_net: every output of the function must be bound; got no outer name for {listing(unbound)} in the "
+            f"bindings of {listing(bindings)}.{nearest(unbound[0], bindings)} Bind an output to None to drop it."
         )
     unused = [name for name in bindings if name not in written and name not in inputs.names]
     if unused:
         raise ValueError(
-            f"do_net: every bound name must be an input or an output of the net; got {listing(unused)}. The net takes "
-            f"{listing(inputs.names)} and returns {listing(written)}.{nearest(unused[0], [*inputs.names, *written])}"
+            f"do_net: every bound name must be an input or an output of the function; got {listing(unused)}. The "
+            f"function takes {listing(inputs.names)} and returns {listing(written)}."
+            f"{nearest(unused[0], [*inputs.names, *written])}"
         )
     inner_of: dict[str, list[str]] = {}
     for inner in written:

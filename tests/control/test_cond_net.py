@@ -250,7 +250,7 @@ ERRORS = {
     # name: (arguments after the parameters' place, exception, message)
     "an integer": ((1, same, None, X), TypeError, r"`pred` must be a boolean scalar; got int\. Write a comparison"),
     "an array": ((jnp.ones(3) > 0, same, None, X), TypeError, r"got bool\[3\]\. Reduce .*jnp\.any.* jax\.vmap"),
-    "no net": ((True, None, same, X), TypeError, r"`true_net` must be a net, .*; got NoneType"),
+    "no net": ((True, None, same, X), TypeError, r"`true_net` must be a function, .*; got NoneType"),
     "no params": ((True, lambda: {}, None, X), TypeError, r"`true_net` must be .* does not take the parameters first"),
     "no dictionary": (
         (True, lambda params, x: x, None, X),
@@ -278,7 +278,7 @@ ERRORS = {
     "unused": (
         (True, same, None, {**X, "y": 1, "z": 2}),
         ValueError,
-        r"got 'y', 'z', which neither net takes or writes",
+        r"got 'y', 'z', which neither function takes or writes",
     ),
     "of one net only": (
         (True, lambda params, x: {"new": x, "more": x}, lambda params, x: {"third": x}, X),

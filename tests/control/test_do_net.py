@@ -114,7 +114,7 @@ def test_it_is_the_body_of_a_loop_and_calls_nets_of_nets():
 A, AB = {"a": 1.0}, {"a": 1.0, "b": 2.0}
 ERRORS = {
     # name: (a call, exception, message)
-    "no net": (lambda: rs.do_net(3, {}), TypeError, r"`net` must be a net, .*; got int"),
+    "no net": (lambda: rs.do_net(3, {}), TypeError, r"`net` must be a function, .*; got int"),
     "any names": (
         lambda: rs.do_net(lambda params, **blobs: blobs, {"x": "y"}),
         TypeError,
@@ -130,17 +130,17 @@ ERRORS = {
     "an input bound to None": (
         lambda: rs.do_net(net, {**BINDINGS, "left": None}),
         ValueError,
-        r"every input of the net must be bound; got no outer name for 'left'",
+        r"every input of the function must be bound; got no outer name for 'left'",
     ),
     "an unbound output": (
         lambda: rs.do_net(lambda params, x: {"y": x, "z": x}, {"x": "a"})(None, **A),
         ValueError,
-        r"every output of the net must be bound; got no outer name for 'y', 'z' .*\. Bind an output to None",
+        r"every output of the function must be bound; got no outer name for 'y', 'z' .*\. Bind an output to None",
     ),
     "unused names": (
         lambda: rs.do_net(lambda params, x: {"y": x}, {"x": "a", "y": "b", "u": "c", "v": "d"})(None, **A),
         ValueError,
-        r"got 'u', 'v'\. The net takes 'x' and returns 'y'",
+        r"got 'u', 'v'\. The function takes 'x' and returns 'y'",
     ),
     "an output bound twice": (
         lambda: rs.do_net(lambda params, x: {"y": x, "z": x}, {"x": "a", "y": "a", "z": "a"})(None, **A),
@@ -155,7 +155,7 @@ ERRORS = {
     "no value of a net bound twice": (
         lambda: rs.do_net(rs.do_net(net, BINDINGS), {"a": "x", "c": "y"}),
         ValueError,
-        r"every input of the net must be bound; got no outer name for 'b'",
+        r"every input of the function must be bound; got no outer name for 'b'",
     ),
     "a value that is not bound": (
         lambda: rs.do_net(net, BINDINGS)(None, **AB, d=3.0),
