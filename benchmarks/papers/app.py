@@ -13,15 +13,17 @@ from benchmarks.papers.result import Figure
 from benchmarks.table import console_with, markdown_table, rich_table
 
 
-TASKS = ("mnist1d", "long_term", "likelihoods")
+TASKS = ("mnist1d", "long_term", "likelihoods", "garch")
 HEADINGS = ("task", "what", "published", "rnnscan", "met", "seconds", "source")
 PAGE = """# Figures of papers
 
 Published figures, and what rnnscan reaches. `make papers` trains all models and makes this page. MNIST-1D has the
 settings of its paper, and is met within the published spread or beyond it on the better side; torch counts 24
-parameters more, 5,134, because it adds two biases in the gates where rnnscan has their sum. Sizes and training of the
-adding and copying problems are ours: a loss below that of a model without memory is met. Likelihoods are met if they
-equal those of statsmodels to 1e-9.
+parameters more, 5,134, because it adds two biases in the gates where rnnscan has their sum. Times of torch in this run
+are with one thread, in blocks that alternate with those of rnnscan. Sizes and training of the adding and copying
+problems are ours: a loss below that of a model without memory is met. Likelihoods are met if they equal those of
+statsmodels, dynamax and arch to 1e-9. The gradient of GARCH is met if it equals central differences of arch's
+likelihood to 1e-6. Rows for packages that are not installed, as torch may be, have nothing to meet.
 
 {machine}
 
@@ -54,11 +56,11 @@ def main(
         minutes = (time.perf_counter() - started) / 60
         write.write_text(PAGE.format(machine=lines, table=markdown_table(HEADINGS, rows), minutes=minutes))
         console.print(f"written to {write}")
-    if not all(figure.met for figure in figures):
+    if any(figure.met is False for figure in figures):
         raise typer.Exit(1)
 
 
 def cells_of(figure: Figure) -> tuple[str, ...]:
     """The cells of a figure in the table."""
-    met = "met" if figure.met else "**not met**"
+    met = {True: "met", False: "**not met**", None: ""}[figure.met]
     return figure.task, figure.what, figure.published, figure.ours, met, f"{figure.seconds:.0f}", figure.source

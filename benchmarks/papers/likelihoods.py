@@ -1,30 +1,26 @@
-"""Likelihoods of state spaces by `rs.scan`, beside those of statsmodels, in float64."""
+"""Likelihoods of state spaces by `rs.scan`, beside those of statsmodels and dynamax, in float64."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
-from benchmarks.papers.result import Figure
+from benchmarks.papers.result import Figure, likelihood_figure
+
+
+KALMAN = "Kalman filter, a local level over 500 steps"
+MARKOV = "hidden Markov model of two regimes over 500 steps"
 
 
 def figures() -> Iterator[Figure]:
     """The log likelihoods, whose relative difference must be at most 1e-9."""
     with jax.enable_x64(True):
-        yield _figure("Kalman filter, a local level over 500 steps", _kalman, _kalman_of_statsmodels)
-        yield _figure("hidden Markov model of two regimes over 500 steps", _markov, _markov_of_statsmodels)
-
-
-def _figure(task: str, ours: Callable[[], float], theirs: Callable[[], float]) -> Figure:
-    started = time.perf_counter()
-    value = ours()
-    seconds = time.perf_counter() - started
-    reference = theirs()
-    met = abs(value - reference) <= 1e-9 * abs(reference)
-    return Figure(task, "log likelihood", f"{reference:.9f}", f"{value:.9f}", met, seconds, "statsmodels")
+        yield likelihood_figure(KALMAN, _kalman, "statsmodels", _kalman_of_statsmodels)
+        yield likelihood_figure(KALMAN, _kalman, "dynamax", _kalman_of_dynamax)
+        yield likelihood_figure(MARKOV, _markov, "statsmodels", _markov_of_statsmodels)
+        yield likelihood_figure(MARKOV, _markov, "dynamax", _markov_of_dynamax)
 
 
 NOISE, DRIFT, START = 0.8, 0.3, 1e6
@@ -64,6 +60,25 @@ def _kalman_of_statsmodels() -> float:
     return float(model.loglike([NOISE, DRIFT]))
 
 
+def _kalman_of_dynamax() -> float:
+    from dynamax.linear_gaussian_ssm import inference
+
+    def matrix(value: float) -> jax.Array:
+        return jnp.full((1, 1), value)
+
+    nothing, no_inputs = jnp.zeros(1), jnp.zeros((1, 0))
+    params = inference.ParamsLGSSM(
+        initial=inference.ParamsLGSSMInitial(mean=nothing, cov=matrix(START)),
+        dynamics=inference.ParamsLGSSMDynamics(
+            weights=matrix(1.0), bias=nothing, input_weights=no_inputs, cov=matrix(DRIFT)
+        ),
+        emissions=inference.ParamsLGSSMEmissions(
+            weights=matrix(1.0), bias=nothing, input_weights=no_inputs, cov=matrix(NOISE)
+        ),
+    )
+    return float(inference.lgssm_filter(params, jnp.asarray(_series())[:, None]).marginal_loglik)
+
+
 def _markov() -> float:
     """log p' = log sum_j p(i | j) p_j + log N(y; m_i, v), normalized at each step."""
 
@@ -73,10 +88,13 @@ def _markov() -> float:
         evidence = jax.nn.logsumexp(joint)
         return joint - evidence, evidence
 
-    # The chain begins in its stationary distribution, before the first transition.
-    stationary = np.array([SWITCH[0, 1], SWITCH[1, 0]]) / (SWITCH[0, 1] + SWITCH[1, 0])
-    _, evidence = rs.scan(forward_step, None, jnp.log(stationary), jnp.asarray(_series()))
+    _, evidence = rs.scan(forward_step, None, jnp.log(_stationary()), jnp.asarray(_series()))
     return float(evidence.sum())
+
+
+def _stationary() -> np.ndarray:
+    """The distribution of the chain before the first transition, and after it."""
+    return np.array([SWITCH[0, 1], SWITCH[1, 0]]) / (SWITCH[0, 1] + SWITCH[1, 0])
 
 
 def _markov_of_statsmodels() -> float:
@@ -84,3 +102,11 @@ def _markov_of_statsmodels() -> float:
 
     model = MarkovRegression(_series(), k_regimes=2)
     return float(model.loglike([SWITCH[0, 0], SWITCH[0, 1], *MEANS, VARIANCE]))
+
+
+def _markov_of_dynamax() -> float:
+    from dynamax.hidden_markov_model import hmm_filter
+
+    log_densities = -0.5 * (np.log(2 * np.pi * VARIANCE) + (_series()[:, None] - MEANS) ** 2 / VARIANCE)
+    filtered = hmm_filter(jnp.asarray(_stationary()), jnp.asarray(SWITCH.T), jnp.asarray(log_densities))
+    return float(filtered.marginal_loglik)
