@@ -1,7 +1,7 @@
 """MNIST-1D: a bidirectional GRU of 6 units over 40 steps, and a linear readout of all of them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,12 +11,14 @@ import optax
 from mnist1d.data import get_dataset_args, make_dataset
 
 import rnnscan as rs
-from benchmarks.papers.result import Figure
-from benchmarks.papers.training import train
+from benchmarks.papers.result import Figure, absent, installed, named
+from benchmarks.papers.training import train, training_step
 
 
-NET = rs.bidirectional(rs.cells.GRU(6))
+UNITS = 6
+NET = rs.bidirectional(rs.cells.GRU(UNITS))
 STEPS, BATCH, RATE, SEEDS = 6000, 100, 1e-2, 3
+TIMED_STEPS, ROUNDS = 200, 7
 SOURCE = "Greydanus and Kobak 2024, the GRU of its code"
 
 
@@ -38,6 +40,49 @@ def figures() -> Iterator[Figure]:
     yield Figure(
         task, "time of 1,000 steps", "23 to 28 s, in torch", f"{per_thousand:.1f} s", per_thousand < 28, seconds, SOURCE
     )
+    yield _beside_torch(task, train_set)
+
+
+def _beside_torch(task: str, train_set: tuple[jax.Array, jax.Array]) -> Figure:
+    """The medians of blocks of steps that alternate in this run, after one block of each that warms up."""
+    started = time.perf_counter()
+    runs = {"rnnscan": _trainer(train_set)}
+    if installed("torch"):
+        from benchmarks.papers.mnist1d_torch import trainer
+
+        arrays = [np.asarray(array) for array in train_set]
+        runs["torch"] = trainer(*arrays, units=UNITS, batch=BATCH, rate=RATE)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(1 + ROUNDS):
+        for name, run in runs.items():
+            begun = time.perf_counter()
+            run(TIMED_STEPS)
+            times[name].append(time.perf_counter() - begun)
+    medians = {name: float(np.median(each[1:])) * 1000 / TIMED_STEPS for name, each in times.items()}
+    theirs = medians.get("torch")
+    return Figure(
+        task,
+        "time of 1,000 steps, beside torch in this run",
+        absent("torch") if theirs is None else f"{theirs:.1f} s, in torch",
+        f"{medians['rnnscan']:.1f} s",
+        None if theirs is None else medians["rnnscan"] <= theirs,
+        time.perf_counter() - started,
+        f"{'torch' if theirs is None else named('torch')} on one thread; medians of {ROUNDS} times {TIMED_STEPS} steps",
+    )
+
+
+def _trainer(train_set: tuple[jax.Array, jax.Array]) -> Callable[[int], None]:
+    """A function that trains for a number of steps."""
+    start, step = training_step(_loss, _draw(train_set), rate=RATE)
+    state, key = start(_init(jax.random.key(0))), jax.random.key(0)
+
+    def run(steps: int) -> None:
+        nonlocal state
+        for number in range(steps):
+            state = step(state, jax.random.fold_in(key, number))
+        jax.block_until_ready(state)
+
+    return run
 
 
 def _arrays(xs: Any, labels: Any) -> tuple[jax.Array, jax.Array]:

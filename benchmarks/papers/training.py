@@ -32,6 +32,24 @@ def train(
     Returns:
         The trained parameters.
     """
+    start, step = training_step(loss, draw, rate=rate, clip=clip)
+    state, key = start(params), jax.random.key(seed)
+    for number in range(steps):
+        state = step(state, jax.random.fold_in(key, number))
+    return jax.block_until_ready(state[0])
+
+
+def training_step(
+    loss: Callable[[Any, Any], jax.Array], draw: Callable[[jax.Array], Any], *, rate: float, clip: float | None = None
+) -> tuple[Callable[[Any], Any], Callable[[Any, jax.Array], Any]]:
+    """A function from parameters to the state of training, and one compiled step, which donates it.
+
+    Args:
+        loss: `loss(params, batch)`.
+        draw: makes a batch of a key.
+        rate: the learning rate.
+        clip: the largest norm of the gradients; None: any.
+    """
     optimizer = optax.adam(rate) if clip is None else optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate))
 
     @partial(jax.jit, donate_argnums=0)
@@ -41,7 +59,4 @@ def train(
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
         return optax.apply_updates(params, updates), optimizer_state
 
-    state, key = (params, optimizer.init(params)), jax.random.key(seed)
-    for number in range(steps):
-        state = step(state, jax.random.fold_in(key, number))
-    return jax.block_until_ready(state[0])
+    return lambda params: (params, optimizer.init(params)), step
