@@ -17,7 +17,6 @@ class StepBytes(NamedTuple):
         given: its carry and its input.
         kept: the values kept at every step, with the input.
         starts: the values kept at the start of a chunk only.
-        tensors: of its carry and its input, the leaves with more axes than rows and features.
         operations: those of its products with an operand that is the same at every step; None: it has no product, and
             no branch or loop that may hide one.
     """
@@ -26,7 +25,6 @@ class StepBytes(NamedTuple):
     given: int
     kept: int
     starts: int
-    tensors: int = 0
     operations: int | None = 0
 
 
@@ -41,7 +39,7 @@ def copies_more_than_it_saves(step: StepBytes, machine: Machine) -> bool:
         return False  # Longer chunks keep much less.
     if step.operations is None:
         return step.made <= step.given  # Nothing is batched, and no product sums over steps.
-    copies = step.tensors >= max(_COPIED_BYTES, step.kept // 2)
+    copies = step.given >= max(_COPIED_BYTES, step.kept // 2)
     time_of_copies = 2 * machine.ns_per_written_byte * step.kept
     return copies and machine.ns_per_batched_operation * step.operations <= time_of_copies
 

@@ -241,7 +241,6 @@ class ScanPlan:
             given=input_bytes,
             kept=self._kept_bytes,
             starts=total_bytes(starts),
-            tensors=total_bytes(leaf for leaf in [*step.carry, *step.x] if len(leaf.shape) > 2),
             operations=self._operations_at_each_step(),
         )
 
