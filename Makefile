@@ -12,7 +12,8 @@
 # TEST_MINUTES the time limit of a test.
 # make accelerators: what XLA makes of the benchmarks for a GPU and a TPU, which need not be there, into
 # docs/accelerators.md. Its compilers take 6 GB. Compiled programs are remembered in .accelerators/.
-# make docs: the documentation site, into site/.
+# make docs: the documentation site, into site/. make docs-version: the same beside those of other versions, as a commit on
+# the branch gh-pages.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
 # make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
 # make test-pages: the code of pages and docstrings, the notebooks, the site, the examples, commands, benchmarks, runs
@@ -69,7 +70,7 @@ part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
 with = python=$${pair%,*}; jax=$${pair\#*,}; \
     $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	@echo "This demo shows the memory of training. It sets no record in language modeling."
@@ -119,6 +120,12 @@ accelerators-here: $(VENV)/.installed-train
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# A commit on the branch gh-pages; PUSH=--push sends it. The branch keeps the pages of earlier versions.
+docs-version: $(VENV)/.installed-docs
+	version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("rnnscan"))'); \
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) --update-aliases $${version%.*} latest
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mike set-default $(PUSH) latest
 
 dist: $(VENV)/.installed-dist
 	rm -rf dist build

@@ -5,7 +5,9 @@ The site has `llms.txt`, a list of its pages for language models, and `llms-full
 
 import base64
 import json
+import os
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,21 @@ from mkdocs.structure.files import File
 NOTEBOOK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # Elements that a browser loads with the page. Links that a reader follows may go anywhere.
 LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
+
+
+# A row of docs/versions.md: a Python and the jax that the tests run with.
+TESTED = re.compile(r"^\| 3\.\d+ \| `(?:~=)?(\d+\.\d+)\.\d+`", re.MULTILINE)
+
+
+def on_config(config: Any) -> Any:
+    """Say at the foot of each page which version it describes, and let a reader choose another where there are some."""
+    root = Path(config.config_file_path).parent
+    version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    tested = TESTED.findall((root / "docs" / "versions.md").read_text(encoding="utf-8"))
+    config.copyright = f"rnnscan {version}, last tested with jax {tested[-1]}"
+    if "MIKE_DOCS_VERSION" in os.environ:  # `make docs-version`. A site on disk has one version, and asks no server.
+        config.extra["version"] = {"provider": "mike"}
+    return config
 
 
 def on_files(files: Any, *, config: Any) -> Any:

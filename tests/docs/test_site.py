@@ -1,11 +1,13 @@
 """The site builds without warnings and without a network."""
 
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -112,6 +114,24 @@ def test_no_page_loads_anything_from_another_server(site):
     assert len(pages) > 20
     for page in pages:
         assert not re.search(r'<(script|img|link|iframe)\b[^>]*(src|href)="(https?:)?//', page.read_text()), page.name
+
+
+def test_every_page_says_which_version_it_describes(site):
+    (version,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    (newest,) = re.findall(r"^PYTHONS .*?jax~=(\d+\.\d+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for page in ("index.html", "reference/graph.html"):
+        assert f"rnnscan {version}, last tested with jax {newest}" in (site / page).read_text()
+
+
+def test_a_site_of_several_versions_lets_a_reader_choose_and_one_on_disk_asks_no_server(monkeypatch):
+    specification = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    hooks = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(hooks)
+    config = types.SimpleNamespace(config_file_path=str(ROOT / "mkdocs.yml"), extra={}, copyright=None)
+    monkeypatch.delenv("MIKE_DOCS_VERSION", raising=False)
+    assert "version" not in hooks.on_config(config).extra
+    monkeypatch.setenv("MIKE_DOCS_VERSION", "{}")
+    assert hooks.on_config(config).extra["version"] == {"provider": "mike"}
 
 
 def test_the_citation_names_the_version():
