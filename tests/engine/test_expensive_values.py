@@ -240,7 +240,31 @@ def test_no_carry_is_computed_again_because_a_value_is_kept():
     assert kept_operations(delta_rule, *arguments) == []
 
 
-# Of the first 120 seeds, those whose cells keep a expensive value at a price of zero.
+def test_a_maximum_is_compared_with_its_operands(x64):
+    """Its derivative reads the result, the new carry, though both operands are known."""
+
+    def stabilized(kernel, carry, x):
+        new = jnp.maximum(carry + jax.lax.lgamma(2 + x @ kernel), x)
+        return new, x - new
+
+    random = np.random.default_rng(0)
+    sizes = (WIDTH, WIDTH), (16, WIDTH), (LENGTH, 16, WIDTH)
+    arguments = [normal(random, size, float, scale=0.2) for size in sizes]
+    assert kept_operations(stabilized, *arguments) == ["add"]
+
+    def gradients(scan):
+        def loss(*arguments):
+            final, ys = scan(*arguments)
+            return jnp.sum(jnp.sin(final)) + jnp.sum(jnp.sin(ys))
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(*arguments)
+
+    plain = gradients(lambda kernel, *others: jax.lax.scan(lambda *step: stabilized(kernel, *step), *others))
+    for own, other in zip(gradients(lambda *all: rs.scan(stabilized, *all)), plain, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-10, atol=1e-12)
+
+
+# Of the first 120 seeds, those whose cells keep an expensive value at a price of zero.
 KEEPING_SEEDS = [1, 17, 27, 35, 60, 64, 65, 67, 71, 72, 73, 74, 83, 94, 99]
 
 
