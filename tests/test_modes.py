@@ -154,14 +154,16 @@ def test_without_jit_a_cell_runs_on_values_once_a_step(memory, reverse, engine):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"seq_lengths": jnp.array([2, 5, 0])},
-        {"seq_lengths": jnp.array([2, 5, 0]), "padding": "hold", "reverse": True},
-        {"truncate": 2},
-        {"reset": jnp.zeros((5, 3), bool).at[2, 1].set(True)},
-    ],
-    ids=lambda options: ",".join(options),
+    variants(
+        {
+            "none": {},
+            "lengths": {"seq_lengths": jnp.array([2, 5, 0])},
+            "held": {"seq_lengths": jnp.array([2, 5, 0]), "padding": "hold", "reverse": True},
+            "truncated": {"truncate": 2},
+            "reset": {"reset": jnp.zeros((5, 3), bool).at[2, 1].set(True)},
+        },
+        ["held", "truncated", "reset"],
+    ),
 )
 def test_options_without_jit(options):
     params, carry, xs = arguments(0, 5, 3)

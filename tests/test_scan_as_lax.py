@@ -11,7 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.experimental import checkify
 
 import rnnscan as rs
-from tiers import combinations
+from tiers import combinations, variants
 
 
 ROWS = jnp.linspace(0.4, 1.6, 6).reshape(3, 2)
@@ -172,8 +172,17 @@ def reverse_over_reverse(function):
     return jax.grad(jax.grad(function))
 
 
-@pytest.mark.parametrize("derivative", [jax.hessian, rows_of_second_derivatives, reverse_over_reverse])
-@pytest.mark.parametrize("outer", ["alone", "lax.scan", "rs.scan"])
+SECOND = {"hessian": jax.hessian, "rows": rows_of_second_derivatives, "reverse over reverse": reverse_over_reverse}
+OUTER = ("alone", "lax.scan", "rs.scan")
+
+
+@pytest.mark.parametrize(
+    ("outer", "derivative"),
+    variants(
+        {f"{outer}, {one}": (outer, SECOND[one]) for outer in OUTER for one in SECOND},
+        [*(f"rs.scan, {one}" for one in SECOND), "alone, hessian", "lax.scan, rows"],
+    ),
+)
 def test_a_loop_with_a_condition_within_a_scan_has_second_derivatives(outer, derivative):
     def cond(_, carry):
         return carry[0] < 3.0
