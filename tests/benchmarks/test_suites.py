@@ -137,8 +137,8 @@ def test_a_test_that_does_not_run_in_a_mode_is_a_failure():
 
 
 def test_a_run_that_takes_too_long_is_an_error_that_names_the_test(folder):
-    with pytest.raises(SuiteError, match=r"more than 0\.5 minutes.*test_slow"):
-        Runner(folder, minutes=0.5).compare(Project("slow"))
+    with pytest.raises(SuiteError, match=r"more than 0\.25 minutes.*test_slow"):
+        Runner(folder, minutes=0.25).compare(Project("slow"))
 
 
 def test_a_test_at_its_time_limit_is_stopped_and_the_others_run(folder):
