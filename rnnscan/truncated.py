@@ -95,7 +95,7 @@ def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **optio
 
 
 class _Steps(NamedTuple):
-    """The scanned inputs."""
+    """The scanned inputs. The numbers of the steps are for random choices: None without a key."""
 
     xs: Any
     valid: Any
@@ -181,7 +181,7 @@ def by_window(
         carry = net.initial_carry(xs)
     carry = checks.as_arrays(carry, "carry")
     length = checks.sequence_length(xs, None)
-    numbers = first_step + jnp.arange(length)
+    numbers = None if key is None else first_step + jnp.arange(length)
     steps = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length), numbers)
 
     def over_steps(carry: Any, first: int, last: int) -> tuple[Any, Any]:
@@ -233,7 +233,7 @@ def _carries_before(
 
 def _scan(cell: Any, params: Any, carry: Any, steps: _Steps, reset_to: Any, **options: Any) -> tuple[Any, Any]:
     options |= {"mask": steps.valid, "reset": steps.reset, "reset_to": reset_to}
-    if options["key"] is not None and len(steps.numbers):
+    if steps.numbers is not None and len(steps.numbers):
         options["first_step"] = steps.numbers[0]
     return run(cell, params, carry, steps.xs, **options)
 
