@@ -20,8 +20,6 @@ from mkdocs.structure.files import File
 NOTEBOOK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # Elements that a browser loads with the page. Links that a reader follows may go anywhere.
 LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
-
-
 # A row of docs/versions.md: a Python and the jax that the tests run with.
 TESTED = re.compile(r"^\| 3\.\d+ \| `(?:~=)?(\d+\.\d+)\.\d+`", re.MULTILINE)
 

@@ -213,7 +213,7 @@ ORDERS = {
 
 
 EACH = {f"{around}, {order}": (AROUND[around], ORDERS[order]) for around in AROUND for order in ORDERS}
-# What differentiates twice stages most; everything else alone, and in a branch, which is staged once for each side.
+# Every order alone and in a branch, whose two sides are staged, and two orders within everything else.
 TELLING = [
     one for one in EACH if one.startswith(("nothing", "cond")) or one.endswith(("grad of jvp within", "transposed jvp"))
 ]

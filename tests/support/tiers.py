@@ -25,9 +25,9 @@ def variants(every: Mapping[str, Any] | Iterable[Any], quick: Iterable[Any]) -> 
 
 
 def combinations(first: Mapping[str, Any], second: Mapping[str, Any], third: Mapping[str, Any]) -> list[Any]:
-    """Parameters of a test: all combinations of three options, of which `make test` runs as many as the first two have.
+    """Parameters of a test: all combinations of three options. `make test` runs one for each pair of the first two.
 
-    Each value of an option meets each value of another one in these, if the third has no more values than the others.
+    These have each pair of the other options too, if the third option has no more values than the first and the second.
     """
     axes = [list(option) for option in (first, second, third)]
     every, quick = {}, []

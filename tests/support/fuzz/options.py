@@ -47,7 +47,7 @@ def random_rows(random: np.random.Generator, length: int, batch: int) -> dict[st
     rows: dict[str, Any] = {}
     kind = random.choice(["all", "lengths", "mask"], p=[0.6, 0.2, 0.2])
     if kind == "lengths":
-        # Several rows are whole. More steps than there are is an error where the lengths are known.
+        # Lengths above the number of steps are an error where they are known.
         rows["seq_lengths"] = jnp.asarray(np.minimum(random.integers(0, length + 3, size=batch), length))
     if kind == "mask":
         rows["mask"] = jnp.asarray(random.random((length, batch)) < 0.6)
