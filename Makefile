@@ -123,7 +123,7 @@ docs: $(VENV)/.installed-docs
 
 # A commit on the branch gh-pages; PUSH=--push sends it. The branch keeps the pages of earlier versions.
 docs-version: $(VENV)/.installed-docs
-	version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("rnnscan"))'); \
+	version=$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])'); \
 	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) --update-aliases $${version%.*} latest
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/mike set-default $(PUSH) latest
 
