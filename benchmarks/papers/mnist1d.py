@@ -12,7 +12,7 @@ from mnist1d.data import get_dataset_args, make_dataset
 
 import rnnscan as rs
 from benchmarks.papers.result import Figure, absent, installed, named
-from benchmarks.papers.training import train, training_step
+from benchmarks.papers.training import train, trainer
 
 
 UNITS = 6
@@ -46,12 +46,14 @@ def figures() -> Iterator[Figure]:
 def _beside_torch(task: str, train_set: tuple[jax.Array, jax.Array]) -> Figure:
     """The medians of blocks of steps that alternate in this run, after one block of each that warms up."""
     started = time.perf_counter()
-    runs = {"rnnscan": _trainer(train_set)}
+    runs: dict[str, Callable[[int], Any]] = {
+        "rnnscan": trainer(_loss, _init(jax.random.key(0)), _draw(train_set), rate=RATE)
+    }
     if installed("torch"):
-        from benchmarks.papers.mnist1d_torch import trainer
+        from benchmarks.papers.mnist1d_torch import torch_trainer
 
         arrays = [np.asarray(array) for array in train_set]
-        runs["torch"] = trainer(*arrays, units=UNITS, batch=BATCH, rate=RATE)
+        runs["torch"] = torch_trainer(*arrays, units=UNITS, batch=BATCH, rate=RATE)
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(1 + ROUNDS):
         for name, run in runs.items():
@@ -69,20 +71,6 @@ def _beside_torch(task: str, train_set: tuple[jax.Array, jax.Array]) -> Figure:
         time.perf_counter() - started,
         f"{'torch' if theirs is None else named('torch')} on one thread; medians of {ROUNDS} times {TIMED_STEPS} steps",
     )
-
-
-def _trainer(train_set: tuple[jax.Array, jax.Array]) -> Callable[[int], None]:
-    """A function that trains for a number of steps."""
-    start, step = training_step(_loss, _draw(train_set), rate=RATE)
-    state, key = start(_init(jax.random.key(0))), jax.random.key(0)
-
-    def run(steps: int) -> None:
-        nonlocal state
-        for number in range(steps):
-            state = step(state, jax.random.fold_in(key, number))
-        jax.block_until_ready(state)
-
-    return run
 
 
 def _arrays(xs: Any, labels: Any) -> tuple[jax.Array, jax.Array]:

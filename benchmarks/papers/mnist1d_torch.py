@@ -21,7 +21,7 @@ class Classifier(nn.Module):
         return self.head(ys.swapaxes(0, 1).flatten(1))
 
 
-def trainer(xs: np.ndarray, labels: np.ndarray, *, units: int, batch: int, rate: float) -> Callable[[int], None]:
+def torch_trainer(xs: np.ndarray, labels: np.ndarray, *, units: int, batch: int, rate: float) -> Callable[[int], None]:
     """A function that trains for a number of steps, with Adam on batches that it draws.
 
     One thread, because torch 2.13 was 5 times slower with two on a machine of two processors that was busy.

@@ -32,23 +32,21 @@ def train(
     Returns:
         The trained parameters.
     """
-    start, step = training_step(loss, draw, rate=rate, clip=clip)
-    state, key = start(params), jax.random.key(seed)
-    for number in range(steps):
-        state = step(state, jax.random.fold_in(key, number))
-    return jax.block_until_ready(state[0])
+    return trainer(loss, params, draw, rate=rate, clip=clip, seed=seed)(steps)
 
 
-def training_step(
-    loss: Callable[[Any, Any], jax.Array], draw: Callable[[jax.Array], Any], *, rate: float, clip: float | None = None
-) -> tuple[Callable[[Any], Any], Callable[[Any, jax.Array], Any]]:
-    """A function from parameters to the state of training, and one compiled step, which donates it.
+def trainer(
+    loss: Callable[[Any, Any], jax.Array],
+    params: Any,
+    draw: Callable[[jax.Array], Any],
+    *,
+    rate: float,
+    clip: float | None = None,
+    seed: int = 0,
+) -> Callable[[int], Any]:
+    """A function that trains for a number of further steps, and returns the parameters.
 
-    Args:
-        loss: `loss(params, batch)`.
-        draw: makes a batch of a key.
-        rate: the learning rate.
-        clip: the largest norm of the gradients; None: any.
+    The next call donates them, and `params` too. The arguments are those of `train`.
     """
     optimizer = optax.adam(rate) if clip is None else optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate))
 
@@ -59,4 +57,13 @@ def training_step(
         updates, optimizer_state = optimizer.update(gradients, optimizer_state, params)
         return optax.apply_updates(params, updates), optimizer_state
 
-    return lambda params: (params, optimizer.init(params)), step
+    state, key, done = (params, optimizer.init(params)), jax.random.key(seed), 0
+
+    def run(steps: int) -> Any:
+        nonlocal state, done
+        for number in range(done, done + steps):
+            state = step(state, jax.random.fold_in(key, number))
+        done += steps
+        return jax.block_until_ready(state[0])
+
+    return run
