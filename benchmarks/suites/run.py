@@ -143,7 +143,9 @@ class Runner:
         # A test at its time limit ends its process. pytest-xdist starts another, of which its default allows few.
         limited = ["--max-worker-restart", "100000"] if self.test_minutes is not None else []
         parallel = ["-n", str(self.jobs), *limited] if self.jobs > 1 or limited else []
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *parallel, *arguments]
+        # Names of tests are paths from the checkout, also where a folder above it has a pyproject.toml.
+        options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(self.folder.resolve() / project.name), *parallel]
+        command = [sys.executable, "-m", "pytest", *options, *arguments]
         log = records / "log"
         with log.open("w") as out:
             # In a session of its own, so that a run that takes too long ends with its workers.

@@ -84,6 +84,8 @@ def folder(tmp_path_factory):
             path = folder / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+    # A file above the checkouts, which pytest takes for the root of tests where a checkout has none of its own.
+    (folder / "pyproject.toml").write_text("")
     (folder / "broken" / "conftest.py").write_text(BROKEN)
     (folder / "lacking" / "library.py").unlink()
     (folder / "slow").mkdir()
