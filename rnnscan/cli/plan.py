@@ -45,7 +45,7 @@ def plan(
     console.print(f"{memory.choice!r}", markup=False)
     console.print(
         f"A training step needs {readable_bytes(memory.temporary_bytes)} of {budget} besides its arguments and "
-        f"results, and {memory.relative_cost:.2f} times the operations of keeping every name."
+        f"results, and {memory.relative_cost:.2f} of the estimated time of keeping every name."
     )
     console.print(report)
     if plot is not None:

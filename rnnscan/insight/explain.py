@@ -10,6 +10,7 @@ import jax
 from rnnscan._messages import in_words, listing
 from rnnscan._reports import Report, Table, titled
 from rnnscan._step_wrappers import type_of_step
+from rnnscan.engine.costs.machine import Machine
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
@@ -24,7 +25,7 @@ from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
-from rnnscan.planning.cost import iteration_cost, loop_cost
+from rnnscan.planning.cost import iteration_time, loop_time
 from rnnscan.protocols import Cell
 
 
@@ -276,7 +277,8 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         diagram=step_diagram(plan, description, arguments),
         states={places[index]: text for index, text in description.states.items()},
         solved={
-            ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop) for loop in plan.newton_loops
+            ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop, plan.choices.machine)
+            for loop in plan.newton_loops
         },
         costs=estimate_parts(plan),
         machine=plan.choices.machine.name,
@@ -284,10 +286,11 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
     )
 
 
-def _work_of(loop: NewtonLoop) -> str:
-    newton, times = loop.recurrence.newton, iteration_cost(loop.recurrence) / max(1, loop_cost(loop.recurrence))
+def _work_of(loop: NewtonLoop, machine: Machine) -> str:
+    newton, recurrence = loop.recurrence.newton, loop.recurrence
+    times = iteration_time(machine, recurrence) / max(1.0, loop_time(machine, recurrence))
     assert newton is not None
-    iterations = f"at most {newton.max_iterations} iterations, each with {times:.1f} times the loop's operations"
+    iterations = f"at most {newton.max_iterations} iterations, each about {times:.1f} times the loop's work"
     return f"{loop.chunk} steps at once, {iterations}"
 
 

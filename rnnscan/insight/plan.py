@@ -26,7 +26,7 @@ class PlannedMemory(Shown, Memory):
     Attributes:
         temporary_bytes: bytes of both passes besides arguments and results, by XLA's memory analysis, and 2 % for
             differences between programs.
-        relative_cost: operations of a training step, relative to keeping every name.
+        relative_cost: the estimated time of a training step, relative to keeping every name.
     """
 
     temporary_bytes: int = 0
@@ -41,12 +41,12 @@ class PlannedMemory(Shown, Memory):
         yield repr(self.choice)
         rows = [
             ("temporary memory", readable_bytes(self.temporary_bytes)),
-            ("operations", f"{self.relative_cost:.2f} times"),
+            ("estimated time", f"{self.relative_cost:.2f} times"),
         ]
         yield Table(("of a training step", "planned"), [rows], 1)
         yield (
             "temporary memory: besides arguments and results, by XLA's memory analysis\n"
-            "operations: relative to keeping every name"
+            "estimated time: relative to keeping every name"
         )
 
 

@@ -1,4 +1,4 @@
-"""The memory choices that planning considers, ordered by cost."""
+"""The memory choices that planning considers, ordered by estimated time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,10 @@ from functools import cache
 from itertools import combinations, pairwise
 from typing import Any
 
-import jax
-
-from rnnscan._step_wrappers import type_of_step
 from rnnscan.checkpointing import NestedScan, nested
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.memory import Memory
-from rnnscan.planning.cost import forward_cost, offload_cost, solving_cost, training_cost
+from rnnscan.planning.cost import forward_time, offloading_time, solving_time, training_time
 
 
 # With more names than this, they are dropped one by one, in order.
@@ -23,14 +20,14 @@ _MOST_SLOTS = 512
 
 @dataclass(frozen=True)
 class Candidate:
-    """A memory choice, and the operations of one step with it."""
+    """A memory choice, and the estimated time of one step with it, in nanoseconds."""
 
     memory: Memory
-    cost: int | float
+    time: float
 
 
 def candidates(plans: Sequence[ExecutionPlan], *, can_offload: bool = False) -> list[Candidate]:
-    """List memory choices by cost. Among equal costs, choices that keep more come first.
+    """List memory choices by estimated time. Among equal times, choices that keep more come first.
 
     Args:
         plans: the plans of the calls that share the choice, all with sequences of one length. A net has several.
@@ -40,19 +37,18 @@ def candidates(plans: Sequence[ExecutionPlan], *, can_offload: bool = False) -> 
         Choices of recomputed names, offloaded names, chunks, and segments: of one length, nested, and scheduled.
     """
     calls = [plan.call for plan in plans]
-    steps = [(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)) for call in calls]
     names = tuple(dict.fromkeys(name for call in calls for name in call.names.known))
     length = int(calls[0].length)
-    solving = sum(solving_cost(loop.recurrence) for plan in plans for loop in plan.newton_loops)
-    forward = solving + sum(forward_cost(*step) for step in steps)
+    solving = sum(map(solving_time, plans))
+    forward = solving + sum(map(forward_time, plans))
 
-    @cache  # Most candidates keep the same names, and each cost takes a trace of the gradient.
-    def cost_of(kept: tuple[str, ...]) -> int | float:
-        return solving + sum(training_cost(cell, kept, *arguments) for cell, *arguments in steps)
+    @cache  # Most candidates keep the same names, and each estimate takes a trace of the gradient.
+    def time_of(kept: tuple[str, ...]) -> float:
+        return solving + sum(training_time(plan, kept) for plan in plans)
 
-    def candidate(memory: Memory, *, again: float = 0.0, offloaded: int | float = 0) -> Candidate:
+    def candidate(memory: Memory, *, again: float = 0.0, offloading: float = 0.0) -> Candidate:
         kept = () if memory.recompute == "all" else tuple(name for name in names if name not in memory.recompute)
-        return Candidate(memory, cost_of(kept) + again * forward + offloaded)
+        return Candidate(memory, time_of(kept) + again * forward + offloading)
 
     choices = [candidate(Memory(recompute=chosen)) for chosen in _dropped(names)]
     choices.append(candidate(Memory(recompute="all")))
@@ -64,13 +60,13 @@ def candidates(plans: Sequence[ExecutionPlan], *, can_offload: bool = False) -> 
         for chosen in _dropped(names):
             offload = tuple(name for name in names if name not in chosen)
             if offload:
-                price = sum(offload_cost(cell, offload, *arguments) for cell, *arguments in steps)
-                choices.append(candidate(Memory(recompute=chosen, offload=offload), offloaded=price))
+                moving = sum(offloading_time(plan, offload) for plan in plans)
+                choices.append(candidate(Memory(recompute=chosen, offload=offload), offloading=moving))
     for segment, again, again_of_names in _segments(length):
         choices.append(candidate(Memory(recompute="all", segment=segment), again=again))
         if names:
             choices.append(candidate(Memory(segment=segment), again=again_of_names))
-    return sorted(choices, key=lambda choice: choice.cost)
+    return sorted(choices, key=lambda choice: choice.time)
 
 
 def _dropped(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -41,7 +41,7 @@ class Chosen:
     Attributes:
         memory: the choice.
         temporary_bytes: bytes of both passes besides arguments and results.
-        relative_cost: operations of a training step, relative to keeping every name.
+        relative_cost: the estimated time of a training step, relative to keeping every name.
     """
 
     memory: Memory
@@ -55,7 +55,7 @@ def choose(arguments: Arguments, budget: MemoryBudget, *, fastest: Fastest | Non
     Args:
         arguments: the arguments of the call, without `memory`.
         budget: the budget.
-        fastest: chooses among all choices that fit; None: take the one with the least operations.
+        fastest: chooses among all choices that fit; None: take the one with the least estimated time.
 
     Raises:
         ValueError: if nothing fits.
@@ -72,7 +72,7 @@ def choose(arguments: Arguments, budget: MemoryBudget, *, fastest: Fastest | Non
         chosen = next(fitting, None)
     if chosen is None:
         chosen = _least_of_all(step, choices, budget.bytes)
-    relative_cost = chosen.cost / choices[0].cost if choices[0].cost else 1.0
+    relative_cost = chosen.time / choices[0].time if choices[0].time else 1.0
     return Chosen(chosen.memory, _needed(step, chosen.memory) or 0, relative_cost)
 
 
@@ -109,7 +109,7 @@ def _runs(arguments: Arguments) -> bool:
 
 
 def choices_of(arguments: Arguments, *, can_offload: bool | None = None) -> list[Candidate]:
-    """The memory choices of a call, ordered by cost.
+    """The memory choices of a call, ordered by estimated time.
 
     Args:
         arguments: the arguments of the call, without `memory`.
@@ -134,30 +134,30 @@ def choices_of(arguments: Arguments, *, can_offload: bool | None = None) -> list
 
 
 def _promising(step: TrainingStep, choices: Sequence[Candidate]) -> Iterator[list[Candidate]]:
-    """Groups of equal cost, in order. Each choice is predicted to need less memory than all cheaper ones."""
+    """Groups of equal time, in order. Each choice is predicted to need less memory than all cheaper ones."""
     least = float("inf")
-    for _, of_one_cost in groupby(choices, key=lambda choice: choice.cost):
-        smaller = [choice for choice in of_one_cost if step.predicted_bytes(choice.memory) < least]
+    for _, of_one_time in groupby(choices, key=lambda choice: choice.time):
+        smaller = [choice for choice in of_one_time if step.predicted_bytes(choice.memory) < least]
         if smaller:
             yield smaller
             least = min(step.predicted_bytes(choice.memory) for choice in smaller)
 
 
 def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[list[Candidate]]:
-    """Groups of choices that may fit, in order of cost. Within a group, likely ones come first."""
+    """Groups of choices that may fit, in order of time. Within a group, likely ones come first."""
 
     def doubt(choice: Candidate) -> int:
         predicted = step.predicted_bytes(choice.memory)
         return 0 if predicted <= _LIKELY_FITS * allowed else predicted
 
-    for of_one_cost in _promising(step, choices):
-        likely = [choice for choice in sorted(of_one_cost, key=doubt) if doubt(choice) <= _SURELY_TOO_LARGE * allowed]
+    for of_one_time in _promising(step, choices):
+        likely = [choice for choice in sorted(of_one_time, key=doubt) if doubt(choice) <= _SURELY_TOO_LARGE * allowed]
         if likely:
             yield likely
 
 
 def _fitting(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[Candidate]:
-    """The choices that fit, in order of cost. None where the frugal ones are too large by far."""
+    """The choices that fit, in order of time. None where the frugal ones are too large by far."""
     some_may_fit = False
     for likely in _likely(step, choices, allowed):
         for choice in likely:

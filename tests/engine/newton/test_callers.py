@@ -123,7 +123,7 @@ def test_explain_shows_what_newtons_method_solves():
     solved = {one.operation for one in explanation.equations if one.forward.endswith("by Newton")}
     assert {"tanh", "logistic"} <= solved
     assert "dot_general" not in solved
-    assert explanation.solved["carry[0]"].startswith("4 steps at once, at most 16 iterations, each with ")
+    assert explanation.solved["carry[0]"].startswith("4 steps at once, at most 16 iterations, each about ")
     assert "Newton's method for carry[0]" in str(explanation)
 
 
@@ -152,7 +152,7 @@ def test_plan_counts_the_work_of_iterations():
 
     def costs(newton):
         given = Arguments(run, CELL, PARAMS, carry, XS, {"parallel": newton})
-        return {repr(one.memory): one.cost for one in choices_of(given)}
+        return {repr(one.memory): one.time for one in choices_of(given)}
 
     plain, one, four = (costs(own) for own in (None, Newton(max_iterations=1), Newton(max_iterations=4)))
     (kept, *_), segment = plain, repr(rs.Memory(recompute="all", segment=4))
