@@ -234,8 +234,8 @@ class Chunk:
 
     def _evaluate(self, equations: Sequence[Equation]) -> None:
         """Run equations, batched over the steps."""
-        outputs = outputs_of(equations)
-        known = [value for value in dict.fromkeys(inputs_of(equations)) if value not in set(outputs)]
+        outputs = dict.fromkeys(outputs_of(equations))
+        known = [value for value in dict.fromkeys(inputs_of(equations)) if value not in outputs]
 
         def run(*operands: Any) -> list[Any]:
             values = dict(zip(known, operands, strict=True))
