@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import kind_of_loop
-from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.describe_states import describe_states
@@ -81,7 +79,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
     """Describe the step of a plan. For the lax engine, say how the fission engine would run the step."""
     scan = plan.scan(plan.call.length)
     step, split = scan.step, scan.written
-    loops = _loops(step)
+    loops = _loops(scan)
     kinds: dict[Equation, Kind] = dict.fromkeys(step.program.equations, "parallel")
     kinds.update(dict.fromkeys(split.invariant, "invariant"))
     kinds.update((equation, loop.kind) for loop in loops for equation in loop.equations)
@@ -95,7 +93,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
             return "once"
         return "at once" if equation in recomputed else "in the loop"
 
-    sources = _sources(step)
+    sources = _sources(scan)
     equations = [
         EquationInfo(
             operation=equation.name,
@@ -103,7 +101,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
             name=", ".join(labels[output] for output in equation.outputs if output in labels),
             reads=tuple(sources(atom) for atom in equation.inputs),
             kind=kinds[equation],
-            forward=_forward_place(equation, split),
+            forward=_forward_place(equation, scan),
             backward=backward(equation),
         )
         for equation in step.program.equations
@@ -123,7 +121,8 @@ class _Loop:
     kind: Kind
 
 
-def _loops(step: FlatStep) -> list[_Loop]:
+def _loops(scan: ScanPlan) -> list[_Loop]:
+    step = scan.step
     components = Components(step.program.equations, step.carry, step.new_carry)
     loops = []
     by_group = components.by_group(step.program.equations)
@@ -133,17 +132,18 @@ def _loops(step: FlatStep) -> list[_Loop]:
     return loops
 
 
-def _sources(step: FlatStep) -> Callable[[Atom], int | str]:
+def _sources(scan: ScanPlan) -> Callable[[Atom], int | str]:
     """The function from a value to its source: the number of an equation, or an argument of the step."""
-    carry = _whole_carry(step)
+    step, carry = scan.step, _whole_carry(scan)
     known: dict[Atom, int | str] = {leaf: f"carry[{index}]" for index, leaf in carry.items()}
     known |= {leaf: f"x[{index}]" for index, leaf in enumerate(step.x)}
     known |= {atom: number for number, equation in enumerate(step.program.equations) for atom in equation.outputs}
     return lambda atom: known.get(atom, "constant")
 
 
-def _whole_carry(step: FlatStep) -> dict[int, Atom]:
+def _whole_carry(scan: ScanPlan) -> dict[int, Atom]:
     """All leaves of the carry, by position."""
+    step = scan.step
     unchanged = step.constants[len(step.constants) - len(step.unchanged) :]
     return dict(zip([*step.changing, *step.unchanged], [*step.carry, *unchanged], strict=True))
 
@@ -157,12 +157,13 @@ def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | s
             source = sources(step.new_carry[index])
             leaves[step.changing[index]] = CarryInfo(_type(step.carry[index]), number, loop.kind, source, kept)
     for place in step.unchanged:
-        leaf = _whole_carry(step)[place]
+        leaf = _whole_carry(scan)[place]
         leaves[place] = CarryInfo(_type(leaf), None, "unchanged", sources(leaf), "once")
     return tuple(leaves[place] for place in sorted(leaves))
 
 
-def _forward_place(equation: Equation, split: Split) -> str:
+def _forward_place(equation: Equation, scan: ScanPlan) -> str:
+    split = scan.written
     if equation in split.invariant:
         return "once"
     loops = {str(number): loop for number, loop in enumerate(split.loops, 1) if equation in loop.body}

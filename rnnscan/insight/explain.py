@@ -10,14 +10,13 @@ import jax
 from rnnscan._messages import in_words, listing
 from rnnscan._reports import Report, Table, titled
 from rnnscan._step_wrappers import type_of_step
-from rnnscan.engine.costs.machine import Machine
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
+from rnnscan.engine.run.estimate import PartCost, estimate_parts, relative_time_of_iteration
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
-from rnnscan.insight.estimate import PartCost, estimate_lines, estimate_parts
 from rnnscan.insight.random_choices import makes_random_choices
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
@@ -25,7 +24,6 @@ from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
-from rnnscan.planning.cost import iteration_time, loop_time
 from rnnscan.protocols import Cell
 
 
@@ -124,6 +122,12 @@ class Explanation(Report):
         counted = Counter[str](equation.kind for equation in self.equations)
         return {kind: counted[kind] for kind in KINDS}
 
+    def _estimates(self) -> Iterator[str]:
+        """A line of text for each direction."""
+        for direction in dict.fromkeys(part.direction for part in self.costs):
+            texts = [f"{_duration(part.seconds)} {part.part}" for part in self.costs if part.direction == direction]
+            yield f"estimated time of a step on {self.machine}, {direction}: about {', '.join(texts)}"
+
     def _legend(self) -> dict[str, str]:
         """What the kinds of work mean that are there."""
         return {kind: KINDS[kind].meaning for kind, count in self.kinds.items() if count}
@@ -140,7 +144,7 @@ class Explanation(Report):
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
         lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
         lines += [f"Newton's method for {place}: {text}" for place, text in self.solved.items()]
-        lines += estimate_lines(self.costs, self.machine)
+        lines += self._estimates()
         yield "\n".join(lines)
         rows = [(one.operation, one.result, one.name, one.kind, one.forward, one.backward) for one in self.equations]
         yield Table(
@@ -277,7 +281,7 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         diagram=step_diagram(plan, description, arguments),
         states={places[index]: text for index, text in description.states.items()},
         solved={
-            ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop, plan.choices.machine)
+            ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop, plan)
             for loop in plan.newton_loops
         },
         costs=estimate_parts(plan),
@@ -286,12 +290,18 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
     )
 
 
-def _work_of(loop: NewtonLoop, machine: Machine) -> str:
-    newton, recurrence = loop.recurrence.newton, loop.recurrence
-    times = iteration_time(machine, recurrence) / max(1.0, loop_time(machine, recurrence))
+def _work_of(loop: NewtonLoop, plan: ExecutionPlan) -> str:
+    newton, times = loop.recurrence.newton, relative_time_of_iteration(plan, loop)
     assert newton is not None
     iterations = f"at most {newton.max_iterations} iterations, each about {times:.1f} times the loop's work"
     return f"{loop.chunk} steps at once, {iterations}"
+
+
+def _duration(seconds: float) -> str:
+    microseconds = 1e6 * seconds
+    if microseconds < 10:
+        return f"{max(microseconds, 0.1):.1f} us"
+    return f"{microseconds:,.0f} us"
 
 
 _DROPS_NOTHING = "random choices, such as dropout: off, because the call has no `key`"

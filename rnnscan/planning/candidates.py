@@ -8,8 +8,9 @@ from typing import Any
 
 from rnnscan.checkpointing import NestedScan, nested
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
+from rnnscan.engine.run.estimate import solving_time
 from rnnscan.memory import Memory
-from rnnscan.planning.cost import forward_time, offloading_time, solving_time, training_time
+from rnnscan.planning.cost import forward_time, offloading_time, training_time
 
 
 # With more names than this, they are dropped one by one, in order.
