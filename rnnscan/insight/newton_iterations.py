@@ -1,20 +1,22 @@
 """newton_iterations(): how many iterations the chunks of a scan take, and which of them run step by step."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from rnnscan._messages import in_words
 from rnnscan._reports import Report, Table, titled
+from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.fission import run_counting
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.newton import Newton
-from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.arguments import Arguments, is_array
 from rnnscan.protocols import Cell
 
 
@@ -123,32 +125,44 @@ def newton_iterations(
     """
     if parallel is None:
         raise ValueError("newton_iterations: `parallel` must be an rnnscan.Newton; got None. It says what to count.")
-    arguments = Arguments(run, cell, params, carry, xs, {**options, "parallel": parallel})
-    names: list[list[str]] = []
-
-    def count(*arrays: Any) -> list[Any]:
-        plans = [ran.plan for ran in arguments.plans(arrays)]
-        names.extend(_names(plan) for plan in plans)
-        return [run_counting(plan) for plan in plans]
-
-    counts = jax.jit(count)(*arguments.arrays)
-    reports = []
-    for plan_names, plan_counts in zip(names, counts, strict=True):
-        iterations, fell_back = ([np.asarray(count) for count in plan_counts[which::2]] for which in (0, 1))
-        begins = [count > 0 for count in iterations]
-        reports.append(
-            NewtonIterations(
-                in_words(cell),
-                {name: count[begun] for name, count, begun in zip(plan_names, iterations, begins, strict=True)},
-                {name: count[begun] > 0 for name, count, begun in zip(plan_names, fell_back, begins, strict=True)},
-            )
-        )
+    with_arrays = {name for name, value in options.items() if any(map(is_array, jax.tree.leaves(value)))}
+    arrays = {"params": params, "carry": carry, "xs": xs, **{name: options.pop(name) for name in with_arrays}}
+    counts = run_compiled(_count, cell, arrays, {**options, "parallel": parallel})
+    reports = [_report(in_words(cell), of_scan) for of_scan in counts]
     if not isinstance(cell, Net):
         return reports[0]
     return NetNewtonIterations(in_words(cell), dict(zip(scan_names(cell), reports, strict=True)))
 
 
-def _names(plan: ExecutionPlan) -> list[str]:
-    """The places of the leaves of each loop that Newton's method solves."""
+# Of each loop, by the places of its leaves: at the first step of a chunk its iterations, else 0; and whether the chunk
+# did not converge. Ordered, because JAX sorts the keys of a dict.
+_Counts: TypeAlias = OrderedDict[str, tuple[Any, Any]]
+
+
+def _count(cell: Cell, *, params: Any, carry: Any, xs: Any, kept: bool = False, **options: Any) -> list[_Counts]:
+    """Run the forward pass, and count in each scan. `kept`: the trace is cached for later calls."""
+    arguments = Arguments(run, cell, params, carry, xs, options)
+
+    def count(*arrays: Any) -> list[_Counts]:
+        plans = [ran.plan for ran in arguments.plans(arrays)]
+        if kept and any(plan.call.closes_over_arrays for plan in plans):
+            raise ClosesOverArraysError
+        return [_count_in(plan) for plan in plans]
+
+    return count(*arguments.arrays) if kept else jax.jit(count)(*arguments.arrays)
+
+
+def _count_in(plan: ExecutionPlan) -> _Counts:
     places = [f"carry{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(plan.call.carry)]
-    return [", ".join(places[index] for index in loop.carry) for loop in plan.newton_loops]
+    names = [", ".join(places[index] for index in loop.carry) for loop in plan.newton_loops]
+    counts = run_counting(plan)
+    return OrderedDict(zip(names, zip(counts[::2], counts[1::2], strict=True), strict=True))
+
+
+def _report(cell: str, counts: _Counts) -> NewtonIterations:
+    arrays = {name: (np.asarray(iterations), np.asarray(fell_back)) for name, (iterations, fell_back) in counts.items()}
+    return NewtonIterations(
+        cell,
+        {name: iterations[iterations > 0] for name, (iterations, _) in arrays.items()},
+        {name: fell_back[iterations > 0] > 0 for name, (iterations, fell_back) in arrays.items()},
+    )

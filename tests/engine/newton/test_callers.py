@@ -94,6 +94,32 @@ def test_iterations_are_counted_by_chunk():
     assert "in 3 chunks; 0 of them ran step by step" in str(counts)
 
 
+def test_counting_again_traces_nothing_and_reads_what_is_new():
+    traces, held = [], [jnp.zeros(())]
+    params, carry, xs = arguments_of("one leaf", steps=12)
+    flat = jax.tree.map(jnp.zeros_like, params)
+
+    def cell(params, carry, x):
+        traces.append(x)
+        return one_leaf(params, carry, x)
+
+    def closing_over(params, carry, x):
+        return one_leaf(jax.tree.map(lambda leaf: held[0] * leaf, params), carry, x)
+
+    def iterations(cell, params, lengths=None):
+        counts = rs.newton_iterations(cell, params, carry, xs, seq_lengths=lengths, parallel=NEWTON)
+        return counts.iterations["carry[0]"].tolist()
+
+    expected, before = iterations(cell, params), len(traces)
+    assert iterations(cell, flat) != expected
+    assert iterations(cell, params) == expected
+    assert len(traces) == before
+    assert iterations(cell, params, jnp.full(xs.shape[1], 12)) == expected
+    assert iterations(closing_over, params) == iterations(cell, flat)
+    held[0] = jnp.ones(())
+    assert iterations(closing_over, params) == expected
+
+
 def test_chunks_that_fall_back_are_counted():
     # 20 steps in segments of 8 and chunks of 4. One iteration is not enough, but for the first steps of a chunk.
     memory = rs.Memory(segment=8)
