@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan.insight import kept_bytes, measure_losses, temporary_bytes
 from rnnscan.insight.tradeoff import choice_name
 from rnnscan.planning.arguments import Arguments

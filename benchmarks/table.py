@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.bars import Bar
 from benchmarks.result import Result
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 
 
 HEADINGS = (

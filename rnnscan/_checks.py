@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
-from rnnscan._arguments import is_typed_array
-from rnnscan._dtypes import promoted
-from rnnscan._messages import describe, is_count, is_key, is_weak, leaves_with_places, place
-from rnnscan._step_wrappers import Length, Padding, repeat_over, valid_steps
-from rnnscan._varying import explicit_spec
+from rnnscan._util.arguments import is_typed_array
+from rnnscan._util.dtypes import promoted
+from rnnscan._util.messages import describe, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan._util.step_wrappers import Length, Padding, repeat_over, valid_steps
+from rnnscan._util.varying import explicit_spec
 from rnnscan.memory import Memory
 from rnnscan.naming import StepInfo
 from rnnscan.newton import Newton

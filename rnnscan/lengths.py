@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Integer, Shaped
 
-from rnnscan._messages import describe, is_count, leaves_with_places
-from rnnscan._step_wrappers import valid_steps
+from rnnscan._util.messages import describe, is_count, leaves_with_places
+from rnnscan._util.step_wrappers import valid_steps
 
 
 def mask_from_input(xs: Shaped[Array, "time batch *features"], padding_value: Any = 0) -> Bool[Array, "time batch"]:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import jax
 
-from rnnscan._byte_sizes import budget_bytes
-from rnnscan._messages import is_count, listing, nearest
+from rnnscan._util.byte_sizes import budget_bytes
+from rnnscan._util.messages import is_count, listing, nearest
 from rnnscan.checkpointing import NestedScan, SubScan
 from rnnscan.naming import Names
 

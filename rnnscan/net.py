@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
-from rnnscan import _wiring as wiring
-from rnnscan._messages import describe
-from rnnscan._net_trace import trace_outputs
-from rnnscan._step_wrappers import Padding, hold_last_valid, select_rows
-from rnnscan._wiring import Wiring
+from rnnscan._net import wiring
+from rnnscan._net.trace import trace_outputs
+from rnnscan._net.wiring import Wiring
+from rnnscan._util.messages import describe
+from rnnscan._util.step_wrappers import Padding, hold_last_valid, select_rows
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.newton import Newton
 from rnnscan.scanning import scan

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from rnnscan._messages import is_count
+from rnnscan._util.messages import is_count
 
 
 Jacobian = Literal["auto", "diagonal"]

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array
 
-from rnnscan._messages import describe, in_words, listing
+from rnnscan._util.messages import describe, in_words, listing
 
 
 @runtime_checkable

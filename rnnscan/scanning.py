@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
-from rnnscan._messages import is_count
-from rnnscan._step_wrappers import Padding
+from rnnscan._util.messages import is_count
+from rnnscan._util.step_wrappers import Padding
 from rnnscan.engine.run.execute import run_call
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.newton import Newton

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
-from rnnscan._messages import is_count
+from rnnscan._util.messages import is_count
 from rnnscan.memory import Memory
 from rnnscan.nets.axes import as_sequence
 from rnnscan.nets.base import Net

@@ -11,7 +11,7 @@ from benchmarks.accelerators.target import TITLES, UNITS, Platform
 from benchmarks.accelerators.workloads import ALL, offloaded_bytes
 from benchmarks.bars import Bar
 from benchmarks.table import BAR_HEADINGS, bar_rows, markdown_table
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 
 
 ROWS = ("plain", "checkpoint", "segments", "associative-scan", *OWN, "rnnscan-newton")

@@ -8,7 +8,7 @@ from benchmarks.beyond.rows import DESCRIPTIONS
 from benchmarks.beyond.uses import USES
 from benchmarks.result import Result
 from benchmarks.table import BAR_HEADINGS, bar_rows, markdown_table
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 
 
 USE_HEADINGS = (

@@ -9,7 +9,7 @@ from benchmarks.sweep.causes import CAUSES
 from benchmarks.sweep.draw import LEAST_SECONDS, MOST_BYTES, MOST_SECONDS
 from benchmarks.sweep.outcome import LIMIT, WHAT, Figure, Outcome
 from benchmarks.table import markdown_table
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 
 
 # By version, in the order in which the versions were given.

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
 from rnnscan.cells.dense import project, with_bias

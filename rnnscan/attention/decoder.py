@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._arguments import check_key, check_step_input
-from rnnscan._messages import describe, describe_shape, listing
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util import pytrees
+from rnnscan._util.arguments import check_key, check_step_input
+from rnnscan._util.messages import describe, describe_shape, listing
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.compose.output import extras_of, output_of

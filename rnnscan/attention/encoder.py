@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._messages import describe, describe_shape
-from rnnscan._step_wrappers import valid_steps
+from rnnscan._util.messages import describe, describe_shape
+from rnnscan._util.step_wrappers import valid_steps
 from rnnscan.attention.mechanism import Mechanism
 
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from rnnscan._arguments import check_key
-from rnnscan._dtypes import at_least_float32, promoted
-from rnnscan._messages import describe, describe_shape
+from rnnscan._util.arguments import check_key
+from rnnscan._util.dtypes import at_least_float32, promoted
+from rnnscan._util.messages import describe, describe_shape
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import show_options
 from rnnscan.cells.dense import project

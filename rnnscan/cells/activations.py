@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 
 
 Activation: TypeAlias = str | Callable[[Array], Array]

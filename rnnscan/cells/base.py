@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Num
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._arguments import check_key, check_step_input
-from rnnscan._dtypes import promoted
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util import pytrees
+from rnnscan._util.arguments import check_key, check_step_input
+from rnnscan._util.dtypes import promoted
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan._arguments import is_typed_array
-from rnnscan._messages import describe, describe_shape, describe_tree, describe_value, listing, nearest
+from rnnscan._util.arguments import is_typed_array
+from rnnscan._util.messages import describe, describe_shape, describe_tree, describe_value, listing, nearest
 
 
 _KINDS = {"floating": jnp.floating, "complex": jnp.complexfloating, "boolean": jnp.bool_}

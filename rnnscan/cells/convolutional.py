@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._messages import describe_shape, listing
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.messages import describe_shape, listing
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import KernelCell, with_bias

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from rnnscan._dtypes import at_least_float32
+from rnnscan._util.dtypes import at_least_float32
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.layer_norm import check_epsilon
 from rnnscan.cells.matrix_state import MatrixStateCell, read, rms_norm, write

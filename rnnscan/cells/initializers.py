@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rnnscan._dtypes import at_least_float32
+from rnnscan._util.dtypes import at_least_float32
 
 
 Initializer: TypeAlias = Callable[..., Array]

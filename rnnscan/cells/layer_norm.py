@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._messages import listing
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.messages import listing
 from rnnscan.cells import checks
 from rnnscan.cells.activations import activate
 from rnnscan.cells.base import Carry, Params

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from rnnscan._dtypes import at_least_float32
+from rnnscan._util.dtypes import at_least_float32
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Carry, Cell, Params
 from rnnscan.cells.dense import project

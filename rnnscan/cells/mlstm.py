@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rnnscan._dtypes import at_least_float32
+from rnnscan._util.dtypes import at_least_float32
 from rnnscan.cells import initializers
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.cells import checks
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.base import Carry, Params

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
-from rnnscan._dtypes import at_least_float32
+from rnnscan._util.dtypes import at_least_float32
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.layer_norm import check_epsilon, layer_norm
 from rnnscan.cells.matrix_state import MatrixStateCell, read, write

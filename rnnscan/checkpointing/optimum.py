@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from rnnscan._messages import is_count
+from rnnscan._util.messages import is_count
 
 
 Integers: TypeAlias = npt.NDArray[np.int64]

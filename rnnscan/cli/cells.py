@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import typer
 
 from rnnscan import cells
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.cli.modules import import_attribute
 from rnnscan.protocols import ComposableCell, check_cell
 

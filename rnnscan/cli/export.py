@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
-from rnnscan._byte_sizes import readable_bytes
-from rnnscan._messages import describe
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import describe
 from rnnscan.cli.modules import import_attribute
 from rnnscan.cli.options import print_warning, readable_errors
 from rnnscan.export.save import PLATFORMS

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 import rnnscan as rs
-from rnnscan._byte_sizes import budget_bytes, readable_bytes
-from rnnscan._messages import is_float
+from rnnscan._util.byte_sizes import budget_bytes, readable_bytes
+from rnnscan._util.messages import is_float
 from rnnscan.cli.cells import Example
 from rnnscan.train import TrainConfig, begin_language_model
 

@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import Any
 
-from rnnscan._messages import nearest
+from rnnscan._util.messages import nearest
 
 
 def import_attribute(spec: str, argument: str) -> Any:

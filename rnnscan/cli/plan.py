@@ -6,8 +6,8 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
-from rnnscan._byte_sizes import budget_bytes, readable_bytes
-from rnnscan._messages import in_words
+from rnnscan._util.byte_sizes import budget_bytes, readable_bytes
+from rnnscan._util.messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Hidden, Inputs, Length, example_of
 from rnnscan.cli.memory_limit import check_budget, check_fits
 from rnnscan.cli.options import readable_errors

@@ -8,7 +8,7 @@ import zlib
 from rich.console import Console
 from rich.table import Table
 
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan.cli.options import memory_flags
 from rnnscan.train import RunDirectory, Text, TrainConfig
 

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 import rnnscan as rs
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.cli.arrays import Record, read_records, to_line, to_npz
 from rnnscan.cli.interrupts import raise_if_interrupted
 from rnnscan.cli.options import readable_errors

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
-from rnnscan._byte_sizes import readable_bytes
-from rnnscan._messages import in_words
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import in_words
 from rnnscan.cli.cells import AnyCell, Batch, Example, Hidden, Inputs, Length, example_of
 from rnnscan.cli.memory_limit import check_fits
 from rnnscan.cli.options import Recompute, Segment, memory_of, readable_errors

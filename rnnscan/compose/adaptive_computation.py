@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._arguments import check_step_input
-from rnnscan._dtypes import at_least_float32, promoted
-from rnnscan._messages import describe, is_count, is_float, is_key, leaves_with_places, listing
-from rnnscan._step_wrappers import select_rows
-from rnnscan._varying import vary, varying
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util.arguments import check_step_input
+from rnnscan._util.dtypes import at_least_float32, promoted
+from rnnscan._util.messages import describe, is_count, is_float, is_key, leaves_with_places, listing
+from rnnscan._util.step_wrappers import select_rows
+from rnnscan._util.varying import vary, varying
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.compose.wrapper import Wrapper, check_rate
 from rnnscan.control.while_net import while_net

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.wrapper import Wrapper, check_rate
 from rnnscan.naming import unnamed

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.compose.output import output_of, with_output
 from rnnscan.compose.wrapper import Wrapper
 from rnnscan.protocols import ComposableCell, check_cell

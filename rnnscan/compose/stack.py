@@ -7,10 +7,10 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._arguments import check_key
-from rnnscan._messages import describe, listing
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util import pytrees
+from rnnscan._util.arguments import check_key
+from rnnscan._util.messages import describe, listing
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
 from rnnscan.compose.residual import residual as with_residual

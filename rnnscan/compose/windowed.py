@@ -6,9 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._arguments import check_step_input
-from rnnscan._messages import describe, is_count
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util.arguments import check_step_input
+from rnnscan._util.messages import describe, is_count
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.wrapper import Wrapper
 from rnnscan.protocols import ComposableCell, check_cell

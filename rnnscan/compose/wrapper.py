@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from rnnscan import _pytrees as pytrees
+from rnnscan._util import pytrees
 from rnnscan.protocols import ComposableCell
 
 

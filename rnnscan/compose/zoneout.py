@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.compose.wrapper import Wrapper, check_rate
 from rnnscan.protocols import ComposableCell, check_cell
 from rnnscan.randomness import RandomStep, with_key

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rnnscan._messages import describe, in_words, listing
+from rnnscan._util.messages import describe, in_words, listing
 
 
 # The default of an input that must be given. A function made by `do_net` takes a dictionary instead of names too, so

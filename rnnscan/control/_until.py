@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._messages import describe, is_count
-from rnnscan._varying import vary, varying
+from rnnscan._util.messages import describe, is_count
+from rnnscan._util.varying import vary, varying
 from rnnscan.checkpointing import NestedScan
 from rnnscan.engine.run.run_until import run_until
 from rnnscan.memory import Memory

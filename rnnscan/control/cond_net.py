@@ -11,8 +11,8 @@ from jax.extend import core
 from jaxtyping import Array, Bool
 
 from rnnscan import _checks as checks
-from rnnscan._messages import describe, is_array_like, is_key, leaves_with_places, listing, nearest
-from rnnscan._varying import vary, varying
+from rnnscan._util.messages import describe, is_array_like, is_key, leaves_with_places, listing, nearest
+from rnnscan._util.varying import vary, varying
 from rnnscan.control._named_nets import Inputs, inputs_of, run
 
 

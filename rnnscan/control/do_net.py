@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rnnscan._messages import describe, in_words, listing, nearest
+from rnnscan._util.messages import describe, in_words, listing, nearest
 from rnnscan.control._named_nets import REQUIRED, Inputs, inputs_of, run
 
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
-from rnnscan._messages import describe, leaves_with_places
-from rnnscan._step_wrappers import one_step, skip_padding
-from rnnscan._varying import vary, varying
+from rnnscan._util.messages import describe, leaves_with_places
+from rnnscan._util.step_wrappers import one_step, skip_padding
+from rnnscan._util.varying import vary, varying
 from rnnscan.control import _until
 from rnnscan.engine.cache.program_cache import run_compiled
 from rnnscan.engine.call.prepare import cell_step

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import describe, is_count
+from rnnscan._util.messages import describe, is_count
 
 
 def check_number(

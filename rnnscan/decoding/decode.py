@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from rnnscan._messages import describe, is_key
+from rnnscan._util.messages import describe, is_key
 from rnnscan.decoding.beam_search import search
 from rnnscan.decoding.request import Decoder, DecodeRequest
 from rnnscan.decoding.result import Decoded

@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxtyping import Array, Int
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._messages import describe, listing
+from rnnscan._util import pytrees
+from rnnscan._util.messages import describe, listing
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.nets.base import Net
 from rnnscan.nets.pieces import check_runs_in_pieces

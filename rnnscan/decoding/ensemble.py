@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._messages import describe
+from rnnscan._util import pytrees
+from rnnscan._util.messages import describe
 from rnnscan.decoding.request import Decoder, log_probabilities
 
 

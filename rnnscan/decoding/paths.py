@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int
 
-from rnnscan._step_wrappers import select_rows
+from rnnscan._util.step_wrappers import select_rows
 
 
 class Finished(NamedTuple):

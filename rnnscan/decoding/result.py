@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 
 
 @partial(

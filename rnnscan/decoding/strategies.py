@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._messages import describe
+from rnnscan._util import pytrees
+from rnnscan._util.messages import describe
 from rnnscan.decoding._numbers import check_count, check_number
 from rnnscan.decoding.length_penalty import LengthPenalty
 

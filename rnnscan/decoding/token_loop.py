@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from rnnscan._step_wrappers import select_rows
+from rnnscan._util.step_wrappers import select_rows
 from rnnscan.decoding.filters import sampled_distribution
 from rnnscan.decoding.request import DecodeRequest
 from rnnscan.decoding.result import Decoded

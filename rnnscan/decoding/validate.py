@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._messages import describe, describe_shape, is_count, is_key, leaves_with_places
-from rnnscan._varying import explicit_spec
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.messages import describe, describe_shape, is_count, is_key, leaves_with_places
+from rnnscan._util.varying import explicit_spec
 from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
 from rnnscan.decoding.strategies import Strategy

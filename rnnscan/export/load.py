@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.export.common import files
 from rnnscan.export.common.specs import ArraySpec
 from rnnscan.export.lower import read

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.engine.costs import heuristics
 from rnnscan.export.common.effects import side_effects
 from rnnscan.export.common.extras import import_extra

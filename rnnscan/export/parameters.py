@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import place
+from rnnscan._util.messages import place
 from rnnscan.export import quantize
 from rnnscan.export.common.extras import import_extra
 from rnnscan.export.common.specs import ArraySpec

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.export.common.specs import ArraySpec, bind
 from rnnscan.export.generate import check_sampling, draw_tokens
 from rnnscan.export.manifest import Manifest, Stream

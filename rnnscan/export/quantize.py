@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 
 
 Store = Literal["bfloat16", "int8"]

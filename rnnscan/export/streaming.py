@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rnnscan._messages import describe, in_words
+from rnnscan._util.messages import describe, in_words
 from rnnscan.nets.base import Net
 from rnnscan.nets.pieces import check_runs_in_pieces
 

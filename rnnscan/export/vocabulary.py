@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.export.common.specs import ArraySpec
 
 

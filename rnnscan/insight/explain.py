@@ -7,9 +7,9 @@ from typing import Any, overload
 
 import jax
 
-from rnnscan._messages import in_words, listing
-from rnnscan._reports import Report, Table, titled
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.messages import in_words, listing
+from rnnscan._util.reports import Report, Table, titled
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.engine.run.estimate import PartCost, estimate_parts, relative_time_of_iteration
 from rnnscan.graph.draw.colors import KINDS

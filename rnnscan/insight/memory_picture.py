@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan.insight.memory_report import MemoryReport
 from rnnscan.insight.report_rows import CompiledBytes, PhaseMemory
 

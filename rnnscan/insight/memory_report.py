@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan import _checks as checks
-from rnnscan._byte_sizes import readable_bytes
-from rnnscan._messages import in_words, is_count, is_weak
-from rnnscan._reports import Report, Table, titled
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import in_words, is_count, is_weak
+from rnnscan._util.reports import Report, Table, titled
 from rnnscan.insight.report_rows import Category, PhaseMemory, ReportRow, count_kept, inference, predict_kept, training
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from rnnscan._messages import in_words
-from rnnscan._reports import Report, Table, titled
+from rnnscan._util.messages import in_words
+from rnnscan._util.reports import Report, Table, titled
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.fission import run_counting

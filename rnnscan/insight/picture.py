@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan.insight.measure_losses import Tradeoff
 from rnnscan.insight.tradeoff import pareto_front
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._byte_sizes import budget_bytes, readable_bytes
-from rnnscan._reports import Shown, Table
+from rnnscan._util.byte_sizes import budget_bytes, readable_bytes
+from rnnscan._util.reports import Shown, Table
 from rnnscan.insight.measure_losses import measure_losses
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.calls import run, takes_nets

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import is_float
+from rnnscan._util.messages import is_float
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.kept_values import kept_values
 from rnnscan.engine.plan.observing import Observed

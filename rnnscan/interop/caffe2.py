@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rnnscan._messages import describe, listing
+from rnnscan._util.messages import describe, listing
 from rnnscan.cells import LSTM
 from rnnscan.interop.arrays import Tensor, concatenate, split, to_host
 from rnnscan.interop.caffe2_blobs import (

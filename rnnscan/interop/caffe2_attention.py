@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.attention import Additive, Coverage, Decoder, Dot, Mechanism, RecurrentAdditive, decoder
 from rnnscan.interop.arrays import Tensor, concatenate, contiguous, split, to_host
 from rnnscan.interop.caffe2_blobs import (

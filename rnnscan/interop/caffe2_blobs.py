@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.interop.arrays import Tensor, to_host, zeros_like
 from rnnscan.interop.gates import LAYOUTS
 from rnnscan.interop.nets import CELLS

@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import rnn
 from jaxtyping import Array, Float32, Int32
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.interop.gates import find_layout, read_weights
 from rnnscan.interop.nets import cells_of, check_alike, make_cell, make_net
 from rnnscan.interop.tensors import as_array

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.arrays import Tensor, concatenate, split, stack
 from rnnscan.interop.gates import find_layout, read_weights

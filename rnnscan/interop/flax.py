@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.arrays import Tensor, zeros_like
 from rnnscan.interop.gates import GateWeights, find_layout

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.interop.arrays import Tensor, concatenate, contiguous, split, zeros_like
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from rnnscan._messages import describe, listing, nearest
+from rnnscan._util.messages import describe, listing, nearest
 from rnnscan.interop.arrays import Tensor, concatenate, split
 from rnnscan.interop.flax import find_kind, nest
 from rnnscan.interop.gates import GateWeights, Layout, find_layout, read_weights

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.cells.activations import Activation
 from rnnscan.interop.arrays import Tensor, stack
 from rnnscan.interop.gates import Layout, find_layout, read_weights

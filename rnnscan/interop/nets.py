@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan import cells
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.cells.activations import ACTIVATIONS, Activation
 from rnnscan.interop.arrays import concatenate, to_host
 from rnnscan.interop.gates import LAYOUTS, GateWeights, split_blocks

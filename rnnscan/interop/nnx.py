@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxtyping import Array
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.interop.arrays import Tensor, is_traced, zeros_like
 from rnnscan.interop.flax import KINDS, find_kind, flatten, make_dense_net, nest, read_dense, write_dense
 from rnnscan.interop.gates import find_layout, read_weights

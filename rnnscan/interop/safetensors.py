@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rnnscan._messages import describe, listing, nearest
+from rnnscan._util.messages import describe, listing, nearest
 from rnnscan.interop.tensors import to_jax
 
 

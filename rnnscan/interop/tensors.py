@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import describe, describe_shape, listing, nearest
+from rnnscan._util.messages import describe, describe_shape, listing, nearest
 from rnnscan.interop.arrays import Tensor, is_traced, to_host
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.interop.arrays import Tensor, contiguous
 from rnnscan.interop.gates import Layout, find_layout, read_weights
 from rnnscan.interop.nets import CellWeights, activation_name, cells_of, check_alike, make_cell, make_net

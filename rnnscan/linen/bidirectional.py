@@ -7,7 +7,7 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
-from rnnscan._module_sequence import run_both
+from rnnscan._flax.sequence import run_both
 
 
 class Bidirectional(nn.Bidirectional):

@@ -22,7 +22,7 @@ from flax import errors
 from flax.core import lift, meta, partial_eval
 from flax.typing import In, Out
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 
 
 def lifted_scan(

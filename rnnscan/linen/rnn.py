@@ -10,8 +10,8 @@ from flax.linen.transforms import lift_transform
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
-from rnnscan._module_sequence import Steps, run_sequence, with_resets
-from rnnscan._zeros import zeros_of_step
+from rnnscan._flax.sequence import Steps, run_sequence, with_resets
+from rnnscan._util.zeros import zeros_of_step
 from rnnscan.linen.cell import Cell, as_module
 from rnnscan.linen.lifted_scan import lifted_scan
 from rnnscan.memory import Memory

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._checks import as_arrays
-from rnnscan._messages import describe, describe_shape, describe_tree
+from rnnscan._util.messages import describe, describe_shape, describe_tree
 
 
 # The type of arguments that must not be there.

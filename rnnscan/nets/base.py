@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import _step_wrappers as step_wrappers
-from rnnscan._arguments import is_typed_array
-from rnnscan._messages import describe, describe_tree, listing, nearest
-from rnnscan._step_wrappers import Padding
+from rnnscan._util import step_wrappers
+from rnnscan._util.arguments import is_typed_array
+from rnnscan._util.messages import describe, describe_tree, listing, nearest
+from rnnscan._util.step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.nets.axes import NoArgument, as_sequence, check_positional, check_step
 from rnnscan.nets.pieces import check_runs_in_pieces

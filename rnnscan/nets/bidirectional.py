@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._arguments import check_key
-from rnnscan._messages import listing, nearest
+from rnnscan._util import pytrees
+from rnnscan._util.arguments import check_key
+from rnnscan._util.messages import listing, nearest
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_parts, part_of

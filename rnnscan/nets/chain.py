@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan import _pytrees as pytrees
-from rnnscan._arguments import check_key
-from rnnscan._messages import is_count
-from rnnscan._zeros import zeros_sharded_like
+from rnnscan._util import pytrees
+from rnnscan._util.arguments import check_key
+from rnnscan._util.messages import is_count
+from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.axes import NoArgument, check_positional

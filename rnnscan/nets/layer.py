@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan import _pytrees as pytrees
 from rnnscan._checks import check_reverse
-from rnnscan._step_wrappers import Padding, reverse_reset
+from rnnscan._util import pytrees
+from rnnscan._util.step_wrappers import Padding, reverse_reset
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.axes import NoArgument, as_sequence, check_positional
 from rnnscan.nets.base import Net, one_step

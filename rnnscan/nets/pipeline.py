@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from rnnscan._messages import listing
-from rnnscan._step_wrappers import valid_steps
-from rnnscan._varying import vary
+from rnnscan._util.messages import listing
+from rnnscan._util.step_wrappers import valid_steps
+from rnnscan._util.varying import vary
 from rnnscan.compose.output import output_of
 from rnnscan.engine.units.mesh import known_mesh
 from rnnscan.nets.base import Net, Options

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._module_sequence import run_both
+from rnnscan._flax.sequence import run_both
 
 
 class Bidirectional(nnx.Bidirectional):

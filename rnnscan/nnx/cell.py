@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from rnnscan._messages import describe, is_array_like
+from rnnscan._util.messages import describe, is_array_like
 from rnnscan.cells.checks import check_size
 from rnnscan.compose import with_key
 from rnnscan.compose.wrapper import cells_within

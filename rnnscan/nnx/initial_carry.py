@@ -12,7 +12,7 @@ from flax import nnx
 from jax import lax
 from jax.extend.core import Literal
 
-from rnnscan._messages import is_key
+from rnnscan._util.messages import is_key
 from rnnscan.nnx.cell import Cell
 
 

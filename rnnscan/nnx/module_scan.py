@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rnnscan._module_sequence import Call
+from rnnscan._flax.sequence import Call
 from rnnscan.naming import trace_step
 from rnnscan.scanning import scan
 

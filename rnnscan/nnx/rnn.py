@@ -8,8 +8,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan._checks import check_options, check_parallel
-from rnnscan._module_sequence import Call, Steps, run_sequence, with_resets
-from rnnscan._zeros import zeros_of_step
+from rnnscan._flax.sequence import Call, Steps, run_sequence, with_resets
+from rnnscan._util.zeros import zeros_of_step
 from rnnscan.memory import Memory
 from rnnscan.newton import Newton
 from rnnscan.nnx.cell import Cell

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._messages import describe, describe_shape
+from rnnscan._util.messages import describe, describe_shape
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED
 from rnnscan.nnx.initial_carry import make_carry
 from rnnscan.nnx.rnn import RNN

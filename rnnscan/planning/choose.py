@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from rnnscan import _checks as checks
-from rnnscan._byte_sizes import readable_bytes
-from rnnscan._messages import is_array_like, is_count
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import is_array_like, is_count
 from rnnscan.checkpointing import NestedScan
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.planning.arguments import Arguments, Run

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.estimate import estimate_function
 from rnnscan.ir.jaxprs import all_equations

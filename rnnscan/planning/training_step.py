@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from rnnscan._messages import is_float
+from rnnscan._util.messages import is_float
 from rnnscan.memory import Memory
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.bytes import kept_bytes, temporary_bytes

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan import _checks as checks
-from rnnscan._messages import place
-from rnnscan._varying import vary, varying
+from rnnscan._util.messages import place
+from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.linear import is_linear
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.ir.dataflow import needed

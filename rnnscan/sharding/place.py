@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rnnscan._messages import describe, is_key, listing
+from rnnscan._util.messages import describe, is_key, listing
 
 
 def place(tree: Any, mesh: Any, specs: Any) -> Any:

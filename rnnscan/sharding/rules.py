@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
-from rnnscan._messages import describe, listing
+from rnnscan._util.messages import describe, listing
 from rnnscan.engine.units.mesh import sharding_units
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from tqdm import tqdm
 
-from rnnscan._messages import describe as describe_array
+from rnnscan._util.messages import describe as describe_array
 from rnnscan.train.batches import Batches, batches_from
 from rnnscan.train.metrics import Metrics
 from rnnscan.train.processes import check_agreement, check_global, in_first, waiting_for_the_verdict

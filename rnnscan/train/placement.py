@@ -9,7 +9,7 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.sharding import place
 from rnnscan.train.state import TrainState
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._messages import describe
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.messages import describe
 from rnnscan.nets.pieces import training_carry
 from rnnscan.train.state import TrainState
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rnnscan._byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan.insight import Tradeoff
 from rnnscan.insight.picture import save_tradeoff_figure, tradeoff_figure
 

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import rnnscan as rs
-from rnnscan._reports import Table
+from rnnscan._util.reports import Table
 from rnnscan.cli.app import app
 from rnnscan.cli.cells import example_of
 

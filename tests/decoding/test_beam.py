@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import rnnscan as rs
-from rnnscan._step_wrappers import select_rows
+from rnnscan._util.step_wrappers import select_rows
 from rnnscan.decoding import Beam, Decoded, GNMTPenalty, PowerPenalty
 from rnnscan.decoding.top_k import top_k
 from tiers import variants

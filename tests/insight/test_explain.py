@@ -10,7 +10,7 @@ from rich.console import Console
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan._messages import in_words
+from rnnscan._util.messages import in_words
 
 
 pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.

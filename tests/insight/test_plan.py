@@ -10,7 +10,7 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from rnnscan import cells
-from rnnscan._byte_sizes import budget_bytes
+from rnnscan._util.byte_sizes import budget_bytes
 from rnnscan.insight import temporary_bytes
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import choices_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from rnnscan._messages import is_key
+from rnnscan._util.messages import is_key
 from rnnscan.engine.analysis.leaves import replace_at
 
 

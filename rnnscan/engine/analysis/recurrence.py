@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.engine.analysis.clamped import is_clamped_shift
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.elementwise import MixesError, check_elementwise

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import is_key
-from rnnscan._step_wrappers import one_step, repeat_over
+from rnnscan._util.messages import is_key
+from rnnscan._util.step_wrappers import one_step, repeat_over
 
 
 @dataclass(frozen=True)

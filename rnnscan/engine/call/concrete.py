@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import is_count
-from rnnscan._step_wrappers import Step, hold_last_valid
+from rnnscan._util.messages import is_count
+from rnnscan._util.step_wrappers import Step, hold_last_valid
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.naming import StepInfo, evaluate_step, unnamed
 

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from rnnscan import _checks as checks
-from rnnscan._arguments import check_key
-from rnnscan._dtypes import promoted
-from rnnscan._messages import is_weak
-from rnnscan._step_wrappers import (
+from rnnscan._util.arguments import check_key
+from rnnscan._util.dtypes import promoted
+from rnnscan._util.messages import is_weak
+from rnnscan._util.step_wrappers import (
     Length,
     Padding,
     Step,
@@ -26,7 +26,7 @@ from rnnscan._step_wrappers import (
     truncate_gradient,
     type_of_step,
 )
-from rnnscan._varying import vary, varying
+from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step

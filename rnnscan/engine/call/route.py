@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rnnscan._messages import is_count
+from rnnscan._util.messages import is_count
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.units import explicit_reason
 from rnnscan.memory import kept_names

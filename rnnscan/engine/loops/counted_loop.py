@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from rnnscan._messages import is_float
-from rnnscan._varying import vary, varying
-from rnnscan._zeros import zeros_of_type
+from rnnscan._util.messages import is_float
+from rnnscan._util.varying import vary, varying
+from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.examples import greatest, hold
 from rnnscan.engine.loops.linear_tangents import linear_tangents

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.custom_derivatives import SymbolicZero
 
-from rnnscan._messages import is_float
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.keys import without_keys
 from rnnscan.engine.loops.linear_call import LinearMap, linear_call
 from rnnscan.engine.loops.own_derivative import is_zero

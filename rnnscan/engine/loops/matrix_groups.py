@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._dtypes import promoted
+from rnnscan._util.dtypes import promoted
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_form import ZERO
 from rnnscan.engine.analysis.matrix_states import MatrixState, later_values

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._varying import vary, varying
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
 from rnnscan.engine.loops.time_loop import before_each

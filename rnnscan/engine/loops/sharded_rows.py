@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from rnnscan._messages import is_count
+from rnnscan._util.messages import is_count
 from rnnscan.engine.analysis.linear_sums import summed_operands
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.units.mesh import batch_devices

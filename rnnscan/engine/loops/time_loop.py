@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._varying import vary, varying
-from rnnscan._zeros import zeros_of_type
+from rnnscan._util.varying import vary, varying
+from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.loops.examples import any_example
 from rnnscan.engine.loops.indexing import put_item, put_items, shifted
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import Recurrence, check_loops

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._dtypes import at_least_float32
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Split

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rnnscan._step_wrappers import hold_last_valid
+from rnnscan._util.step_wrappers import hold_last_valid
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values

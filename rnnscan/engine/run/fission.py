@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._step_wrappers import type_of_step
-from rnnscan._varying import varying
+from rnnscan._util.step_wrappers import type_of_step
+from rnnscan._util.varying import varying
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, is_zero, jvp, with_derivative
 from rnnscan.engine.loops.saving import FlatSaving, Saving

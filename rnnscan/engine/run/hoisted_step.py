@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._dtypes import at_least_float32, promoted
-from rnnscan._step_wrappers import Step
+from rnnscan._util.dtypes import at_least_float32, promoted
+from rnnscan._util.step_wrappers import Step
 from rnnscan.engine.costs.costs import unbatchable
 from rnnscan.engine.loops.linear_call import LinearMap, linear_call
 from rnnscan.ir.dataflow import depending, determined, needed, partition

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan._step_wrappers import Length, Step, type_of_step
+from rnnscan._util.step_wrappers import Length, Step, type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.hoisted_step import HoistedStep, hoist
 from rnnscan.engine.run.segments import run_sub_scans

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
 from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.loops.sharded_rows import sharded_rows

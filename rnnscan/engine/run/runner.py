@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._zeros import zeros_of_value
+from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recurrence import Recurrence

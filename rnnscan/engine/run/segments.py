@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan._step_wrappers import Length
+from rnnscan._util.step_wrappers import Length
 from rnnscan.checkpointing import SubScan
 from rnnscan.engine.analysis.keys import without_keys
 from rnnscan.engine.loops.time_loop import TimeLoop

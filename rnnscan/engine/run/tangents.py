@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan._messages import is_float
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.counted_loop import Blocks, counted_loop, scan_counted
 from rnnscan.engine.loops.examples import hold

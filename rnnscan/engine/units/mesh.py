@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from rnnscan._varying import explicit_spec
+from rnnscan._util.varying import explicit_spec
 
 
 # The name of the axis; part of jit's cache key.

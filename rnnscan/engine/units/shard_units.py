@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._step_wrappers import type_of_step
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.units.blocks import BlockedRun, block_sizes, in_blocks, weights
 from rnnscan.engine.units.mesh import UnitMesh, unit_mesh
 from rnnscan.ir.dataflow import needed

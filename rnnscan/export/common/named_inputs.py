@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 
 
 def by_name(fn: Any, inputs: Any, function: str = "export.save") -> tuple[dict[str, Any], Callable[..., Any]]:

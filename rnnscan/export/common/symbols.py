@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe, listing, place
+from rnnscan._util.messages import describe, listing, place
 
 
 # The names of the leading axes: of all inputs, or by the name of the input.

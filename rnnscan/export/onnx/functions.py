@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.export.common.effects import side_effects
 from rnnscan.export.common.extras import import_extra
 from rnnscan.export.onnx.builder import Port, value_info

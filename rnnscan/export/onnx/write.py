@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rnnscan._messages import is_count
+from rnnscan._util.messages import is_count
 from rnnscan.export.common import files
 from rnnscan.export.common.extras import import_extra
 from rnnscan.export.common.named_inputs import by_name

@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from rnnscan._reports import Shown, Table
+from rnnscan._util.reports import Shown, Table
 from rnnscan.graph.draw.build import diagram_of
 from rnnscan.graph.draw.of_graph import content_of_graph
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions

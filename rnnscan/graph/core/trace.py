@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from rnnscan._messages import describe, leaves_with_places
+from rnnscan._util.messages import describe, leaves_with_places
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.names import Name, complete, is_name_equation
 from rnnscan.graph.nodes.run import GraphFunction

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rnnscan._byte_sizes import readable_bytes
-from rnnscan._messages import describe
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import describe
 from rnnscan.graph.draw.colors import KEPT, KEPT_AT_SOME, OFFLOADED
 from rnnscan.graph.draw.diagram import Arrow, Box, Diagram
 from rnnscan.graph.draw.operations import text_of

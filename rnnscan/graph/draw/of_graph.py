@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.graph.draw.build import Content
 from rnnscan.graph.nodes.facts import kept_by_rule, kinds_of_work, labels_of
 from rnnscan.graph.nodes.names import Name, is_name_equation

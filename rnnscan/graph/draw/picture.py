@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.graph.draw.collapse import collapsed
 from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.dot import to_dot

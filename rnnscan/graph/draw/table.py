@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rnnscan._byte_sizes import readable_bytes
-from rnnscan._messages import describe
-from rnnscan._reports import Table
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import describe
+from rnnscan._util.reports import Table
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.nodes.names import Name, Operand
 from rnnscan.graph.nodes.node import Node

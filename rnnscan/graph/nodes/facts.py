@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.engine.analysis.recurrence import kind_of_loop
 from rnnscan.graph.nodes.names import is_name_equation
 from rnnscan.ir.components import Components

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr
 
-from rnnscan._messages import describe, is_array_like, is_weak
+from rnnscan._util.messages import describe, is_array_like, is_weak
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.graph.nodes.names import Name, Operand
 from rnnscan.graph.nodes.node import Node
 

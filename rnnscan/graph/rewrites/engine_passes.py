@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.engine import passes
 from rnnscan.engine.costs.heuristics import BACKENDS, heuristics
 from rnnscan.graph.core.graph import Graph

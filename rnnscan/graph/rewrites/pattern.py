@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rnnscan._messages import in_words
+from rnnscan._util.messages import in_words
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.core.trace import trace
 from rnnscan.graph.nodes.names import type_of

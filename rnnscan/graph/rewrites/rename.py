@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from rnnscan._messages import listing
+from rnnscan._util.messages import listing
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.names import Name, is_name_equation
 from rnnscan.graph.rewrites.rewire import rewired

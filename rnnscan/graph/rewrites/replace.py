@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rnnscan._messages import describe, listing
+from rnnscan._util.messages import describe, listing
 from rnnscan.graph.core.bodies import with_bodies
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.rewrites.match import Match, sites

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe, in_words, is_weak, listing
+from rnnscan._util.messages import describe, in_words, is_weak, listing
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.core.trace import trace
 from rnnscan.graph.nodes.names import Name, type_of

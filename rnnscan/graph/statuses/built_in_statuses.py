@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from rnnscan._messages import listing, nearest
+from rnnscan._util.messages import listing, nearest
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.facts import kept_by_rule, kinds_of_work, labels_of
 from rnnscan.graph.nodes.names import Name

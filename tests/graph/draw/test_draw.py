@@ -14,7 +14,7 @@ from pygraphviz import AGraph
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan._messages import describe
+from rnnscan._util.messages import describe
 from rnnscan.graph.draw import Picture
 from rnnscan.graph.draw.colors import END, KINDS, LINES, NEUTRAL
 from rnnscan.graph.draw.graphviz import rendered

@@ -2,7 +2,7 @@
 
 import re
 
-from rnnscan._messages import is_count, listing
+from rnnscan._util.messages import is_count, listing
 
 
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -23,7 +23,7 @@ def budget_bytes(budget: int | str, caller: str = "plan") -> int:
         ValueError: if it is not a size above 0.
 
     Example:
-        >>> from rnnscan._byte_sizes import budget_bytes
+        >>> from rnnscan._util.byte_sizes import budget_bytes
         >>> budget_bytes("1.5KiB"), budget_bytes("2 kB"), budget_bytes(7)
         (1536, 2000, 7)
     """

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe, describe_shape, is_key, is_weak
+from rnnscan._util.messages import describe, describe_shape, is_key, is_weak
 
 
 def broadcast_over_batch(carry: Any, batch: tuple[int, ...], make_carry: Callable[[], Any]) -> Any:

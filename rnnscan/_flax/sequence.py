@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from absl import logging
 from jaxtyping import Array, Integer
 
-from rnnscan._messages import describe, describe_shape, leaves_with_places
-from rnnscan._module_carries import (
+from rnnscan._flax.carries import (
     broadcast_over_batch,
     check_reset_to_has_reset,
     reset_target,
     reset_targets_of_both,
 )
-from rnnscan._step_wrappers import reverse_reset, select_rows, valid_steps
+from rnnscan._util.messages import describe, describe_shape, leaves_with_places
+from rnnscan._util.step_wrappers import reverse_reset, select_rows, valid_steps
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED, check_not_training_carry
 
 

@@ -8,8 +8,17 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from rnnscan._messages import describe, is_array_like, is_count, is_key, is_weak, leaves_with_places, listing, nearest
-from rnnscan._zeros import zeros_of_step, zeros_sharded_like
+from rnnscan._util.messages import (
+    describe,
+    is_array_like,
+    is_count,
+    is_key,
+    is_weak,
+    leaves_with_places,
+    listing,
+    nearest,
+)
+from rnnscan._util.zeros import zeros_of_step, zeros_sharded_like
 
 
 @dataclass(frozen=True)

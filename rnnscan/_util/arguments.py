@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._messages import describe_value
+from rnnscan._util.messages import describe_value
 
 
 def check_key(function: str, key: Any) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._messages import describe
-from rnnscan._step_wrappers import type_of_step
-from rnnscan._wiring import Wiring
+from rnnscan._net.wiring import Wiring
+from rnnscan._util.messages import describe
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.naming import unnamed
 
 

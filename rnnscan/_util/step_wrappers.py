@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._messages import is_count, is_key, is_weak
-from rnnscan._zeros import zeros_of_step
+from rnnscan._util.messages import is_count, is_key, is_weak
+from rnnscan._util.zeros import zeros_of_step
 
 
 Step: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]

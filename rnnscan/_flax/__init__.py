@@ -1,0 +1,1 @@
+"""What the modules of Flax Linen and NNX share."""

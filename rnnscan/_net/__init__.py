@@ -1,0 +1,1 @@
+"""How `recurrent_net` maps names, links and aliases onto a scan."""
