@@ -91,7 +91,7 @@ USES ?= 60
 bench-sweep: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.sweep --seed $(SEED) --uses $(USES) \
 	    $(addprefix --against ,$(AGAINST)) $(addprefix --record ,$(RECORD)) \
-	    $(if $(filter-out 0 1 2 3 4 5 6 7 8 9,$(SEED)),--write docs/benchmarks_sweep.md)
+	    $(if $(PUBLISHED),--published,$(if $(filter-out 0 1 2 3 4 5 6 7 8 9,$(SEED)),--write docs/benchmarks_sweep.md))
 
 bench-cost-model: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.cost_model

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks.app import known, shown_command
 from benchmarks.machine import describe_machine, version_of
-from benchmarks.sweep.case import NAMES, Case
+from benchmarks.sweep.case import NAMES, Case, published_cases
 from benchmarks.sweep.checkout import Checkout
 from benchmarks.sweep.draw import draw_case, draw_cases
 from benchmarks.sweep.measure import measure_case
@@ -42,6 +42,7 @@ def main(
     seed: Annotated[int, typer.Option(help="of the sizes: 0 to 9 for tuning, from 1000 on for reports only")] = 0,
     uses: Annotated[int, typer.Option(min=1, help="the number of uses")] = 60,
     use: Annotated[list[str] | None, typer.Option(help=f"{', '.join(NAMES)}; these ones; may be repeated")] = None,
+    published: Annotated[bool, typer.Option("--published", help="at the sizes of make bench and bench-beyond")] = False,
     against: Annotated[Path | None, typer.Option(help="a checkout of another version, measured in turns")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="the least number of rounds")] = 9,
     seconds: Annotated[float, typer.Option(help="the time of plain's rounds, if that makes more")] = 0.5,
@@ -54,6 +55,8 @@ def main(
     console = console_with(machine)
     names = known(use or [], NAMES, "--use")
     cases = [draw_case(name, seed) for name in NAMES if name in names] or draw_cases(seed, uses)
+    if published:
+        cases = [case for case in published_cases() if not names or case.name in names]
     versions = {version_of(HERE): HERE}
     if against is not None:
         version = version_of(against)

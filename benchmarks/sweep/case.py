@@ -11,7 +11,7 @@ from benchmarks.beyond import rows as beyond
 from benchmarks.beyond.use import Draw, Range, ranges_of, sizes_in_words
 from benchmarks.beyond.uses import USES
 from benchmarks.rows import JaxRow
-from benchmarks.workloads import CELLS, Shape
+from benchmarks.workloads import CELLS, WORKLOADS, Shape
 
 
 # The sizes of a cell, in the order of `Shape`, and those that only some cells have.
@@ -84,6 +84,17 @@ class Case:
         if self.name not in CELLS:
             return scan
         return lambda pair, *arguments: scan(pair.library, *arguments)
+
+
+def published_cases() -> list[Case]:
+    """The uses and cells at the sizes of `make bench-beyond` and `make bench`."""
+    uses = [Case(name, dict(use.sizes)) for name, use in USES.items() if not use.long]
+    cells = [
+        Case(name if name in CELLS else name.rpartition("-")[0], dict(zip(SHAPE, workload.shape, strict=True)))
+        for name, workload in WORKLOADS.items()
+        if workload.family != "long_lstm"  # Its loss is another one.
+    ]
+    return [*cells, *uses]
 
 
 def size_ranges(name: str) -> dict[str, Range]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.beyond.accuracy import measure_accuracy
+from benchmarks.beyond.uses import USES
 from benchmarks.sweep import measure
-from benchmarks.sweep.case import NAMES, PLANS, Case, size_ranges
+from benchmarks.sweep.case import NAMES, PLANS, Case, published_cases, size_ranges
 from benchmarks.sweep.causes import same_plans
 from benchmarks.sweep.checkout import Checkout
 from benchmarks.sweep.draw import draw_case, draw_cases, is_bounded
@@ -17,6 +18,7 @@ from benchmarks.sweep.measure import measure_case
 from benchmarks.sweep.outcome import WHAT, Figure, Outcome
 from benchmarks.sweep.record import Record
 from benchmarks.sweep.table import make_page, percentile_90
+from benchmarks.workloads import CELLS, WORKLOADS, Shape
 from tiers import variants
 
 
@@ -50,6 +52,14 @@ def test_a_use_has_the_same_sizes_whichever_others_are_drawn(monkeypatch):
     assert first == several[0]
     assert {case.name for case in several[:2]} == {"crf", "lstm"}
     assert several[2] == draw_case(several[2].name, 0, number=1)
+
+
+def test_published_cases_are_the_workloads_and_uses_of_the_other_benchmarks():
+    cases = published_cases()
+    titles = {CELLS[case.name](Shape(*case.sizes.values())).title for case in cases if case.name in CELLS}
+    assert titles == {workload.title for name, workload in WORKLOADS.items() if name != "lstm-16k"}
+    sizes = {case.name: case.sizes for case in cases if case.name not in CELLS}
+    assert sizes == {name: use.sizes for name, use in USES.items() if not use.long}
 
 
 @pytest.mark.parametrize("name", ["lstm", "crf"])
