@@ -49,6 +49,7 @@ class CarryInfo:
         kind: "unchanged", or the kind of that loop.
         source: the source of the new leaf, as in `EquationInfo.reads`.
         kept: at which steps it is kept for the backward pass.
+        axes: its axes in the order in which the loop carries it; empty if they are as they are in its type.
     """
 
     type: str
@@ -56,6 +57,7 @@ class CarryInfo:
     kind: str
     source: int | str
     kept: str
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
         )
         for equation in step.program.equations
     ]
-    carry = _carry(scan, loops, sources)
+    carry = _carry(plan, scan, loops, sources)
     windows = plan.windows(plan.call.length)
     if windows is not None and windows.steps is not None:
         kept = f"before every window of {windows.steps} steps"
@@ -148,14 +150,16 @@ def _whole_carry(scan: ScanPlan) -> dict[int, Atom]:
     return dict(zip([*step.changing, *step.unchanged], [*step.carry, *unchanged], strict=True))
 
 
-def _carry(scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | str]) -> tuple[CarryInfo, ...]:
-    step = scan.step
-    leaves = {}
+def _carry(
+    plan: ExecutionPlan, scan: ScanPlan, loops: list[_Loop], sources: Callable[[Atom], int | str]
+) -> tuple[CarryInfo, ...]:
+    step, types, leaves = scan.step, [*map(_type, plan.step.carry)], {}
     for number, loop in enumerate(loops, 1):
         for index in loop.members:
             kept = scan.residuals.carry[index].in_words(scan.chunk)
             source = sources(step.new_carry[index])
-            leaves[step.changing[index]] = CarryInfo(_type(step.carry[index]), number, loop.kind, source, kept)
+            axes = scan.axis_order.axes.get(index, ())
+            leaves[step.changing[index]] = CarryInfo(types[index], number, loop.kind, source, kept, axes)
     for place in step.unchanged:
         leaf = _whole_carry(scan)[place]
         leaves[place] = CarryInfo(_type(leaf), None, "unchanged", sources(leaf), "once")

@@ -141,7 +141,8 @@ class Explanation(Report):
         lines.append(f"equations: {counts}")
         for place, leaf in self.carry.items():
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
-            lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}; kept {leaf.kept}")
+            axes = f", its axes in the order {leaf.axes}" if leaf.axes else ""
+            lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}{axes}; kept {leaf.kept}")
         lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
         lines += [f"Newton's method for {place}: {text}" for place, text in self.solved.items()]
         lines += self._estimates()

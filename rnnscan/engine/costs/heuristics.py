@@ -65,6 +65,7 @@ class Heuristics:
         writes_repeated: whether loops write costly values that XLA would make several times in one kernel.
         expensive_bytes: the most bytes that are kept, over all steps, of values that a cell without names takes long to
             compute again.
+        long_axes_last: whether a loop carries its leaves with a long axis last.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
     """
 
@@ -92,6 +93,7 @@ class Heuristics:
     barrier_every: int = 0
     writes_repeated: bool = False
     expensive_bytes: int = 0
+    long_axes_last: bool = False
 
     def unroll_of(self, body: int, steps: int) -> int:
         """The steps of a loop's iteration.
@@ -291,6 +293,7 @@ BACKENDS = {
         writes_repeated=True,
         # 2 MiB more than `jax.checkpoint` keeps is what recomputing everything may take (docs/decisions.md).
         expensive_bytes=2 << 20,
+        long_axes_last=True,
     ),
     "gpu": Heuristics(
         machine=GPU,

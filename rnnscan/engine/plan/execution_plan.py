@@ -9,6 +9,7 @@ import jax
 
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine import passes
+from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
 from rnnscan.engine.call.prepare import Call
@@ -84,8 +85,13 @@ class ExecutionPlan:
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
         if not free or not self.choices.whole or self.state_chunk is not None or isinstance(call.cell, UnitCell):
             return False  # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
-        types = [*jax.tree.leaves(call.carry), *map(type_of_step, jax.tree.leaves(call.xs))]
-        return runs_whole(self.step) and sharded_rows(types, self.constants) is None
+        return runs_whole(self.step) and not self._is_on_mesh
+
+    @property
+    def _is_on_mesh(self) -> bool:
+        """Whether the rows, or the units, lie on several devices."""
+        types = [*jax.tree.leaves(self.call.carry), *map(type_of_step, jax.tree.leaves(self.call.xs))]
+        return isinstance(self.call.cell, UnitCell) or sharded_rows(types, self.constants) is not None
 
     @property
     def memory(self) -> Memory | None:
@@ -166,8 +172,25 @@ class ExecutionPlan:
 
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
-        scan = self.scan_of(self.step.keeping_parts(), length)
-        return replace(scan, chooses_kept_values=self._leaves_the_choice)
+        scan = self.scan_of(self.ordered_step.keeping_parts(), length)
+        return replace(scan, chooses_kept_values=self._leaves_the_choice, axis_order=self.axis_order)
+
+    @property
+    def ordered_step(self) -> FlatStep:
+        """The step with the leaves of its carry in `axis_order`."""
+        return self._step_and_order[0]
+
+    @property
+    def axis_order(self) -> AxisOrder:
+        """The order of the axes in which the fission engine carries the leaves that the step changes."""
+        return self._step_and_order[1]
+
+    @cached_property
+    def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
+        free = self.route.engine == "fission" and self.call.parallel is None and self.state_chunk is None
+        if not free or not self.choices.long_axes_last or self._is_on_mesh:
+            return self.step, AxisOrder()
+        return long_axes_last(self.step)
 
     @property
     def _leaves_the_choice(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.engine import passes
+from rnnscan.engine.analysis.axis_order import AxisOrder
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
@@ -50,6 +51,7 @@ class ScanPlan:
         parallel: how to solve loops in parallel over the steps of a chunk; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
+        axis_order: the order of the axes in which the step carries its leaves.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were estimated. The choice of kept values
             does not matter to it, so plans of one step that keep other values share it.
     """
@@ -64,6 +66,7 @@ class ScanPlan:
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
     chooses_kept_values: bool = False
+    axis_order: AxisOrder = field(default_factory=AxisOrder)
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property

@@ -61,7 +61,9 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         if windows is None:
-            return _differentiable(plan.scan_to_run(length), spread)(constants, copies, carry, xs)
+            scan = plan.scan_to_run(length)
+            final, ys = _differentiable(scan, spread)(constants, copies, scan.axis_order.of(carry), xs)
+            return scan.axis_order.undone(final), ys
         in_windows = partial(run_windows, plan, windows, _run_loop)
         if plan.loops_forward:
             return differentiate_as(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)

@@ -1,0 +1,245 @@
+"""The order of the axes in which a loop carries its leaves: one with many elements is last.
+
+XLA for the CPU vectorizes a loop over the last axis alone. An exp of 8,192 elements in a loop takes 1.6 to 1.9 ns for
+each where the last axis has 11 to 24 of them, and 0.6 where it has 32 or more, or at most 8, whose loop is unrolled
+(jax 0.10.0, AVX-512). The state of S6, `(N, D, S)`, has 16. A step without such functions of values as large as the
+leaf gains little, or loses.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.ir.contraction import Contraction, contraction_of
+from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.program import Atom, Constant, Equation, Value
+from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import Kind
+
+
+# The elements of a last axis whose loop is unrolled, at most, and of one whose loop is vectorized well, at least.
+_FEW, _MANY = 8, 32
+
+
+@dataclass(frozen=True)
+class AxisOrder:
+    """The order of the axes in which a loop carries its leaves.
+
+    Attributes:
+        axes: by position in the carry of a step, the axes of the leaf in the order of the loop; others are as they are.
+    """
+
+    axes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def of(self, carry: Sequence[Any]) -> list[Any]:
+        """The leaves as the loop carries them."""
+        return [jnp.transpose(leaf, self.axes[i]) if i in self.axes else leaf for i, leaf in enumerate(carry)]
+
+    def undone(self, carry: Sequence[Any]) -> list[Any]:
+        """The leaves that the loop carries, as the step has them."""
+        return [jnp.transpose(leaf, _inverse(self.axes[i])) if i in self.axes else leaf for i, leaf in enumerate(carry)]
+
+
+def long_axes_last(step: FlatStep) -> tuple[FlatStep, AxisOrder]:
+    """The step with leaves of its carry in another order of axes, where that moves no values at each step."""
+    order: dict[int, tuple[int, ...]] = {}
+    for shape in dict.fromkeys(leaf.shape for leaf in step.carry if jnp.issubdtype(leaf.dtype, jnp.floating)):
+        axes = _long_axis_last(shape)
+        if axes is None:
+            continue
+        leaves = [index for index, leaf in enumerate(step.carry) if leaf.shape == shape]
+        try:
+            step = _Reordering(step, leaves, axes).run()
+        except _NoOrderError:
+            continue
+        order |= dict.fromkeys(leaves, axes)
+    return step, AxisOrder(order)
+
+
+def _long_axis_last(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """The axes of a leaf with a long one last; None if its loops are fast as it is, or it has no long axis."""
+    if not all(isinstance(size, int) for size in shape) or not shape or not _FEW < shape[-1] < _MANY:
+        return None
+    long = [axis for axis, size in enumerate(shape) if size >= _MANY]
+    return (*(axis for axis in range(len(shape)) if axis != long[-1]), long[-1]) if long else None
+
+
+class _NoOrderError(Exception):
+    """Raised if a step cannot run in another order of axes, or would gain nothing by it."""
+
+
+class _Reordering:
+    """A step whose values of one rank, around some leaves of its carry, have their axes in another order.
+
+    Args:
+        step: the step.
+        leaves: the leaves.
+        axes: their axes, in the new order.
+    """
+
+    def __init__(self, step: FlatStep, leaves: Sequence[int], axes: tuple[int, ...]) -> None:
+        program = step.program
+        self._step, self._leaves, self._axes = step, leaves, axes
+        self._place = _inverse(axes)
+        self._maker = program.maker
+        self._fixed = determined(program.equations, program.invariant)
+        self._cycle = frozenset(needed(program.equations, [step.new_carry[index] for index in leaves]))
+        self._reordered = {step.carry[index]: self._like(step.carry[index]) for index in leaves}
+        self._as_before = {*program.inputs} - self._reordered.keys()  # The values that are there in the old order.
+        self._equations: list[Equation] = []
+
+    def run(self) -> FlatStep:
+        """The step.
+
+        Raises:
+            _NoOrderError: if it has work for which there is no rule, or none that the order makes faster.
+        """
+        step, program = self._step, self._step.program
+        for equation in program.equations:
+            self._add(equation)
+        new_carry = tuple(
+            self._in_order(atom) if index in self._leaves else self._in_old_order(atom)
+            for index, atom in enumerate(step.new_carry)
+        )
+        stacked = (*map(self._in_old_order, step.y), *map(self._now, step.kept))
+        equations = tuple(needed(self._equations, [*new_carry, *stacked]))
+        large = {*self._reordered.values()} - determined(equations, program.invariant)
+        if not any(e.traits.is_transcendental and not large.isdisjoint(e.outputs) for e in equations):
+            raise _NoOrderError
+        carry = tuple(self._reordered.get(leaf, leaf) for leaf in step.carry)
+        return replace(
+            step,
+            program=replace(program, equations=equations, carry=carry, new_carry=new_carry, stacked=stacked),
+            named={position: self._now(atom) for position, atom in step.named.items()},
+            saved=tuple(self._reordered.get(value, value) for value in step.saved),
+        )
+
+    def _add(self, equation: Equation) -> None:
+        contraction = contraction_of(equation)
+        if self._as_before.issuperset(equation.reads):
+            self._emit(equation)
+        elif self._is_elementwise(equation):
+            self._elementwise(equation)
+        elif equation.name == "broadcast_in_dim" and equation.params["sharding"] is None:
+            self._broadcast(equation)
+        elif equation.kind is Kind.REDUCE and equation.traits.is_linear and not equation.params.get("out_sharding"):
+            # Sums only. The derivative of a maximum compares its operand with it. XLA makes both again, in two kernels,
+            # and for two of 60 random steps they rounded differently in this order, for none as written.
+            self._sum(equation)
+        elif contraction is not None and equation.params["out_sharding"] is None:
+            self._product(equation, contraction)
+        else:
+            raise _NoOrderError
+
+    def _is_elementwise(self, equation: Equation) -> bool:
+        """Whether an equation is elementwise in operands of the leaves' rank, and in scalars."""
+        ranks = {len(atom.shape) for atom in equation.inputs}
+        is_placed = any(value is not None for key, value in equation.params.items() if key.endswith("sharding"))
+        return equation.traits.is_elementwise and ranks <= {0, len(self._axes)} and not (equation.effects or is_placed)
+
+    def _elementwise(self, equation: Equation) -> None:
+        inputs = tuple(map(self._in_order, equation.inputs))
+        outputs = tuple(map(self._like, equation.outputs))
+        self._emit(replace(equation, inputs=inputs, outputs=outputs))
+        self._reordered.update(zip(equation.outputs, outputs, strict=True))
+
+    def _sum(self, equation: Equation) -> None:
+        axes = equation.params["axes"]
+        self._check_order([axis for axis in self._axes if axis not in axes])
+        params = {**equation.params, "axes": tuple(sorted(self._place[axis] for axis in axes))}
+        self._emit(replace(equation, params=params, inputs=tuple(map(self._in_order, equation.inputs))))
+
+    def _product(self, equation: Equation, contraction: Contraction) -> None:
+        """A product with an operand that has no axes of its own, as a sum of multiples, elementwise in this order."""
+        side = next(side for side, atom in enumerate(equation.inputs) if atom not in self._as_before)
+        dtypes = {atom.dtype for atom in (*equation.inputs, *equation.outputs)}
+        # Within the cycle XLA would make the sum again for each element that reads it. 16 bits are added up in 32.
+        if contraction.free[1 - side] or equation in self._cycle or len(dtypes) > 1 or dtypes.pop().itemsize < 4:
+            raise _NoOrderError
+        own, other = ((*contraction.batch[of], *contraction.contracted[of]) for of in (side, 1 - side))
+        places = [self._place[own[other.index(axis)]] for axis in range(len(other))]
+        contracted, small = contraction.contracted[side], equation.inputs[1 - side]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        if small not in self._fixed:  # What is fixed is transposed once.
+            self._check_order(places)
+        self._check_order([axis for axis in self._axes if axis not in contracted])
+        self._check_order([*contraction.batch[side], *contraction.free[side]])
+
+        def multiply_and_sum(large: Any, small: Any) -> Any:
+            placed = lax.broadcast_in_dim(lax.transpose(small, order), large.shape, sorted(places))
+            multiples = lax.mul(large, placed)
+            return lax.reduce_sum(multiples, [self._place[axis] for axis in contracted])
+
+        inliner, operands = Inliner(), (self._in_order(equation.inputs[side]), self._in_old_order(small))
+        traced = jax.make_jaxpr(multiply_and_sum)(*(atom.aval for atom in operands)).jaxpr
+        inliner.inline(traced, [], operands)
+        for inlined in inliner.equations:
+            self._emit(replace(inlined, scope=equation.scope))
+        self._equations[-1] = replace(self._equations[-1], outputs=equation.outputs)
+        self._as_before.update(equation.outputs)
+
+    def _check_order(self, axes: Sequence[int]) -> None:
+        """Axes that are no longer in order would have to be transposed at each step."""
+        if [*axes] != sorted(axes):
+            raise _NoOrderError
+
+    def _in_order(self, atom: Atom) -> Atom:
+        """A value of the leaves' rank with its axes in the new order; a scalar as it is."""
+        if not atom.shape:
+            return atom
+        if isinstance(atom, Constant):
+            raise _NoOrderError
+        if atom not in self._reordered:
+            self._make(atom)
+        return self._reordered[atom]
+
+    def _make(self, value: Value) -> None:
+        """Compute a value in the new order of axes, that the step computes in the old one."""
+        equation = self._maker.get(value)
+        if value in self._fixed:  # Once, before the loop.
+            self._reordered[value] = self._like(value)
+            self._emit(Equation(lax.transpose_p, {"permutation": self._axes}, (value,), (self._reordered[value],)))
+        elif equation is not None and equation.name == "broadcast_in_dim" and equation.params["sharding"] is None:
+            self._broadcast(equation)
+        elif equation is not None and self._is_elementwise(equation):
+            self._elementwise(equation)
+        else:
+            raise _NoOrderError
+
+    def _broadcast(self, equation: Equation) -> None:
+        (operand,), (result,) = equation.inputs, equation.outputs
+        if len(result.shape) != len(self._axes):
+            raise _NoOrderError
+        places = tuple(self._place[axis] for axis in equation.params["broadcast_dimensions"])
+        if len(places) == len(self._axes):
+            operand, places = self._in_order(operand), tuple(sorted(places))
+        self._check_order(places)
+        self._reordered[result] = self._like(result)
+        params = {**equation.params, "shape": self._reordered[result].shape, "broadcast_dimensions": places}
+        self._emit(replace(equation, params=params, inputs=(operand,), outputs=(self._reordered[result],)))
+
+    def _in_old_order(self, atom: Atom) -> Atom:
+        if isinstance(atom, Value) and atom not in self._as_before:
+            raise _NoOrderError
+        return atom
+
+    def _now(self, atom: Atom) -> Atom:
+        return self._reordered.get(atom, atom) if isinstance(atom, Value) else atom
+
+    def _like(self, value: Value) -> Value:
+        transpose = partial(lax.transpose, permutation=self._axes)
+        return Value(jax.make_jaxpr(transpose)(value.aval).out_avals[0])
+
+    def _emit(self, equation: Equation) -> None:
+        self._equations.append(equation)
+        self._as_before.update(equation.outputs)
+
+
+def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(axes.index(place) for place in range(len(axes)))
