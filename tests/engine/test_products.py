@@ -1,9 +1,12 @@
 """Products in the form that is quickest are the products that were written, and fewer of them."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import AxisType
 
 import rnnscan as rs
@@ -24,6 +27,7 @@ from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import evaluate
 from rnnscan.ir.trace import trace
 from rnnscan.ir.traits import Kind
+from slow_reference import assert_close
 from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
 from tiers import variants
 
@@ -348,3 +352,30 @@ def test_a_weight_that_is_read_by_columns_is_transposed_once():
         equation.params["dimension_numbers"][0] for equation in stored.equations if equation.kind is Kind.PRODUCT
     ]
     assert set(contracted) == {((1,), (0,))}
+
+
+EINSUMS = ["nsd,ds->n", "nsd,sd->n", "nsd,sn->d", "nsd,dn->s", "nsd,de->nse", "nsd,ed->esn", "nsd,nd->sn"]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("pattern", EINSUMS)
+def test_gradients_of_products_of_all_forms(pattern):
+    """Of square operands, so that a transposed gradient would have the shape of the right one."""
+
+    def cell(params, state, x):
+        read = jnp.einsum(pattern, state, params["weight"])
+        state = jnp.tanh(params["decay"] * state + x) + 0.1 * read.sum()
+        return state, (read, jnp.einsum(pattern, state, x[0]))
+
+    random = np.random.default_rng(0)
+    params = {name: jnp.asarray(random.normal(size=(3, 3))) for name in ("weight", "decay")}
+    given = params, jnp.asarray(random.normal(size=(3, 3, 3))), jnp.asarray(random.normal(size=(7, 3, 3, 3)))
+
+    def gradients(run):
+        def loss(*arguments):
+            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(run(*arguments)))
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*given)
+
+    expected = gradients(lambda params, state, xs: lax.scan(partial(cell, params), state, xs))
+    assert_close(gradients(partial(rs.scan, cell)), expected, tolerance=1e-11)

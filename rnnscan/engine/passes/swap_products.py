@@ -21,6 +21,7 @@ def swap_products(program: Program) -> Program:
             or product is None
             or contraction is None
             or contraction.batch[0]
+            or [*map(len, contraction.free)] != [1, 1]  # Both axes may come from one operand.
             or product.params["out_sharding"] is not None
             or not sums.is_read_once(equation.inputs[0])
         ):
