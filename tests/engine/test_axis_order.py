@@ -59,6 +59,11 @@ def largest(params, state, x):
     return state / jnp.abs(state).max(2, keepdims=True), state.sum(2)
 
 
+def another_function(params, state, x):
+    state = jnp.tanh(state) * jnp.expm1(params["decay"] * x[..., None])
+    return state, state.sum(2)
+
+
 def without_functions(params, state, x):
     state = params["decay"] * state + x[..., None]
     return state, state.sum(2)
@@ -94,7 +99,7 @@ def random_cell(seed):
             lambda value: jnp.where(value > one_of(wide), value, one_of(values)),
             lambda value: value - value.mean(2, keepdims=True),
             lambda value: value / (1 + jnp.abs(value).sum((1, 2), keepdims=True)),
-            lambda value: jnp.sin(jnp.clip(value, -1.0, 1.0)),
+            lambda value: jnp.exp(jnp.clip(value, -1.0, 1.0)),
             lambda value: jnp.maximum(value, one_of(values)),
         )
         reads = (
@@ -102,6 +107,7 @@ def random_cell(seed):
             lambda value: jnp.einsum("nds,ds->n", value, params["write"]),
             lambda value: jnp.einsum("nds,ns->nd", value, x @ params["read"]),
             lambda value: jnp.einsum("nds,nd->ns", value, x),
+            lambda value: jnp.einsum("nds,de->nse", value, params["step"]),
         )
         values = [jnp.tanh(state + x[..., None])]
         for _ in range(random.integers(3, 9)):
@@ -140,9 +146,9 @@ def axes_of(cell, *arguments, **options):
     return [leaf.axes for leaf in rs.explain(cell, *arguments, **options).carry.values()]
 
 
-REORDERED = {"selective": selective, "momentum": momentum, "named": named}
+REORDERED = {"selective": selective, "momentum": momentum, "named": named, "delta rule": delta_rule}
 AS_WRITTEN = {
-    "delta rule": delta_rule,
+    "another function": another_function,
     "largest": largest,
     "without functions": without_functions,
     "shows its state": shows_its_state,
