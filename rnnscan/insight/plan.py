@@ -71,7 +71,7 @@ def plan(
     the loss reads the last carry alone. Other values of your loss, such as logits, do not count.
 
     The choices are recomputed names, segments (nested and scheduled ones too), chunks, and offloaded names if the
-    device has separate memory. `plan` sorts them by cost, in operations. It drops a choice whose predicted memory
+    device has separate memory. `plan` sorts them by estimated time. It drops a choice whose predicted memory
     is not below that of a cheaper one, or far above the budget. It compiles the others in order until one fits by
     XLA's memory analysis. If nothing seems to fit, it compiles up to three choices that recompute everything, and ends
     the search if these need over 1.1 times the budget. Order and predictions do not depend on the budget, so a larger

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import rnnscan as rs
 from drawn import normal
@@ -173,6 +175,7 @@ def test_a_long_axis_is_last(cell):
     assert {leaf.axes for leaf in explanation.carry.values()} == {(0, 2, 1)}
     assert {leaf.type for leaf in explanation.carry.values()} == {f"float32[{N},{D},{S}]"}
     assert "its axes in the order (0, 2, 1)" in str(explanation)
+    assert {part.direction for part in explanation.costs} == {"forward", "backward"}
     # Nothing with the size of the state is transposed in the loop.
     sizes = [one.result for one in explanation.equations if one.operation == "transpose" and one.forward != "once"]
     assert not [size for size in sizes if sorted(size[8:-1].split(",")) == sorted(map(str, (N, D, S)))]
@@ -260,6 +263,28 @@ def test_lengths_resets_windows_and_reverse():
     carry, first = rs.scan(selective, params, state, xs[:4])
     carry, last = rs.scan(selective, params, carry, xs[4:])
     assert_close((carry, jnp.concatenate([first, last])), whole, tolerance=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@reordered
+def test_two_devices_and_exported_programs_give_the_same(cell):
+    given = arguments(cell)
+    run = jax.jit(partial(gradients, partial(rs.scan, cell)))
+    expected = run(*given)
+    assert_close(jax.export.export(run)(*given).call(*given), expected, tolerance=1e-12)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(AxisType.Auto,))
+    by_row = lambda axis: lambda leaf: jax.device_put(leaf, NamedSharding(mesh, P(*[None] * axis, "rows")))  # noqa: E731
+    params, carry, xs = given
+    sharded = params, jax.tree.map(by_row(0), carry), jax.tree.map(by_row(1), xs)
+    assert_close(run(*sharded), expected, tolerance=1e-11)
+    scan = jax.shard_map(
+        partial(rs.scan, cell),
+        mesh=mesh,
+        in_specs=(P(), P("rows"), P(None, "rows")),
+        out_specs=(P("rows"), P(None, "rows")),
+    )
+    if cell in (selective, named, delta_rule):  # Each row by itself.
+        assert_close(jax.jit(partial(gradients, scan))(*given), expected, tolerance=1e-11)
 
 
 def test_the_report_counts_what_is_kept():

@@ -188,9 +188,8 @@ class ExecutionPlan:
     @cached_property
     def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
         free = self.route.engine == "fission" and self.call.parallel is None and self.state_chunk is None
-        if not free or not self.choices.long_axes_last or self._is_on_mesh:
-            return self.step, AxisOrder()
-        return long_axes_last(self.step)
+        step, order = long_axes_last(self.step) if free and self.choices.long_axes_last else (self.step, AxisOrder())
+        return (step, order) if order.axes and not self._is_on_mesh else (self.step, AxisOrder())
 
     @property
     def _leaves_the_choice(self) -> bool:
