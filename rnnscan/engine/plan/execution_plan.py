@@ -83,9 +83,10 @@ class ExecutionPlan:
         """Whether the step runs whole though the fission engine could split it."""
         call = self.call
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
-        if not free or not self.choices.whole or self.state_chunk is not None or isinstance(call.cell, UnitCell):
-            return False  # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
-        return runs_whole(self.step) and not self._is_on_mesh
+        if not free or not self.choices.whole or self.state_chunk is not None:
+            return False
+        # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
+        return not self._is_on_mesh and runs_whole(self.step)
 
     @property
     def _is_on_mesh(self) -> bool:
