@@ -30,13 +30,16 @@ _FUNCTIONS: dict[str, dict[str, Unary]] = {
     "ns_per_sine": {"sin": jnp.sin, "cos": jnp.cos},
     "ns_per_power": {"pow": lambda a: a**1.7, "cbrt": jnp.cbrt, "lgamma": special.gammaln, "atan": jnp.arctan},
 }
+# One of `SHORT_ROWS` of the cost model.
+_SHORT_ROW = 16
 # Keeping a value must spare 1.5 times the time of writing and reading it.
 _LEAST_GAIN = 1.5
 
 
 def cpu_probes(sizes: Sizes) -> list[Probe]:
     """All probes."""
-    return [*_equations(sizes), *_functions(sizes), *_moves(sizes), *_products(sizes), *_kept(sizes), *_written(sizes)]
+    of_functions = [*_functions(sizes), *_functions_of_short_rows(sizes)]
+    return [*_equations(sizes), *of_functions, *_moves(sizes), *_products(sizes), *_kept(sizes), *_written(sizes)]
 
 
 def _compared(field: str, title: str, more: Unary, fewer: Unary, carry: Array, steps: int, units: float) -> Probe:
@@ -83,6 +86,15 @@ def _functions(sizes: Sizes) -> Iterator[Probe]:
             fewer = _repeated(_mixed, 2)
             carry = _spread(sizes.elements)
             yield _compared(field, title, more, fewer, carry, sizes.steps, 2 * sizes.elements)
+
+
+def _functions_of_short_rows(sizes: Sizes) -> Iterator[Probe]:
+    carry = _spread(sizes.elements).reshape(-1, _SHORT_ROW)
+    for title in ("exp", "tanh", "logistic"):
+        function = _FUNCTIONS["ns_per_exp"][title]
+        more = _repeated(lambda a, function=function: function(_mixed(a)), 2)
+        fewer = _repeated(_mixed, 2)
+        yield _compared("ns_per_exp_in_short_row", title, more, fewer, carry, sizes.steps, 2 * sizes.elements)
 
 
 def _moves(sizes: Sizes) -> Iterator[Probe]:

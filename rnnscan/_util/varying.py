@@ -1,5 +1,6 @@
-"""What the type of a value says of a mesh: the axes over which it varies in `jax.shard_map`, and explicit axes."""
+"""What types say of a mesh: the axes over which a value varies in `jax.shard_map`, explicit axes, the mesh itself."""
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -25,3 +26,18 @@ def vary(tree: Any, axes: frozenset[str]) -> Any:
         return lax.pcast(leaf, tuple(sorted(more)), to="varying") if more else leaf
 
     return jax.tree.map(cast, tree) if axes else tree
+
+
+def known_mesh(leaves: Iterable[Any]) -> Any:
+    """The mesh of arrays, or of `jax.set_mesh`, as far as the trace knows it; None without one."""
+    return next(_meshes(leaves), None)
+
+
+def _meshes(leaves: Iterable[Any]) -> Iterator[Any]:
+    for leaf in leaves:
+        mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
+        if mesh is not None and not mesh.empty:
+            yield mesh
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty:
+        yield mesh

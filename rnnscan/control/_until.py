@@ -14,6 +14,7 @@ from jax import lax
 from rnnscan._util.messages import describe, is_count
 from rnnscan._util.varying import vary, varying
 from rnnscan.checkpointing import NestedScan
+from rnnscan.engine.cache.program_cache import run_compiled
 from rnnscan.engine.run.run_until import run_until
 from rnnscan.memory import Memory
 
@@ -94,6 +95,11 @@ class Pair:
         """The step and the condition, during a call that holds them."""
         step, condition = (one() if isinstance(one, ref) else one for one in (self._step, self._condition))
         return step, condition
+
+
+def run_by_cached_program(run: Callable[..., Any], step: Any, condition: Any, arrays: Any, options: Any) -> Any:
+    """`run(Pair.of(step, condition), **arrays, **options)`; outside of `jax.jit` by a cached program."""
+    return run_compiled(run, Pair.of(step, condition), arrays, options)
 
 
 def as_booleans(function: str, name: str, value: Any, *, rows: bool = False) -> Any:

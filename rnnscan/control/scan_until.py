@@ -12,7 +12,6 @@ from rnnscan._util.messages import describe, leaves_with_places
 from rnnscan._util.step_wrappers import one_step, skip_padding
 from rnnscan._util.varying import vary, varying
 from rnnscan.control import _until
-from rnnscan.engine.cache.program_cache import run_compiled
 from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
@@ -81,7 +80,8 @@ def scan_until(
         raise TypeError(f"scan_until: `stop` must be callable as stop(params, carry, y); got {stop!r}.")
     carry = checks.as_arrays(carry, "carry", function="scan_until")
     arrays = {"params": params, "carry": carry, "xs": checks.as_arrays(xs, "xs", function="scan_until")}
-    return run_compiled(_run, _until.Pair.of(cell, stop), arrays, {"max_steps": max_steps, "memory": memory})
+    options = {"max_steps": max_steps, "memory": memory}
+    return _until.run_by_cached_program(_run, cell, stop, arrays, options)
 
 
 def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any, Any]:

@@ -8,7 +8,6 @@ from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
 from rnnscan.control import _until
-from rnnscan.engine.cache.program_cache import run_compiled
 from rnnscan.memory import Memory
 
 
@@ -85,7 +84,7 @@ def while_net(
             raise TypeError(f"while_net: `{name}` must be callable as {name}(params, carry); got {function!r}.")
     arrays = {"params": params, "carry": checks.as_arrays(carry, "carry", function="while_net")}
     options = {"max_steps": max_steps, "memory": memory}
-    steps, carry, limited = run_compiled(_run, _until.Pair.of(body, cond), arrays, options)
+    steps, carry, limited = _until.run_by_cached_program(_run, body, cond, arrays, options)
     if on_limit == "error":
         _until.raise_at_limit("while_net", limited, max_steps)
     return carry, steps

@@ -5,7 +5,7 @@ from jax import lax
 from jax.sharding import AxisType
 from jaxtyping import Array, Float, Int
 
-from rnnscan.engine.units.mesh import known_mesh
+from rnnscan._util.varying import known_mesh
 
 
 def top_k(values: Float[Array, "*batch n"], k: int) -> tuple[Float[Array, "*batch k"], Int[Array, "*batch k"]]:

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.dtypes import at_least_float32, resolve_weak_type
 from rnnscan._util.messages import describe, describe_shape, is_count, is_key, leaves_with_places
 from rnnscan._util.varying import explicit_spec
 from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
 from rnnscan.decoding.strategies import Strategy
-from rnnscan.engine.call.prepare import resolve_weak_type
 from rnnscan.engine.units import shard_units
 
 

@@ -16,7 +16,7 @@ def describe_states(plan: ExecutionPlan) -> dict[int, str]:
         for index, reason in found.reasons.items()
         if len(step.carry[index].shape) > 2
     }
-    for group in found.stages.groups if found.stages else ():
+    for group in found.groups:
         first, *others = group.states
         if chunk is None:
             text = "step by step, because the sequence, or a segment, is shorter than two chunks"

@@ -15,9 +15,8 @@ from jax.sharding import PartitionSpec
 
 from rnnscan._util.messages import listing
 from rnnscan._util.step_wrappers import valid_steps
-from rnnscan._util.varying import vary
+from rnnscan._util.varying import known_mesh, vary
 from rnnscan.compose.output import output_of
-from rnnscan.engine.units.mesh import known_mesh
 from rnnscan.nets.base import Net, Options
 
 

@@ -9,9 +9,9 @@ from jax import lax
 from rnnscan import _checks as checks
 from rnnscan._util.messages import place
 from rnnscan._util.varying import vary, varying
-from rnnscan.engine.analysis.linear import is_linear
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.ir.dataflow import needed
+from rnnscan.ir.linear import is_linear
 from rnnscan.ir.program import Value, inputs_of
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell

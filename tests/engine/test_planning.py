@@ -15,11 +15,11 @@ import rnnscan as rs
 from rnnscan.engine.analysis import expensive_values
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.expensive_values import Derivative, ExpensiveValues
-from rnnscan.engine.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.costs.frontier import Frontiers
 from rnnscan.engine.costs.machine import CPU
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import needed
+from rnnscan.ir.linear import is_linear, linearly_recomputable
 from rnnscan.ir.program import Equation, Program, Value, outputs_of, total_bytes
 from tiers import variants
 

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.analysis.linear import is_linear, linearly_recomputable
 from rnnscan.engine.analysis.split import split
 from rnnscan.engine.costs.heuristics import BACKENDS
 from rnnscan.ir.components import Components
+from rnnscan.ir.linear import is_linear, linearly_recomputable
 from rnnscan.ir.traits import Kind
 from steps import SIZE, program_of
 

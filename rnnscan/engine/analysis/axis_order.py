@@ -1,9 +1,7 @@
 """The order of the axes in which a loop carries its leaves: one with many elements is last.
 
-XLA for the CPU vectorizes a loop over the last axis alone. An exp of 8,192 elements in a loop takes 1.6 to 1.9 ns for
-each where the last axis has 11 to 24 of them, and 0.6 where it has 32 or more, or at most 8, whose loop is unrolled
-(jax 0.10.0, AVX-512). The state of S6, `(N, D, S)`, has 16. A step without such functions of values as large as the
-leaf gains little, or loses.
+XLA for the CPU vectorizes a loop over the last axis alone (`SHORT_ROWS` of the cost model). The state of S6, `(N, D,
+S)`, has 16 elements there. A step gains where it has functions of values as large as the leaf.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +14,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.costs.machine import SHORT_ROWS, SLOW_IN_SHORT_ROWS, Machine
 from rnnscan.ir.contraction import Contraction, contraction_of
-from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.dataflow import determined, needed, partition
 from rnnscan.ir.program import Atom, Constant, Equation, Value
 from rnnscan.ir.traits import Kind
 
 
-# The elements of a last axis whose loop is unrolled, at most, and of one whose loop is vectorized well, at least.
-_FEW, _MANY = 8, 32
-# The functions that take half the time with a long axis last. An expm1 of 16 elements in a row, a sine or an erf takes
-# no less, and with one of these the gradient took up to 1.4 of the time.
-_GAIN = frozenset({"exp", "tanh", "logistic"})
+# The most of its estimated time that a step may take in another order.
+_MOST_TIME = 0.9
 
 
 @dataclass(frozen=True)
@@ -48,8 +44,8 @@ class AxisOrder:
         return [jnp.transpose(leaf, _inverse(self.axes[i])) if i in self.axes else leaf for i, leaf in enumerate(carry)]
 
 
-def long_axes_last(step: FlatStep) -> tuple[FlatStep, AxisOrder]:
-    """The step with leaves of its carry in another order of axes, where that moves no values at each step."""
+def long_axes_last(step: FlatStep, machine: Machine) -> tuple[FlatStep, AxisOrder]:
+    """The step with leaves of its carry in another order of axes, where that pays and moves no values at each step."""
     order: dict[int, tuple[int, ...]] = {}
     for shape in dict.fromkeys(leaf.shape for leaf in step.carry if jnp.issubdtype(leaf.dtype, jnp.floating)):
         axes = _long_axis_last(shape)
@@ -57,23 +53,32 @@ def long_axes_last(step: FlatStep) -> tuple[FlatStep, AxisOrder]:
             continue
         leaves = [index for index, leaf in enumerate(step.carry) if leaf.shape == shape]
         try:
-            step = _Reordering(step, leaves, axes).run()
+            reordered = _Reordering(step, leaves, axes).run()
         except _NoOrderError:
             continue
-        order |= dict.fromkeys(leaves, axes)
+        if _time(reordered, machine) <= _MOST_TIME * _time(step, machine):
+            step = reordered
+            order |= dict.fromkeys(leaves, axes)
     return step, AxisOrder(order)
+
+
+def _time(step: FlatStep, machine: Machine) -> float:
+    """The estimated time of what a step does at each step."""
+    program = step.program
+    fixed = determined(program.equations, program.invariant)
+    return machine.estimate(partition(needed(program.equations, program.outputs), fixed)[1], fixed).nanoseconds
 
 
 def _long_axis_last(shape: tuple[Any, ...]) -> tuple[int, ...] | None:
     """The axes of a leaf with a long one last; None if its loops are fast as it is, or it has no long axis."""
-    if not all(isinstance(size, int) for size in shape) or not shape or not _FEW < shape[-1] < _MANY:
+    if not all(isinstance(size, int) for size in shape) or not shape or shape[-1] not in SHORT_ROWS:
         return None
-    long = [axis for axis, size in enumerate(shape) if size >= _MANY]
+    long = [axis for axis, size in enumerate(shape) if size >= SHORT_ROWS.stop]
     return (*(axis for axis in range(len(shape)) if axis != long[-1]), long[-1]) if long else None
 
 
 class _NoOrderError(Exception):
-    """Raised if a step cannot run in another order of axes, or would gain nothing by it."""
+    """Raised if a step cannot run in another order of axes."""
 
 
 class _Reordering:
@@ -99,7 +104,7 @@ class _Reordering:
         """The step.
 
         Raises:
-            _NoOrderError: if it has work for which there is no rule, or none that the order makes faster.
+            _NoOrderError: if it has work for which there is no rule, or large functions that may lose.
         """
         step, program = self._step, self._step.program
         for equation in program.equations:
@@ -112,8 +117,8 @@ class _Reordering:
         equations = tuple(needed(self._equations, [*new_carry, *stacked]))
         large = {*self._reordered.values()} - determined(equations, program.invariant)
         functions = {e.name for e in equations if e.traits.is_transcendental and not large.isdisjoint(e.outputs)}
-        if not functions or not functions <= _GAIN:
-            raise _NoOrderError
+        if not functions <= SLOW_IN_SHORT_ROWS:
+            raise _NoOrderError  # With an expm1, a sine or an erf the gradient took up to 1.4 of the time.
         carry = tuple(self._reordered.get(leaf, leaf) for leaf in step.carry)
         return replace(
             step,

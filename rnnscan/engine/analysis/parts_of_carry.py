@@ -7,7 +7,7 @@ If the rows are known at every step, the table follows from its start by a linea
 
 from collections.abc import Collection, Sequence
 
-from rnnscan.engine.analysis.linear import linearly_recomputable
+from rnnscan.ir.linear import linearly_recomputable
 from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
 from rnnscan.ir.traits import Kind
 

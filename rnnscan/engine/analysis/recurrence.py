@@ -14,9 +14,10 @@ from rnnscan.engine.analysis.clamped import is_clamped_shift
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.elementwise import MixesError, check_elementwise
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.linear import are_linear, is_linear
+from rnnscan.engine.analysis.matrix_groups import Group, group_of
 from rnnscan.engine.costs.costs import unbatchable
 from rnnscan.ir.components import Components
+from rnnscan.ir.linear import are_linear, is_linear
 from rnnscan.ir.program import Atom, Equation, Value, outputs_of
 from rnnscan.newton import Newton, NewtonInNet
 
@@ -25,7 +26,7 @@ from rnnscan.newton import Newton, NewtonInNet
 LARGEST_BLOCK = 4
 
 
-Kind: TypeAlias = Literal["delay", "affine", "clamped", "block", "elementwise", "dense"]
+Kind: TypeAlias = Literal["delay", "affine", "clamped", "matrix", "block", "elementwise", "dense"]
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,23 @@ class Recurrence:
 
     Attributes:
         kind: "delay": the new leaves do not depend on the leaves. "affine": `c' = a c + b`, and "clamped": `c' =
-            min(max(c + s, low), high)`, for one leaf, as associative scans. "block": leaves that depend linearly on
-            each other at the same element, exactly. "elementwise": by Newton's method. "dense": by quasi-Newton
-            iterations, with the diagonal of the Jacobian.
+            min(max(c + s, low), high)`, for one leaf, as associative scans. "matrix": `S' = a S + k v^T`, in chunkwise
+            form. "block": leaves that depend linearly on each other at the same element, exactly. "elementwise": by
+            Newton's method. "dense": by quasi-Newton iterations, with the diagonal of the Jacobian.
         cycle: the loop.
         newton: the options of Newton's method; None: it is not asked for.
+        group: the matrix states, for the kind "matrix".
     """
 
     kind: Kind
     cycle: Cycle
     newton: Newton | None = None
+    group: Group | None = None
+
+    @property
+    def results(self) -> Sequence[Value]:
+        """The values that it brings, stacked: the leaves before each step, or what is read of matrix states."""
+        return self.cycle.leaves if self.group is None else self.group.results
 
     @property
     def is_associative(self) -> bool:
@@ -78,6 +86,9 @@ def recurrence_of(cycle: Cycle, newton: Newton | None = None, *, associative: bo
         newton: the options of Newton's method; None: it is not asked for.
         associative: whether to run associative scans.
     """
+    group = group_of(cycle.equations)
+    if group is not None:
+        return Recurrence("matrix", cycle, group=group)
     kind = None if newton is None else _kind_for_newton(cycle, newton)
     if kind is None and associative and len(cycle.leaves) == 1:
         kind = next((kind for kind, has_form in _ASSOCIATIVE.items() if has_form(cycle)), None)

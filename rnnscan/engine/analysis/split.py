@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
 from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.matrix_groups import group_of
 from rnnscan.engine.analysis.recurrence import Recurrence, recurrence_of
 from rnnscan.engine.costs.costs import too_large_to_stack, unbatchable
 from rnnscan.engine.costs.frontier import Frontiers
@@ -87,6 +89,15 @@ class Split:
         """Positions in `Program.summed` of the sums that a loop accumulates."""
         return {position for loop in self.loops for position in loop.accumulated}
 
+    def step_of(self, loop: Loop) -> FlatStep:
+        """A loop as a step of its own, whose y are the values that later work reads."""
+        carry = tuple(self.program.carry[position] for position in loop.carry)
+        new_carry = tuple(self.program.new_carry[position] for position in loop.carry)
+        inside = {*carry, *outputs_of(loop.body), *loop.to_body}
+        fixed = dict.fromkeys(v for v in (*inputs_of(loop.body), *values_of(new_carry)) if v not in inside)
+        program = Program(loop.body, (*fixed,), loop.to_body, carry, new_carry=new_carry, stacked=loop.from_body)
+        return FlatStep(program, len(loop.from_body), (*range(len(carry)),), unchanged=(), named={})
+
 
 def split(
     program: Program,
@@ -96,6 +107,7 @@ def split(
     accumulated: Sequence[int] = (),
     operands: Sequence[Value] = (),
     solve: Newton | None = None,
+    scans: bool = False,
 ) -> Split:
     """Split a step's program.
 
@@ -106,6 +118,7 @@ def split(
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         operands: values that the sums after the loop read.
         solve: solve the loops that can be solved in parallel over time; each loop is alone then.
+        scans: whether loops are scans of their own, but for matrix states, of which each group is alone.
 
     Returns:
         The split.
@@ -125,15 +138,15 @@ def split(
         batched={*worth_batching, *producers},
         level_of=level_of,
         heuristics=heuristics,
+        scans=scans,
     )
     loop_level = {atom: _odd(level_of(atom)) for atom in [*(program.summed[i] for i in accumulated), *emitted]}
     for level in sorted({*(group.level for group in groups), *loop_level.values()}):
         ready = [group for group in groups if group.level == level]
-        if solve is not None:
-            *first, last = _in_order(ready, program) or [_Group((), [])]
-            for group in first:
-                schedule.add_alone(level, group, program)
-            ready = [last]
+        if solve is not None or scans:
+            *first, ready = _apart(_in_order(ready, program), together=solve is None) or [[]]
+            for groups_of_loop in first:
+                schedule.add_cycles(level, groups_of_loop, program)
         carry = sorted(position for group in ready for position in group.carry)
         sums = [position for position in accumulated if loop_level[program.summed[position]] == level]
         schedule.add_loop(
@@ -231,6 +244,7 @@ class _Schedule:
     batched: set[Equation]
     level_of: Callable[[Atom], int]
     heuristics: Heuristics
+    scans: bool = False
     outside_loops: set[Equation] = field(default_factory=set)
     open_loops: list[_OpenLoop] = field(default_factory=list)
     made_by: dict[Value, _OpenLoop] = field(default_factory=dict)
@@ -279,11 +293,12 @@ class _Schedule:
             not too_large_to_stack([operand], carry) or self._should_repeat(operand, carry) for operand in varying
         )
 
-    def add_alone(self, level: int, group: _Group, program: Program) -> None:
-        """Add a loop with one cycle."""
-        carry = {position: program.carry[position] for position in group.carry}
-        wanted = [program.new_carry[position] for position in group.carry]
-        self.add_loop(level, carry=carry, sums=[], cycles=[group.equations], wanted=wanted)
+    def add_cycles(self, level: int, groups: Sequence[_Group], program: Program) -> None:
+        """Add a loop that makes no more than its carry."""
+        positions = sorted(position for group in groups for position in group.carry)
+        carry = {position: program.carry[position] for position in positions}
+        wanted = [program.new_carry[position] for position in positions]
+        self.add_loop(level, carry=carry, sums=[], cycles=[group.equations for group in groups], wanted=wanted)
 
     def request(self, wanted: Iterable[Atom]) -> None:
         """Stack values over the chunk: a loop stacks its own values, and batched work computes the others."""
@@ -316,7 +331,7 @@ class _Schedule:
             return None
         new_leaves = tuple(program.new_carry[position] for position in loop.carry)
         cycle = Cycle(loop.cycle, tuple(loop.carry.values()), new_leaves)
-        return recurrence_of(cycle, solve, associative=self.heuristics.linear == "associative")
+        return recurrence_of(cycle, solve, associative=self.heuristics.linear == "associative" and not self.scans)
 
 
 def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
@@ -335,6 +350,15 @@ def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
         ordered += ready
         waiting = [group for group in waiting if group not in ready]
     return ordered
+
+
+def _apart(groups: Sequence[_Group], *, together: bool) -> list[list[_Group]]:
+    """The groups of each loop: one alone, or those together that follow each other and are no matrix states."""
+    loops: list[list[_Group]] = []
+    for group in groups:
+        joins = together and bool(loops) and not any(group_of(g.equations) for g in (group, *loops[-1]))
+        loops[-1:] = [[*loops[-1], group]] if joins else [*loops[-1:], [group]]
+    return loops
 
 
 def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:

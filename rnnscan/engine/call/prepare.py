@@ -14,7 +14,7 @@ from jax.extend import core
 
 from rnnscan import _checks as checks
 from rnnscan._util.arguments import check_key
-from rnnscan._util.dtypes import promoted
+from rnnscan._util.dtypes import resolve_weak_type
 from rnnscan._util.messages import is_weak
 from rnnscan._util.step_wrappers import (
     Length,
@@ -340,11 +340,3 @@ def _trace_repeated(trace: Trace, step: Step, carry: Any, xs: Any) -> StepInfo |
         return None
     types = [[leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (carry, info.carry)]
     return info if types[0] == types[1] else None
-
-
-def resolve_weak_type(leaf: Any, new_leaf: Any) -> Any:
-    """A weakly typed leaf in the dtype that the step returns, if it promotes to that; another one as it is."""
-    same = new_leaf.dtype == leaf.dtype and new_leaf.weak_type
-    if not is_weak(leaf) or same:
-        return leaf
-    return leaf.astype(new_leaf.dtype) if promoted(leaf, new_leaf.dtype) == new_leaf.dtype else leaf

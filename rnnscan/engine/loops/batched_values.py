@@ -1,6 +1,6 @@
 """The values of a chunk of steps, computed on demand: batched over its steps, or summed over them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan.engine.analysis.linear_sums import ends_of_sum, summed_operands
@@ -98,6 +99,7 @@ class Chunk:
         equations: those that compute other values on demand.
         once: the equations that made invariant values.
         heuristics: the choices of the platform.
+        labels: the names to emit, by value.
 
     Attributes:
         counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
@@ -114,12 +116,14 @@ class Chunk:
         once: Sequence[Equation] = (),
         *,
         heuristics: Heuristics,
+        labels: Mapping[Value, str] | None = None,
     ) -> None:
         self.steps = steps
         self.heuristics = heuristics
         self.varying = dict(varying)
         self.counts: list[tuple[Any, Any]] = []
         self.starts: list[Any] = []
+        self._labels = labels or {}
         self._invariant = invariant
         self._equations = equations
         self._maker = {output: equation for equation in equations for output in equation.outputs}
@@ -132,7 +136,7 @@ class Chunk:
 
     def add(self, varying: Mapping[Value, Any]) -> None:
         """Bring values of each step, stacked."""
-        self.varying.update(varying)
+        self.varying.update((value, self._labelled(value, stack)) for value, stack in varying.items())
 
     def add_sums(self, sums: Mapping[Atom, Any]) -> None:
         """Bring sums over the steps."""
@@ -232,6 +236,24 @@ class Chunk:
             value = self.varying[atom] = value.copied()
         return value
 
+    def at_every_step(self, function: Callable[[dict[Value, Any]], Any], reads: Iterable[Value]) -> Any:
+        """The results of a function of the values of one step, stacked.
+
+        Args:
+            function: maps values to a pytree of arrays.
+            reads: the values that it reads.
+        """
+        free = {value: self.read(value) for value in reads}
+        stacks = {value: array for value, array in free.items() if self.varies(value)}
+
+        def at_step(arrays: list[Any]) -> Any:
+            return function({**free, **dict(zip(stacks, arrays, strict=True))})
+
+        return jax.vmap(at_step, axis_size=self.steps)([*stacks.values()])
+
+    def _labelled(self, value: Value, array: Any) -> Any:
+        return checkpoint_name(array, self._labels[value]) if value in self._labels else array
+
     def _evaluate(self, equations: Sequence[Equation]) -> None:
         """Run equations, batched over the steps."""
         outputs = dict.fromkeys(outputs_of(equations))
@@ -239,7 +261,10 @@ class Chunk:
 
         def run(*operands: Any) -> list[Any]:
             values = dict(zip(known, operands, strict=True))
-            evaluate(equations, values)
+            for equation in equations:
+                evaluate([equation], values)
+                if self._labels:
+                    values.update((value, self._labelled(value, values[value])) for value in equation.outputs)
             return [values[value] for value in outputs]
 
         in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, outputs))

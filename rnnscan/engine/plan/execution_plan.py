@@ -12,11 +12,12 @@ from rnnscan.engine import passes
 from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
+from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
-from rnnscan.engine.plan.matrix_stages import MatrixSearch, find_stages, matrix_candidates
+from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
 from rnnscan.engine.units.shard_units import UnitCell
@@ -29,12 +30,10 @@ class Windows:
 
     Attributes:
         length: the steps of the sequence, or of a segment of it.
-        chunk: the steps of a chunk, for which the chunkwise form makes its products.
         steps: the steps of a window, before which the carry is kept. None: one window, inside a segment.
     """
 
     length: int
-    chunk: int
     steps: int | None
 
 
@@ -119,17 +118,14 @@ class ExecutionPlan:
     @cached_property
     def matrix_search(self) -> MatrixSearch:
         """The matrix states of the step, and how they run in chunkwise form."""
-        least = self.choices.least_state
-        if least is None:
-            return MatrixSearch(None, {})
         step = replace(self.step, program=passes.apply(passes.MATRIX_STATES, self.step.program))
-        return find_stages(step, matrix_candidates(step, least), least=least)
+        return find_matrix_states(step, replace(self.choices, batch="everything"))
 
     @cached_property
     def state_chunk(self) -> int | None:
         """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
         memory = self.memory
-        if memory is None or self.route.engine != "fission" or self.matrix_search.stages is None:
+        if memory is None or self.route.engine != "fission" or not self.matrix_search.groups:
             return None
         scans = memory.sub_scans(self.call.length)
         longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
@@ -143,7 +139,14 @@ class ExecutionPlan:
         chunk = min(chunk, 1 << max(1, (length - 1).bit_length()))
         steps = self.choices.window(length, chunk)
         # A segment that is one window runs again as it is.
-        return Windows(length, chunk, steps if self.keeps_names_of_windows or steps < length else None)
+        return Windows(length, steps if self.keeps_names_of_windows or steps < length else None)
+
+    @property
+    def matrix_split(self) -> Split:
+        """The split of a step with matrix states that run in chunkwise form."""
+        split, chunk = self.matrix_search.split, self.state_chunk
+        assert split is not None and chunk is not None
+        return replace(split, heuristics=replace(split.heuristics, state_chunk=chunk))
 
     @property
     def loops_forward(self) -> bool:
@@ -156,8 +159,8 @@ class ExecutionPlan:
 
         With a decay for each key the chunkwise form takes longer forward than the loop. Kept names come from the form.
         """
-        stages = self.matrix_search.stages
-        per_key = stages is not None and all(state.decays_per_key for state in stages.states)
+        states = [state for group in self.matrix_search.groups for state in group.states]
+        per_key = bool(states) and all(state.decays_per_key for state in states)
         return self.loops_forward and per_key and not self.step.kept
 
     @property
@@ -189,7 +192,9 @@ class ExecutionPlan:
     @cached_property
     def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
         free = self.route.engine == "fission" and self.call.parallel is None and self.state_chunk is None
-        step, order = long_axes_last(self.step) if free and self.choices.long_axes_last else (self.step, AxisOrder())
+        if not free or not self.choices.long_axes_last:
+            return self.step, AxisOrder()
+        step, order = long_axes_last(self.step, self.choices.machine)
         return (step, order) if order.axes and not self._is_on_mesh else (self.step, AxisOrder())
 
     @property
@@ -219,14 +224,16 @@ class ExecutionPlan:
         """The loops that Newton's method solves, in running order."""
         if self.call.parallel is None:
             return []
-        length, changing, stages = self.call.length, self.step.changing, self.matrix_search.stages
+        length, changing, states = self.call.length, self.step.changing, self.matrix_search
         scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
         windows = self.windows(length)
-        if windows is not None and stages is not None:
+        if windows is not None and states.split is not None:
             scans = [
-                (self.scan_of(stage.loop, windows.steps or length), [changing[index] for index in stage.leaves])
-                for stage in stages.stages
-                if stage.loop is not None
+                (
+                    self.scan_of(states.split.step_of(loop), windows.steps or length),
+                    [changing[index] for index in loop.carry],
+                )
+                for loop in states.scans
             ]
         return [
             NewtonLoop(tuple(places[index] for index in loop.carry), loop.recurrence, scan.chunk)

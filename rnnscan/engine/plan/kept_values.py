@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.matrix_stages import Stages
+from rnnscan.engine.plan.matrix_search import MatrixSearch
 from rnnscan.engine.plan.residuals import Residual, Source
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import depending, needed
@@ -44,7 +44,7 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
         windows = plan.windows(sub_scan.steps) if fission else None
         if windows is not None:
             flat_step = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
-            read = _read_in_segment(flat_step, plan.matrix_search.stages)
+            read = _read_in_segment(flat_step, plan.matrix_search)
             segment = sub_scan.segment[0] if sub_scan.segment else windows.steps
             assert segment is not None
             kept = _by_segments(flat_step, constants, read, sub_scan.steps, segment)
@@ -136,15 +136,15 @@ def _by_segments(
     yield from _stacks("x", step.x, read.x, length)
 
 
-def _read_in_segment(step: FlatStep, stages: Stages | None = None) -> _Read:
+def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Read:
     """The values that a segment's second run reads, to compute the carry for its later steps too.
 
-    The fission engine's loops in the stages of a window read all of their inputs.
+    The scans beside matrix states read all of their inputs.
     """
     equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
     values = _read_by_vjp(step)
-    loops = [stage.loop for stage in stages.stages if stage.loop is not None] if stages else []
-    inputs = [value for loop in loops for value in loop.program.inputs]
+    scans = [states.split.step_of(loop) for loop in states.scans] if states and states.split else []
+    inputs = [value for scan in scans for value in scan.program.inputs]
     values |= _read_by(needed(equations, inputs), inputs)
     while True:
         read = _Read.among(step, values)

@@ -15,7 +15,6 @@ from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
 from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.linear import linearly_recomputable
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
@@ -27,6 +26,7 @@ from rnnscan.engine.plan.inner_scans import keeping_residuals
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
+from rnnscan.ir.linear import linearly_recomputable
 from rnnscan.ir.program import Atom, Equation, Program, Value, nominal_size, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton

@@ -1,10 +1,10 @@
 """Whether a step runs whole, in one loop, on a platform where splitting gains little."""
 
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.linear import is_linear
 from rnnscan.ir.components import Components
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.linear import is_linear
 from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 
 

@@ -5,13 +5,14 @@ from functools import partial
 from typing import Any
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 
 from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, Windows
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import run_forward
 from rnnscan.engine.run.matrix_looped import looped
-from rnnscan.engine.run.matrix_run import Window
+from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.segments import run_segments
 from rnnscan.ir.program import Value
 from rnnscan.memory import checkpoint_policy
@@ -42,8 +43,7 @@ def run_windows(
     Returns:
         The final carry and the stacked y, with the other stacks of the scans after them.
     """
-    stages = plan.matrix_search.stages
-    assert stages is not None
+    parts = plan.matrix_split
     policy_of_names, labels = _kept(plan)
 
     def in_chunks(
@@ -56,10 +56,12 @@ def run_windows(
             loop_stacks.extend(more)
             return final, ys
 
-        rounds = plan.choices.linear == "associative"
-        window = Window(stages, length, plan.call.reverse, windows.chunk, rounds, scan, labels)
-        final, ys = window.run(constants, carry, xs)
-        return final, [*ys, *loop_stacks]
+        invariant = invariant_values([parts], constants)
+        fixed = [value for value in labels if value in invariant]
+        invariant |= {value: checkpoint_name(invariant[value], labels[value]) for value in fixed}
+        runner = Runner(parts, invariant, plan.call.reverse, plan.call.unroll, scan=scan, labels=labels)
+        final, _, window = runner(length, dict(zip(parts.program.known, xs, strict=True)), carry)
+        return final, [*map(window.stacked, parts.program.stacked), *loop_stacks]
 
     def by_a_loop(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int

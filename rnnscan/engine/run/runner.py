@@ -1,15 +1,16 @@
 """Run the stages of a split over a chunk of steps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from rnnscan._util.zeros import zeros_of_value
+from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recurrence import Recurrence
@@ -25,6 +26,10 @@ from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_o
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
 
 
+# (step, constants, carry, xs, length) -> (carry, ys)
+Scan: TypeAlias = Callable[[FlatStep, list[Any], list[Any], list[Any], int], tuple[list[Any], list[Any]]]
+
+
 @dataclass(frozen=True)
 class Runner:
     """Runs a split over chunks.
@@ -36,6 +41,8 @@ class Runner:
         unroll: of the loops, as in `lax.scan`.
         rows: how rows lie on devices, where there are several.
         in_place: how the only loop runs over all steps in place, if it does.
+        scan: runs loops as scans with derivatives of their own; None: they are loops of this trace.
+        labels: the names to emit, by value.
     """
 
     split: Split
@@ -44,6 +51,8 @@ class Runner:
     unroll: int | bool
     rows: ShardedRows | None = None
     in_place: InPlace | None = None
+    scan: Scan | None = None
+    labels: Mapping[Value, str] | None = None
 
     def __call__(
         self, steps: int, known: Mapping[Value, Any], carry: Sequence[Any], sums: Sequence[Any] = ()
@@ -65,12 +74,23 @@ class Runner:
         without_loop = {equation for loop in split.loops if loop.in_parallel for equation in loop.body}
         batched = without_loop.union(split.outside_loops)
         equations = [equation for equation in split.varying if equation in batched]
-        chunk = Chunk(steps, self.invariant, known, looped, equations, split.invariant, heuristics=split.heuristics)
+        chunk = Chunk(
+            steps,
+            self.invariant,
+            known,
+            looped,
+            equations,
+            split.invariant,
+            heuristics=split.heuristics,
+            labels=self.labels,
+        )
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
             if loop.recurrence is not None:
                 self._run_in_parallel(loop, loop.recurrence, chunk, new_carry)
+            elif self.scan is not None:
+                self._run_as_scan(self.scan, loop, chunk, new_carry)
             else:
                 self._run_loop(loop, chunk, new_carry, new_sums)
         for position, atom in enumerate(split.program.summed):
@@ -208,14 +228,22 @@ class Runner:
     def _run_in_parallel(self, loop: Loop, recurrence: Recurrence, chunk: Chunk, carry: list[Any]) -> None:
         start = [carry[position] for position in loop.carry]
         run = EXECUTORS[recurrence.kind]
-        before, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
+        stacks, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
         for position, leaf in zip(loop.carry, after, strict=True):
             carry[position] = leaf
-        chunk.add(dict(zip(recurrence.cycle.leaves, before, strict=True)))
+        chunk.add(dict(zip(recurrence.results, stacks, strict=True)))
+
+    def _run_as_scan(self, scan: Scan, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
+        step = self.split.step_of(loop)
+        constants, xs = [self.invariant[value] for value in step.constants], [*map(chunk.stacked, step.x)]
+        after, stacks = scan(step, constants, [carry[position] for position in loop.carry], xs, chunk.steps)
+        for position, leaf in zip(loop.carry, after, strict=True):
+            carry[position] = leaf
+        chunk.add(dict(zip(loop.from_body, stacks, strict=True)))
 
     def _made(self, loop: Loop) -> Sequence[Value]:
         """The values that a loop adds to the chunk."""
-        return [self.split.program.carry[position] for position in loop.carry] if loop.in_parallel else loop.from_body
+        return loop.from_body if loop.recurrence is None else loop.recurrence.results
 
     def _step(
         self,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from rnnscan._util.varying import explicit_spec
+from rnnscan._util.varying import explicit_spec, known_mesh
 
 
 # The name of the axis; part of jit's cache key.
@@ -49,11 +49,6 @@ class UnitMesh:
         """Gather the features of inputs `(T, N, D)`. Other inputs are returned as they are."""
         is_real = jnp.issubdtype(xs.dtype, jnp.floating)
         return self.gather(xs, xs.ndim - 1) if xs.ndim > 2 and is_real else xs
-
-
-def known_mesh(leaves: Iterable[Any]) -> Any:
-    """The mesh of arrays, or of `jax.set_mesh`, as far as the trace knows it; None without one."""
-    return next(_meshes(leaves), None)
 
 
 def unit_mesh(leaves: Iterable[Any]) -> UnitMesh | None:
@@ -119,13 +114,3 @@ def _shard_as(leaf: Any, new: Any) -> Any:
     if spec == wanted or any(old not in (None, axis) for old, axis in zip(spec, wanted, strict=True)):
         return leaf
     return jax.sharding.reshard(leaf, NamedSharding(new.sharding.mesh, PartitionSpec(*wanted)))
-
-
-def _meshes(leaves: Iterable[Any]) -> Iterator[Any]:
-    for leaf in leaves:
-        mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
-        if mesh is not None and not mesh.empty:
-            yield mesh
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty:
-        yield mesh

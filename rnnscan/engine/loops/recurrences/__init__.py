@@ -10,17 +10,19 @@ from rnnscan.engine.analysis.recurrence import Kind
 from rnnscan.engine.loops.recurrences.affine import run_affine
 from rnnscan.engine.loops.recurrences.clamped import run_clamped
 from rnnscan.engine.loops.recurrences.delay import run_delay
+from rnnscan.engine.loops.recurrences.matrix import run_matrix
 from rnnscan.engine.loops.recurrences.newton import run_newton
 
 
 # (recurrence, chunk, leaves before the first step to run, reverse, unroll)
-#     -> (leaves before each step, stacked; leaves after the last step to run)
+#     -> (`Recurrence.results`, stacked; leaves after the last step to run)
 Executor: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
 
 EXECUTORS: Mapping[Kind, Executor] = {
     "delay": run_delay,
     "affine": run_affine,
     "clamped": run_clamped,
+    "matrix": run_matrix,
     "block": run_newton,
     "elementwise": run_newton,
     "dense": run_newton,

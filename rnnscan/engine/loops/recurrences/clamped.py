@@ -11,7 +11,6 @@ and Their Applications".
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -36,13 +35,7 @@ def run_clamped(
     the loop. Second derivatives there are those of the rounds.
     """
     cycle, (first,) = recurrence.cycle, start
-    free = {value: chunk.read(value) for value in cycle.reads}
-    stacks = {value: array for value, array in free.items() if chunk.varies(value)}
-
-    def at_step(step_values: list[Any]) -> _Clip:
-        return _clip(cycle, {**free, **dict(zip(stacks, step_values, strict=True))}, first)
-
-    steps = jax.vmap(at_step, axis_size=chunk.steps)([*stacks.values()])
+    steps = chunk.at_every_step(lambda values: _clip(cycle, values, first), cycle.reads)
     after = run_in_blocks(
         lambda earlier, later: later.after(earlier), lambda step, carry: step(carry), steps, first, reverse=reverse
     )

@@ -1,0 +1,113 @@
+"""Search a step for matrix states, and split it into their loops, other loops, and work that is batched over time."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.matrix_form import NoFormError
+from rnnscan.engine.analysis.matrix_groups import Group, grouped, with_groups
+from rnnscan.engine.analysis.matrix_states import MatrixState, find_state
+from rnnscan.engine.analysis.split import Loop, Split, split
+from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.ir.components import Components
+from rnnscan.ir.dataflow import determined
+from rnnscan.ir.linear import is_linear
+from rnnscan.ir.program import Value, outputs_of
+
+
+@dataclass(frozen=True)
+class MatrixSearch:
+    """The matrix states of a step, if it has any.
+
+    Attributes:
+        groups: the states that run in chunkwise form.
+        split: how the step runs with them; None if no leaf has the form.
+        reasons: why linear leaves with several axes do not have the form, by position in the carry.
+    """
+
+    groups: tuple[Group, ...] = ()
+    split: Split | None = None
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def scans(self) -> list[Loop]:
+        """The other loops, which run as scans."""
+        return [] if self.split is None else [loop for loop in self.split.loops if not loop.in_parallel]
+
+
+def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
+    """Find the matrix states of a step.
+
+    Args:
+        step: the step.
+        heuristics: the choices of the platform for it.
+
+    Returns:
+        The states, and why other leaves are none.
+    """
+    least = heuristics.least_state
+    linear = [] if least is None else _candidates(step, least)
+    if least is None or not linear:
+        return MatrixSearch()
+    fixed = determined(step.program.equations, step.constants)
+    matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]
+    states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
+    if not states:
+        return MatrixSearch(reasons=reasons)
+    other_linear = [index for index in linear if index not in states]
+    vectors, _ = _find_states(other_linear, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
+    groups = tuple(grouped(states.values(), vectors.values(), step))
+    program = replace(step.program, stacked=step.y)
+    found = MatrixSearch(groups, split(with_groups(program, groups), heuristics, scans=True))
+    try:
+        _check_scans(step, found.scans)
+    except NoFormError as error:
+        return MatrixSearch(reasons={**reasons, **dict.fromkeys(states, str(error))})
+    joined = {state.index for group in groups for state in group.states}
+    return replace(found, reasons={index: reason for index, reason in reasons.items() if index not in joined})
+
+
+def _candidates(step: FlatStep, least: int) -> list[int]:
+    """The positions of carry leaves that may be matrix states: linear recurrences with enough keys.
+
+    There are none if no leaf has two axes of at least `least`.
+    """
+    large = [_count_large(leaf, least) for leaf in step.carry]
+    if not any(count >= 2 for count in large):
+        return []
+    equations = step.program.equations
+    components = Components(equations, step.carry, step.new_carry)
+    return [
+        members[0]
+        for members, cycle in zip(components.members, components.by_group(equations), strict=True)
+        if len(members) == 1
+        and large[members[0]]
+        and is_linear(cycle, step.carry[members[0]], step.new_carry[members[0]])
+    ]
+
+
+def _count_large(leaf: Value, least: int) -> int:
+    return sum(isinstance(size, int) and size >= least for size in leaf.shape)
+
+
+def _find_states(
+    indices: Iterable[int], find: Callable[[int], MatrixState]
+) -> tuple[dict[int, MatrixState], dict[int, str]]:
+    """The carry leaves that have the form, and why the others do not."""
+    states, reasons = {}, {}
+    for index in indices:
+        try:
+            states[index] = find(index)
+        except NoFormError as error:
+            reasons[index] = str(error)
+    return states, reasons
+
+
+def _check_scans(step: FlatStep, loops: Sequence[Loop]) -> None:
+    """Check that loops beside matrix states can run as scans."""
+    for loop in loops:
+        if not loop.carry:
+            raise NoFormError(f"the step has a {loop.body[0].name}, which runs step by step")
+        if not {*step.kept}.isdisjoint(outputs_of(loop.body)):
+            raise NoFormError("a kept name is in another loop of the step")
