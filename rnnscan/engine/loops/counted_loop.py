@@ -19,8 +19,9 @@ from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.examples import greatest, hold
+from rnnscan.engine.loops.flat_function import is_zero
 from rnnscan.engine.loops.linear_tangents import linear_tangents
-from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
+from rnnscan.engine.loops.own_derivative import with_derivative
 
 
 # (state, values of each step of a chunk, values of the chunk) -> (state, new values of each step, new values of it)

@@ -8,8 +8,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.keys import without_keys
+from rnnscan.engine.loops.flat_function import is_zero
 from rnnscan.engine.loops.linear_call import LinearMap, linear_call
-from rnnscan.engine.loops.own_derivative import is_zero
 
 
 # (residuals, whether each argument has a tangent, those tangents) -> the tangent of each result that has one

@@ -6,34 +6,27 @@ primitive decides once which results are mapped, as `lax.scan` does, for the fun
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import jax
-from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
 from rnnscan.engine.analysis.leaves import replace_at, split_list
-from rnnscan.engine.analysis.probe import has_tangent, mapped_results, no_axis_is_mapped
+from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.loops.checked import check_within
+from rnnscan.engine.loops.flat_function import FlatFunction, Moving, is_zero, jvp, places
 from rnnscan.engine.loops.parts import take_apart
+from rnnscan.engine.loops.unused_results import drop_unused
 
 
 # (primals, tangents or symbolic zeros) -> (results, tangents or symbolic zeros), as for a `jax.custom_jvp`
 Rule: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
-# (whether each leaf of the arguments has a tangent) -> whether each leaf of the results has one
-Moving: TypeAlias = Callable[[list[bool]], Sequence[bool]]
 # (batch axis, axes of the arguments, arguments) -> (results, axes of their leaves); or None
 Batched: TypeAlias = Callable[[Any, Any, Any], tuple[Any, list[int | None]] | None]
-
-
-def is_zero(tangent: Any) -> bool:
-    """Whether a tangent is one of JAX's symbolic zeros."""
-    return isinstance(tangent, SymbolicZero)
 
 
 def are_unknown(tangents: Iterable[Any]) -> bool:
@@ -100,7 +93,7 @@ def with_derivative(
         forward = None if together is None else (partial(flat_rule, together[0]), together[1])
         in_rows = flat_batched if batched else None
         in_two = saving and saving(structure)
-        flat_function = _Function(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward, saving=in_two)
+        flat_function = FlatFunction(run, partial(flat_rule, rule), plain, batch_axis, in_rows, forward, saving=in_two)
         leaves = _bind(flat_function, operands)
         return jax.tree.unflatten(result_structure, leaves)
 
@@ -117,183 +110,10 @@ def differentiate_as(reference: Callable[..., Any], function: Callable[..., Any]
     return with_derivative(function, partial(jvp, reference), reference=reference)
 
 
-def jvp(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """`jax.jvp`, with symbolic zeros among the tangents.
-
-    Args:
-        function: a function of pytrees.
-        primals: its arguments.
-        tangents: a pytree like them.
-
-    Returns:
-        The results, and their tangents.
-    """
-    leaves, structure = jax.tree.flatten(primals)
-    every = enumerate(jax.tree.leaves(tangents, is_leaf=is_zero))
-    moving = {index: tangent for index, tangent in every if not is_zero(tangent)}
-
-    flags: list[bool] = []
-
-    def run(*moving_leaves: Any) -> Any:
-        results = function(*jax.tree.unflatten(structure, replace_at(leaves, [*moving], moving_leaves)))
-        flags.extend(map(has_tangent, jax.tree.leaves(results)))
-        return results
-
-    results, result_tangents = jax.jvp(run, [leaves[index] for index in moving], [*moving.values()])
-    result_leaves, result_structure = jax.tree.flatten(results)
-    rows = zip(flags, result_leaves, jax.tree.leaves(result_tangents), strict=True)
-    return results, jax.tree.unflatten(result_structure, [dot if moves else _zero(leaf) for moves, leaf, dot in rows])
-
-
-# operands -> results
-_Flat: TypeAlias = Callable[[Sequence[Any]], list[Any]]
-# (primals, tangents or symbolic zeros) -> (results, tangents or symbolic zeros)
-_FlatRule: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], tuple[list[Any], list[Any]]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Function:
-    """A function of flat operands with its derivative.
-
-    Attributes:
-        run: the function.
-        rule: its derivative.
-        reference: the function that tells which results `jax.vmap` maps.
-        batch_axis: position of a result -> the axis that `jax.vmap` puts its batch on.
-        batched: the call under `jax.vmap`.
-        together: the derivative for forward mode, and which results have a tangent.
-        in_parts: `run`, in parts that partial evaluation takes apart; None: it has none.
-        saving: the call as one that saves residuals, and one that reads them.
-        saving_call: for the first of these how the second is called (`analysis/saving_calls.py`).
-        traces: types of the operands -> the jaxpr of `run`.
-    """
-
-    run: _Flat
-    rule: _FlatRule
-    reference: _Flat
-    batch_axis: Callable[[int], int]
-    batched: Callable[[Any, Sequence[Any], Sequence[Any]], Any] | None = None
-    together: tuple[_FlatRule, Moving] | None = None
-    in_parts: _Flat | None = None
-    saving: Any = None
-    saving_call: Any = None
-    traces: dict[Any, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return "rnnscan"  # A jaxpr is printed with its parameters.
-
-    def traced(self, types: Iterable[Any]) -> Any:
-        """The jaxpr of the function, for operands of these types."""
-        key = tuple(types)
-        if key not in self.traces:
-            self.traces[key] = jax.make_jaxpr(lambda *operands: self.run(operands))(*key)
-        return self.traces[key]
-
-    def mapped(self, axis: Any, axes: Sequence[int | None], operands: Sequence[Any]) -> tuple["_Function", list[Any]]:
-        """The function under `jax.vmap`, and the axis of each of its results.
-
-        A result that no mapped operand reaches is the same in all rows. It is read from the first.
-        """
-        vmap = partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)
-        in_axes = tuple(axes)
-        types = [jax.typeof(operand) for operand in operands]
-        is_mapped = mapped_results(partial(vmap, in_axes=in_axes), lambda *leaves: self.reference(leaves), types)
-        out_axes = [self.batch_axis(index) for index in range(len(is_mapped))]
-
-        def aligned(leaves: Sequence[Any]) -> list[Any]:
-            rows = zip(leaves, out_axes, is_mapped, strict=True)
-            return [
-                leaf if maps or leaf is None else lax.index_in_dim(leaf, 0, at, keepdims=False)
-                for leaf, at, maps in rows
-            ]
-
-        def over_rows(run: _Flat, operands: Sequence[Any]) -> list[Any]:
-            return aligned(vmap(lambda *leaves: run(leaves), in_axes=in_axes, out_axes=out_axes)(*operands))
-
-        def rule_over_rows(
-            rule: _FlatRule, primals: Sequence[Any], tangents: Sequence[Any]
-        ) -> tuple[list[Any], list[Any]]:
-            moving = [None if is_zero(tangent) else tangent for tangent in tangents]
-
-            def row(primals: Sequence[Any], moving: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-                pairs = zip(primals, moving, strict=True)
-                results, result_tangents = rule(primals, [_zero(leaf) if dot is None else dot for leaf, dot in pairs])
-                return results, [None if is_zero(leaf) else leaf for leaf in result_tangents]
-
-            moving_axes = [None if leaf is None else at for leaf, at in zip(moving, axes, strict=True)]
-            over_both = vmap(row, in_axes=([*axes], moving_axes), out_axes=(out_axes, out_axes))
-            results, result_tangents = map(aligned, over_both([*primals], moving))
-            return results, [
-                _zero(leaf) if dot is None else dot for leaf, dot in zip(results, result_tangents, strict=True)
-            ]
-
-        # The axis of an outer batch is added to this one: each axis stands where its caller expects it.
-        whole = replace(
-            self,
-            run=partial(over_rows, self.run),
-            rule=partial(rule_over_rows, self.rule),
-            reference=partial(over_rows, self.run),
-            batched=None,
-            together=self.together and (partial(rule_over_rows, self.together[0]), self.together[1]),
-            in_parts=self.in_parts and partial(over_rows, self.in_parts),
-            saving=None,
-            saving_call=None,
-            traces={},
-        )
-        return whole, [at if maps else None for at, maps in zip(out_axes, is_mapped, strict=True)]
-
-    def with_tangents(self, moves: list[bool]) -> "_Function":
-        """`(*primals, *tangents) -> (*results, *tangents)`, together. In parts it is the derivative of reverse mode.
-
-        Args:
-            moves: for each operand whether it has a tangent.
-        """
-        assert self.together is not None
-        rule, moving = self.together
-        results_move = moving(moves)
-        with_tangents, results_with_tangents = map(_places, (moves, results_move))
-
-        def flat(rule: _FlatRule, operands: Sequence[Any]) -> list[Any]:
-            primals, directions = split_list(operands, [len(moves)])
-            results, tangents = rule(primals, replace_at([*map(_zero, primals)], with_tangents, directions))
-            chosen = [tangents[index] for index in results_with_tangents]
-            return [*results, *(ad.instantiate_zeros(ad.Zero(leaf.aval)) if is_zero(leaf) else leaf for leaf in chosen)]
-
-        def moving_too(flags: list[bool]) -> list[bool]:
-            primals_move, tangents_move = split_list(flags, [len(moves)])
-            pairs = zip(with_tangents, tangents_move, strict=True)
-            either = replace_at(primals_move, with_tangents, [primals_move[index] or moves for index, moves in pairs])
-            of_tangents = moving(either)
-            return [*moving(primals_move), *(of_tangents[index] for index in results_with_tangents)]
-
-        count = len(results_move)
-        jointly, in_parts = partial(flat, rule), partial(flat, self.rule)
-        return _Function(
-            run=jointly,
-            rule=partial(_flat_jvp, in_parts),
-            reference=partial(flat, partial(_flat_jvp, self.reference)),
-            batch_axis=lambda index: self.batch_axis(index if index < count else results_with_tangents[index - count]),
-            together=(partial(_flat_jvp, jointly), moving_too),
-            in_parts=in_parts,
-        )
-
-
-def _places(flags: Sequence[bool]) -> list[int]:
-    return [index for index, flag in enumerate(flags) if flag]
-
-
-def _flat_jvp(run: _Flat, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    return jvp(lambda *operands: run(operands), tuple(primals), tuple(tangents))
-
-
-def _zero(leaf: Any) -> SymbolicZero:
-    return SymbolicZero(jax.typeof(leaf).to_tangent_aval())
-
-
 _call, _call_in_parts = core.Primitive("rnnscan_call"), core.Primitive("rnnscan_call")
 
 
-def _bind(function: _Function, operands: Sequence[Any]) -> list[Any]:
+def _bind(function: FlatFunction, operands: Sequence[Any]) -> list[Any]:
     """Call the function. In a jaxpr the call has the parameter `call_jaxpr`, as JAX's own calls have.
 
     JAX transforms other tracers than those of jaxprs first, and then asks for another function.
@@ -305,16 +125,16 @@ def _bind(function: _Function, operands: Sequence[Any]) -> list[Any]:
     return primitive.bind(*operands, function=function, call_jaxpr=traced)
 
 
-def _run(*operands: Any, function: _Function, call_jaxpr: Any) -> list[Any]:
+def _run(*operands: Any, function: FlatFunction, call_jaxpr: Any) -> list[Any]:
     return function.run(operands) if call_jaxpr is None else core.jaxpr_as_fun(call_jaxpr)(*operands)
 
 
-def _types(*types: Any, function: _Function, call_jaxpr: Any) -> tuple[Sequence[Any], Any]:
+def _types(*types: Any, function: FlatFunction, call_jaxpr: Any) -> tuple[Sequence[Any], Any]:
     traced = call_jaxpr or function.traced(types)
     return traced.out_avals, traced.effects
 
 
-def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> Any:
+def _lower(context: Any, *operands: Any, function: FlatFunction, call_jaxpr: Any) -> Any:
     traced = call_jaxpr or function.traced(context.avals_in)
     # Inlined. A function of the module would materialize its operands: an LSTM took one stack more (jaxlib 0.10.0).
     lowered = [mlir.ir_constants(const, const_lowering=context.const_lowering) for const in traced.consts]
@@ -334,20 +154,22 @@ def _lower(context: Any, *operands: Any, function: _Function, call_jaxpr: Any) -
     return results
 
 
-def _differentiate(primals: Any, tangents: Any, *, function: _Function, call_jaxpr: Any) -> tuple[list[Any], list[Any]]:
+def _differentiate(
+    primals: Any, tangents: Any, *, function: FlatFunction, call_jaxpr: Any
+) -> tuple[list[Any], list[Any]]:
     symbolic = [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in tangents]
     moves = [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in symbolic]
     if function.together is None or are_unknown(tangents) or not any(moves):
         results, result_tangents = function.rule(primals, symbolic)
         return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in result_tangents]
     results_move = function.together[1](moves)
-    leaves = _bind(function.with_tangents(moves), [*primals, *(tangents[index] for index in _places(moves))])
+    leaves = _bind(function.with_tangents(moves), [*primals, *(tangents[index] for index in places(moves))])
     results, moving_tangents = split_list(leaves, [len(results_move)])
     zeros = [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
-    return results, replace_at(zeros, _places(results_move), moving_tangents)
+    return results, replace_at(zeros, places(results_move), moving_tangents)
 
 
-def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr: Any) -> list[Any]:
+def _transpose(cotangents: Any, *operands: Any, function: FlatFunction, call_jaxpr: Any) -> list[Any]:
     """The transpose of a function that is linear in its unknown operands."""
     unknown = [index for index, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
 
@@ -360,7 +182,7 @@ def _transpose(cotangents: Any, *operands: Any, function: _Function, call_jaxpr:
 
 
 def _batch(
-    axis: Any, operands: Any, axes: Any, *, function: _Function, call_jaxpr: Any
+    axis: Any, operands: Any, axes: Any, *, function: FlatFunction, call_jaxpr: Any
 ) -> tuple[list[Any], list[int | None]]:
     if no_axis_is_mapped(axis, axes):
         results = _bind(function, operands)
@@ -382,4 +204,5 @@ for _primitive in (_call, _call_in_parts):
     ad.primitive_transposes[_primitive] = _transpose
     # This rule knows the axis name, for cells with collectives over it.
     batching.fancy_primitive_batchers[_primitive] = _batch
+    drop_unused(_primitive)
 take_apart(_call_in_parts)

@@ -145,7 +145,8 @@ class ExecutionPlan:
     def matrix_split(self) -> Split:
         """The split of a step with matrix states that run in chunkwise form."""
         split, chunk = self.matrix_search.split, self.state_chunk
-        assert split is not None and chunk is not None
+        assert split is not None
+        assert chunk is not None
         return replace(split, heuristics=replace(split.heuristics, state_chunk=chunk))
 
     @property

@@ -17,7 +17,8 @@ from jax import lax
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.varying import varying
 from rnnscan.engine.analysis.leaves import replace_at, split_list
-from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, is_zero, jvp, with_derivative
+from rnnscan.engine.loops.flat_function import is_zero, jvp
+from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, with_derivative
 from rnnscan.engine.loops.saving import FlatSaving, Saving
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.plan.batched_plan import batched_plan

@@ -6,8 +6,9 @@ from typing import Any, TypeAlias
 import jax
 
 from rnnscan.engine.analysis.leaves import replace_at
+from rnnscan.engine.loops.flat_function import is_zero
 from rnnscan.engine.loops.linear_tangents import linear_tangents
-from rnnscan.engine.loops.own_derivative import is_zero, with_derivative
+from rnnscan.engine.loops.own_derivative import with_derivative
 from rnnscan.engine.run.tangents import scan_jvp
 
 

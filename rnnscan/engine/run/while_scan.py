@@ -17,9 +17,10 @@ from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.counted_loop import Blocks, counted_loop, scan_counted
 from rnnscan.engine.loops.examples import hold
+from rnnscan.engine.loops.flat_function import is_zero, jvp
 from rnnscan.engine.loops.indexing import item_of, items_of
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
-from rnnscan.engine.loops.own_derivative import is_zero, jvp, with_derivative
+from rnnscan.engine.loops.own_derivative import with_derivative
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.scan_plan import ScanPlan

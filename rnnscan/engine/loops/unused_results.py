@@ -1,0 +1,88 @@
+"""Dead code elimination for calls: what nothing reads is not computed, as for `lax.scan`.
+
+JAX eliminates dead code where it lowers a program, and in `jax.checkpoint`, but it keeps a call that is one operation
+as it is, and all of the state of a `while`. XLA does not remove a stack that is only written (jaxlib 0.10.0).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import partial_eval
+
+from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.loops.flat_function import places
+
+
+def drop_unused(primitive: core.Primitive) -> None:
+    """Drop the results of calls that nothing reads, and the operands that only these need.
+
+    Args:
+        primitive: one with the parameters `function`, a `FlatFunction`, and `call_jaxpr`, its jaxpr.
+    """
+
+    def rule(used: list[bool], *others: Any) -> tuple[list[bool], Any]:
+        equation = others[-1]  # From jax 0.12 on the references that are read come before it.
+        function, types = equation.params["function"], [var.aval for var in equation.invars]
+        if all(used) or equation.effects:
+            return [True] * len(types), equation
+        if not any(used):
+            return [False] * len(types), None
+        traced = equation.params["call_jaxpr"] or function.traced(types)
+        # There are no zeros of keys.
+        keys = [jnp.issubdtype(aval.dtype, jax.dtypes.extended) for aval in types]
+        jaxpr, used_consts, needed = _eliminated(traced.jaxpr, used, keys)
+        consts = [const for const, is_used in zip(traced.consts, used_consts, strict=True) if is_used]
+        results, operands = places(used), places(needed)
+        equation = equation.replace(
+            invars=[equation.invars[index] for index in operands],
+            outvars=[equation.outvars[index] for index in results],
+            params={
+                "function": function.only(results, operands, types),
+                "call_jaxpr": core.ClosedJaxpr(jaxpr, consts),
+            },
+        )
+        return needed, equation
+
+    partial_eval.dce_rules[primitive] = rule
+
+
+def _eliminated(jaxpr: Any, used: Sequence[bool], keys: Sequence[bool]) -> tuple[Any, list[bool], list[bool]]:
+    """A jaxpr without dead code, and which of its constants and operands it has left."""
+    live, _, _ = partial_eval.dce_jaxpr_consts(jaxpr, used, True)
+    read = {var for equation in live.eqns for var in equation.invars if isinstance(var, core.Var)}.union(live.outvars)
+    shorter = [
+        _with_live_state(equation, [var in read for var in equation.outvars])
+        if equation.primitive is jax.lax.while_p and not equation.effects
+        else equation
+        for equation in live.eqns
+    ]
+    return partial_eval.dce_jaxpr_consts(live.replace(eqns=shorter), [True] * len(live.outvars), keys)
+
+
+def _with_live_state(equation: Any, used: Sequence[bool]) -> Any:
+    """A `while` with the part of its state that its condition and the used results depend on."""
+    condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
+    of_condition, of_body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+    _, read = partial_eval.dce_jaxpr(condition.jaxpr, [True])
+    live = [*map(any, zip(used, read[of_condition:], strict=True))]
+    while True:
+        _, read = partial_eval.dce_jaxpr(body.jaxpr, live)
+        more = [*map(any, zip(live, read[of_body:], strict=True))]
+        if more == live:
+            break
+        live = more
+    condition_jaxpr, _ = partial_eval.dce_jaxpr(condition.jaxpr, [True], [*[True] * of_condition, *live])
+    body_jaxpr, _ = partial_eval.dce_jaxpr(body.jaxpr, live, [*[True] * of_body, *live])
+    consts, state = split_list(equation.invars, [of_condition + of_body])
+    return equation.replace(
+        invars=[*consts, *(var for var, is_live in zip(state, live, strict=True) if is_live)],
+        outvars=[var for var, is_live in zip(equation.outvars, live, strict=True) if is_live],
+        params={
+            **equation.params,
+            "cond_jaxpr": core.ClosedJaxpr(condition_jaxpr, condition.consts),
+            "body_jaxpr": core.ClosedJaxpr(body_jaxpr, body.consts),
+        },
+    )
