@@ -10,13 +10,13 @@ def describe_states(plan: ExecutionPlan) -> dict[int, str]:
     """
     if plan.route.engine != "fission":
         return {}
-    step, found, chunk = plan.step, plan.matrix_search, plan.state_chunk
+    step, search, chunk = plan.step, plan.matrix_search, plan.state_chunk
     texts = {
         index: f"step by step, because {reason}"
-        for index, reason in found.reasons.items()
+        for index, reason in search.reasons.items()
         if len(step.carry[index].shape) > 2
     }
-    for group in found.groups:
+    for group in search.groups:
         first, *others = group.states
         if chunk is None:
             text = "step by step, because the sequence, or a segment, is shorter than two chunks"

@@ -12,6 +12,7 @@ from jax.interpreters import partial_eval
 
 import rnnscan as rs
 from drawn import normal
+from rnnscan.engine.loops.own_derivative import differentiate_as
 from slow_reference import assert_close
 from tiers import variants
 
@@ -87,6 +88,16 @@ def test_keys_of_unused_results():
     np.testing.assert_allclose(final(jax.random.key(0)), np.full(N, 0.9**T))
 
 
+def test_functions_with_constants_of_unused_results():
+    first, second = np.arange(5.0), np.arange(5.0, 10.0)
+
+    def function(x):
+        return x * first, x + second, x * jnp.sin(second)
+
+    call = differentiate_as(function, function)
+    np.testing.assert_allclose(jax.jit(lambda x: call(x)[1])(jnp.ones(5)), 1 + second)
+
+
 def test_effects_of_unused_results_stay():
     seen = []
 
@@ -152,3 +163,28 @@ def test_a_program_without_dead_code_is_transformed(memory, read, order):
         return [leaf for leaf, is_read in zip(flat(plain, *every), read, strict=True) if is_read]
 
     assert_close(order(run, operands), order(reference, operands))
+
+
+@pytest.mark.parametrize("transform", [lambda loss: loss, jax.grad, in_rows], ids=["forward", "gradient", "vmap"])
+def test_unused_results_of_a_scan_within_a_scan_are_not_computed(transform):
+    def outer(params, carry, xs):
+        carry, (twice, _, ordered) = rs.scan(cell, params, carry, xs)
+        return carry, (twice.sum(0), ordered.sum(0))
+
+    def loss(params, carry, xs, read):
+        carry, ys = rs.scan(lambda params, carry, xs: outer(params, carry, xs), params, carry, xs)
+        return jnp.sum(carry[0] ** 2) if read is None else jnp.sum(ys[read] ** 2)
+
+    def final(params, carry, xs):
+        """The inner scan's outputs are no output of the outer one, all of whose results are read."""
+        return jnp.sum(rs.scan(lambda *step: (rs.scan(cell, *step)[0], None), params, carry, xs)[0][0] ** 2)
+
+    params, carry, xs = arguments()
+    operands = params, carry, jnp.stack([xs, -xs])
+
+    def text(function):
+        return jax.jit(transform(function)).lower(*operands).as_text()
+
+    assert "stablehlo.sort" in text(partial(loss, read=1))
+    for function in (partial(loss, read=0), partial(loss, read=None), final):
+        assert "stablehlo.sort" not in text(function)

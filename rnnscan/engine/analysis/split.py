@@ -90,7 +90,7 @@ class Split:
         return {position for loop in self.loops for position in loop.accumulated}
 
     def step_of(self, loop: Loop) -> FlatStep:
-        """A loop as a step of its own, whose y are the values that later work reads."""
+        """A loop as a separate step, whose y are the values that later work reads."""
         carry = tuple(self.program.carry[position] for position in loop.carry)
         new_carry = tuple(self.program.new_carry[position] for position in loop.carry)
         inside = {*carry, *outputs_of(loop.body), *loop.to_body}
@@ -118,7 +118,7 @@ def split(
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         operands: values that the sums after the loop read.
         solve: solve the loops that can be solved in parallel over time; each loop is alone then.
-        scans: whether loops are scans of their own, but for matrix states, of which each group is alone.
+        scans: whether loops run as separate scans, except matrix states, of which each group is alone.
 
     Returns:
         The split.
@@ -146,17 +146,13 @@ def split(
         if solve is not None or scans:
             *first, ready = _apart(_in_order(ready, program), together=solve is None) or [[]]
             for groups_of_loop in first:
-                schedule.add_cycles(level, groups_of_loop, program)
-        carry = sorted(position for group in ready for position in group.carry)
-        sums = [position for position in accumulated if loop_level[program.summed[position]] == level]
+                schedule.add_loop(level, groups_of_loop, program)
         schedule.add_loop(
             level,
-            carry={position: program.carry[position] for position in carry},
-            sums=sums,
-            cycles=[group.equations for group in ready],
-            wanted=[
-                *(program.new_carry[position] for position in carry),
-                *(program.summed[position] for position in sums),
+            ready,
+            program,
+            sums=[position for position in accumulated if loop_level[program.summed[position]] == level],
+            emitted=[
                 *(atom for atom in program.stacked if level_of(atom) == level),
                 *(atom for atom in emitted if loop_level[atom] == level),
             ],
@@ -252,16 +248,19 @@ class _Schedule:
     def add_loop(
         self,
         level: int,
-        carry: dict[int, Value],
-        sums: list[int],
-        cycles: Sequence[list[Equation]],
-        wanted: Sequence[Atom],
+        groups: Sequence[_Group],
+        program: Program,
+        sums: Sequence[int] = (),
+        emitted: Sequence[Atom] = (),
     ) -> None:
-        """Add a loop with these cycles and the light work that they read, and request its other inputs."""
-        core = [equation for equations in cycles for equation in equations]
-        loop = _OpenLoop(carry, sums, set(core), tuple(core) if len(cycles) == 1 else None)
+        """Add a loop with the cycles of groups and the light work that they read, and request its other inputs."""
+        positions = sorted(position for group in groups for position in group.carry)
+        carry = {position: program.carry[position] for position in positions}
+        core = [equation for group in groups for equation in group.equations]
+        loop = _OpenLoop(carry, [*sums], set(core), tuple(core) if len(groups) == 1 else None)
         inside = {*carry.values(), *outputs_of(core)}
-        pending = [*values_of(wanted), *inputs_of(core)]
+        new_carry, summed = [program.new_carry[i] for i in carry], [program.summed[i] for i in sums]
+        pending = [*values_of([*new_carry, *summed, *emitted]), *inputs_of(core)]
         while pending:
             value = pending.pop()
             if value in inside or (value in self.available and value not in self.known):
@@ -292,13 +291,6 @@ class _Schedule:
         return all(
             not too_large_to_stack([operand], carry) or self._should_repeat(operand, carry) for operand in varying
         )
-
-    def add_cycles(self, level: int, groups: Sequence[_Group], program: Program) -> None:
-        """Add a loop that makes no more than its carry."""
-        positions = sorted(position for group in groups for position in group.carry)
-        carry = {position: program.carry[position] for position in positions}
-        wanted = [program.new_carry[position] for position in positions]
-        self.add_loop(level, carry=carry, sums=[], cycles=[group.equations for group in groups], wanted=wanted)
 
     def request(self, wanted: Iterable[Atom]) -> None:
         """Stack values over the chunk: a loop stacks its own values, and batched work computes the others."""

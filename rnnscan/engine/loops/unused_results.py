@@ -26,7 +26,7 @@ def drop_unused(primitive: core.Primitive) -> None:
     def rule(used: list[bool], *others: Any) -> tuple[list[bool], Any]:
         equation = others[-1]  # From jax 0.12 on the references that are read come before it.
         function, types = equation.params["function"], [var.aval for var in equation.invars]
-        if all(used) or equation.effects:
+        if equation.effects:
             return [True] * len(types), equation
         if not any(used):
             return [False] * len(types), None
@@ -36,11 +36,12 @@ def drop_unused(primitive: core.Primitive) -> None:
         jaxpr, used_consts, needed = _eliminated(traced.jaxpr, used, keys)
         consts = [const for const, is_used in zip(traced.consts, used_consts, strict=True) if is_used]
         results, operands = places(used), places(needed)
+        is_whole = all([*used, *needed])  # Then only calls within it may have changed.
         equation = equation.replace(
             invars=[equation.invars[index] for index in operands],
             outvars=[equation.outvars[index] for index in results],
             params={
-                "function": function.only(results, operands, types),
+                "function": function if is_whole else function.only(results, operands, types),
                 "call_jaxpr": core.ClosedJaxpr(jaxpr, consts),
             },
         )
@@ -50,7 +51,7 @@ def drop_unused(primitive: core.Primitive) -> None:
 
 
 def _eliminated(jaxpr: Any, used: Sequence[bool], keys: Sequence[bool]) -> tuple[Any, list[bool], list[bool]]:
-    """A jaxpr without dead code, and which of its constants and operands it has left."""
+    """A jaxpr without dead code, also in its loops, and which of its constants and operands it has left."""
     live, _, _ = partial_eval.dce_jaxpr_consts(jaxpr, used, True)
     read = {var for equation in live.eqns for var in equation.invars if isinstance(var, core.Var)}.union(live.outvars)
     shorter = [
@@ -59,7 +60,8 @@ def _eliminated(jaxpr: Any, used: Sequence[bool], keys: Sequence[bool]) -> tuple
         else equation
         for equation in live.eqns
     ]
-    return partial_eval.dce_jaxpr_consts(live.replace(eqns=shorter), [True] * len(live.outvars), keys)
+    kept = [*[False] * len(live.constvars), *keys]
+    return partial_eval.dce_jaxpr_consts(live.replace(eqns=shorter), [True] * len(live.outvars), kept)
 
 
 def _with_live_state(equation: Any, used: Sequence[bool]) -> Any:
@@ -68,7 +70,7 @@ def _with_live_state(equation: Any, used: Sequence[bool]) -> Any:
     of_condition, of_body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
     _, read = partial_eval.dce_jaxpr(condition.jaxpr, [True])
     live = [*map(any, zip(used, read[of_condition:], strict=True))]
-    while True:
+    while not all(live):
         _, read = partial_eval.dce_jaxpr(body.jaxpr, live)
         more = [*map(any, zip(live, read[of_body:], strict=True))]
         if more == live:

@@ -139,7 +139,7 @@ def _by_segments(
 def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Read:
     """The values that a segment's second run reads, to compute the carry for its later steps too.
 
-    The scans beside matrix states read all of their inputs.
+    The scans of a step with matrix states read all of their inputs.
     """
     equations = [equation for equation in step.program.equations if not {*equation.outputs} <= {*step.kept}]
     values = _read_by_vjp(step)

@@ -59,13 +59,13 @@ def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
     vectors, _ = _find_states(other_linear, partial(find_state, step, fixed=fixed, least=least, as_vectors=True))
     groups = tuple(grouped(states.values(), vectors.values(), step))
     program = replace(step.program, stacked=step.y)
-    found = MatrixSearch(groups, split(with_groups(program, groups), heuristics, scans=True))
+    search = MatrixSearch(groups, split(with_groups(program, groups), heuristics, scans=True))
     try:
-        _check_scans(step, found.scans)
+        _check_scans(step, search.scans)
     except NoFormError as error:
         return MatrixSearch(reasons={**reasons, **dict.fromkeys(states, str(error))})
     joined = {state.index for group in groups for state in group.states}
-    return replace(found, reasons={index: reason for index, reason in reasons.items() if index not in joined})
+    return replace(search, reasons={index: reason for index, reason in reasons.items() if index not in joined})
 
 
 def _candidates(step: FlatStep, least: int) -> list[int]:
@@ -105,7 +105,7 @@ def _find_states(
 
 
 def _check_scans(step: FlatStep, loops: Sequence[Loop]) -> None:
-    """Check that loops beside matrix states can run as scans."""
+    """Check that the other loops can run as scans."""
     for loop in loops:
         if not loop.carry:
             raise NoFormError(f"the step has a {loop.body[0].name}, which runs step by step")

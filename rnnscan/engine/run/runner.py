@@ -41,7 +41,7 @@ class Runner:
         unroll: of the loops, as in `lax.scan`.
         rows: how rows lie on devices, where there are several.
         in_place: how the only loop runs over all steps in place, if it does.
-        scan: runs loops as scans with derivatives of their own; None: they are loops of this trace.
+        scan: runs loops as separate scans, with the engine's derivatives; None: they are loops of this trace.
         labels: the names to emit, by value.
     """
 
