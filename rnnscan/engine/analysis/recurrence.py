@@ -26,7 +26,7 @@ from rnnscan.newton import Newton, NewtonInNet
 LARGEST_BLOCK = 4
 
 
-Kind: TypeAlias = Literal["delay", "affine", "clamped", "matrix", "block", "elementwise", "dense"]
+Kind: TypeAlias = Literal["delay", "affine", "clamped", "matrix", "scan", "block", "elementwise", "dense"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Recurrence:
     Attributes:
         kind: "delay": the new leaves do not depend on the leaves. "affine": `c' = a c + b`, and "clamped": `c' =
             min(max(c + s, low), high)`, for one leaf, as associative scans. "matrix": `S' = a S + k v^T`, in chunkwise
-            form. "block": leaves that depend linearly on each other at the same element, exactly. "elementwise": by
-            Newton's method. "dense": by quasi-Newton iterations, with the diagonal of the Jacobian.
+            form. "scan": step by step in a separate scan of the leaves. "block": leaves that depend linearly on each
+            other at the same element, exactly. "elementwise": by Newton's method. "dense": by quasi-Newton iterations,
+            with the diagonal of the Jacobian.
         cycle: the loop.
         newton: the options of Newton's method; None: it is not asked for.
         group: the matrix states, for the kind "matrix".

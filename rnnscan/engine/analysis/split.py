@@ -30,7 +30,7 @@ from rnnscan.engine.costs.frontier import Frontiers
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined, needed, partition
-from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
+from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.newton import Newton
 
 
@@ -55,6 +55,11 @@ class Loop:
     accumulated: tuple[int, ...]
     repeated: tuple[Value, ...]
     recurrence: Recurrence | None
+
+    @property
+    def results(self) -> Sequence[Value]:
+        """The values that it brings, stacked."""
+        return self.from_body if self.recurrence is None else self.recurrence.results
 
     @property
     def in_parallel(self) -> bool:
@@ -90,13 +95,13 @@ class Split:
         return {position for loop in self.loops for position in loop.accumulated}
 
     def step_of(self, loop: Loop) -> FlatStep:
-        """A loop as a separate step, whose y are the values that later work reads."""
+        """A loop as a separate step, whose y are the results of the loop."""
         carry = tuple(self.program.carry[position] for position in loop.carry)
         new_carry = tuple(self.program.new_carry[position] for position in loop.carry)
         inside = {*carry, *outputs_of(loop.body), *loop.to_body}
         fixed = dict.fromkeys(v for v in (*inputs_of(loop.body), *values_of(new_carry)) if v not in inside)
-        program = Program(loop.body, (*fixed,), loop.to_body, carry, new_carry=new_carry, stacked=loop.from_body)
-        return FlatStep(program, len(loop.from_body), (*range(len(carry)),), unchanged=(), named={})
+        program = Program(loop.body, (*fixed,), loop.to_body, carry, new_carry=new_carry, stacked=(*loop.results,))
+        return FlatStep(program, len(loop.results), (*range(len(carry)),), unchanged=(), named={})
 
 
 def split(
@@ -305,25 +310,32 @@ class _Schedule:
 
     def loops(self, order: Sequence[Equation], program: Program, solve: Newton | None) -> tuple[Loop, ...]:
         """The loops, with their equations in this order."""
+        bodies = [tuple(equation for equation in order if equation in loop.body) for loop in self.open_loops]
         return tuple(
             Loop(
                 carry=tuple(loop.carry),
-                body=tuple(equation for equation in order if equation in loop.body),
+                body=body,
                 to_body=tuple(loop.to_body),
                 from_body=tuple(loop.from_body),
                 accumulated=tuple(loop.sums),
                 repeated=tuple(loop.repeated),
-                recurrence=self._recurrence(loop, program, solve),
+                recurrence=self._recurrence(loop, body, program, solve),
             )
-            for loop in self.open_loops
+            for loop, body in zip(self.open_loops, bodies, strict=True)
         )
 
-    def _recurrence(self, loop: _OpenLoop, program: Program, solve: Newton | None) -> Recurrence | None:
+    def _recurrence(
+        self, loop: _OpenLoop, body: tuple[Equation, ...], program: Program, solve: Newton | None
+    ) -> Recurrence | None:
+        leaves, new_leaves = (*loop.carry.values(),), tuple(program.new_carry[position] for position in loop.carry)
+        if self.scans and not group_of(body):
+            # What is read of it is made again from its leaves, if these are smaller.
+            is_smaller = total_bytes(leaves) < total_bytes(loop.from_body)
+            return Recurrence("scan", Cycle(body, leaves, new_leaves)) if is_smaller else None
         if loop.cycle is None or not loop.carry or loop.sums:
             return None
-        new_leaves = tuple(program.new_carry[position] for position in loop.carry)
-        cycle = Cycle(loop.cycle, tuple(loop.carry.values()), new_leaves)
-        return recurrence_of(cycle, solve, associative=self.heuristics.linear == "associative" and not self.scans)
+        cycle = Cycle(loop.cycle, leaves, new_leaves)
+        return recurrence_of(cycle, solve, associative=self.heuristics.linear == "associative")
 
 
 def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:

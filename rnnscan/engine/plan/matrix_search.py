@@ -33,7 +33,8 @@ class MatrixSearch:
     @property
     def scans(self) -> list[Loop]:
         """The other loops, which run as scans."""
-        return [] if self.split is None else [loop for loop in self.split.loops if not loop.in_parallel]
+        loops = () if self.split is None else self.split.loops
+        return [loop for loop in loops if loop.recurrence is None or loop.recurrence.kind == "scan"]
 
 
 def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:

@@ -70,7 +70,7 @@ class Runner:
             The carry after the last step, the sums, and the chunk, which has the stacked values.
         """
         split = self.split
-        looped = [value for loop in split.loops for value in self._made(loop)]
+        looped = [value for loop in split.loops for value in loop.results]
         without_loop = {equation for loop in split.loops if loop.in_parallel for equation in loop.body}
         batched = without_loop.union(split.outside_loops)
         equations = [equation for equation in split.varying if equation in batched]
@@ -87,7 +87,7 @@ class Runner:
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
-            if loop.recurrence is not None:
+            if loop.recurrence is not None and loop.recurrence.kind != "scan":
                 self._run_in_parallel(loop, loop.recurrence, chunk, new_carry)
             elif self.scan is not None:
                 self._run_as_scan(self.scan, loop, chunk, new_carry)
@@ -231,7 +231,7 @@ class Runner:
         stacks, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
         for position, leaf in zip(loop.carry, after, strict=True):
             carry[position] = leaf
-        chunk.add(dict(zip(recurrence.results, stacks, strict=True)))
+        chunk.add(dict(zip(loop.results, stacks, strict=True)))
 
     def _run_as_scan(self, scan: Scan, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
         step = self.split.step_of(loop)
@@ -239,11 +239,7 @@ class Runner:
         after, stacks = scan(step, constants, [carry[position] for position in loop.carry], xs, chunk.steps)
         for position, leaf in zip(loop.carry, after, strict=True):
             carry[position] = leaf
-        chunk.add(dict(zip(loop.from_body, stacks, strict=True)))
-
-    def _made(self, loop: Loop) -> Sequence[Value]:
-        """The values that a loop adds to the chunk."""
-        return loop.from_body if loop.recurrence is None else loop.recurrence.results
+        chunk.add(dict(zip(loop.results, stacks, strict=True)))
 
     def _step(
         self,
