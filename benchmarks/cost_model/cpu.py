@@ -26,6 +26,7 @@ _FUNCTIONS: dict[str, dict[str, Unary]] = {
         "erf": special.erf,
         "sqrt": jnp.sqrt,
     },
+    "ns_per_exp_in_short_row": {"exp": jnp.exp, "tanh": jnp.tanh, "logistic": nn.sigmoid},
     "ns_per_function": {"log1p": jnp.log1p, "expm1": jnp.expm1, "sinh": jnp.sinh, "erfc": special.erfc},
     "ns_per_sine": {"sin": jnp.sin, "cos": jnp.cos},
     "ns_per_power": {"pow": lambda a: a**1.7, "cbrt": jnp.cbrt, "lgamma": special.gammaln, "atan": jnp.arctan},
@@ -38,8 +39,7 @@ _LEAST_GAIN = 1.5
 
 def cpu_probes(sizes: Sizes) -> list[Probe]:
     """All probes."""
-    of_functions = [*_functions(sizes), *_functions_of_short_rows(sizes)]
-    return [*_equations(sizes), *of_functions, *_moves(sizes), *_products(sizes), *_kept(sizes), *_written(sizes)]
+    return [*_equations(sizes), *_functions(sizes), *_moves(sizes), *_products(sizes), *_kept(sizes), *_written(sizes)]
 
 
 def _compared(field: str, title: str, more: Unary, fewer: Unary, carry: Array, steps: int, units: float) -> Probe:
@@ -81,20 +81,12 @@ def _equations(sizes: Sizes) -> Iterator[Probe]:
 
 def _functions(sizes: Sizes) -> Iterator[Probe]:
     for field, functions in _FUNCTIONS.items():
+        carry = _spread(sizes.elements)
+        carry = carry.reshape(-1, _SHORT_ROW) if field.endswith("in_short_row") else carry
         for title, function in functions.items():
             more = _repeated(lambda a, function=function: function(_mixed(a)), 2)
             fewer = _repeated(_mixed, 2)
-            carry = _spread(sizes.elements)
             yield _compared(field, title, more, fewer, carry, sizes.steps, 2 * sizes.elements)
-
-
-def _functions_of_short_rows(sizes: Sizes) -> Iterator[Probe]:
-    carry = _spread(sizes.elements).reshape(-1, _SHORT_ROW)
-    for title in ("exp", "tanh", "logistic"):
-        function = _FUNCTIONS["ns_per_exp"][title]
-        more = _repeated(lambda a, function=function: function(_mixed(a)), 2)
-        fewer = _repeated(_mixed, 2)
-        yield _compared("ns_per_exp_in_short_row", title, more, fewer, carry, sizes.steps, 2 * sizes.elements)
 
 
 def _moves(sizes: Sizes) -> Iterator[Probe]:

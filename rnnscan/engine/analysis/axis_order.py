@@ -21,8 +21,8 @@ from rnnscan.ir.program import Atom, Constant, Equation, Value
 from rnnscan.ir.traits import Kind
 
 
-# The most of its estimated time that a step may take in another order.
-_MOST_TIME = 0.9
+# The largest ratio of a step's estimated time in another order to that as written.
+_LARGEST_RATIO = 0.9
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def long_axes_last(step: FlatStep, machine: Machine) -> tuple[FlatStep, AxisOrde
             reordered = _Reordering(step, leaves, axes).run()
         except _NoOrderError:
             continue
-        if _time(reordered, machine) <= _MOST_TIME * _time(step, machine):
+        if _time(reordered, machine) <= _LARGEST_RATIO * _time(step, machine):
             step = reordered
             order |= dict.fromkeys(leaves, axes)
     return step, AxisOrder(order)

@@ -15,7 +15,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_form import ZERO
 from rnnscan.engine.analysis.matrix_states import MatrixState, later_values
 from rnnscan.ir.dataflow import depending, needed, partition
-from rnnscan.ir.program import Equation, Program, Value, outputs_of
+from rnnscan.ir.program import Equation, Program, Value, outputs_of, values_of
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ def with_groups(program: Program, groups: Sequence[Group]) -> Program:
         leaves = [state.leaf for state in group.states]
         reads = [value for value in (*program.invariant, *program.known, *outputs_of(before)) if value in group.needs]
         new_leaves = [program.new_carry[state.index] for state in group.states]
-        outputs = [value for value in (*group.results, *new_leaves) if isinstance(value, Value)]
-        step = Equation(_matrix_states, {"group": group}, (*reads, *leaves), tuple(outputs))
+        outputs = tuple(values_of([*group.results, *new_leaves]))
+        step = Equation(_matrix_states, {"group": group}, (*reads, *leaves), outputs)
         equations = [*before, step, *after]
     return replace(program, equations=tuple(equations))
 

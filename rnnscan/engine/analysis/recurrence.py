@@ -51,7 +51,7 @@ class Recurrence:
 
     @property
     def results(self) -> Sequence[Value]:
-        """The values that it brings, stacked: the leaves before each step, or what is read of matrix states."""
+        """The values that an executor returns, stacked: leaves before each step, or what is read of matrix states."""
         return self.cycle.leaves if self.group is None else self.group.results
 
     @property

@@ -58,13 +58,18 @@ class Loop:
 
     @property
     def results(self) -> Sequence[Value]:
-        """The values that it brings, stacked."""
+        """The values that later work reads of its run, stacked."""
         return self.from_body if self.recurrence is None else self.recurrence.results
 
     @property
     def in_parallel(self) -> bool:
-        """Whether its body runs for all steps of a chunk in parallel, from its leaves before each step."""
+        """Whether its body runs for all steps in parallel: from its leaves before each step, or in another form."""
         return self.recurrence is not None
+
+    @property
+    def is_step_by_step(self) -> bool:
+        """Whether a loop over the steps makes its leaves."""
+        return self.recurrence is None or self.recurrence.kind == "scan"
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ def split(
         accumulated: positions in `program.summed` of the sums to accumulate in a loop; others are summed after it.
         operands: values that the sums after the loop read.
         solve: solve the loops that can be solved in parallel over time; each loop is alone then.
-        scans: whether loops run as separate scans, except matrix states, of which each group is alone.
+        scans: whether loops are separate scans. A group of matrix states is alone in its loop then.
 
     Returns:
         The split.
@@ -357,7 +362,7 @@ def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
 
 
 def _apart(groups: Sequence[_Group], *, together: bool) -> list[list[_Group]]:
-    """The groups of each loop: one alone, or those together that follow each other and are no matrix states."""
+    """The groups of each loop: one. With `together`, neighbors share a loop, but matrix states do not."""
     loops: list[list[_Group]] = []
     for group in groups:
         joins = together and bool(loops) and not any(group_of(g.equations) for g in (group, *loops[-1]))

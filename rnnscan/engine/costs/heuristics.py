@@ -246,6 +246,10 @@ class Heuristics:
         chunk = min(self.state_chunk, 1 << max(0, length.bit_length() - 2))
         return chunk if chunk >= min(self.state_chunk, _LEAST_STATE_CHUNK) else None
 
+    def state_chunk_within(self, steps: int) -> int:
+        """The number of steps of a chunk of matrix states, for so many steps. A longer one would only be filled up."""
+        return min(self.state_chunk, 1 << max(1, (steps - 1).bit_length()))
+
     def window(self, length: int, chunk: int) -> int:
         """The number of steps of a window of matrix states, for a sequence of this length and chunks of this one."""
         return near_divisor(length, min(length, max(chunk, self.longest_window // chunk * chunk)))

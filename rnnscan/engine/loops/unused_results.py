@@ -31,7 +31,7 @@ def drop_unused(primitive: core.Primitive) -> None:
         if not any(used):
             return [False] * len(types), None
         traced = equation.params["call_jaxpr"] or function.traced(types)
-        # There are no zeros of keys.
+        # Zeros stand for operands that go, and no zeros can stand for a key.
         keys = [jnp.issubdtype(aval.dtype, jax.dtypes.extended) for aval in types]
         jaxpr, used_consts, needed = _eliminated(traced.jaxpr, used, keys)
         consts = [const for const, is_used in zip(traced.consts, used_consts, strict=True) if is_used]

@@ -133,11 +133,9 @@ class ExecutionPlan:
 
     def windows(self, length: int) -> Windows | None:
         """How a scan, or a segment of it, of this length runs matrix states; None if step by step."""
-        chunk = self.state_chunk
-        if chunk is None:
+        if self.state_chunk is None:
             return None
-        chunk = min(chunk, 1 << max(1, (length - 1).bit_length()))
-        steps = self.choices.window(length, chunk)
+        steps = self.choices.window(length, self.matrix_split.heuristics.state_chunk_within(length))
         # A segment that is one window runs again as it is.
         return Windows(length, steps if self.keeps_names_of_windows or steps < length else None)
 

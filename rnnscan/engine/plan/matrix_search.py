@@ -33,8 +33,7 @@ class MatrixSearch:
     @property
     def scans(self) -> list[Loop]:
         """The other loops, which run as scans."""
-        loops = () if self.split is None else self.split.loops
-        return [loop for loop in loops if loop.recurrence is None or loop.recurrence.kind == "scan"]
+        return [] if self.split is None else [loop for loop in self.split.loops if loop.is_step_by_step]
 
 
 def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
@@ -48,11 +47,13 @@ def find_matrix_states(step: FlatStep, heuristics: Heuristics) -> MatrixSearch:
         The states, and why other leaves are none.
     """
     least = heuristics.least_state
-    linear = [] if least is None else _candidates(step, least)
-    if least is None or not linear:
+    if least is None:
+        return MatrixSearch()
+    linear = _candidates(step, least)
+    matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]
+    if not matrices:
         return MatrixSearch()
     fixed = determined(step.program.equations, step.constants)
-    matrices = [index for index in linear if _count_large(step.carry[index], least) >= 2]
     states, reasons = _find_states(matrices, partial(find_state, step, fixed=fixed, least=least))
     if not states:
         return MatrixSearch(reasons=reasons)

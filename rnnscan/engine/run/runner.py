@@ -87,7 +87,7 @@ class Runner:
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop in split.loops:
-            if loop.recurrence is not None and loop.recurrence.kind != "scan":
+            if loop.recurrence is not None and not loop.is_step_by_step:
                 self._run_in_parallel(loop, loop.recurrence, chunk, new_carry)
             elif self.scan is not None:
                 self._run_as_scan(self.scan, loop, chunk, new_carry)

@@ -1,6 +1,7 @@
 """Matrix states over a chunk of steps, in the chunkwise form of `loops/matrix_chunks.py`.
 
-States of a group run with their values side by side. The chunks of the form are shorter than those of the engine.
+States of a group run with their values side by side. A chunk of the engine is a window here, which the form cuts into
+shorter chunks.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,7 +24,7 @@ from rnnscan.ir.program import Value
 def run_matrix(
     recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
 ) -> tuple[list[Any], list[Any]]:
-    """Run matrix states. See `Executor`. What it brings are the reads of the states."""
+    """Run matrix states. See `Executor`. It returns what is read of the states, and not the states at each step."""
     group, leaves = recurrence.group, recurrence.cycle.leaves
     assert group is not None
     every = [Parts.of(state) for state in group.states]
@@ -74,9 +75,7 @@ def _run(
     of_states = [ordered.astype(dtype) for ordered in of_states]
     queries, joint = _side_by_side(group, of_states)
     rounds = chunk.heuristics.linear == "associative"
-    # Chunks longer than the sequence would only be filled up.
-    steps = min(chunk.heuristics.state_chunk, 1 << max(1, (chunk.steps - 1).bit_length()))
-    reads, last = run_chunks(*joint, steps, rounds=rounds)
+    reads, last = run_chunks(*joint, chunk.heuristics.state_chunk_within(chunk.steps), rounds=rounds)
     results, begin = [], 0
     for number, parts in enumerate(every):
         end = begin + of_states[number].start.shape[-1]
