@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rnnscan.engine.analysis.derivative_reads import read_first
-from rnnscan.engine.analysis.moving import moving_values
+from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.analysis.restore import restored
 from rnnscan.engine.analysis.saving_calls import saving_call
@@ -183,10 +183,37 @@ class FlatStep:
         return {}
 
     def _find_moving(self, wanted: Sequence[bool]) -> Moving:
+        moving = self._moving_values(wanted)
+        return Moving([leaf in moving for leaf in self.carry], [atom in moving for atom in self.y])
+
+    def with_cotangents(self, wanted: Sequence[bool], final: Sequence[bool], ys: Sequence[bool]) -> list[bool]:
+        """Which leaves of constants, carry and x have a cotangent in some step, as in `lax.scan`.
+
+        Args:
+            wanted: for each of them whether it has a tangent before the first step.
+            final: for each leaf of the final carry whether it has a cotangent.
+            ys: the same for y.
+        """
+        inputs = [*self.constants, *self.carry, *self.x]
+        results = [*self.new_carry, *self.y]
+        reached = values_with_cotangents(
+            self.program.equations,
+            self._moving_values(wanted),
+            [atom for atom, has_cotangent in zip(results, [*final, *ys], strict=True) if has_cotangent],
+            self._feedback,
+        )
+        # Without a step the final carry is the initial one.
+        first = [*[False] * len(self.constants), *final, *[False] * len(self.x)]
+        return [value in reached or is_final for value, is_final in zip(inputs, first, strict=True)]
+
+    def _moving_values(self, wanted: Sequence[bool]) -> set[Value]:
         inputs = [*self.constants, *self.carry, *self.x]
         first = [value for value, moves in zip(inputs, wanted, strict=True) if moves]
-        moving = moving_values(self.program.equations, first, list(zip(self.new_carry, self.carry, strict=True)))
-        return Moving([leaf in moving for leaf in self.carry], [atom in moving for atom in self.y])
+        return moving_values(self.program.equations, first, self._feedback)
+
+    @property
+    def _feedback(self) -> list[tuple[Atom, Value]]:
+        return list(zip(self.new_carry, self.carry, strict=True))
 
     def restored(
         self,

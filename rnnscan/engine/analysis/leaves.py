@@ -19,3 +19,8 @@ def replace_at(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequ
     for index, replacement in zip(indices, replacements, strict=True):
         whole[index] = replacement
     return whole
+
+
+def places(flags: Sequence[bool]) -> list[int]:
+    """The positions of the flags that are set."""
+    return [index for index, flag in enumerate(flags) if flag]

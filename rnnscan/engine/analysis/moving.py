@@ -1,11 +1,12 @@
-"""Which values of a program have a tangent, as JAX's own derivative would decide.
+"""Which values of a program have a tangent, and which have a cotangent, as JAX's own derivative would decide.
 
 A leaf of the carry without a tangent is not differentiated, in any step. So a step may hold a `while_loop` or a
-callback of a time that is a constant, which have no reverse mode.
+callback of a time that is a constant, which have no reverse mode. Nor is a leaf that no result with a cotangent depends
+on: its cotangent would be an explicit zero, and zero times the derivative of a value that is not finite is NaN.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,6 +46,46 @@ def moving_values(
             results = zip(equation.outputs, _moving_outputs(equation, flags), strict=True)
             waiting.extend(output for output, moves in results if moves)
     return moving
+
+
+def values_with_cotangents(
+    equations: Sequence[Equation],
+    moving: Collection[Value],
+    results: Iterable[Atom],
+    feedback: Iterable[tuple[Atom, Value]],
+) -> set[Value]:
+    """The values that have a cotangent in some step.
+
+    Args:
+        equations: the equations of a step.
+        moving: the values that have a tangent, from `moving_values`.
+        results: the results that have a cotangent in the last step.
+        feedback: each leaf of the new carry, with the leaf of the carry that it becomes.
+    """
+    before = {leaf: new_leaf for new_leaf, leaf in feedback}
+    maker = {output: equation for equation in equations for output in equation.outputs}
+    reached, waiting = set[Value](), [*results]
+    while waiting:
+        atom = waiting.pop()
+        if not isinstance(atom, Value) or atom not in moving or atom in reached:
+            continue
+        reached.add(atom)
+        if atom in before:
+            waiting.append(before[atom])
+        elif atom in maker:
+            waiting.extend(_moving_inputs(maker[atom], atom, moving))
+    return reached
+
+
+def _moving_inputs(equation: Equation, output: Value, moving: Collection[Value]) -> list[Atom]:
+    """The inputs of an equation from which an output has its tangent."""
+    flags = [atom in moving for atom in equation.inputs]
+    if flags.count(True) == 1:
+        return [equation.inputs[flags.index(True)]]
+    place = equation.outputs.index(output)
+    alone = (tuple(other == index for other in range(len(flags))) for index in range(len(flags)))
+    pairs = zip(equation.inputs, flags, alone, strict=True)
+    return [atom for atom, moves, only in pairs if moves and _moving_outputs(equation, only)[place]]
 
 
 def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:

@@ -11,7 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad
 
 from rnnscan._util.zeros import zeros_of_value
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.probe import has_tangent, mapped_results
 
 
@@ -226,11 +226,6 @@ class FlatFunction:
             together=self.together and (partial(rule, self.together[0]), moving),
             in_parts=self.in_parts and partial(run, self.in_parts),
         )
-
-
-def places(flags: Sequence[bool]) -> list[int]:
-    """The positions of the flags that are set."""
-    return [index for index, flag in enumerate(flags) if flag]
 
 
 def _flat_jvp(run: Flat, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -8,14 +8,17 @@ from jax.custom_derivatives import SymbolicZero
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.keys import without_keys
+from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.engine.loops.flat_function import is_zero
 from rnnscan.engine.loops.linear_call import LinearMap, linear_call
 
 
-# (residuals, whether each argument has a tangent, those tangents) -> the tangent of each result that has one
+# (residuals, whether each argument has a tangent, those tangents) -> the tangents of `moving_results`
 JvpRule: TypeAlias = Callable[[Any, list[bool], list[Any]], list[Any]]
 # (residuals, whether each argument has a tangent, a cotangent or None for each result) -> cotangents of those arguments
 VjpRule: TypeAlias = Callable[[Any, list[bool], list[Any]], list[Any]]
+# (whether each argument has a tangent, whether each result has a cotangent) -> whether each argument has a cotangent
+Cotangents: TypeAlias = Callable[[list[bool], list[bool]], Sequence[bool]]
 
 
 def linear_tangents(
@@ -25,6 +28,7 @@ def linear_tangents(
     jvp_rule: JvpRule,
     vjp_rule: VjpRule,
     moving_results: Sequence[bool] | None = None,
+    with_cotangents: Cotangents | None = None,
 ) -> Any:
     """The tangents of the results of a function, for the rule of `with_derivative`.
 
@@ -35,37 +39,68 @@ def linear_tangents(
         jvp_rule: the derivative. It must hold no array, because JAX caches it.
         vjp_rule: its transpose; the same.
         moving_results: for each leaf of the results whether it has a tangent; None: all floats have.
+        with_cotangents: finds the arguments that have a cotangent; None: all may have one.
 
     Returns:
         A pytree like `results`, with symbolic zeros for the others.
     """
-    wanted = have_tangents(tangents)
-    moving = [leaf for leaf, is_wanted in zip(tangents, wanted, strict=True) if is_wanted]
     flat, restore = without_keys(residuals)
     leaves, results_structure = jax.tree.flatten(results)
     flags = [is_float(leaf) for leaf in leaves] if moving_results is None else moving_results
-    places = [index for index, moves in enumerate(flags) if moves]
-    count = len(leaves)
-    whole: list[Any] = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in leaves]
-    if not places:
-        return jax.tree.unflatten(results_structure, whole)
+    moving = places(flags)
+    zeros = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in leaves]
+    if not moving:
+        return jax.tree.unflatten(results_structure, zeros)
 
-    def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
-        return jvp_rule(restore(residuals), wanted, tangents)
+    def linear_map(wanted: list[bool], results: list[int]) -> LinearMap:
+        """The map from the wanted tangents to those of some results."""
 
-    def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        ct_results: list[Any] = [None] * count
-        for index, cotangent in zip(places, cotangents, strict=True):
-            ct_results[index] = cotangent
-        return vjp_rule(restore(residuals), wanted, ct_results)
+        def apply(residuals: list[Any], tangents: list[Any]) -> list[Any]:
+            of_moving = dict(zip(moving, jvp_rule(restore(residuals), wanted, tangents), strict=True))
+            return [of_moving[index] for index in results]
 
-    types = tuple(jax.typeof(leaves[index]) for index in places)
-    result_tangents = linear_call(LinearMap(apply, transpose, len(flat), types), flat, moving)
-    for index, tangent in zip(places, result_tangents, strict=True):
-        whole[index] = tangent
-    return jax.tree.unflatten(results_structure, whole)
+        def transpose(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
+            return vjp_rule(restore(residuals), wanted, replace_at([None] * len(leaves), results, cotangents))
+
+        def only(used: list[bool]) -> tuple[LinearMap, list[bool]]:
+            assert with_cotangents is not None
+            read = [results[index] for index in places(used)]
+            have_cotangents = with_cotangents(wanted, [index in read for index in range(len(leaves))])
+            both = [is_wanted and needs for is_wanted, needs in zip(wanted, have_cotangents, strict=True)]
+            return linear_map(both, read), [both[index] for index in places(wanted)]
+
+        types = tuple(jax.typeof(leaves[index]) for index in results)
+        return LinearMap(apply, transpose, len(flat), types, with_cotangents and only)
+
+    wanted = have_tangents(tangents)
+    result_tangents = linear_call(linear_map(wanted, moving), flat, [tangents[index] for index in places(wanted)])
+    return jax.tree.unflatten(results_structure, replace_at(zeros, moving, result_tangents))
 
 
 def have_tangents(tangents: Sequence[Any]) -> list[bool]:
     """Whether each of some tangents is one, and no zero."""
     return [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in tangents]
+
+
+def vjp_of_function(
+    function: Callable[..., Any], wanted: Sequence[bool], primals: Any, cotangents: Sequence[Any]
+) -> list[Any]:
+    """The cotangents of the arguments of a function, for a `VjpRule`.
+
+    Args:
+        function: a function of pytrees.
+        wanted: for each leaf of its arguments whether its cotangent is wanted.
+        primals: its arguments.
+        cotangents: for each leaf of its results the cotangent; None for zero.
+    """
+    leaves, structure = jax.tree.flatten(primals)
+    moving = places(wanted)
+    ct_results = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
+
+    def results(*moving_leaves: Any) -> list[Any]:
+        all_results = function(*jax.tree.unflatten(structure, replace_at(leaves, moving, moving_leaves)))
+        all_leaves = jax.tree.leaves(all_results)
+        return [all_leaves[index] for index in ct_results]
+
+    _, vjp = jax.vjp(results, *(leaves[index] for index in moving))
+    return list(vjp([*ct_results.values()]))

@@ -15,10 +15,10 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.loops.checked import check_within
-from rnnscan.engine.loops.flat_function import FlatFunction, Moving, is_zero, jvp, places
+from rnnscan.engine.loops.flat_function import FlatFunction, Moving, is_zero, jvp
 from rnnscan.engine.loops.parts import take_apart
 from rnnscan.engine.loops.unused_results import drop_unused
 

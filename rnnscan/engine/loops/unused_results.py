@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import partial_eval
 
-from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.loops.flat_function import places
+from rnnscan.engine.analysis.leaves import places, split_list
 
 
 def drop_unused(primitive: core.Primitive) -> None:

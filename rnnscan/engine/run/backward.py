@@ -63,7 +63,7 @@ class Backward:
             ys: cotangents of ys; None where one is zero.
 
         Returns:
-            The cotangents that are wanted, of constants, then of the initial carry, then of xs.
+            The cotangents that are wanted, of constants, then of the initial carry, then of xs; None for zeros.
         """
         vjp = partial(self._vjp, list(wanted))
         if self.plan.heuristics.batch != "costly":
@@ -73,9 +73,9 @@ class Backward:
     def _vjp(
         self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
     ) -> list[Any]:
-        nonzero = [index for index, leaf in enumerate(ys) if leaf is not None]
-        step_vjp = StepVjp(self.plan, wanted, nonzero)
-        ct_ys = [ys[index] for index in nonzero]
+        nonzero_final, nonzero_ys = ([leaf is not None for leaf in leaves] for leaves in (final, ys))
+        step_vjp = StepVjp(self.plan, wanted, nonzero_final, nonzero_ys)
+        ct_ys = [ys[index] for index in step_vjp.ys]
         ct_carry = [_instantiated(final[index], saved.initial[index]) for index in step_vjp.moving_carry]
         chunks = _BackwardChunks.of(self.plan, step_vjp, saved, ct_ys, ct_carry)
         zeros = [zero_sum(saved.constants[index]) for index in step_vjp.constants]
@@ -86,7 +86,7 @@ class Backward:
         pairs = zip(step_vjp.constants, sums, strict=True)
         of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
         of_carry = [ct_carry[step_vjp.moving_carry.index(index)] for index in step_vjp.carry]
-        return [*of_constants, *of_carry, *ct_xs]
+        return step_vjp.of_wanted(of_constants, of_carry, ct_xs)
 
 
 def splits_of_derivative(
@@ -107,12 +107,11 @@ def splits_of_derivative(
     wanted = [jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact) for leaf in (*constants, *carry, *xs)]
     moving = step.moving(wanted)
     stacked = lambda atom: jax.ShapeDtypeStruct((1, *atom.shape), atom.dtype)  # noqa: E731
-    nonzero = [index for index, moves in enumerate(moving.ys) if moves]
-    if not nonzero and not any(moving.carry):
+    if not any([*moving.carry, *moving.ys]):
         return None
     saved = Saved([*constants], [*carry], {}, {}, {}, {}, [*xs], [*map(stacked, step.kept)])
-    step_vjp = StepVjp(plan, wanted, nonzero)
-    ct_ys = [stacked(step.y[index]) for index in nonzero]
+    step_vjp = StepVjp(plan, wanted, moving.carry, moving.ys)
+    ct_ys = [stacked(step.y[index]) for index in step_vjp.ys]
     ct_carry = [jnp.zeros_like(carry[index]) for index in step_vjp.moving_carry]
     try:
         chunks = _BackwardChunks.of(plan, step_vjp, saved, ct_ys, ct_carry)

@@ -1,4 +1,7 @@
-"""The vjp of one step as a program: from the cotangents of its results to those of its arguments."""
+"""The vjp of one step as a program: from the cotangents of its results to those of its arguments.
+
+A carry leaf that no cotangent reaches in any step has none, as in `lax.scan`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +10,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -21,25 +24,34 @@ class StepVjp:
     Args:
         plan: how the scan runs.
         wanted: for each leaf of constants, carry and x whether its cotangent is wanted.
-        nonzero_ys: the leaves of y that have a cotangent.
+        final: for each leaf of the final carry whether it has a cotangent.
+        ys: the same for y.
 
     Attributes:
-        constants: the constants whose cotangents are wanted.
-        carry: the carry leaves whose cotangents are wanted.
-        moving_carry: the carry leaves that have a cotangent.
-        x: the input leaves whose cotangents are wanted.
+        constants: the constants whose cotangents are wanted and not zero.
+        carry: the same carry leaves.
+        moving_carry: the carry leaves that have a cotangent in some step.
+        x: the input leaves whose cotangents are wanted and not zero.
+        ys: the leaves of y that have a cotangent.
     """
 
-    def __init__(self, plan: ScanPlan, wanted: Sequence[bool], nonzero_ys: Sequence[int]) -> None:
+    def __init__(self, plan: ScanPlan, wanted: Sequence[bool], final: Sequence[bool], ys: Sequence[bool]) -> None:
         step = plan.step
-        constants, carry = len(step.constants), len(step.carry)
-        self.constants = [index for index in range(constants) if wanted[index]]
-        self.carry = [index for index in range(carry) if wanted[constants + index]]
-        self.moving_carry = [index for index, moves in enumerate(step.moving(wanted).carry) if moves]
-        self.x = [index for index in range(len(step.x)) if wanted[constants + carry + index]]
-        self._plan, self._nonzero = plan, nonzero_ys
+        sizes = [len(step.constants), len(step.carry)]
+        nonzero = step.with_cotangents(wanted, final, ys)
+        both = [is_wanted and is_nonzero for is_wanted, is_nonzero in zip(wanted, nonzero, strict=True)]
+        self.constants, self.carry, self.x = map(places, split_list(both, sizes))
+        self.moving_carry = places(split_list(nonzero, sizes)[1])
+        self.ys = places(ys)
+        self._plan, self._wanted = plan, [*map(places, split_list(wanted, sizes))]
         self._recomputed = plan.residuals.recomputed
-        self._sizes = [constants, carry, len(step.x), len(step.kept), len(plan.residuals.restored), len(nonzero_ys)]
+        self._sizes = [*sizes, len(step.x), len(step.kept), len(plan.residuals.restored), len(self.ys)]
+
+    def of_wanted(self, *cotangents: Sequence[Any]) -> list[Any]:
+        """The cotangents of all wanted leaves, None for zeros, from those of `constants`, `carry` and `x`."""
+        groups = zip((self.constants, self.carry, self.x), cotangents, strict=True)
+        of_each = [dict(zip(indices, leaves, strict=True)) for indices, leaves in groups]
+        return [leaves.get(index) for leaves, indices in zip(of_each, self._wanted, strict=True) for index in indices]
 
     def program(
         self,
@@ -89,7 +101,7 @@ class StepVjp:
                 kept,
                 dict(zip(self._plan.residuals.restored, known_new_carry, strict=True)),
             )
-            differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self._nonzero)]
+            differentiated = [*(new_carry[i] for i in self.moving_carry), *(y[i] for i in self.ys)]
             return differentiated, ([new_carry[i] for i in self._recomputed], [*chain(*computed_and_kept)])
 
         arguments = (

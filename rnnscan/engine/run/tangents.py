@@ -52,7 +52,10 @@ def tangents_of_scan(
         size = len(plan.step.carry)
         return Backward(plan, spread)(saved, wanted, cotangents[:size], cotangents[size:])
 
-    final, ys = linear_tangents(saved, list(results), tangents, jvp_rule, vjp_rule, moving_results)
+    def with_cotangents(wanted: list[bool], results: list[bool]) -> list[bool]:
+        return plan.step.with_cotangents(wanted, *split_list(results, [len(plan.step.carry)]))
+
+    final, ys = linear_tangents(saved, list(results), tangents, jvp_rule, vjp_rule, moving_results, with_cotangents)
     return final, ys
 
 

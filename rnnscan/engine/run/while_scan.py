@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.loops.counted_loop import Blocks, counted_loop, scan_counted
 from rnnscan.engine.loops.examples import hold
 from rnnscan.engine.loops.flat_function import is_zero, jvp
@@ -123,7 +123,7 @@ class WhileScan:
         )
 
     def vjp(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
-        """The cotangents of the wanted arguments, from those of the carry and of ys."""
+        """The cotangents of the wanted arguments, from those of the carry and of ys; None for zeros."""
         return Backward(self.plan, spread)(saved, wanted, carry, ys)
 
 
@@ -181,15 +181,16 @@ class SegmentedWhileScan:
         return SavedStarts(arguments, [leaf[:: self.inner.length] for leaf in carries], count)
 
     def vjp(self, saved: SavedStarts, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
-        """The cotangents of the wanted arguments, from those of the carry and of ys, segment by segment."""
+        """The same, segment by segment."""
         constants, initial, xs = saved.arguments
         size = self.inner.length
         of_constants, of_carry, of_xs = (
             [index for index, is_wanted in enumerate(group) if is_wanted]
             for group in split_list(wanted, [len(constants), len(initial)])
         )
-        moving = [index for index, moves in enumerate(self.plan.step.moving(wanted).carry) if moves]
-        nonzero_ys = [index for index, leaf in enumerate(ys) if leaf is not None]
+        final, nonzero_ys = ([leaf is not None for leaf in leaves] for leaves in (carry, ys))
+        nonzero = self.plan.step.with_cotangents(wanted, final, nonzero_ys)
+        moving = places(split_list(nonzero, [len(constants), len(initial)])[1])
         # Each segment has gradients of the constants. Over rows their total is taken after all segments.
         of_step = [*initial, *map(type_of_step, xs)]
         by_rows = spread or _spread(constants, of_step, of_constants, self.plan.step.constants_over_units)
@@ -209,7 +210,7 @@ class SegmentedWhileScan:
                     replace_at(steps, of_xs, some_xs),
                 )
                 results = run(Stop(count, []), arguments, copies)
-                return [results.carry[index] for index in moving], [results.ys[index] for index in nonzero_ys]
+                return [results.carry[index] for index in moving], [results.ys[index] for index in places(nonzero_ys)]
 
             operands = (
                 [constants[index] for index in summed],
@@ -230,7 +231,7 @@ class SegmentedWhileScan:
                 *(zero_sum(constants[index]) for index in summed),
                 *(rows.zeros(zero_sum(constants[index])) for index, rows in by_rows.items()),
             ],
-            [*xs, *(ys[index] for index in nonzero_ys)],
+            [*xs, *(ys[index] for index in places(nonzero_ys))],
             [counts, *saved.starts],
             count=-(-saved.count // size),
             limit=self.segments,
@@ -242,7 +243,8 @@ class SegmentedWhileScan:
         if not spread:
             of_each |= {index: rows.total(of_each[index], constants[index]) for index, rows in by_rows.items()}
         totals = [of_each[index].astype(constants[index].dtype) for index in of_constants]
-        return [*totals, *(ct_carry[moving.index(index)] for index in of_carry), *ct_xs]
+        ct_initial = dict(zip(moving, ct_carry, strict=True))
+        return [*totals, *map(ct_initial.get, of_carry), *ct_xs]
 
 
 def _spread(constants: list[Any], of_step: list[Any], wanted: list[int], over_units: Container[int]) -> Spread:
@@ -277,19 +279,22 @@ def differentiable(
             moved._replace(constants=replace_at(moved.constants, [*spread], of_copies)), is_leaf=is_zero
         )
         moving_results = [False, *moving(have_tangents(leaves))]  # The count has no tangent.
-        return results, linear_tangents(saved, results, leaves, jvp_rule, vjp_rule, moving_results)
+        rule = partial(jvp_rule, moving_results[1:])
+        return results, linear_tangents(saved, results, leaves, rule, vjp_rule, moving_results, with_cotangents)
 
     def moving(wanted: list[bool]) -> list[bool]:
         leaves = scan.plan.step.moving(wanted)
         return [*leaves.carry, *leaves.ys]
 
+    def with_cotangents(wanted: list[bool], results: list[bool]) -> list[bool]:
+        return scan.plan.step.with_cotangents(wanted, *split_list(results[1:], [len(scan.plan.step.carry)]))
+
     # JAX caches both, so they must not hold an array of this trace.
-    def jvp_rule(saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        places = [index for index, is_wanted in enumerate(wanted) if is_wanted]
-        pairs = zip(places, tangents, strict=True)
+    def jvp_rule(moving_results: list[bool], saved: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
+        pairs = zip(places(wanted), tangents, strict=True)
         tangents = [spread[index].mean(leaf) if index in spread else leaf for index, leaf in pairs]
         counted = partial(scan_counted, count=saved.count, limit=scan.length)
-        return scan_jvp(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving(wanted))
+        return scan_jvp(step_by_step(scan.plan.step, counted), saved.arguments, wanted, tangents, moving_results)
 
     def vjp_rule(saved: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         _, carry, ys = split_list(cotangents, [1, len(scan.plan.step.carry)])
