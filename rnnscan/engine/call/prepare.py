@@ -27,6 +27,7 @@ from rnnscan._util.step_wrappers import (
     type_of_step,
 )
 from rnnscan._util.varying import vary, varying
+from rnnscan.engine.analysis.effects_of_rules import RuleEffects, effects_of_rules
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
@@ -136,6 +137,11 @@ class Call:
     def flat(self) -> FlatStep:
         """The step as a program, which keeps no named values."""
         return flatten(self.traced, len(jax.tree.leaves(self.carry)), self.names)
+
+    @cached_property
+    def effects_of_rules(self) -> RuleEffects:
+        """The effects of the rules of custom derivatives in the step."""
+        return effects_of_rules(self.flat.program.equations)
 
 
 class _OtherAxesError(Exception):

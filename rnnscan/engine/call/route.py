@@ -28,8 +28,14 @@ def route(call: Call) -> Route:
     """Choose the engine of a call.
 
     Raises:
-        ValueError: if `engine="fission"` or `parallel` cannot be honoured.
+        ValueError: if `engine="fission"`, `parallel` or segments cannot be honored.
     """
+    segments = call.memory is not None and call.memory.segment is not None
+    if segments and not call.info.traced.effects and call.effects_of_rules.has_logs:
+        raise ValueError(
+            f"scan: segments would cut the logs of a derivative rule into pieces; got {call.memory!r}, and a rule that "
+            "logs values. Leave `segment` out, or do not log."
+        )
     if call.parallel is not None:
         reason = 'engine="lax" was chosen' if call.engine == "lax" else _fallback_reason(call)
         if reason:
@@ -53,6 +59,8 @@ def _fallback_reason(call: Call) -> str:
         return "the cell has side effects"
     if call.memory is None:
         return "memory=None is plain autodiff of lax.scan"
+    if any(call.effects_of_rules):
+        return "a derivative rule in the cell has side effects"
     if not is_count(call.length, least=0):
         return "the number of steps is a symbolic dimension"
     if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):

@@ -95,8 +95,13 @@ class ExecutionPlan:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory choice in force. Side effects must happen once, so cells with them get plain autodiff."""
-        return None if self.call.info.has_side_effects else self.call.memory
+        """The memory choice in force. Side effects must happen once, so cells with them get plain autodiff.
+
+        So do cells whose derivative rules have effects, where no memory was chosen: some run in the forward pass.
+        """
+        call = self.call
+        runs_once = call.info.has_side_effects or (call.memory == Memory() and any(call.effects_of_rules))
+        return None if runs_once else call.memory
 
     @property
     def kept_names(self) -> frozenset[str]:

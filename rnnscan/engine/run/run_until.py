@@ -55,6 +55,11 @@ def run_until(
                 f"{function}: a step must have no side effects, because the backward pass may run it again. Remove the "
                 "callback, or use jax.debug."
             )
+        if any(call.effects_of_rules):
+            raise ValueError(
+                f"{function}: derivative rules in a step must have no side effects; got a `jax.custom_vjp` or "
+                "`jax.custom_jvp` whose rule has one. Remove it, or run the step with `rs.scan`."
+            )
         traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError

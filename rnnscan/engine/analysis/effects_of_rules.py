@@ -1,0 +1,71 @@
+"""Do derivative rules within a step have effects?
+
+The trace of a step holds the function of a `jax.custom_vjp`, and not its rules. What these do besides computing
+cotangents, such as `jax.debug.print`, a callback, a write to a ref or a log, shows in a trace of the derivative alone.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import core
+
+from rnnscan.engine.analysis.leaves import places, replace_at
+from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
+from rnnscan.ir.program import Equation
+
+
+_WITH_RULES = frozenset({"custom_vjp_call", "custom_jvp_call"})
+
+
+class RuleEffects(NamedTuple):
+    """What the rules of custom derivatives do besides computing derivatives.
+
+    Attributes:
+        has_effects: whether a rule has effects.
+        has_logs: whether a rule logs values for `vjp.with_logs`.
+    """
+
+    has_effects: bool
+    has_logs: bool
+
+
+def effects_of_rules(equations: Iterable[Equation]) -> RuleEffects:
+    """The effects of the rules of custom derivatives in a step, whose equations have no effects themselves."""
+    found = [*map(_of_derivative, filter(_has_rules, equations))]
+    return RuleEffects(any(each.has_effects for each in found), any(each.has_logs for each in found))
+
+
+def _has_rules(equation: Equation) -> bool:
+    inner = (inner for body in inner_jaxprs(equation.params) for inner in all_equations(body))
+    return equation.name in _WITH_RULES or any(other.primitive.name in _WITH_RULES for other in inner)
+
+
+def _of_derivative(equation: Equation) -> RuleEffects:
+    types = [atom.aval for atom in equation.inputs]
+    floats = places([isinstance(aval, core.ShapedArray) and _is_float(aval) for aval in types])
+    logs: list[Any] = []
+
+    def derivative(*operands: Any) -> Any:
+        def of_floats(*leaves: Any) -> list[Any]:
+            return equation.evaluate(*replace_at(operands, floats, leaves))
+
+        results, vjp = jax.vjp(of_floats, *(operands[index] for index in floats))
+        cotangents = [leaf if _is_float(leaf) else np.zeros(leaf.shape, jax.dtypes.float0) for leaf in results]
+        if not hasattr(vjp, "with_logs"):  # Since jax 0.12.
+            return vjp(cotangents)
+        ct_operands, of_rules = vjp.with_logs(cotangents)
+        logs.extend(jax.tree.leaves(of_rules))
+        return ct_operands
+
+    try:
+        effects = jax.make_jaxpr(derivative)(*types).effects
+    except (NotImplementedError, TypeError, ValueError):  # JAX's errors where there is no reverse mode.
+        return RuleEffects(False, False)
+    return RuleEffects(bool(effects), bool(logs))
+
+
+def _is_float(array: Any) -> bool:
+    return jnp.issubdtype(array.dtype, jnp.inexact)
