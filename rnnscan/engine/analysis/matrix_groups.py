@@ -15,7 +15,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_form import ZERO
 from rnnscan.engine.analysis.matrix_states import MatrixState, later_values
 from rnnscan.ir.dataflow import depending, needed, partition
-from rnnscan.ir.program import Equation, Program, Value, outputs_of, values_of
+from rnnscan.ir.program import Equation, Program, Value, inputs_of, outputs_of, values_of
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,11 @@ class Group:
 
     Attributes:
         states: the states. The first one has the keys and the queries of all.
+        equations: their update and their reads, of `needs` and other inputs of the step.
     """
 
     states: tuple[MatrixState, ...]
+    equations: tuple[Equation, ...] = ()
 
     @property
     def needs(self) -> frozenset[Value]:
@@ -81,7 +83,7 @@ def _decay(state: MatrixState) -> Hashable:
     return (state.update.decay or ZERO).key
 
 
-# `(needs, states) -> (reads, new states)`. It is never bound: `loops/recurrences/matrix.py` runs it.
+# `(values, states) -> (reads of the states, new states)`. It is never bound: `loops/recurrences/matrix.py` runs it.
 _matrix_states = core.Primitive("rnnscan_matrix_states")
 
 
@@ -93,12 +95,20 @@ def with_groups(program: Program, groups: Sequence[Group]) -> Program:
         rest = [equation for equation in equations if hidden.isdisjoint(equation.outputs)]
         after, before = partition(rest, depending(rest, group.results))
         leaves = [state.leaf for state in group.states]
-        reads = [value for value in (*program.invariant, *program.known, *outputs_of(before)) if value in group.needs]
         new_leaves = [program.new_carry[state.index] for state in group.states]
         outputs = tuple(values_of([*group.results, *new_leaves]))
+        group = replace(group, equations=_between(equations, group.needs.union(leaves), outputs))
+        needs = group.needs.union(inputs_of(group.equations))
+        reads = [value for value in (*program.invariant, *program.known, *outputs_of(before)) if value in needs]
         step = Equation(_matrix_states, {"group": group}, (*reads, *leaves), outputs)
         equations = [*before, step, *after]
     return replace(program, equations=tuple(equations))
+
+
+def _between(equations: Iterable[Equation], begins: Iterable[Value], ends: Iterable[Value]) -> tuple[Equation, ...]:
+    """The equations from some values, and inputs of the program, to others."""
+    known = frozenset(begins)
+    return tuple(needed([equation for equation in equations if known.isdisjoint(equation.outputs)], ends))
 
 
 def group_of(equations: Sequence[Equation]) -> Group | None:

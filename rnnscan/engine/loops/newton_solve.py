@@ -26,6 +26,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
+from rnnscan.engine.loops.or_by_steps import all_finite, replaced_unless
 from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
@@ -87,19 +88,8 @@ class Solver:
             after, iterations, converged = self._solve_linear(start, read_values, steps)
         else:
             after, iterations, converged = self._iterate(self.newton, start, read_values, steps)
-        after = self._unless(converged, after, start, read_values, steps)
-        return after, iterations, ~converged
-
-    def _unless(self, converged: Any, after: Vector, start: Vector, read_values: list[Any], steps: int) -> Vector:
-        """`after` if it has converged, else the leaves step by step.
-
-        By a loop of one iteration or none: under `vmap`, `lax.cond` would always run both branches.
-        """
-
-        def run(_: Any) -> tuple[Vector, Any]:
-            return self._step_by_step(start, read_values, steps), jnp.ones_like(converged)
-
-        return lax.while_loop(lambda state: ~state[1], run, (after, converged))[0]
+        one_by_one = partial(self._step_by_step, start, read_values, steps)
+        return replaced_unless(converged, after, one_by_one), iterations, ~converged
 
     def _solve_linear(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.
@@ -109,7 +99,7 @@ class Solver:
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
         terms, jacobian = self._at_all_steps(zeros, read_values, of_values=True)
         after = self._recurrence(jacobian, terms, start)
-        return after, jnp.int32(1), _all_finite(after)
+        return after, jnp.int32(1), all_finite(after)
 
     def _iterate(self, newton: Newton, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether the last correction was within the tolerance."""
@@ -167,7 +157,7 @@ class Solver:
             ratio = jnp.abs(correction) / (tolerance * size + jnp.finfo(size.dtype).tiny)
             # A correction that was held back does not tell how far the solution is.
             ratios.append(jnp.max(jnp.where(finite & free & ~jnp.isnan(ratio), ratio, jnp.inf), initial=0))
-        return moved, reduce(jnp.maximum, ratios), _all_finite(new)
+        return moved, reduce(jnp.maximum, ratios), all_finite(new)
 
     def _repeated(self, start: Vector, steps: int) -> Vector:
         return [jnp.broadcast_to(leaf, (steps, *leaf.shape)) for leaf in start]
@@ -231,10 +221,6 @@ def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector)
     ]
     part = jnp.minimum(reduce(jnp.maximum, largest), 1)
     return jnp.where(part > tolerance**0.5, damping * part, 0)
-
-
-def _all_finite(leaves: Vector) -> Any:
-    return reduce(jnp.logical_and, (jnp.all(jnp.isfinite(leaf)) for leaf in leaves))
 
 
 def _tolerance(newton: Newton, leaves: Vector, *, dense: bool) -> float:

@@ -1,11 +1,14 @@
 """Matrix states over a chunk of steps, in the chunkwise form of `loops/matrix_chunks.py`.
 
 States of a group run with their values side by side. A chunk of the engine is a window here, which the form cuts into
-shorter chunks.
+shorter chunks. Where a result is not finite, the steps run one by one.
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from math import isqrt
 from typing import Any
 
 import jax
@@ -13,38 +16,96 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.dtypes import promoted
+from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
 from rnnscan.engine.analysis.recurrence import Recurrence
+from rnnscan.engine.costs.chunk import near_divisor
+from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Ordered, Parts, Stacks
-from rnnscan.ir.program import Value
+from rnnscan.engine.loops.or_by_steps import or_by_steps
+from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.ir.program import Value, evaluate, read
 
 
 def run_matrix(
     recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
 ) -> tuple[list[Any], list[Any]]:
     """Run matrix states. See `Executor`. It returns what is read of the states, and not the states at each step."""
-    group, leaves = recurrence.group, recurrence.cycle.leaves
+    group, cycle = recurrence.group, recurrence.cycle
     assert group is not None
-    every = [Parts.of(state) for state in group.states]
+    stacked, fixed = ([value for value in cycle.reads if chunk.varies(value) == varies] for varies in (True, False))
+    of_reads = [[*map(chunk.read, values)] for values in (stacked, fixed)]
+    states = _States(group, cycle, stacked, fixed, chunk.steps, chunk.heuristics, reverse)
+    results: tuple[list[Any], list[Any]] = or_by_steps(states.in_chunks, states.by_steps)(*of_reads, list(start))
+    return results
 
-    def at_step(values: dict[Value, Any]) -> list[Stacks]:
-        return [parts.at_step(values) for parts in every]
 
-    stacks = chunk.at_every_step(at_step, recurrence.cycle.reads)
-    fixed = {value: chunk.read(value) for parts in every for matrix in parts.matrices for value in matrix.reads}
-    matrices = [[matrix.make(fixed) for matrix in parts.matrices] for parts in every]
-    if reverse:
-        stacks = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), stacks)
-    initial = dict(zip(leaves, start, strict=True))
-    results = _run(group, every, stacks, matrices, [initial[state.leaf] for state in group.states], chunk)
-    reads = []
-    for state, (totals, _) in zip(group.states, results, strict=True):
-        totals = [jnp.flip(total, 0) for total in totals] if reverse else totals
-        reads += [read.finish(total) for read, total in zip(state.reads, totals, strict=True)]
-    final = {state.leaf: last for state, (_, last) in zip(group.states, results, strict=True)}
-    return reads, [final[leaf] for leaf in leaves]
+@dataclass(frozen=True)
+class _States:
+    """The states of a group over the steps of a chunk.
+
+    Attributes:
+        group: the group.
+        cycle: its loop.
+        stacked: the values that it reads and that differ from step to step.
+        fixed: the others that it reads.
+        steps: the number of steps.
+        heuristics: the choices of the platform.
+        reverse: whether the steps run from the last to the first.
+    """
+
+    group: Group
+    cycle: Cycle
+    stacked: list[Value]
+    fixed: list[Value]
+    steps: int
+    heuristics: Heuristics
+    reverse: bool
+
+    def by_steps(self, stacks: list[Any], fixed: list[Any], start: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The reads at each step and the last states, by a loop over the steps.
+
+        Its derivative keeps the states before each piece of the loop.
+        """
+
+        def step(states: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+            values = dict(zip([*self.cycle.leaves, *self.stacked, *self.fixed], [*states, *x, *fixed], strict=True))
+            evaluate(self.group.equations, values)
+            return [read(atom, values) for atom in self.cycle.new_leaves], [values[v] for v in self.group.results]
+
+        def piece(states: list[Any], xs: list[Any], _: Any, length: int) -> tuple[list[Any], list[Any], Any]:
+            scan = partial(lax.scan, step, length=length, reverse=self.reverse)
+            return *jax.checkpoint(scan, prevent_cse=False)(states, xs), ()
+
+        size = near_divisor(self.steps, max(1, isqrt(self.steps)))
+        loop = TimeLoop(self.steps, size, self.reverse, shorter_first=False)
+        last, reads, _ = loop.run(piece, start, stacks)
+        return reads, last
+
+    def in_chunks(self, stacks: list[Any], fixed: list[Any], start: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The same in chunkwise form."""
+        states = self.group.states
+        every, of_fixed = [Parts.of(state) for state in states], dict(zip(self.fixed, fixed, strict=True))
+
+        def at_step(stacks: list[Any]) -> list[Stacks]:
+            values = {**of_fixed, **dict(zip(self.stacked, stacks, strict=True))}
+            return [parts.at_step(values) for parts in every]
+
+        factors = jax.vmap(at_step, axis_size=self.steps)(stacks)
+        matrices = [[matrix.make(of_fixed) for matrix in parts.matrices] for parts in every]
+        if self.reverse:
+            factors = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), factors)
+        initial = dict(zip(self.cycle.leaves, start, strict=True))
+        starts = [initial[state.leaf] for state in states]
+        results = _run(self.group, every, factors, matrices, starts, self.steps, self.heuristics)
+        reads = []
+        for state, (totals, _) in zip(states, results, strict=True):
+            totals = [jnp.flip(total, 0) for total in totals] if self.reverse else totals
+            reads += [read.finish(total) for read, total in zip(state.reads, totals, strict=True)]
+        final = {state.leaf: last for state, (_, last) in zip(states, results, strict=True)}
+        return reads, [final[leaf] for leaf in self.cycle.leaves]
 
 
 def _run(
@@ -53,7 +114,8 @@ def _run(
     stacks: Sequence[Stacks],
     matrices: Sequence[Sequence[Any]],
     starts: Sequence[Any],
-    chunk: Chunk,
+    steps: int,
+    heuristics: Heuristics,
 ) -> list[tuple[list[Any], Any]]:
     """Run the states of a group over the steps.
 
@@ -63,7 +125,8 @@ def _run(
         stacks: the factors of each state, stacked.
         matrices: the values of `Parts.matrices` of each state.
         starts: each state before the first step.
-        chunk: the steps, and the choices of the platform.
+        steps: the number of steps.
+        heuristics: the choices of the platform.
 
     Returns:
         Of each state the results of `Parts.finish`.
@@ -74,8 +137,8 @@ def _run(
     )
     of_states = [ordered.astype(dtype) for ordered in of_states]
     queries, joint = _side_by_side(group, of_states)
-    rounds = chunk.heuristics.linear == "associative"
-    reads, last = run_chunks(*joint, chunk.heuristics.state_chunk_within(chunk.steps), rounds=rounds)
+    rounds = heuristics.linear == "associative"
+    reads, last = run_chunks(*joint, heuristics.state_chunk_within(steps), rounds=rounds)
     results, begin = [], 0
     for number, parts in enumerate(every):
         end = begin + of_states[number].start.shape[-1]
