@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from rnnscan.randomness import with_key as with_key
     from rnnscan.scanning import scan as scan
     from rnnscan.tuned import tuned_for as tuned_for
+    from rnnscan.versions import JaxVersionWarning as JaxVersionWarning
 
     __version__: str
 
@@ -100,6 +101,7 @@ _NAMES = {
     "protocols": "Cell ComposableCell InitializableCell",
     "scanning": "scan",
     "tuned": "tuned_for",
+    "versions": "JaxVersionWarning",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 

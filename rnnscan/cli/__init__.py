@@ -5,8 +5,10 @@ Only `main` is public.
 
 import os
 import sys
+import warnings
 
 from rnnscan.cli.interrupts import remember_interrupts
+from rnnscan.versions import JaxVersionWarning
 
 
 # A shell's exit code for a command stopped by Ctrl-C.
@@ -29,6 +31,8 @@ def main() -> None:
 
 def _run() -> None:
     """Run the command line; if a required package is missing, name it and exit with 1."""
+    # `rnnscan info` says it; others read the output of commands.
+    warnings.filterwarnings("ignore", category=JaxVersionWarning)
     try:
         from rnnscan.cli.app import app
     except ImportError as error:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import jax
 import typer
+from jaxlib.version import __version__ as jaxlib_version
 from rich.console import Console
 
 from rnnscan.cli.explain import explain
+from rnnscan.versions import advice
 
 
 PACKAGES = ("rnnscan", "jax", "jaxlib", "numpy", "jaxtyping", "flax", "optax", "orbax-checkpoint")
@@ -25,6 +27,9 @@ def info(
     for package in PACKAGES:
         console.print(f"{package} {_version(package)}")
     console.print(f"devices: {', '.join(map(str, jax.devices()))}")
+    about_jax = advice(jax.__version__, jaxlib_version)
+    if about_jax is not None:
+        console.print(about_jax)
     if cell is not None:
         explain(cell)
 

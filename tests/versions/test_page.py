@@ -1,7 +1,9 @@
 """The tables of docs/versions.md are what pyproject.toml and the Makefile say."""
 
 import re
+import sys
 import tomllib
+from importlib.metadata import version
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -11,7 +13,7 @@ from pages import ROOT, code, table
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Those for working on rnnscan itself.
-NOT_FOR_USERS = {"notebooks", "bench", "papers", "docs", "dist", "dev", "pages", "coverage"}
+NOT_FOR_USERS = {"notebooks", "bench", "papers", "docs", "dist", "core", "dev", "pages", "coverage"}
 
 
 def required():
@@ -39,4 +41,13 @@ def test_the_pairs_of_python_and_jax_are_those_of_the_makefile():
     (newer,) = re.findall(r"^PYTHONS \?= (.*)$", text, re.MULTILINE)
     stated = [(python, code(jax)) for python, jax, _ in table("versions.md", "Python")]
     least = PROJECT["requires-python"].removeprefix(">=")
-    assert stated == [(least, oldest), *reversed(re.findall(r"python(\S+),jax(\S+)", newer))]
+    pairs = reversed(re.findall(r"python(\S+),jax(\S+)", newer))
+    newest = next(jax for python, jax in stated if python == least and jax != oldest)
+    assert stated == [(least, oldest), (least, newest), *pairs]
+
+
+def test_what_is_installed_is_one_of_the_pairs():
+    """`make test` takes the newest jax, so this says when there is one that the page does not know."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stated = [code(jax) for python, jax, _ in table("versions.md", "Python") if python == here]
+    assert any(version("jax") in SpecifierSet(re.sub(r"^(?=\d)", "==", jax)) for jax in stated)

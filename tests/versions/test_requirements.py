@@ -30,7 +30,7 @@ def test_another_version_is_refused(package, version):
 
 
 @both
-def test_make_test_runs_with_the_oldest_version_that_is_allowed(package):
+def test_make_test_oldest_runs_with_the_oldest_version_that_is_allowed(package):
     (oldest,) = re.findall(rf"^OLDEST_JAX := .*\b{package}==(\S+)", MAKEFILE, re.MULTILINE)
     lower = [one.version for one in REQUIRED[package] if one.operator == ">="]
     assert oldest in REQUIRED[package]
