@@ -15,10 +15,13 @@
 # make docs: the documentation site, into site/. make docs-version: the same beside those of other versions, as a commit on
 # the branch gh-pages.
 # make dist: sdist and wheel into dist/, checked; the wheel is installed into an empty environment and run there.
-# make test: lint, types and the tests, with the oldest jax. make test-newest: the core with the newest Python that is there.
+# make test: lint, types and the tests, with the newest jax that there is for the Python that is there.
 # make test-pages: the code of pages and docstrings, the notebooks, the site, the examples, commands, benchmarks, runs
-# that are killed, scans on several devices.
-# .ci/run runs these three.
+# that are killed, scans on several devices; with the same jax.
+# make test-oldest: the core with the oldest jax. make test-newest: the core, orders of transformations and loops that
+# stop with the newest Python that is there, and the core once more with JAX_REMAT3=1. What the core is, docs/versions.md
+# says: the properties that tests with the mark `core` show.
+# .ci/run runs these four.
 # make test-all: all of them and the slow tests too, with every Python. Its parts are make
 # test-slow (TESTS=tests/engine for some of it), make test-remat and make test-pythons.
 # make coverage: the lines that make test runs.
@@ -28,7 +31,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-# Newer interpreters, the newest first, each with the jax that it is tested with.
+# Newer interpreters, the newest first, each with the jax that it is tested with. They are looked for on PATH, and then
+# among the versions of pyenv.
 PYTHONS ?= python3.13,jax~=0.12.0 python3.12,jax~=0.11.0
 # What pip is told of jax beside what pyproject.toml says; empty for the newest that there is for the Python.
 JAX ?=
@@ -36,9 +40,8 @@ OLDEST_JAX := jax==0.10.0 jaxlib==0.10.0
 # One version for both compilers, so that their tables belong together.
 COMPILERS_JAX := 0.10.2
 NEW_FLAGS := JAX_REMAT3 JAX_SCAN3 JAX_CUSTOM_VJP3 JAX_CUSTOM_JVP3
-# What differs from one jax or Flax to the next shows here first.
-CORE := tests/test_scan_as_lax.py tests/engine/test_fission.py tests/engine/test_products.py tests/engine/newton/test_solve.py \
-    tests/linen/test_rnn.py tests/nnx/test_rnn.py
+# The files with tests of the core. What differs from one jax or Flax to the next shows there first.
+CORE_TESTS := $(shell grep -rlE 'pytest\.mark\.(core|newest)\b' tests --include='test_*.py')
 # The run-time type checks; tests that give wrong types on purpose run without them. Checking the engine's functions
 # too, which are called most often, is for make test-all.
 comma := ,
@@ -65,12 +68,13 @@ ALL_TYPED := $(shell grep -rlE '^pytestmark = .*pytest.mark.typed' tests --inclu
 # A line for each part, which `make test` shows at its end.
 SUMMARY := $(abspath $(VENV))/.summary
 part = TEST_SUMMARY=$(SUMMARY) TEST_PART="$(1)"
+show = @echo; echo "$(1), with $$($(BIN)/python tests/support/installed.py) in $(VENV):"; cat $(SUMMARY)
 
-# A target with the Python and the jax of a pair.
-with = python=$${pair%,*}; jax=$${pair\#*,}; \
-    $(MAKE) $(1) PYTHON=$$python VENV=.venv-$$(basename $$python) JAX="$$jax $${jax/jax/jaxlib}"
+# A target with the Python and the jax of a pair, where the Python is there.
+find = path=$$($(PYTHON) tests/support/interpreters.py $${pair%,*})
+with = jax=$${pair\#*,}; $(MAKE) $(1) PYTHON=$$path VENV=.venv-$${pair%,*} JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test test-here lint-part test-parts test-newest test-core test-pages test-pages-here test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test lint-part test-parts test-oldest test-core test-newest test-newest-here test-pages test-all test-slow test-remat test-pythons test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	@echo "This demo shows the memory of training. It sets no record in language modeling."
@@ -151,15 +155,13 @@ print('rnnscan', version('rnnscan'), 'runs from', rs.__file__)
 endef
 export SCAN
 
-test:
-	$(MAKE) test-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
-
 # With the jax that JAX says, in the environment that VENV says.
-test-here: $(VENV)/.installed-dev
+test: $(VENV)/.installed-dev
 	rm -f $(SUMMARY)
 	$(MAKE) -j2 lint-part test-parts
-	@echo; echo "make test, in $(VENV):"; cat $(SUMMARY)
-	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), newer jax (make test-newest)"
+	$(call show,make test)
+	@echo "not run: slow tests (make test-all), pages and programs (make test-pages), other versions of jax" \
+	    "(make test-oldest, make test-newest)"
 
 # Beside the first tests, because it leaves a core idle.
 lint-part:
@@ -170,23 +172,34 @@ test-parts:
 	    $(addprefix --ignore=,$(ALL_TYPED))
 	$(call part,tests with type checks) $(PYTEST) $(TYPED) -m "typed and not slow and not bad_input" $(TYPED_TESTS)
 
-test-newest:
-	for pair in $(PYTHONS); do \
-	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-core); exit; fi; \
-	done; echo "make test-newest: nothing ran, because none of these is there: $(PYTHONS)"
+test-oldest:
+	$(MAKE) test-core VENV=.venv-oldest JAX="$(OLDEST_JAX)"
 
-test-core: $(VENV)/.installed-dev
+test-core: $(VENV)/.installed-core
 	rm -f $(SUMMARY)
-	$(call part,core) $(PYTEST) -m "not slow and not bad_input" $(CORE)
-	@echo; echo "make test-newest, in $(VENV):"; cat $(SUMMARY)
+	$(call part,core) $(PYTEST) -m "core and not slow" $(CORE_TESTS)
+	$(call show,the core)
 
-test-pages:
-	$(MAKE) test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
+test-newest:
+	@for pair in $(PYTHONS); do \
+	    if $(find); then $(call with,test-newest-here); exit; fi; \
+	    missing+=" $${pair%,*}"; echo "make test-newest: no $${pair%,*} on PATH or among the versions of pyenv" >&2; \
+	done; \
+	line=$$(printf '!%.0s' {1..100}); \
+	printf '%s\n' "$$line" "make test-newest: NOTHING RAN, because none of these is there:$$missing" \
+	    "Nothing was tested with a newer jax, nor with JAX_REMAT3=1. Install one of them." "$$line" >&2
 
-test-pages-here: $(VENV)/.installed-pages
+# The second run takes compiled programs of the first.
+test-newest-here: $(VENV)/.installed-core
+	rm -f $(SUMMARY)
+	$(call part,core) $(PYTEST) -m "(core or newest) and not slow" $(CORE_TESTS)
+	$(call part,core with JAX_REMAT3=1) JAX_REMAT3=1 $(PYTEST) -m "core and not slow" $(CORE_TESTS)
+	$(call show,make test-newest)
+
+test-pages: $(VENV)/.installed-pages
 	rm -f $(SUMMARY)
 	$(call part,pages and programs) $(PYTEST) -m "not slow" $(PAGES)
-	@echo; echo "make test-pages, in $(VENV):"; cat $(SUMMARY)
+	$(call show,make test-pages)
 
 coverage: $(VENV)/.installed-coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered -m "not slow" rnnscan \
@@ -212,9 +225,10 @@ test-remat: $(VENV)/.installed-pages
 	test -z "$$failed" || { echo "make test-remat: failed with$$failed"; exit 1; }
 
 test-pythons:
-	$(MAKE) test-here test-pages-here VENV=.venv-oldest JAX="$(OLDEST_JAX)"
+	$(MAKE) test test-pages
+	$(MAKE) test test-pages VENV=.venv-oldest JAX="$(OLDEST_JAX)"
 	for pair in $(PYTHONS); do \
-	    if $${pair%,*} -c "" 2>/dev/null; then $(call with,test-here test-pages-here) || exit 1; \
+	    if $(find); then $(call with,test test-pages) || exit 1; \
 	    else echo "make test-pythons: not run, because $${pair%,*} is not there: $$pair"; fi; \
 	done
 
@@ -248,6 +262,9 @@ $(VENV)/.installed-docs: pyproject.toml
 
 $(VENV)/.installed-dist: pyproject.toml
 	$(call install,dist)
+
+$(VENV)/.installed-core: pyproject.toml
+	$(call install,core)
 
 $(VENV)/.installed-dev: pyproject.toml
 	$(call install,dev)

@@ -81,6 +81,7 @@ def test_useless_offload_warns_where_it_was_asked_for():
     assert caught[0].filename == __file__
 
 
+@pytest.mark.core("effects")
 def test_side_effects_are_done_once_a_step():
     calls = []
     params, carry, xs = arguments(0, LENGTH, BATCH)
@@ -89,6 +90,7 @@ def test_side_effects_are_done_once_a_step():
     assert len(calls) == LENGTH
 
 
+@pytest.mark.core("effects")
 def test_a_cell_with_side_effects_has_gradients():
     """Under jax.checkpoint JAX refuses them ("Effects not supported in partial-eval of `checkpoint`/`remat`")."""
     params, carry, xs = arguments(0, LENGTH, BATCH)

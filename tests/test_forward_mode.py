@@ -107,15 +107,18 @@ def check(cell, memory, derivatives, lengths=None):
         assert_close(made, expected, tolerance=1e-9)
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize("memory", variants(MEMORIES.keys(), ["segments"]))
 def test_forward_mode_with_each_memory_choice(memory):
     check(cells.RNN(3), MEMORIES[memory], of_first_and_second_order)
 
 
+@pytest.mark.core("derivatives")
 def test_forward_mode_with_padding():
     check(cells.RNN(3), rs.Memory(recompute="all"), of_first_and_second_order, jnp.array([4, 2]))
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize(
     "cell",
     variants({"MinGRU": cells.MinGRU(3), "LSTM": cells.LSTM(3)}, ["MinGRU"]),
@@ -138,6 +141,7 @@ def test_forward_mode_works_outside_jit():
     assert_close(jax.linearize(run, *given)[1](*tangents), expected[1])
 
 
+@pytest.mark.core("derivatives")
 def test_a_linear_cell_is_transposed():
     """`linear_transpose` takes the function as it stands, without a derivative."""
 
@@ -150,6 +154,7 @@ def test_a_linear_cell_is_transposed():
     assert_close(transposed, jax.vjp(functools.partial(run, engine="lax"), carry, xs)[1](cotangents))
 
 
+@pytest.mark.core("derivatives")
 def test_integers_and_keys_have_no_tangents():
     def cell(weight, carry, x):
         hidden, count, key = carry
@@ -219,6 +224,7 @@ TELLING = [
 ]
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize(("around", "order"), variants(EACH, TELLING))
 def test_tangents_are_known_or_found_later(around, order, x64):
     """JAX stages a derivative within calls, loops and branches before it knows whether reverse mode follows."""
@@ -269,6 +275,7 @@ def test_a_cell_whose_own_rule_has_no_forward_mode_says_so_in_jax_words():
         jax.jvp(run, (xs,), (xs,))
 
 
+@pytest.mark.core("derivatives")
 def test_forward_mode_of_forward_mode_has_no_batch_axis_too_many(x64):
     """`jax.jacfwd` rejects a value with the axis of its tangents."""
     cell = cells.RNN(4)

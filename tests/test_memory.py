@@ -51,6 +51,7 @@ def lstm_step_without_names(params, carry, x):
     return (hidden, state), hidden
 
 
+@pytest.mark.core("memory choices")
 def test_names_cost_nothing_under_plain_autodiff():
     cell, params, carry, xs = lstm()
     bare = kept_bytes(
@@ -62,6 +63,7 @@ def test_names_cost_nothing_under_plain_autodiff():
     assert plain_bytes(cell, params, carry, xs) == bare
 
 
+@pytest.mark.core("memory choices")
 def test_recomputing_the_gates_keeps_at_most_a_quarter_of_plain_autodiff():
     arguments = lstm()
     plain = plain_bytes(*arguments)
@@ -69,6 +71,7 @@ def test_recomputing_the_gates_keeps_at_most_a_quarter_of_plain_autodiff():
     assert bytes_kept(rs.Memory(), *arguments) <= 0.55 * plain
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.parametrize(
     ("memory", "floats"),
     [
@@ -82,6 +85,7 @@ def test_with_the_lax_engine_an_lstm_keeps_its_carries_too(memory, floats):
     assert bytes_kept(memory, *lstm(), engine="lax") == FLOAT * floats
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.parametrize("chunk", [8, 16, 128])
 @pytest.mark.parametrize(("memory", "named"), [({}, 4 * HIDDEN), ({"recompute": "all"}, 0)], ids=str)
 def test_an_lstm_keeps_its_input_and_its_output_and_its_gates_if_they_are_not_recomputed(memory, named, chunk):
@@ -91,6 +95,7 @@ def test_an_lstm_keeps_its_input_and_its_output_and_its_gates_if_they_are_not_re
     assert bytes_kept(rs.Memory(chunk=chunk, **memory), *lstm()) == FLOAT * floats
 
 
+@pytest.mark.core("memory choices")
 def test_recomputing_all_of_an_lstm_keeps_an_eighth_of_what_plain_autodiff_keeps():
     """The parameters, which the caller holds anyway, are counted on neither side."""
     arguments = lstm()
@@ -99,6 +104,7 @@ def test_recomputing_all_of_an_lstm_keeps_an_eighth_of_what_plain_autodiff_keeps
     assert kept - parameters <= 0.13 * (plain - parameters)
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.parametrize(("segment", "carries"), [(32, 4), (128, 1), (1000, 1), ("sqrt", 11), ((64, 8), 2), (100, 2)])
 def test_segments_keep_the_carry_before_each_of_them_and_nothing_else(segment, carries):
     floats = LENGTH * BATCH * FEATURES + carries * BATCH * 2 * HIDDEN + WEIGHTS + BIASES
@@ -106,6 +112,7 @@ def test_segments_keep_the_carry_before_each_of_them_and_nothing_else(segment, c
         assert bytes_kept(rs.Memory(segment=segment), *lstm(), engine=engine) == FLOAT * floats
 
 
+@pytest.mark.core("memory choices")
 def test_lengths_resets_and_truncation_keep_only_what_says_where_they_are():
     arguments = lstm()
     bare = bytes_kept(rs.Memory(), *arguments)
@@ -157,6 +164,7 @@ def simple():
     return params, jnp.zeros((2, 4)), jnp.ones((6, 2, 3))
 
 
+@pytest.mark.core("memory choices")
 def test_one_value_with_two_names_is_kept_once_and_if_either_name_is_kept():
     params, carry, xs = simple()
     nothing = bytes_kept(rs.Memory(recompute="all"), sum_of_two, params, carry, xs)
@@ -166,6 +174,7 @@ def test_one_value_with_two_names_is_kept_once_and_if_either_name_is_kept():
     assert bytes_kept(rs.Memory(recompute=("one", "other")), sum_of_two, params, carry, xs) == nothing
 
 
+@pytest.mark.core("memory choices")
 def test_a_name_within_a_gradient_of_the_step_keeps_the_value_and_not_its_cotangent():
     draw = np.random.default_rng(0).normal
     params, carry, xs = (jnp.asarray(draw(size=shape), jnp.float32) for shape in ((4, 16), (3, 4), (5, 3, 4)))
@@ -190,6 +199,7 @@ def test_a_name_within_a_gradient_of_the_step_keeps_the_value_and_not_its_cotang
     assert named in next(equation.reads for equation in equations if equation.operation == "tanh")
 
 
+@pytest.mark.core("memory choices")
 def test_a_carry_that_has_a_name_is_not_kept_twice():
     params, carry, xs = simple()
     with_product = bytes_kept(rs.Memory(recompute=("hidden",)), carried, params, carry, xs)
@@ -198,6 +208,7 @@ def test_a_carry_that_has_a_name_is_not_kept_twice():
     assert with_product == nothing + 6 * 2 * 4 * FLOAT
 
 
+@pytest.mark.core("memory choices")
 def test_an_input_or_a_carry_that_has_a_name_is_not_kept_twice():
     def named(params, carry, x):
         product = x @ params["kernel"] + carry @ params["recurrent_kernel"]
@@ -209,6 +220,7 @@ def test_an_input_or_a_carry_that_has_a_name_is_not_kept_twice():
     assert bytes_kept(rs.Memory(), named, params, carry, xs) == nothing
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.parametrize("name", ["product", "other"])
 def test_the_names_of_a_scan_within_a_cell_are_not_the_outer_ones(name):
     """Whether inner names are kept by the outer choice may not depend on how they are spelt."""
@@ -234,6 +246,7 @@ def test_unrolling_some_steps_keeps_the_memory_choice_of_the_compiled_program():
     assert compiled(rs.Memory(recompute="all")) < 0.5 * compiled(None)
 
 
+@pytest.mark.core("memory choices")
 def test_outside_rnnscan_a_name_is_seen_by_the_policies_of_jax():
     params, carry, xs = simple()
 
@@ -260,6 +273,7 @@ def test_a_name_labels_every_leaf_of_a_pytree():
     assert bytes_kept(rs.Memory(), pair, params, carry, xs) == nothing + 2 * 6 * 2 * 4 * FLOAT
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.skipif(checks._has_early_remat3(), reason="refused there, which test_bad_input.py tests")
 def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device():
     params, carry, xs = simple()

@@ -33,6 +33,7 @@ def draw(dtype, *shape, seed):
     return jnp.asarray(values if jnp.issubdtype(dtype, jnp.complexfloating) else values.real).astype(dtype) / 2
 
 
+@pytest.mark.core("dtypes")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=3)], ids=str)
@@ -88,6 +89,7 @@ def test_options_under_strict_promotion(options, choice):
 # ---- transfers
 
 
+@pytest.mark.core("modes of JAX")
 @pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["plain autodiff", "keep names", "segments"]))
 def test_nothing_moves_to_the_device_in_an_eager_scan(choice):
     given = arguments(0, 7, 2)
@@ -100,6 +102,7 @@ def test_nothing_moves_to_the_device_in_an_eager_scan(choice):
         assert_close(fresh(*given), expected)
 
 
+@pytest.mark.core("modes of JAX")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_moves_to_the_device_in_a_gradient(engine):
     params, carry, xs = jnp.float32(0.5), jnp.ones(3), jnp.linspace(0, 1, 21).reshape(7, 3)
@@ -132,6 +135,7 @@ def branching(params, carry, x):
 XS = jnp.array([0.5, -3.0, 1.0, 0.25])
 
 
+@pytest.mark.core("modes of JAX")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("memory", [None, rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=2)], ids=str)
 @pytest.mark.parametrize("engine", ["auto", "lax"])
@@ -185,6 +189,7 @@ def test_a_shared_carry_and_python_numbers_without_jit():
     assert [leaf.dtype for leaf in jax.tree.leaves(actual)] == [leaf.dtype for leaf in jax.tree.leaves(expected)]
 
 
+@pytest.mark.core("modes of JAX")
 def test_errors_without_jit_are_those_with_it():
     params, carry, xs = arguments(0, 5, 3)
     wrong = lambda params, carry, x: (carry | {"hidden": carry["hidden"].astype(jnp.int32)}, None)  # noqa: E731
@@ -197,6 +202,7 @@ def test_errors_without_jit_are_those_with_it():
         rs.scan(cell, params, carry, xs, memory=rs.Memory(recompute=("gat",)))
 
 
+@pytest.mark.core("modes of JAX")
 @pytest.mark.usefixtures("x64")
 def test_gradients_without_jit_are_those_with_it():
     given = arguments(0, 5, 2)

@@ -16,6 +16,7 @@ CASE = Case(cells.GRU(4))
 RESET = jnp.zeros((7, 3), bool).at[3].set(True).at[5, 1].set(True)
 
 
+@pytest.mark.core("windows equal the whole")
 def test_two_windows_with_the_carry_handed_on_are_the_whole():
     params, carry, xs = CASE.arguments()
     last, ys = rs.scan(CASE.cell, params, carry, xs, reset=RESET)
@@ -27,6 +28,7 @@ def test_two_windows_with_the_carry_handed_on_are_the_whole():
     assert_trees_close(ys[3:5], alone)
 
 
+@pytest.mark.core("lengths and resets")
 def test_reset_to_gets_gradients_and_may_leave_out_the_batch_axis():
     params, carry, xs = CASE.arguments()
     (row,) = CASE.arguments(batch=1, seed=1)[1]
@@ -93,6 +95,7 @@ def test_nets_go_back_to_the_carry_of_each_part():
     assert float(jnp.abs(ys - default)[3:].max()) > 0.01
 
 
+@pytest.mark.core("windows equal the whole")
 def test_by_window_and_by_chunk_reset_as_scan_does():
     params, carry, xs = CASE.arguments()
     there = CASE.arguments(seed=1)[1]

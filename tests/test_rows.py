@@ -24,6 +24,7 @@ def of_row(tree, row, axis=0):
     return jax.tree.map(lambda leaf: jnp.take(leaf, row, axis), tree)
 
 
+@pytest.mark.core("rows")
 @pytest.mark.parametrize(
     ("valid", "padding"),
     variants(
@@ -55,6 +56,7 @@ def test_one_row_alone_and_under_vmap(valid, padding):
     assert_trees_close(alone, (of_row(expected[0], 1), expected[1][:, 1]))
 
 
+@pytest.mark.core("windows equal the whole")
 def test_one_row_in_windows_and_in_the_functions_of_lengths():
     params, carry, xs = CASE.arguments()
     row = (of_row(carry, 1), xs[:, 1])
@@ -160,6 +162,7 @@ def test_carries_that_might_be_either_are_refused_as_before():
         rs.scan(CASE.cell, CASE.arguments()[0], (0.0, 0.0), CASE.arguments()[2][:, 0])
 
 
+@pytest.mark.core("devices")
 def test_a_shared_carry_varies_over_a_mesh_as_the_inputs_do():
     params, carry, xs = CASE.arguments(batch=2)
     row = of_row(carry, 0)

@@ -26,6 +26,7 @@ def reference(length, **options):
         return value_and_gradients(functools.partial(loop, cell, **options), *arguments(0, length, 3), jit=False)
 
 
+@pytest.mark.core("as `lax.scan`")
 @pytest.mark.parametrize(
     ("engine", "choice", "length"),
     variants(
@@ -49,6 +50,7 @@ def test_equals_the_loop_under_every_memory_choice(engine, choice, length):
     assert_close(value_and_gradients(run, *arguments(0, length, 3)), reference(length))
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.parametrize("reverse", variants([False, True], [True]))
 @pytest.mark.parametrize("recompute", variants([(), "all"], ["all"]))
 def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
@@ -58,18 +60,21 @@ def test_equals_the_loop_under_a_schedule_of_several_scans(recompute, reverse):
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=reverse))
 
 
+@pytest.mark.core("memory choices")
 @pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["segments that do not divide"]))
 def test_reverse_equals_the_loop_under_every_memory_choice(choice):
     run = functools.partial(rs.scan, cell, memory=MEMORIES[choice], reverse=True)
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7, reverse=True))
 
 
+@pytest.mark.core("as `lax.scan`")
 @pytest.mark.parametrize("unroll", variants([2, 3, True], [3]))
 def test_unrolled_equals_the_loop(unroll):
     run = functools.partial(rs.scan, cell, unroll=unroll, memory=rs.Memory(segment=5))
     assert_close(value_and_gradients(run, *arguments(0, 7, 3)), reference(7))
 
 
+@pytest.mark.core("as `lax.scan`")
 @pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["keep names", "nested segments"]))
 def test_a_sequence_of_no_steps_returns_the_carry(choice):
     params, carry, xs = arguments(0, 0, 3)
@@ -107,6 +112,7 @@ def random_options(seed):
 
 
 # In the four seeds of `make test` every option occurs, and every padding.
+@pytest.mark.core("as `lax.scan`")
 @pytest.mark.parametrize("seed", variants(range(20), [0, 5, 14, 18]))
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)
@@ -123,6 +129,7 @@ def test_more_options_at_random_equal_the_loop(seed):
     test_options_at_random_equal_the_loop(seed)
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["recompute all"]))
 def test_gradients_equal_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
@@ -135,6 +142,7 @@ def test_gradients_equal_finite_differences(choice):
     check_grads(jax.jit(run), (params, carry["hidden"], xs["signal"]), order=1, modes=["rev"], rtol=1e-6)
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize("choice", variants(MEMORIES.keys(), ["segments"]))
 def test_forward_mode_equals_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
@@ -145,6 +153,7 @@ def test_forward_mode_equals_finite_differences(choice):
     check_grads(jax.jit(run), (params,), order=1, modes=["fwd"], rtol=1e-6)
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize("choice", variants(["plain autodiff", "recompute one", "nested segments"], ["recompute one"]))
 def test_gradients_of_gradients_equal_finite_differences(choice):
     params, carry, xs = arguments(0, 5, 2)
@@ -157,6 +166,7 @@ def test_gradients_of_gradients_equal_finite_differences(choice):
     check_grads(slope, (params["bias"],), order=1, modes=["rev"], rtol=1e-6)
 
 
+@pytest.mark.core("windows equal the whole")
 def test_chunks_that_pass_the_carry_on_equal_the_whole():
     params, carry, xs = arguments(0, 7, 3)
 
@@ -170,6 +180,7 @@ def test_chunks_that_pass_the_carry_on_equal_the_whole():
     assert_close(value_and_gradients(chunked, params, carry, xs), reference(7))
 
 
+@pytest.mark.core("as `lax.scan`")
 def test_an_output_does_not_depend_on_later_inputs():
     params, carry, xs = arguments(0, 6, 1)
     outputs = lambda signal: rs.scan(cell, params, carry, {**xs, "signal": signal})[1]["out"]  # noqa: E731
@@ -178,6 +189,7 @@ def test_an_output_does_not_depend_on_later_inputs():
     np.testing.assert_array_equal(depends, np.tril(np.ones((6, 6), bool)))
 
 
+@pytest.mark.core("as `lax.scan`")
 def test_rows_do_not_mix():
     params, carry, xs = arguments(0, 6, 3)
     order = jnp.array([2, 0, 1])
@@ -188,6 +200,7 @@ def test_rows_do_not_mix():
     assert_close(permuted, (rows(final, 0), rows(ys, 1)))
 
 
+@pytest.mark.core("lengths and resets")
 @pytest.mark.parametrize(
     ("padding", "memory"),
     variants(
@@ -219,6 +232,7 @@ def test_nan_in_the_padding_reaches_neither_values_nor_gradients(padding, memory
     assert not np.any(np.asarray(gradients[2]["signal"])[np.asarray(padded)])
 
 
+@pytest.mark.core("lengths and resets")
 def test_a_length_of_zero_leaves_the_carry_and_a_zero_output():
     params, carry, xs = arguments(0, 5, 2)
     final, ys = rs.scan(cell, params, carry, xs, seq_lengths=jnp.array([0, 5]))
@@ -227,6 +241,7 @@ def test_a_length_of_zero_leaves_the_carry_and_a_zero_output():
     assert np.all(ys["out"][:, 1] != 0)
 
 
+@pytest.mark.core("lengths and resets")
 def test_lengths_and_their_mask_are_the_same():
     params, carry, xs = arguments(0, 5, 3)
     lengths = jnp.array([0, 3, 5])
@@ -234,12 +249,14 @@ def test_lengths_and_their_mask_are_the_same():
     assert_close(rs.scan(cell, params, carry, xs, seq_lengths=lengths), by_mask, tolerance=0)
 
 
+@pytest.mark.core("lengths and resets")
 def test_traced_lengths_are_not_checked_and_count_as_zero_and_all_steps():
     params, carry, xs = arguments(0, 5, 3)
     run = jax.jit(lambda lengths: rs.scan(cell, params, carry, xs, seq_lengths=lengths))
     assert_close(run(jnp.array([-2, 3, 7])), run(jnp.array([0, 3, 5])), tolerance=0)
 
 
+@pytest.mark.core("lengths and resets")
 def test_resets_are_runs_of_their_own():
     params, carry, xs = arguments(0, 7, 2)
     reset = jnp.zeros((7, 2), bool).at[3].set(True)
@@ -251,6 +268,7 @@ def test_resets_are_runs_of_their_own():
     assert_close(ys, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts))
 
 
+@pytest.mark.core("lengths and resets")
 def test_truncation_cuts_the_gradient_and_not_the_values():
     params, carry, xs = arguments(0, 6, 2)
     whole = rs.scan(cell, params, carry, xs)
@@ -263,18 +281,21 @@ def test_truncation_cuts_the_gradient_and_not_the_values():
     np.testing.assert_array_equal(reached, [False, False, False, False, True, True])
 
 
+@pytest.mark.core("as `lax.scan`")
 def test_without_inputs_the_length_says_how_often():
     final, ys = rs.scan(lambda params, carry, x: (carry * params, carry), 2.0, 1.0, None, length=4)
     assert float(final) == 16.0
     np.testing.assert_array_equal(ys, [1.0, 2.0, 4.0, 8.0])
 
 
+@pytest.mark.core("as `lax.scan`")
 def test_the_output_may_be_none():
     final, ys = rs.scan(lambda params, carry, x: (carry + x, None), None, jnp.zeros(2), jnp.ones((3, 2)))
     assert ys is None
     np.testing.assert_array_equal(final, [3.0, 3.0])
 
 
+@pytest.mark.core("as `lax.scan`")
 def test_plain_autodiff_is_lax_scan():
     params, carry, xs = arguments(0, 5, 2)
     expected = lax.scan(lambda carry, x: cell(params, carry, x), carry, xs)

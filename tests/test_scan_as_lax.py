@@ -52,6 +52,7 @@ def with_a_clock(params, carry, x):
     return (hidden, time + 0.1), (hidden, jnp.cos(time))
 
 
+@pytest.mark.core("rows")
 @pytest.mark.parametrize(
     ("around", "order", "jitted"), combinations(AROUND, ORDERS, {"as it is": False, "jitted": True})
 )
@@ -67,6 +68,7 @@ def test_what_no_row_reaches_stays_without_rows(around, order, jitted):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=2e-5), results(rs.scan), results(plain))
 
 
+@pytest.mark.core("rows")
 @pytest.mark.parametrize("scan", [rs.scan, plain])
 def test_results_that_no_row_reaches_have_no_rows(scan):
     def run(hidden):
@@ -102,6 +104,7 @@ MEMORIES = {str(memory): memory for memory in (rs.Memory(), rs.Memory(recompute=
 DERIVATIVES = {"grad": jax.grad, "jacfwd": jax.jacfwd, "hessian": jax.hessian}
 
 
+@pytest.mark.core("derivatives")
 @pytest.mark.parametrize(("function", "derivative", "memory"), combinations(OF_THE_TIME, DERIVATIVES, MEMORIES))
 def test_a_carry_leaf_without_a_tangent_is_not_differentiated(function, derivative, memory):
     def cell(params, carry, x):
@@ -118,6 +121,7 @@ def test_a_carry_leaf_without_a_tangent_is_not_differentiated(function, derivati
     np.testing.assert_allclose(ours, expected, rtol=1e-5)
 
 
+@pytest.mark.core("derivatives")
 def test_a_tangent_reaches_later_steps_through_other_leaves():
     """The first leaf moves from the second step on, the second from the third on."""
 
@@ -133,6 +137,7 @@ def test_a_tangent_reaches_later_steps_through_other_leaves():
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
 
+@pytest.mark.core("dtypes")
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=2)], ids=str)
 def test_a_branch_may_hold_a_scan_with_keys(memory):
     """JAX cannot save a key in a branch, so the scan saves the data of its keys."""
@@ -176,6 +181,7 @@ SECOND = {"hessian": jax.hessian, "rows": rows_of_second_derivatives, "reverse o
 OUTER = ("alone", "lax.scan", "rs.scan")
 
 
+@pytest.mark.core("loops that stop")
 @pytest.mark.parametrize(
     ("outer", "derivative"),
     variants(
@@ -205,6 +211,7 @@ def test_a_loop_with_a_condition_within_a_scan_has_second_derivatives(outer, der
     np.testing.assert_allclose(*results, rtol=1e-4)
 
 
+@pytest.mark.core("modes of JAX")
 @pytest.mark.parametrize("derivative", [None, jax.grad], ids=["values", "gradient"])
 @pytest.mark.parametrize(("errors", "word"), [(checkify.float_checks, "nan"), (checkify.index_checks, "out-of-bounds")])
 def test_checkify_names_what_fails_within_a_step(errors, word, derivative):

@@ -13,7 +13,7 @@ from slow_reference import arguments, assert_close, cell, loss
 from tiers import variants
 
 
-pytestmark = pytest.mark.usefixtures("x64", "engine")
+pytestmark = [pytest.mark.core("dtypes"), pytest.mark.usefixtures("x64", "engine")]
 
 
 @pytest.mark.parametrize("memory", variants([None, rs.Memory(), rs.Memory(segment=4)], [rs.Memory(segment=4)]), ids=str)

@@ -20,6 +20,7 @@ from tiers import variants
 pytestmark = pytest.mark.usefixtures("x64", "engine")
 
 
+@pytest.mark.core("as `lax.scan`")
 @pytest.mark.parametrize("choice", variants(["plain autodiff", "keep names", "segments"], ["segments"]))
 def test_arrays_that_the_cell_closes_over_get_gradients(choice):
     params, carry, xs = arguments(0, 6, 2)
@@ -31,6 +32,7 @@ def test_arrays_that_the_cell_closes_over_get_gradients(choice):
     assert_close(value_and_gradients(closed, params, carry, xs), value_and_gradients(opened, params, carry, xs))
 
 
+@pytest.mark.core("rows")
 @pytest.mark.parametrize("choice", variants(["plain autodiff", "keep names", "segments"], ["keep names"]))
 def test_vmap_over_everything_equals_a_loop(choice):
     several = [arguments(seed, 5, 2) for seed in range(3)]
@@ -43,6 +45,7 @@ def test_vmap_over_everything_equals_a_loop(choice):
     assert_close(jax.jit(jax.vmap(gradients))(*stacked), expected)
 
 
+@pytest.mark.core("modes of JAX")
 def test_jit_eager_and_disabled_jit_agree():
     given = arguments(0, 4, 2)
     run = functools.partial(rs.scan, cell, memory=rs.Memory(segment=3))
@@ -51,6 +54,7 @@ def test_jit_eager_and_disabled_jit_agree():
         assert_close(run(*given), jax.jit(run)(*given))
 
 
+@pytest.mark.core("transformations within a step")
 def test_the_outer_checkpoint_of_a_user_works_around_it():
     params, carry, xs = arguments(0, 6, 2)
     run = functools.partial(rs.scan, cell, memory=rs.Memory(segment=4))
@@ -59,6 +63,7 @@ def test_the_outer_checkpoint_of_a_user_works_around_it():
     )
 
 
+@pytest.mark.core("transformations within a step")
 def test_a_scan_within_a_cell():
     params, carry, xs = arguments(0, 5, 2)
 
@@ -96,6 +101,7 @@ def nested(kind, value):
     return inner + rs.name(value, "outer")
 
 
+@pytest.mark.core("transformations within a step")
 @pytest.mark.parametrize("memory", variants(AROUND_NAMES, [rs.Memory(recompute=("outer",))]), ids=str)
 @pytest.mark.parametrize(
     "kind", variants(["cond", "closing cond", "jit", "checkpoint", "vmap", "scan"], ["closing cond", "vmap", "scan"])
@@ -112,6 +118,7 @@ def test_names_within_transformations_in_the_cell(kind, memory):
     assert_close(gradient(memory), gradient(None))
 
 
+@pytest.mark.core("kept programs")
 def test_no_trace_is_kept_alive():
     """JAX's caches hold what a name's reader is, for as long as they like."""
     traced = []
@@ -132,6 +139,7 @@ def test_no_trace_is_kept_alive():
     assert [one for one in traced if one() is not None] == []
 
 
+@pytest.mark.core("export")
 def test_export_with_symbolic_time_and_batch():
     params, _, xs = arguments(0, 4, 2)
 
@@ -149,6 +157,7 @@ def test_export_with_symbolic_time_and_batch():
     assert_close(jax.export.export(jax.jit(run))(symbolic).call(xs), run(xs))
 
 
+@pytest.mark.core("devices")
 @pytest.mark.skipif(jax.device_count() < 2, reason="needs two devices")
 @pytest.mark.parametrize("padding", variants(["zero", "hold"], ["hold"]))
 def test_shard_map_over_the_batch(padding):
@@ -178,6 +187,7 @@ def test_shard_map_over_the_batch(padding):
     assert_close(results_and_gradient(sharded), results_and_gradient(run))
 
 
+@pytest.mark.core("devices")
 @pytest.mark.parametrize("wanted", [0, 1], ids=["carry", "outputs"])
 def test_shard_map_where_the_loss_reads_the_carry_or_the_outputs_alone(wanted):
     """In several chunks, with what the cell closes over sharded too."""
@@ -199,6 +209,7 @@ def test_shard_map_where_the_loss_reads_the_carry_or_the_outputs_alone(wanted):
     assert_close(gradient(sharded)(*given), gradient(run)(*given))
 
 
+@pytest.mark.core("modes of JAX")
 def test_a_buffer_that_is_donated_gives_the_same():
     params, carry, xs = arguments(0, 5, 2)
     run = lambda params, carry: rs.scan(cell, params, carry, xs)[0]  # noqa: E731
@@ -207,6 +218,7 @@ def test_a_buffer_that_is_donated_gives_the_same():
     assert_close(donated, expected)
 
 
+@pytest.mark.core("kept programs")
 def test_tracing_does_not_depend_on_what_was_traced_before():
     """An inner jit is traced anew for each memory choice: its names may not come from another choice's cache."""
     inner = jax.jit(cell)
@@ -221,6 +233,7 @@ def test_tracing_does_not_depend_on_what_was_traced_before():
         assert bytes_kept(lambda *args: inner(*args), memory) == bytes_kept(cell, memory)
 
 
+@pytest.mark.core("kept programs")
 def test_nothing_is_traced_again_on_a_second_call():
     traces = []
 

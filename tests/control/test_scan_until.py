@@ -12,7 +12,8 @@ from slow_reference import assert_close
 from tiers import variants
 
 
-pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+# `make test` runs these with the run-time type checks.
+pytestmark = [pytest.mark.newest("loops that stop"), pytest.mark.typed]
 
 
 MEMORIES = {

@@ -18,6 +18,8 @@ from slow_reference import assert_close
 from tiers import variants
 
 
+pytestmark = pytest.mark.newest("loops that stop")
+
 # All memory choices, and loops of 0 to 5 steps.
 FEW = (1, 3, 4, 17, 6, 32)
 MEMORIES = {
@@ -30,6 +32,7 @@ MEMORIES = {
 memories = pytest.mark.parametrize("memory", variants(MEMORIES, ["nested"]))
 
 
+@pytest.mark.core("loops that stop")
 @pytest.mark.parametrize("seed", variants(FEW, FEW[1:4]))
 def test_random_bodies_and_stops_equal_the_unrolled_loop(seed):
     check_while(seed)
@@ -166,11 +169,13 @@ def test_a_step_of_a_vmap_selects_no_stack_of_all_steps():
     assert max(sizes) < 16 * starts.size  # A chunk at most; a stack has 1000 steps.
 
 
+@pytest.mark.core("loops that stop")
 def test_finite_differences(x64):
     params, carry = arguments()
     check_grads(lambda params: by_while_net(params, carry)[0], (params,), order=1, modes=["rev", "fwd"])
 
 
+@pytest.mark.core("loops that stop")
 def test_no_step_runs_that_the_condition_does_not_ask_for():
     calls = {"forward": 0, "backward": 0}
 
@@ -209,6 +214,7 @@ def test_prints_of_a_step_are_seen_once(capsys):
     assert capsys.readouterr().out.split("\n") == ["at 3.0", "at 6.0", ""]
 
 
+@pytest.mark.core("loops that stop")
 def test_keys_integers_and_arrays_that_the_body_closes_over(x64):
     scale = jnp.asarray(np.random.default_rng(1).normal(size=4))
 

@@ -21,6 +21,8 @@ from slow_reference import assert_close, loss
 from tiers import variants
 
 
+pytestmark = pytest.mark.core("the engine")
+
 LENGTH, BATCH, SIZE = 7, 3, 4
 
 
@@ -308,6 +310,7 @@ def test_the_innermost_loop_of_the_backward_pass_has_one_product():
     assert (2, 24) not in steps
 
 
+@pytest.mark.core("effects")
 def test_printing_for_debugging_goes_by_the_lax_engine(capfd):
     def printing(params, carry, x):
         jax.debug.print("carry {}", carry[0])

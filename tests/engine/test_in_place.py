@@ -55,6 +55,7 @@ def loops(function, *given):
     return [[value.aval.shape for value in loop.outvars[: loop.params.get("num_carry")]] for loop in found]
 
 
+@pytest.mark.core("the engine")
 def test_the_stacks_are_in_the_state_of_the_loops():
     given = arguments(CELLS["LSTM"], 24)
     forward, backward, *_ = loops(training(CELLS["LSTM"], memory=rs.Memory(chunk=8)), *given)
@@ -94,6 +95,7 @@ def test_jax_differentiates_other_loops(monkeypatch):
 
 
 # Chunks of 4 steps: without a remainder, with one of 1 and of 3 steps, one chunk, a shorter one alone.
+@pytest.mark.core("the engine")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("steps", variants([24, 13, 7, 4, 3, 1, 0], [13, 4, 0]))
 @pytest.mark.parametrize("reverse", variants([False, True], [True]))

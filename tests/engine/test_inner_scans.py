@@ -170,6 +170,7 @@ def assert_equal(actual, expected):
 TELLING = [*(f"{name}, default" for name in NESTED), "outputs, segments", "cell, chunks", "outputs, all"]
 
 
+@pytest.mark.core("transformations within a step")
 @pytest.mark.parametrize(
     ("name", "memory"),
     variants({f"{name}, {one}": (name, MEMORIES[one]) for name in NESTED for one in MEMORIES}, TELLING),
@@ -181,6 +182,7 @@ def test_values_and_gradients_are_those_of_plain_scans(name, memory):
         assert_equal(differentiate(loss_of(name, rs.scan, memory=memory)), differentiate(loss_of(name, by_lax)))
 
 
+@pytest.mark.core("transformations within a step")
 @pytest.mark.parametrize("name", variants({name: name for name in NESTED}, ["outputs", "two"]))
 @pytest.mark.parametrize("order", variants({"jvp": "jvp", "reverse": "reverse", "rows": "rows"}, ["jvp", "rows"]))
 def test_second_derivatives_and_rows_are_those_of_plain_scans(name, order):

@@ -74,6 +74,7 @@ OPTIONS = {
 TELLING = ["MLSTM, resets, reversed"]
 
 
+@pytest.mark.core("recurrences in parallel")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -155,6 +156,7 @@ def test_on_a_cpu_a_loop_runs_what_is_not_differentiated(name, platform, loops):
         assert text.endswith("; step by step where nothing is differentiated") == loops
 
 
+@pytest.mark.core("recurrences in parallel")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("order", variants([1, 2], [1]))
 def test_forward_mode_is_reverse_mode(order):

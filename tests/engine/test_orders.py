@@ -6,6 +6,8 @@ import pytest
 from fuzz.orders import DERIVATIVES, WRAPPERS, RefusedError, check_order
 
 
+pytestmark = pytest.mark.newest("orders of transformations")
+
 ORDERS = 40
 ORDERS_OF_A_TEST = 4
 

@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rnnscan.engine.loops.own_derivative import differentiate_as
 
+
+pytestmark = pytest.mark.core("rows")
 
 TABLE = np.linspace(0.5, 1.5, 12).reshape(3, 4)
 

@@ -10,6 +10,8 @@ from jax.ad_checkpoint import checkpoint_name
 import rnnscan as rs
 
 
+pytestmark = pytest.mark.core("transformations within a step")
+
 T, ROWS, HIDDEN, WIDE = 12, 3, 4, 10
 POLICIES = {
     # The stacks of wide values, and those of narrow ones but for the carry.

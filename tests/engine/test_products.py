@@ -32,6 +32,8 @@ from steps import MATRIX, ROWS, SIZE, program_of, with_known_carry
 from tiers import variants
 
 
+pytestmark = pytest.mark.core("the engine")
+
 CPU = BACKENDS["cpu"]
 
 

@@ -45,6 +45,7 @@ def total(cell, **options):
     return lambda weight: rs.scan(cell, weight, CARRY, XS, **options)[1].sum()
 
 
+@pytest.mark.core("kept programs")
 @pytest.mark.parametrize(
     "transform", [lambda f: f, jax.grad, jax.value_and_grad], ids=["call", "grad", "value_and_grad"]
 )
@@ -242,6 +243,7 @@ def test_a_cell_may_ask_for_the_value_of_a_parameter():
     assert_close(run(), expected, tolerance=1e-6)
 
 
+@pytest.mark.core("kept programs")
 def test_a_program_does_not_keep_its_function_alive():
     def cell(weight, carry, x):
         return recurrence(weight, carry, x)
@@ -253,6 +255,7 @@ def test_a_program_does_not_keep_its_function_alive():
     assert alive() is None
 
 
+@pytest.mark.core("kept programs")
 def test_nor_does_that_of_a_function_that_closes_over_arrays():
     weight = jnp.array(WEIGHT)
 

@@ -24,7 +24,7 @@ from tiers import variants
 from zoo.case import assert_trees_close
 
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.core("Flax modules"), pytest.mark.usefixtures("x64")]
 
 LENGTHS = jnp.array([2, TIME, 1])
 

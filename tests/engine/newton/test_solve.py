@@ -67,6 +67,7 @@ EVERY = {f"{cell}, {option}": (cell, option) for cell in CELLS for option in OPT
 QUICK = ["one leaf, reverse, lengths", "two leaves, truncated", "three kinds, plain"]
 
 
+@pytest.mark.core("recurrences in parallel")
 @pytest.mark.parametrize(("name", "option"), variants(EVERY, QUICK))
 def test_results_and_gradients_equal_the_loop(name, option):
     options = dict(OPTIONS[option])
@@ -80,6 +81,7 @@ def test_results_and_gradients_equal_the_loop(name, option):
     assert_equal(CELLS[name][0], arguments, **options)
 
 
+@pytest.mark.core("recurrences in parallel")
 @pytest.mark.parametrize("steps", variants([0, 1, 2, 7, 8, 9, 100, 5000], [0, 1]))
 def test_every_length_works(steps):
     newton = Newton() if steps > 100 else NEWTON
@@ -93,6 +95,7 @@ def test_a_chaotic_cell_runs_step_by_step(name):
     assert_close(found, compiled(partial(rs.scan, CELLS[name][0]))(*arguments), tolerance=1e-10)
 
 
+@pytest.mark.core("recurrences in parallel")
 def test_nan_and_infinity_are_those_of_the_loop():
     params, carry, xs = arguments_of("one leaf")
     xs = xs.at[7, 0, 0].set(jnp.nan)
