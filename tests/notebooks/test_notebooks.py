@@ -24,13 +24,15 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 def run(path: Path, folder: Path) -> Any:
     """Execute a notebook from a clean kernel in an empty folder.
 
-    Without what the tests set for quick compilation, which makes what is compiled slow.
+    Without what the tests set for quick compilation, which makes what is compiled slow, and without the warning of a
+    version of jax with bugs, as in the tests.
     """
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_REMAT3")}
+    environment["PYTHONWARNINGS"] = "ignore:jaxlib"
     client = NotebookClient(
         notebook,
         timeout=120,
