@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rnnscan.cli.commands import Command, Group
 from rnnscan.cli.explain import explain
 from rnnscan.cli.export import export
 from rnnscan.cli.graph import graph
@@ -17,19 +18,20 @@ from rnnscan.cli.train import train
 
 app = typer.Typer(
     name="rnnscan",
+    cls=Group,
     help="RNNs in JAX, with explicit control over what is saved for the backward pass.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(train)
-app.command()(export)
-app.command()(run)
-app.command()(tradeoff)
-app.command()(explain)
-app.command()(plan)
-app.command()(graph)
-app.command()(info)
+app.command(cls=Command)(train)
+app.command(cls=Command)(export)
+app.command(cls=Command)(run)
+app.command(cls=Command)(tradeoff)
+app.command(cls=Command)(explain)
+app.command(cls=Command)(plan)
+app.command(cls=Command)(graph)
+app.command(cls=Command)(info)
 
 
 def _show_version(wanted: bool) -> bool:

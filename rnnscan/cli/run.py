@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,8 +51,10 @@ def run(
         bool, typer.Option("--stream", help="Each line, or index of the first axis, is a step; the carry is kept.")
     ] = False,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Generate text after this one.", show_default="a new line")
+        str | None,
+        typer.Option(metavar="TEXT", help="Generate text that continues this one.", show_default="a new line"),
     ] = None,
+    no_echo: Annotated[bool, typer.Option("--no-echo", help="Write the continuation without TEXT.")] = False,
     length: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens to generate.", show_default=str(DEFAULTS["length"]), min=0)
     ] = None,
@@ -72,9 +75,10 @@ def run(
         loaded = rs.export.load(folder)
         options = {"prompt": prompt, "length": length, "temperature": temperature, "seed": seed}
         text_options = {name: value for name, value in options.items() if value is not None}
+        text_options |= {"no-echo": True} if no_echo else {}
         generates = bool(text_options) or (loaded.vocabulary is not None and input is None and not stream)
         _check_choices(loaded, folder, text_options, generates=generates, path=input, stream=stream, format=format)
-        tokens = loaded.generate(**(DEFAULTS | text_options)) if generates else None
+        tokens = _text(loaded, DEFAULTS | text_options) if generates else None
         if format is None:
             format = Format.NPZ if out is not None and out.suffix == ".npz" else Format.JSONL
         _check_format(loaded, format, out)
@@ -108,8 +112,8 @@ def _check_choices(
         )
     if generates and (path is not None or stream or format is not None):
         raise ValueError(
-            "run: text is generated, or inputs are run; got --prompt, --length, --temperature or --seed with INPUT, "
-            "--stream or --format. Drop one of them."
+            "run: text is generated, or inputs are run; got --prompt, --no-echo, --length, --temperature or --seed "
+            "with INPUT, --stream or --format. Drop one of them."
         )
     if stream and not loaded.streams:
         raise ValueError(f"run: --stream must be given with a function that streams; got {folder}. Drop --stream.")
@@ -121,6 +125,13 @@ def _check_format(loaded: Any, format: Format, out: Path | None) -> None:
         raise ValueError("run: JSON has no complex numbers; got outputs of complex dtypes. Use --format npz.")
     if format is Format.NPZ and out is None and sys.stdout.isatty():
         raise ValueError("run: an npz file must not go to a terminal; got no --out. Write --out FILE.npz.")
+
+
+def _text(loaded: Any, options: dict[str, Any]) -> Iterator[bytes]:
+    """The prompt, if it is given and echoed, and the tokens that continue it."""
+    echo = "prompt" in options and "no-echo" not in options
+    tokens = loaded.generate(**{name: value for name, value in options.items() if name != "no-echo"})
+    return chain([options["prompt"].encode()], tokens) if echo else tokens
 
 
 def _predicted(loaded: Any, file: Any) -> Iterator[Any]:

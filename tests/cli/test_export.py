@@ -188,13 +188,17 @@ def test_the_likeliest_text_after_a_prompt(rnnscan: Command, language_model: Pat
         if place >= len(prompt.encode()) - 1:
             drawn.append(int(model.logits(params, hidden).argmax()))
     options = ["--prompt", prompt, "--length", "10", "--temperature", "0"]
-    assert rnnscan("run", language_model, *options, "--out", tmp_path / "text").exit_code == 0
-    assert (tmp_path / "text").read_bytes() == bytes(drawn)[len(prompt.encode()) :]
+    for echo, expected in (([], bytes(drawn)), (["--no-echo"], bytes(drawn)[len(prompt.encode()) :])):
+        assert rnnscan("run", language_model, *options, *echo, "--out", tmp_path / "text").exit_code == 0
+        assert (tmp_path / "text").read_bytes() == expected
+    shown, continuation = (rnnscan("run", language_model, *options, *echo).stdout for echo in ([], ["--no-echo"]))
+    assert shown == prompt + continuation
 
 
 def test_wrong_options_of_text(rnnscan: Command, language_model: Path, net: Any) -> None:
     assert "--seed must be given with an exported language model" in refused(rnnscan("run", net[0], "--seed", "1"))
-    for option in (["--stream"], ["-"], ["--format", "npz"]):
+    assert "--no-echo must be given with an exported language model" in refused(rnnscan("run", net[0], "--no-echo"))
+    for option in (["--stream"], ["-"], ["--format", "npz"], ["--no-echo", "-"]):
         message = refused(rnnscan("run", language_model, "--prompt", "a", *option))
         assert "text is generated, or inputs are run" in message
     assert "`prompt` must have at least one token" in refused(rnnscan("run", language_model, "--prompt", ""))

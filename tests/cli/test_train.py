@@ -271,6 +271,16 @@ def test_the_version_is_shown(rnnscan: Command) -> None:
     assert result.stdout == f"rnnscan {version('rnnscan')}\n"
 
 
+@pytest.mark.parametrize("command", [[], ["train"], ["run"], ["tradeoff"], ["plan"]], ids=" ".join)
+def test_help_shows_no_type_for_a_flag(rnnscan: Command, command: list[str]) -> None:
+    shown = rnnscan(*command, "--help").stdout
+    assert "bool" not in shown.lower()
+    assert re.search(r"--help  +Show this message and exit\.", shown)
+    flags = {"train": "--resume", "run": "--stream", "tradeoff": "--last-only", "plan": "--last-only"}
+    for flag in (flags[name] for name in command):
+        assert re.search(rf"{flag}  +[A-Z]", shown), flag
+
+
 def test_an_option_of_a_wrong_kind_is_refused(rnnscan: Command) -> None:
     for options in (["--hidden", "0"], ["--cell", "tree"], ["--steps", "many"]):
         result = rnnscan("train", *options)
