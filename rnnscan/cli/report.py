@@ -43,6 +43,11 @@ def print_held_out(console: Console, config: TrainConfig, text: Text, bits_per_b
     table.add_row("zlib, level 9", f"{8 * len(zlib.compress(held_out, 9)) / len(held_out):.3f}")
     table.add_row("lzma", f"{8 * len(lzma.compress(held_out)) / len(held_out):.3f}")
     console.print(table)
+    read = config.steps * config.batch * config.window
+    console.print(
+        f"The model trained on {readable_bytes(read)} of other text ({read / text.train.size:.2f} passes over it), and its "
+        "parameters are fixed. The compressors adapt to the held-out bytes as they read them."
+    )
 
 
 def print_sample(console: Console, sample: bytes) -> None:

@@ -57,6 +57,9 @@ def test_a_run_shows_its_memory_its_held_out_bits_and_a_sample(
     bits_per_byte = {by: float(bits) for by, bits in rows}
     assert list(bits_per_byte) == ["lstm after 12 steps", "zlib, level 9", "lzma"]
     assert 0 < bits_per_byte["lstm after 12 steps"] < 9
+    passes = 12 * 4 * 32 / (text_file.stat().st_size - len(held_out))
+    assert f"The model trained on 1.50 KiB of other text ({passes:.2f} passes over it)" in result.stdout
+    assert "The compressors adapt to the held-out bytes" in result.stdout
     assert bits_per_byte["zlib, level 9"] == pytest.approx(8 * len(zlib.compress(held_out, 9)) / 152, abs=1e-3)
     assert "152 held-out bytes" in result.stdout
     assert "a sample of the model" in result.stdout
