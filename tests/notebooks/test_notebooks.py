@@ -147,6 +147,20 @@ def test_what_is_committed_is_complete_and_clean(path):
             assert len(output.get("data", {}).get("image/png", "")) < LARGEST_PICTURE
 
 
+def test_the_conclusion_on_the_decoder_is_that_of_its_table():
+    notebook = nbformat.read(next(path for path in NOTEBOOKS if path.stem == "2_recompute"), as_version=4)
+    output = next(printed(cell) for cell in notebook.cells if "decoder_rows = " in cell.source)
+    rows = re.findall(r"^[* ] (.{28}) *([\d.]+) MiB +[\d.]+ +[\d.]+ MiB +([\d.]+)$", output, re.MULTILINE)
+    kept, time = ({row[0].strip(): float(row[column]) for row in rows} for column in (1, 2))
+    (attention, gates) = re.findall(r"not keeping '\w+' saves ([\d.]+) [MK]iB", text_of(code_cells(notebook)[-1]))
+    assert round(1024 * float(attention) / float(gates)) == 11
+    assert kept["all again"] < kept["attention again"] < kept["all names kept"]
+    assert max(time["all again"], time["attention again"]) < time["all names kept"]
+    assert time["all again"] == pytest.approx(time["attention again"], abs=0.05)
+    assert min(kept, key=kept.__getitem__) == "segments of 7"
+    assert time["segments of 7"] > time["all again"]
+
+
 def write(path: Path, folder: Path) -> None:
     """Execute a notebook and write its outputs, without what differs from machine to machine."""
     notebook = run(path, folder)
