@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
-from benchmarks.machine import describe_machine
+from benchmarks.machine import LOAD_UNKNOWN, describe_machine, with_condition
 from rnnscan.insight import kept_bytes
 
 
@@ -159,9 +159,11 @@ def main(
     for table in tables:
         console.print(table)
     if write is not None:
-        machine = "\n".join(f"- {heading}: {text}" for heading, text in describe_machine("float32").items())
+        machine = describe_machine("float32")
+        lines = "\n".join(f"- {heading}: {text}" for heading, text in machine.items())
         written = "\n\n".join(map(_markdown, tables))
-        write.write_text(PAGE.format(rounds=rounds, far=FAR, machine=machine, tables=written))
+        page = PAGE.format(rounds=rounds, far=FAR, machine=lines, tables=written)
+        write.write_text(with_condition(page, machine, LOAD_UNKNOWN))
 
 
 if __name__ == "__main__":

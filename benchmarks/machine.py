@@ -4,12 +4,14 @@ import datetime
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jax
 
 
+LOAD_UNKNOWN = "The load of other programs was not recorded."
 PACKAGES = ("rnnscan", "jax", "jaxlib", "flax", "dm-haiku", "equinox", "keras", "torch", "onnxruntime")
 
 
@@ -21,6 +23,20 @@ def describe_machine(precision: str | None) -> dict[str, str]:
         **({} if precision is None else {"precision": precision}),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def with_condition(text: str, machine: Mapping[str, str], load: str = "") -> str:
+    """A page that says first with which versions, when and beside which load its figures were measured.
+
+    Args:
+        text: the page.
+        machine: as `describe_machine` returns it.
+        load: a sentence on the load of other programs; empty if it does not matter.
+    """
+    versions = dict(one.rpartition(" ")[::2] for one in machine["versions"].split(", "))
+    title, _, rest = text.partition("\n\n")
+    condition = f"Measured with rnnscan {versions['rnnscan']} and jax {versions['jax']} on {machine['date']}. {load}"
+    return f"{title}\n\n{condition.strip()}\n\n{rest}"
 
 
 def version_of(checkout: Path) -> str:

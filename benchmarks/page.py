@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from benchmarks.bars import bars
+from benchmarks.machine import LOAD_UNKNOWN, with_condition
 from benchmarks.result import Result
 from benchmarks.table import (
     BAR_HEADINGS,
@@ -35,7 +36,10 @@ def make_page(
 ) -> str:
     """The page in Markdown."""
     shown = {row for result in results.values() for row in result.runners}
-    parts = [INTRODUCTION, "\n".join(f"- {heading}: {text}" for heading, text in machine.items())]
+    shares = [result.others for result in results.values() if result.others is not None]
+    load = f"Other programs took at most {100 * max(shares):.0f} % of the processors." if shares else LOAD_UNKNOWN
+    parts = [with_condition(INTRODUCTION, machine, load)]
+    parts += ["\n".join(f"- {heading}: {text}" for heading, text in machine.items())]
     parts.append(f"Made by `{command}`.")
     parts.append("## Summary\n\nTraining time and temporary bytes of a step, of those of `plain`.")
     summary = [summary_row(WORKLOADS[name].title, result_rows(result)) for name, result in results.items()]

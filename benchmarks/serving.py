@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
-from benchmarks.machine import describe_machine
+from benchmarks.machine import LOAD_UNKNOWN, describe_machine, with_condition
 from benchmarks.table import markdown_table
 
 
@@ -233,8 +233,9 @@ def main(
         [name, *(f"{1e3 * one:.0f}" if one > 1e-4 else "" for one in taken), f"{1e3 * sum(taken):.0f}"]
         for name, taken in starts.items()
     ]
+    machine = describe_machine("float32")
     page = PAGE.format(
-        machine="\n".join(f"- {heading}: {text}" for heading, text in describe_machine("float32").items()),
+        machine="\n".join(f"- {heading}: {text}" for heading, text in machine.items()),
         hidden=HIDDEN,
         steps=STEPS,
         rounds=rounds,
@@ -244,6 +245,7 @@ def main(
         steps_table=markdown_table(["row", "median µs", "99 % µs", "ratio"], steps_table(times)),
         start_table=markdown_table(["row", "import", "load", "first step", "all"], start_rows),
     )
+    page = with_condition(page, machine, LOAD_UNKNOWN)
     Console(width=120).print(page, markup=False, highlight=False)
     if write is not None:
         write.write_text(page)

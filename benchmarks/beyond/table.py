@@ -6,6 +6,7 @@ from benchmarks.bars import Bar
 from benchmarks.beyond import bars as limits
 from benchmarks.beyond.rows import DESCRIPTIONS
 from benchmarks.beyond.uses import USES
+from benchmarks.machine import LOAD_UNKNOWN, with_condition
 from benchmarks.result import Result
 from benchmarks.table import BAR_HEADINGS, bar_rows, markdown_table
 from rnnscan._util.byte_sizes import readable_bytes
@@ -72,7 +73,7 @@ def load_note(results: Mapping[str, Result]) -> str:
     """A note on the other programs that ran meanwhile."""
     shares = {name: result.others for name, result in results.items() if result.others is not None}
     if not shares:
-        return "The load of other programs is unknown."
+        return LOAD_UNKNOWN
     busy = [name for name in shares if results[name].busy]
     verdict = f" That is too much for reliable times in {len(busy)} of {len(results)} uses." if busy else ""
     return f"Other programs took at most {100 * max(shares.values()):.0f} % of the processors.{verdict}"
@@ -81,9 +82,9 @@ def load_note(results: Mapping[str, Result]) -> str:
 def make_page(results: Mapping[str, Result], bars: list[Bar], *, machine: Mapping[str, str], command: str) -> str:
     """The page in Markdown."""
     parts = [
-        INTRODUCTION,
+        with_condition(INTRODUCTION, machine, load_note(results)),
         "\n".join(f"- {heading}: {text}" for heading, text in machine.items()),
-        f"Made by `{command}`. {load_note(results)}",
+        f"Made by `{command}`.",
         markdown_table(("row", "what it is"), [(f"`{row}`", text) for row, text in DESCRIPTIONS.items()]),
         "## Results",
         markdown_table(USE_HEADINGS, use_rows(results)),

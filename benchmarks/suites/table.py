@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.machine import with_condition
 from benchmarks.suites.projects import PROJECTS
 from benchmarks.suites.run import Comparison
 from benchmarks.table import markdown_table
@@ -109,7 +110,8 @@ def make_page(
 ) -> str:
     """The page in Markdown."""
     cells = [(name, f"`{memory}`", *others) for name, memory, *others in rows(comparisons)]
-    parts = [INTRODUCTION, markdown_table(HEADINGS, cells)]
+    introduction = with_condition(INTRODUCTION, machine)
+    parts = [introduction, markdown_table(HEADINGS, cells)]
     lines = failures(comparisons)
     if lines:
         parts += ["These fail only with `rs.scan`:", "\n".join(f"- `{line}`" for line in lines)]

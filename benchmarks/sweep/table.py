@@ -1,13 +1,15 @@
 """The tables of the sweep, and its page."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median, quantiles
 
+from benchmarks.machine import LOAD_UNKNOWN, with_condition
 from benchmarks.others import TOO_MUCH
 from benchmarks.sweep.case import Case
 from benchmarks.sweep.causes import CAUSES
 from benchmarks.sweep.draw import LEAST_SECONDS, MOST_BYTES, MOST_SECONDS
-from benchmarks.sweep.outcome import LIMIT, WHAT, Figure, Outcome
+from benchmarks.sweep.outcome import LIMIT, TIMES, WHAT, Figure, Outcome
 from benchmarks.table import markdown_table
 from rnnscan._util.byte_sizes import readable_bytes
 
@@ -30,16 +32,20 @@ others are drawn.
 
 Seeds 0 to 9 are for tuning. Seeds from 1000 on are for reports only, so that no choice is made for them either.
 
-| figure | what it is |
-| --- | --- |
-| training | loss and gradients: rnnscan's time over that of the faster of `lax.scan` and `jax.checkpoint` on its body |
-| forward | the loss: rnnscan's time over that of `lax.scan`, whose forward pass `jax.checkpoint` leaves as it is |
-| temporary | XLA's peak for the training step besides arguments and results, over that of the faster one |
-| compile | the time to trace and compile the training step, over that of the faster one |
+rnnscan stands beside `lax.scan` and `jax.checkpoint` on the body of the scan: the two. The faster one is that of a
+training step in this run. `!` marks a figure that is above {LIMIT:.2f}. rnnscan gave plain's loss and gradients, to
+rounding."""
 
+FIGURES = {
+    "training": "loss and gradients: rnnscan's time over that of the faster of the two",
+    "forward": "the loss: rnnscan's time over that of `lax.scan`, whose forward pass `jax.checkpoint` leaves as it is",
+    "temporary": "XLA's peak for the training step besides arguments and results, over that of the faster of the two",
+    "compile": "the time to trace and compile the training step, over that of the faster of the two",
+}
+
+ABOUT_TIMES = f"""\
 All rows of a version run in one process and take turns. Versions have a process each, and take turns by use. A time
-above {LIMIT:.2f} is measured again, and the smaller measurement counts; the bytes of a program stay the same. `!` marks
-a figure that is above {LIMIT:.2f} both times. Before the timing rnnscan gave plain's loss and gradients, to rounding.
+above {LIMIT:.2f} is measured again, and the smaller measurement counts; the bytes of a program stay the same.
 
 Causes of training and forward times:
 
@@ -48,6 +54,8 @@ Causes of training and forward times:
 Other plans are `Memory(recompute="all")`, `engine="lax"` ("unsplit", which recomputes all) and `memory=None` ("save
 all, unsplit", which may keep more than the memory choice allows). None of them is another plan where `rs.explain` shows
 that it is the engine's own: `engine="lax"`, for example, where the engine keeps and batches nothing."""
+
+WITHOUT_TIMES = "No time was reliable, so the page has none."
 
 
 def summary_rows(outcomes: Outcomes) -> list[tuple[str, ...]]:
@@ -83,19 +91,32 @@ def miss_rows(outcomes: Outcomes) -> list[tuple[str, ...]]:
 def use_headings(outcomes: Outcomes) -> tuple[str, ...]:
     """The headings of `use_rows`."""
     several = len(outcomes) > 1
-    return ("use", "ms", *(f"{what}, {version}" if several else what for what in WHAT for version in outcomes))
+    what = shown(outcomes)
+    milliseconds = ("ms",) if "training" in what else ()
+    return ("use", *milliseconds, *(f"{one}, {version}" if several else one for one in what for version in outcomes))
 
 
 def use_rows(outcomes: Outcomes) -> list[tuple[str, ...]]:
     """The cells of the uses: the time of the faster one of plain and checkpoint, and the figures of each version."""
+    what = shown(outcomes)
     return [
         (
             together[0].case.name,
-            next((f"{one.milliseconds:.1f}" for one in together if one.figures), ""),
-            *(_cell(one.figures.get(what)) for what in WHAT for one in together),
+            *(_milliseconds(together) if "training" in what else ()),
+            *(_cell(one.figures.get(figure)) for figure in what for one in together),
         )
         for together in zip(*outcomes.values(), strict=True)
     ]
+
+
+def _milliseconds(together: Sequence[Outcome]) -> Iterator[str]:
+    yield next((f"{one.milliseconds:.1f}" for one in together if "training" in one.figures), "")
+
+
+def shown(outcomes: Outcomes) -> tuple[str, ...]:
+    """The figures that some outcome has."""
+    there = {what for results in outcomes.values() for one in results for what in one.figures}
+    return tuple(what for what in WHAT if what in there)
 
 
 def absent(outcomes: Outcomes) -> list[str]:
@@ -109,7 +130,7 @@ def load_note(outcomes: Outcomes) -> str:
     """A note on the other programs that ran meanwhile."""
     shares = [one.others for results in outcomes.values() for one in results if one.others is not None]
     if not shares:
-        return "The load of other programs is unknown."
+        return LOAD_UNKNOWN
     busy = sum(share > TOO_MUCH for share in shares)
     verdict = f" That is too much for reliable times in {busy} of {len(shares)} measurements." if busy else ""
     return (
@@ -118,19 +139,32 @@ def load_note(outcomes: Outcomes) -> str:
     )
 
 
+def reliable(outcome: Outcome) -> Outcome:
+    """The outcome without its times, if other programs took too much for reliable ones."""
+    if outcome.others is None or outcome.others <= TOO_MUCH:
+        return outcome
+    figures = {what: figure for what, figure in outcome.figures.items() if what not in TIMES}
+    return replace(outcome, milliseconds=0.0, figures=figures, causes={})
+
+
 def make_page(outcomes: Outcomes, *, machine: Mapping[str, str], command: str, seed: int) -> str:
-    """The page in Markdown."""
+    """The page in Markdown, without times that are not reliable."""
+    load = load_note(outcomes)
+    outcomes = {version: [reliable(one) for one in results] for version, results in outcomes.items()}
+    has_times = not TIMES.isdisjoint(shown(outcomes))
     cases: list[Case] = [one.case for one in next(iter(outcomes.values()))]
     sizes = [(case.name, str(case).partition(": ")[2]) for case in cases]
     without = absent(outcomes)
+    again = markdown_table(MISS_HEADINGS, miss_rows(outcomes)) if miss_rows(outcomes) else "None."
     parts = [
-        INTRODUCTION,
+        with_condition(INTRODUCTION, machine, load),
+        markdown_table(("figure", "what it is"), [(what, FIGURES[what]) for what in shown(outcomes)]),
+        ABOUT_TIMES if has_times else WITHOUT_TIMES,
         "\n".join(f"- {heading}: {text}" for heading, text in {**machine, "seed": str(seed)}.items()),
-        f"Made by `{command}`. {load_note(outcomes)}",
+        f"Made by `{command}`.",
         "## Summary",
         markdown_table(SUMMARY_HEADINGS, summary_rows(outcomes)),
-        "## Times measured again",
-        markdown_table(MISS_HEADINGS, miss_rows(outcomes)) if miss_rows(outcomes) else "None.",
+        *(["## Times measured again", again] if has_times else []),
         "## Uses",
         markdown_table(("use", "sizes"), sizes),
         markdown_table(use_headings(outcomes), use_rows(outcomes)),

@@ -45,8 +45,8 @@ def print_held_out(console: Console, config: TrainConfig, text: Text, bits_per_b
     console.print(table)
     read = config.steps * config.batch * config.window
     console.print(
-        f"The model trained on {readable_bytes(read)} of other text ({read / text.train.size:.2f} passes over it), and its "
-        "parameters are fixed. The compressors adapt to the held-out bytes as they read them."
+        f"The model trained on {readable_bytes(read)} of other text ({read / text.train.size:.2f} passes over it), "
+        "and its parameters are fixed. The compressors adapt to the held-out bytes as they read them."
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.suites.table import make_page
 
 
 ROOT = Path(__file__).parents[2]
+MACHINE = {"versions": "Python 3.11.7, rnnscan 0.3.0, jax 0.10.0", "date": "today"}
 
 LIBRARY = """
 from functools import partial
@@ -220,7 +221,7 @@ def test_the_command_fails_where_a_test_fails_and_writes_the_page(folder):
 
 def test_the_page_lists_failures():
     comparison = Comparison("equinox", "all", plain=3, failures={"test_one": "ValueError: no"}, calls=1234)
-    page = make_page([comparison], machine={"date": "today"}, versions={"equinox": "abc"}, command="python -m suites")
+    page = make_page([comparison], machine=MACHINE, versions={"equinox": "abc"}, command="python -m suites")
     assert '| equinox | `Memory(recompute="all")` | 3 | 2 | **1** | 0 | 1,234 |' in page
     assert '- `equinox, Memory(recompute="all"): test_one: ValueError: no`' in page
     assert "[equinox](https://github.com/patrick-kidger/equinox): abc" in page
@@ -230,7 +231,7 @@ def test_the_page_lists_stopped_tests():
     comparison = Comparison(
         "equinox", "all", 3, {}, 5, stopped={"test_one": "late"}, stopped_plain={"test_two": "late"}
     )
-    page = make_page([comparison], machine={}, versions={"equinox": "abc"}, command="python -m suites")
+    page = make_page([comparison], machine=MACHINE, versions={"equinox": "abc"}, command="python -m suites")
     assert '| equinox | `Memory(recompute="all")` | 3 | 2 | 0 | **1** | 5 |' in page
     assert '- `equinox, Memory(recompute="all"): test_one: late`' in page
     assert "- `equinox, plain: test_two: late`" in page

@@ -25,6 +25,7 @@ from tiers import variants
 ROOT = Path(__file__).parents[2]
 
 SMALL = {"steps": 64, "rows": 4, "features": 8, "hidden": 64}
+MACHINE = {"versions": "Python 3.11.7, rnnscan 0.3.0, jax 0.10.0", "date": "today"}
 TINY = Case("crf", {"steps": 9, "rows": 2, "states": 3})
 
 
@@ -115,14 +116,29 @@ def test_the_page_shows_both_measurements_and_the_seed():
     causes = {"training": "estimate: unsplit 0.80", "forward": "noise"}
     slow = Outcome(TINY, "plain", 2.0, figures, causes, 0.1)
     outcomes = {"abc": [slow, Outcome(TINY, error="no memory")], "def": [Outcome(TINY), slow]}
-    page = make_page(outcomes, machine={"date": "today"}, command="python -m sweep", seed=1000)
+    page = make_page(outcomes, machine=MACHINE, command="python -m sweep", seed=1000)
     assert "- seed: 1000" in page
+    assert page.splitlines()[2].startswith("Measured with rnnscan 0.3.0 and jax 0.10.0 on today. Other programs took")
     assert "| crf | abc | training | 1.30 | 1.20 | estimate: unsplit 0.80 |" in page
     assert "| crf | abc | forward | 1.20 | 1.05 | noise |" in page
     assert "| training | abc | 1 | 1.20 | 1.20 | 1.20 | 1 | crf |" in page
     assert "1.20 (1.30) !" in page
     assert "1.05 (1.20) |" in page
     assert "- crf: steps 9, rows 2, states 3 (abc): no memory" in page
+
+
+def test_the_page_has_no_times_of_a_machine_that_was_too_busy():
+    figures = {what: Figure(0.5 + number) for number, what in enumerate(WHAT)}
+    busy = Outcome(TINY, "plain", 2.0, figures, {"forward": "fusion"}, 0.8)
+    page = make_page({"abc": [busy]}, machine=MACHINE, command="python -m sweep", seed=1000)
+    assert "That is too much for reliable times in 1 of 1 measurements." in page.splitlines()[2]
+    assert "| temporary | abc | 1 | 2.50 | 2.50 | 2.50 | 1 | crf |" in page
+    assert "| use | temporary |" in page
+    for gone in ("training |", "forward |", "compile |", "ms |", "fusion", "0.50", "1.50", "3.50"):
+        assert gone not in page
+    quiet = Outcome(TINY, "plain", 3.0, figures, {}, 0.0)
+    page = make_page({"abc": [busy], "def": [quiet]}, machine=MACHINE, command="python -m sweep", seed=1000)
+    assert "| crf | 3.0 |  | 0.50 |  | 1.50 ! | 2.50 ! | 2.50 ! |  | 3.50 ! |" in page
 
 
 def test_a_run_goes_on_from_its_record(tmp_path):

@@ -50,6 +50,16 @@ def test_the_converters_of_the_table_are_there_and_no_others():
     assert stated == there
 
 
+def test_a_measured_page_says_first_with_which_version_and_when():
+    measured = {page.name for page in PAGES if "\n- versions: Python" in page.read_text()}
+    assert measured >= {f"benchmarks{part}.md" for part in ("", "_beyond", "_of_loops", "_of_serving", "_sweep")}
+    for name in measured - {"papers.md"}:
+        text = (DOCS / name).read_text()
+        ((rnnscan, jax),) = re.findall(r"^- versions: .*rnnscan (\S+), jax (\S+),", text, re.MULTILINE)
+        (date,) = re.findall(r"^- date: (\S+)$", text, re.MULTILINE)
+        assert text.splitlines()[2].startswith(f"Measured with rnnscan {rnnscan} and jax {jax} on {date}."), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_a_page_begins_with_its_title_and_shows_no_place_on_a_machine(page):
     text = re.sub(r"\A---\n.*?\n---\n\n", "", page.read_text(), flags=re.DOTALL)
