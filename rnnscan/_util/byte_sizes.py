@@ -42,14 +42,15 @@ def budget_bytes(budget: int | str, caller: str = "plan") -> int:
     return int(count)
 
 
-def readable_bytes(count: int | float) -> str:
+def readable_bytes(count: int | float, digits: int = 3) -> str:
     """Print a number of bytes, in powers of 1024.
 
     Args:
         count: the number of bytes.
+        digits: the number of digits.
 
     Returns:
-        Three digits and a unit; whole numbers without decimals.
+        The digits and a unit; whole numbers without decimals.
 
     Example:
         >>> readable_bytes(1536), readable_bytes(20 * 2**20), readable_bytes(999)
@@ -59,4 +60,28 @@ def readable_bytes(count: int | float) -> str:
         if count < 1000 or unit == "GiB":
             break
         count /= 1024
-    return f"{count:.0f} {unit}" if count == int(count) or count >= 100 else f"{count:#.3g} {unit}"
+    whole = count == int(count) or count >= 10 ** (digits - 1)
+    return f"{count:.0f} {unit}" if whole else f"{count:#.{digits}g} {unit}"
+
+
+def readable_apart(one: int, other: int) -> tuple[str, str]:
+    """Print two sizes with as many digits as tell them apart, three or more.
+
+    Args:
+        one: a number of bytes.
+        other: a different number of bytes.
+
+    Returns:
+        The texts of both.
+
+    Example:
+        >>> readable_apart(8 * 2**20, 8 * 2**20 + 4000), readable_apart(1000, 3000)
+        (('8 MiB', '8.004 MiB'), ('0.977 KiB', '2.93 KiB'))
+    """
+
+    def rounded(count: int, digits: int) -> tuple[float, str]:
+        number, unit = readable_bytes(count, digits).split()
+        return float(number), unit
+
+    digits = next((some for some in range(3, 16) if rounded(one, some) != rounded(other, some)), 16)
+    return readable_bytes(one, digits), readable_bytes(other, digits)

@@ -9,8 +9,11 @@ import jax
 
 import rnnscan as rs
 from rnnscan._util.byte_sizes import budget_bytes, readable_bytes
-from rnnscan._util.messages import is_float
 from rnnscan.cli.cells import Example
+from rnnscan.nets.calls import run
+from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.choose import check_holds_outputs
+from rnnscan.planning.lower_bound import recurrent_output_bytes
 from rnnscan.train import TrainConfig, begin_language_model
 
 
@@ -47,26 +50,8 @@ def check_budget(example: Example, budget: str) -> None:
     Raises:
         ValueError: if nothing can fit.
     """
-    allowed, needed = budget_bytes(budget), recurrent_output_bytes(example)
-    if needed > allowed:
-        raise ValueError(
-            f"plan: nothing fits {readable_bytes(allowed)}, because the outputs alone take {readable_bytes(needed)}. "
-            "Raise the budget to several times that, run fewer rows or steps in a call, or pass --last-only if your "
-            "loss reads only the last carry."
-        )
-
-
-def recurrent_output_bytes(example: Example) -> int:
-    """The bytes of the outputs of recurrent work. Loops write them, so XLA cannot fuse them with the loss.
-
-    On a CPU, the choices measured of RNN, GRU, LSTM and four more cells needed at least 3 times that.
-    """
-    arguments = (example.params, example.carry, example.xs)
-    _, ys = jax.eval_shape(lambda *arrays: rs.scan(example.cell, *arrays), *arguments)
-    explanation = rs.explain(example.cell, *arguments)
-    kinds = (explanation.equations[source].kind if isinstance(source, int) else "" for source in explanation.y)
-    leaves = zip(jax.tree.leaves(ys), kinds, strict=True)
-    return _bytes([leaf for leaf, kind in leaves if is_float(leaf) and kind == "recurrent"])
+    arguments = Arguments(run, example.cell, example.params, example.carry, example.xs, {})
+    check_holds_outputs(budget_bytes(budget), recurrent_output_bytes(arguments), only_last="--last-only")
 
 
 def check_model_fits(config: TrainConfig) -> None:

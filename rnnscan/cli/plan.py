@@ -40,7 +40,7 @@ def plan(
         if not last_only:
             check_budget(example, budget)
         arguments = (example.cell, example.params, example.carry, example.xs)
-        memory = rs.plan(*arguments, budget=budget, last_only=last_only)
+        memory = rs.plan(*arguments, budget=budget, last_only=last_only, progress=False)
         report = rs.memory_report(*arguments, memory=memory.choice, compile=False)
     console.print(f"{memory.choice!r}", markup=False)
     console.print(

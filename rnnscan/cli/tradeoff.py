@@ -54,9 +54,8 @@ def tradeoff(
             # Tracing rejects unknown names.
             jax.eval_shape(partial(rs.scan, example.cell, memory=further[0]), example.params, example.carry, example.xs)
         if budget is not None:
-            planned = rs.plan(
-                example.cell, example.params, example.carry, example.xs, budget=budget, last_only=last_only
-            )
+            arguments = (example.cell, example.params, example.carry, example.xs)
+            planned = rs.plan(*arguments, budget=budget, last_only=last_only, progress=False)
             further.append(planned.choice)
             chosen = choice_name(planned.choice)
     rows = measure(example, further, last_only=last_only, rounds=rounds, console=console)

@@ -61,7 +61,7 @@ class MemoryReport(Report):
         kept = f"{readable_bytes(training.kept_bytes)} predicted, " if self.predicted else ""
         offloaded = f", {readable_bytes(training.offloaded_bytes)} of it offloaded" if training.offloaded_bytes else ""
         return [
-            f"{self.cell} under {self.memory}: {self.length} steps of {self.batch} examples",
+            f"{self.cell} under {self.memory!r}: {self.length} steps of {self.batch} examples",
             f"kept between the passes: {kept}{readable_bytes(training.counted_bytes)} counted{offloaded}",
             *(_peak(name, phase) for name, phase in (("inference", self.inference), ("training", training))),
         ]

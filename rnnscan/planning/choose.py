@@ -8,15 +8,16 @@ from typing import Any
 import jax
 
 from rnnscan import _checks as checks
-from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.byte_sizes import readable_apart
 from rnnscan._util.messages import is_array_like, is_count
 from rnnscan.checkpointing import NestedScan
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.planning.arguments import Arguments, Run
 from rnnscan.planning.candidates import Candidate, candidates
+from rnnscan.planning.lower_bound import recurrent_output_bytes
 from rnnscan.planning.memory_prediction import host_is_device
 from rnnscan.planning.one_device import local_shapes, without_mesh
-from rnnscan.planning.training_step import TrainingStep
+from rnnscan.planning.training_step import Report, TrainingStep
 
 
 # A slack of 2 %: gradients of the parameters alone took up to 1.1 % more memory than gradients of all arguments.
@@ -28,6 +29,8 @@ _LIKELY_FITS = 0.9
 _MOST_FRUGAL = 3
 # The choices compiled by then needed at most 1.06 times the memory of the best choice, for each of 14 cells.
 _NEARLY = 1.1
+# The first of them alone rejects a budget that it exceeds this many times.
+_BY_FAR = 1.5
 
 
 # Measures choices and returns the position of the fastest.
@@ -49,18 +52,27 @@ class Chosen:
     relative_cost: float
 
 
-def choose(arguments: Arguments, budget: MemoryBudget, *, fastest: Fastest | None = None) -> Chosen:
+def choose(
+    arguments: Arguments,
+    budget: MemoryBudget,
+    *,
+    fastest: Fastest | None = None,
+    report: Report = lambda line: None,
+) -> Chosen:
     """Choose the memory of a call, as `rnnscan.plan` documents.
 
     Args:
         arguments: the arguments of the call, without `memory`.
         budget: the budget.
         fastest: chooses among all choices that fit; None: take the one with the least estimated time.
+        report: gets a line of text before each prediction and each compilation.
 
     Raises:
         ValueError: if nothing fits.
     """
-    step = TrainingStep(arguments, last_only=budget.last_only)
+    if not budget.last_only:
+        check_holds_outputs(budget.bytes, recurrent_output_bytes(arguments))
+    step = TrainingStep(arguments, last_only=budget.last_only, report=report)
     choices = choices_of(arguments)
     fitting = _fitting(step, choices, budget.bytes)
     if fastest is not None:
@@ -74,6 +86,25 @@ def choose(arguments: Arguments, budget: MemoryBudget, *, fastest: Fastest | Non
         chosen = _least_of_all(step, choices, budget.bytes)
     relative_cost = chosen.time / choices[0].time if choices[0].time else 1.0
     return Chosen(chosen.memory, _needed(step, chosen.memory) or 0, relative_cost)
+
+
+def check_holds_outputs(allowed: int, outputs: int, only_last: str = "last_only=True") -> None:
+    """Reject a budget below the outputs, which every choice needs.
+
+    Args:
+        allowed: the budget, in bytes.
+        outputs: the bytes of `recurrent_output_bytes`.
+        only_last: how the caller says that the loss reads only the last carry.
+
+    Raises:
+        ValueError: if nothing can fit.
+    """
+    if outputs > allowed:
+        budget, needed = readable_apart(allowed, outputs)
+        raise ValueError(
+            f"plan: nothing fits {budget}, because the outputs alone take {needed}. Raise the budget to several times "
+            f"that, run fewer rows or steps in a call, or pass {only_last} if your loss reads only the last carry."
+        )
 
 
 def fit(
@@ -159,6 +190,13 @@ def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> I
 def _fitting(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[Candidate]:
     """The choices that fit, in order of time. None where the frugal ones are too large by far."""
     some_may_fit = False
+    # Predictions of all choices take seconds, those of the frugal ones less, and a generous budget needs neither.
+    extremes = (choices[0].memory, Memory(recompute="all"))
+    seems_too_small = all(step.predicted_bytes(memory) > _SURELY_TOO_LARGE * allowed for memory in extremes)
+    if seems_too_small and step.predicted_bytes(_frugal(step, choices)[0].memory) > _SURELY_TOO_LARGE * allowed:
+        if _frugal_are_too_large(step, choices, allowed):
+            return
+        some_may_fit = True
     for likely in _likely(step, choices, allowed):
         for choice in likely:
             needed = _needed(step, choice.memory)
@@ -166,8 +204,7 @@ def _fitting(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> 
                 some_may_fit = True
                 yield choice
         if not some_may_fit and _seems_too_small(step, choices, allowed):
-            needs = (_needed(step, choice.memory) for choice in _frugal(step, choices))
-            if all(needed is None or needed > _NEARLY * allowed for needed in needs):
+            if _frugal_are_too_large(step, choices, allowed):
                 return
             some_may_fit = True
 
@@ -177,6 +214,22 @@ def _seems_too_small(step: TrainingStep, choices: Sequence[Candidate], allowed: 
     pairs = [(needed, step.predicted_bytes(memory)) for memory, needed in step.compiled.items() if needed is not None]
     smallest = step.predicted_bytes(_frugal(step, choices)[0].memory)
     return smallest * min((needed / max(1, predicted) for needed, predicted in pairs), default=0) > allowed
+
+
+def _frugal_are_too_large(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> bool:
+    """Whether the frugal choices, compiled, need so much more than a budget that no choice fits it."""
+    return all(needed is None or needed > _NEARLY * allowed for needed, _ in _frugal_needs(step, choices, allowed))
+
+
+def _frugal_needs(
+    step: TrainingStep, choices: Sequence[Candidate], allowed: int
+) -> Iterator[tuple[int | None, Candidate]]:
+    """The bytes that the frugal choices need, compiled. The first alone where it exceeds the budget by far."""
+    for choice in _frugal(step, choices):
+        needed = _needed(step, choice.memory)
+        yield needed, choice
+        if needed is not None and needed > _BY_FAR * allowed:
+            return
 
 
 def _frugal(step: TrainingStep, choices: Sequence[Candidate]) -> list[Candidate]:
@@ -203,20 +256,18 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
     Raises:
         ValueError: if it does not fit either.
     """
-    tried = [choice for choice in choices if choice.memory in step.compiled]
-    needs = [
-        (needed, choice)
-        for choice in (*tried, *_frugal(step, choices))
-        if (needed := _needed(step, choice.memory)) is not None
-    ]
+    tried = [(_needed(step, choice.memory), choice) for choice in choices if choice.memory in step.compiled]
+    frugal = _frugal_needs(step, choices, allowed)
+    needs = [(needed, choice) for needed, choice in (*tried, *frugal) if needed is not None]
     if not needs:
         raise ValueError(
             "plan: planning needs XLA's memory analysis; this backend has none. Choose a `Memory` yourself."
         )
     least, chosen = min(needs, key=lambda pair: pair[0])
     if least > allowed:
+        too_small, needed = readable_apart(allowed, least)
         raise ValueError(
-            f"plan: nothing fits {readable_bytes(allowed)}; the least found is {readable_bytes(least)}, {least} bytes, "
+            f"plan: nothing fits {too_small}; the least found is {needed}, {least} bytes, "
             f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps in a call."
         )
     return chosen

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan._util.messages import is_float
 from rnnscan.memory import Memory
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.bytes import kept_bytes, temporary_bytes
 from rnnscan.planning.memory_prediction import predict_temporary
+
+
+# Gets a line of text.
+Report: TypeAlias = Callable[[str], None]
 
 
 class TrainingStep:
@@ -24,13 +29,16 @@ class TrainingStep:
     Args:
         arguments: the arguments of the scan.
         last_only: whether the loss depends on the last carry alone.
+        report: gets a line of text before each prediction and each compilation.
 
     Attributes:
         compiled: the choices that were compiled, with their `temporary_bytes`.
     """
 
-    def __init__(self, arguments: Arguments, *, last_only: bool) -> None:
+    def __init__(self, arguments: Arguments, *, last_only: bool, report: Report = lambda line: None) -> None:
         self._last_only = last_only
+        self._report = report
+        self._predictions = 0
         self._arguments = arguments
         self._arrays, self._shapes = arguments.arrays, arguments.shapes
         roots = ("params", "carry", "xs")
@@ -39,12 +47,20 @@ class TrainingStep:
         self._targets = jax.eval_shape(partial(self._run, Memory()), *self._shapes)
         self.kept_bytes = cache(self._kept_bytes)
         self._program = cache(self._traced_program)
-        self.predicted_bytes = cache(self._predicted_bytes)
+        self.predicted_bytes = cache(self._reported(self._predicted_bytes))
         self.compiled: dict[Memory, int | None] = {}
 
     def _kept_bytes(self, memory: Memory) -> int:
         """Bytes kept between the passes, arguments included."""
         return kept_bytes(partial(self._run, memory), *self._shapes)
+
+    def _reported(self, predict: Callable[[Memory], int]) -> Callable[[Memory], int]:
+        def predict_and_report(memory: Memory) -> int:
+            self._report(f"{self._progress}, predicting {memory!r}")
+            self._predictions += 1
+            return predict(memory)
+
+        return predict_and_report
 
     def _predicted_bytes(self, memory: Memory) -> int:
         """Bytes besides arguments and results, predicted from the jaxpr."""
@@ -53,8 +69,15 @@ class TrainingStep:
     def temporary_bytes(self, memory: Memory) -> int | None:
         """Bytes besides arguments and results, by XLA's memory analysis; None if the backend has none."""
         if memory not in self.compiled:
+            self._report(f"{self._progress}, compiling {memory!r}")
             self.compiled[memory] = self._temporary_bytes(memory)
         return self.compiled[memory]
+
+    @property
+    def _progress(self) -> str:
+        needs = [needed for needed in self.compiled.values() if needed is not None]
+        least = f", the least {readable_bytes(min(needs))}" if needs else ""
+        return f"choices: {self._predictions} predicted, {len(self.compiled)} compiled{least}"
 
     def _temporary_bytes(self, memory: Memory) -> int | None:
         gradient, *shapes = self._program(memory)

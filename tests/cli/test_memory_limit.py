@@ -10,9 +10,10 @@ from typer.testing import Result
 import rnnscan as rs
 from rnnscan.cli import memory_limit, plan, tradeoff
 from rnnscan.cli.cells import example_of
-from rnnscan.cli.memory_limit import check_fits, machine_bytes, recurrent_output_bytes
+from rnnscan.cli.memory_limit import check_fits, machine_bytes
 from rnnscan.nets.calls import run
 from rnnscan.planning.arguments import Arguments
+from rnnscan.planning.lower_bound import recurrent_output_bytes
 from rnnscan.planning.training_step import TrainingStep
 
 
@@ -103,11 +104,13 @@ def test_every_choice_needs_the_outputs(cell: str, memory: rs.Memory) -> None:
     # Gradients of the wide inputs could hold the outputs if XLA reused the memory of results.
     example = example_of(cell, hidden=8, inputs=32, batch=4, length=64)
     arguments = Arguments(run, example.cell, example.params, example.carry, example.xs, {})
-    outputs = recurrent_output_bytes(example)
+    outputs = recurrent_output_bytes(arguments)
     assert outputs == 64 * 4 * 8 * 4
     assert (TrainingStep(arguments, last_only=False).temporary_bytes(memory) or 0) >= 2 * outputs
 
 
 @pytest.mark.parametrize("cell", ["MinGRU", "SRU"])
 def test_outputs_of_linear_and_parallel_work_do_not_count(cell: str) -> None:
-    assert recurrent_output_bytes(example_of(cell, hidden=8, inputs=8, batch=4, length=64)) == 0
+    example = example_of(cell, hidden=8, inputs=8, batch=4, length=64)
+    arguments = Arguments(run, example.cell, example.params, example.carry, example.xs, {})
+    assert recurrent_output_bytes(arguments) == 0
