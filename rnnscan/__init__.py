@@ -112,6 +112,14 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _missing(name: str) -> AttributeError:
+    cells = () if name.startswith("_") else vars(import_module("rnnscan.cells"))
+    known = {cell: f"rnnscan.cells.{cell}" for cell in cells if cell[0].isupper()}
+    known |= {each: f"rnnscan.{each}" for each in __all__}
+    error: AttributeError = import_module("rnnscan._util.messages").missing_attribute("rnnscan", name, known)
+    return error
+
+
 if not TYPE_CHECKING:  # A type checker that saw this would allow every name.
 
     def __getattr__(name: str) -> Any:
@@ -122,6 +130,6 @@ if not TYPE_CHECKING:  # A type checker that saw this would allow every name.
         elif name == "__version__":
             value = import_module("importlib.metadata").version("rnnscan")
         else:
-            raise AttributeError(f"module 'rnnscan' has no attribute {name!r}")
+            raise _missing(name)
         globals()[name] = value
         return value

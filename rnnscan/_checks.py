@@ -250,6 +250,12 @@ def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:
     if seq_lengths is None:
         return None
     seq_lengths = jnp.asarray(seq_lengths)
+    if seq_lengths.dtype == jnp.bool_:
+        raise ValueError(
+            "scan: `seq_lengths` must be integers of shape (N,), the number of valid steps of each row; got the mask "
+            f"{describe(seq_lengths)}. Pass a mask of valid steps as `mask`, bool[{length},N], time first, or count "
+            "its steps."
+        )
     if seq_lengths.ndim > 1 or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
         raise ValueError(
             "scan: `seq_lengths` must be integers of shape (N,), one per row, or one integer for a row without a batch "

@@ -160,6 +160,12 @@ def _signature_problem(cell: Any) -> str | None:
         return None
     if _takes(signature, 3):
         return None
+    if any(base.__module__.startswith("flax.") for base in type(cell).__mro__):
+        return (
+            f"the Flax module {type(cell).__name__}, which holds its parameters itself or takes them by `apply`. "
+            "Run a Flax cell by rnnscan.linen.RNN(cell) or rnnscan.nnx.RNN(cell). A function may call a module of "
+            "linen: lambda params, carry, x: module.apply(params, carry, x)."
+        )
     if _takes(signature, 2):
         return (
             f"{in_words(cell)}{signature}, which takes two arguments, as the function of jax.lax.scan does. Add the "

@@ -53,6 +53,92 @@ def test_a_step_of_lax_scan_runs_as_the_error_says():
     assert np.array_equal(ys, expected_ys)
 
 
+@pytest.mark.parametrize(
+    ("carry", "shown"),
+    [
+        (CARRY, r"\(float32\[2,8\], float32\[2,8\]\)"),
+        (CARRY[0], r"float32\[2,8\]"),
+        ([CARRY, (jnp.zeros((2, 4)),)], r"\[\(float32\[2,8\], float32\[2,8\]\), \(float32\[2,4\],\)\]"),
+    ],
+    ids=["of one net", "an array", "a list"],
+)
+def test_the_carry_of_a_chain_is_shown(carry, shown):
+    expected = r"\(\(float32\[2,8\], float32\[2,8\]\), \(float32\[2,4\],\)\)"
+    message = (
+        rf"^chain: the carry must be a tuple with one carry for each of its 2 nets, in their order: {expected}; "
+        rf"got {shown}\. Start from net\.initial_carry\(xs\)\."
+    )
+    net = NETS["chain"]
+    with pytest.raises(TypeError, match=message):
+        net(net.init(KEY, 3), XS, carry=carry)
+
+
+def test_a_chain_of_cells_whose_carry_is_an_array():
+    class Sum:
+        names, output_size = (), 3
+
+        def init(self, key, input_size):
+            return {}
+
+        def initial_carry(self, x):
+            return jnp.zeros_like(x)
+
+        def __call__(self, params, carry, x):
+            return carry + x, carry + x
+
+    net = rs.chain(rs.layer(Sum()), rs.layer(Sum()))
+    (first, _), _ = net(net.init(KEY, 3), XS, carry=(XS[0], XS[0]))
+    np.testing.assert_array_equal(first, XS[0] + XS.sum(0))
+
+
+@pytest.mark.parametrize("mask", [jnp.ones((5, 2), bool), jnp.ones((2, 5), bool), jnp.ones(2, bool)], ids=str)
+def test_a_mask_as_lengths(mask):
+    message = r"`seq_lengths` must be integers .*got the mask bool\[.*\]\. Pass a mask .* as `mask`, bool\[5,N\], time"
+    with pytest.raises(ValueError, match=message):
+        rs.scan(CELL, PARAMS, CARRY, XS, seq_lengths=mask)
+
+
+def test_a_cell_with_a_long_repr_is_shown_in_one_line():
+    class Long:
+        def __repr__(self):
+            return "Long(\n" + 40 * "  option,\n" + ")"
+
+        def __call__(self, carry, x):
+            return carry, x
+
+    with pytest.raises(TypeError, match=r"got Long\(carry, x\), which takes two arguments, as the function"):
+        rs.scan(Long(), PARAMS, CARRY, XS)
+
+
+def test_a_flax_module_as_a_cell():
+    linen, nnx = pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+    for module in (linen.LSTMCell(8), linen.Dense(8), nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))):
+        with pytest.raises(TypeError, match=rf"got the Flax module {type(module).__name__}, .* by rnnscan\.linen\.RNN"):
+            rs.scan(module, PARAMS, CARRY, XS)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"timestep": True}, r'^recurrent_net: `timestep` must be the name .*; got True\. Write timestep="timestep"\.'),
+        ({"links": {"hidden_t_prev": 3}}, r"^recurrent_net: the names in `links` must be strings; got 3\."),
+        ({"inputs": {0: XS}}, r"^recurrent_net: the names in `inputs` must be strings; got 0\."),
+    ],
+    ids=["timestep", "links", "inputs"],
+)
+def test_names_that_are_no_strings(change, message):
+    def cell_net(params, input_t, hidden_t_prev):
+        return {"hidden_t": jnp.tanh(input_t + hidden_t_prev)}
+
+    arguments = {
+        "inputs": {"input_t": XS},
+        "initial_cell_inputs": {"hidden_t_prev": jnp.zeros(3)},
+        "links": {"hidden_t_prev": "hidden_t"},
+    }
+    with pytest.raises(TypeError, match=message):
+        rs.recurrent_net(cell_net, {}, **(arguments | change))
+
+
 def test_carry_and_inputs_exchanged():
     with pytest.raises(TypeError, match=r"LSTM: one step's input must be one array, \(N, 3\); got \(float32\[8\], "):
         rs.scan(CELL, PARAMS, XS, CARRY)

@@ -63,6 +63,29 @@ def test_another_name_is_an_error():
         rs.scann  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "near"),
+    [
+        (rs, "LSTM", "rnnscan.cells.LSTM"),
+        (rs, "lstm", "rnnscan.cells.LSTM"),
+        (rs, "memory_reports", "rnnscan.memory_report"),
+        (rs.cells, "Lstm", "rnnscan.cells.LSTM"),
+        (rs.cells, "LayerNormLstm", "rnnscan.cells.LayerNormLSTM"),
+    ],
+)
+def test_a_name_that_is_not_there_names_the_nearest(module, name, near):
+    with pytest.raises(AttributeError) as error:
+        getattr(module, name)
+    assert str(error.value) == f"module {module.__name__!r} has no attribute {name!r}. Did you mean {near}?"
+
+
+@pytest.mark.parametrize("module", [rs, rs.cells])
+def test_names_that_tools_ask_for_get_no_hint(module):
+    for name in ("__wrapped__", "_repr_html_", "qwertyuiop"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
+            getattr(module, name)
+
+
 def test_the_version_is_that_of_the_project():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert rs.__version__ == project["version"]

@@ -87,9 +87,10 @@ def run_sequence(
             ) from error
     else:
         shapes = cell_carry if make_carry_shapes is None else partial(make_carry_shapes, xs)
+        _check_carry_has_rows(module, initial_carry, batch, len(xs), shapes, time_major=time_major)
         carry = broadcast_over_batch(initial_carry, batch, shapes)
     if seq_lengths is not None:
-        seq_lengths = _as_lengths(module, seq_lengths, batch)
+        seq_lengths = _as_lengths(module, seq_lengths, batch, len(xs), time_major=time_major)
     valid = valid_steps(seq_lengths, len(xs)) if return_carry and seq_lengths is not None else None
     if valid is not None:
         _check_rows(module, "seq_lengths", carry, batch)
@@ -189,12 +190,46 @@ def _check_inputs(module: str, inputs: Any, features: int) -> None:
         )
 
 
-def _as_lengths(module: str, seq_lengths: Any, batch: tuple[int, ...]) -> Any:
+def _check_carry_has_rows(
+    module: str, carry: Any, batch: tuple[int, ...], length: int, make_carry: Callable[[], Any], *, time_major: bool
+) -> None:
+    """Reject a carry with a row for each step, which means that the inputs have the other layout."""
+    rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(carry)}
+    if len(batch) != 1 or batch == (length,) or rows != {(length,)}:
+        return
+    try:
+        own = make_carry()
+    except NotImplementedError:
+        return
+    axes = [[jnp.ndim(leaf) for leaf in jax.tree.leaves(tree)] for tree in (carry, own)]
+    if axes[0] == axes[1]:  # One axis less is a carry that the rows share.
+        raise ValueError(
+            f"{module}: the carry must have a row for each of the {batch[0]} rows of the inputs; got {length} rows, "
+            f"one for each step. {_layout(time_major=time_major)}"
+        )
+
+
+def _layout(*, time_major: bool) -> str:
+    """How the inputs are laid out, and how to change that."""
+    read, other = ("(T, batch, ...)", "(batch, T, ...)") if time_major else ("(batch, T, ...)", "(T, batch, ...)")
+    return f"With time_major={time_major} inputs are {read}. Pass time_major={not time_major} for {other}."
+
+
+def _as_lengths(module: str, seq_lengths: Any, batch: tuple[int, ...], length: int, *, time_major: bool) -> Any:
     seq_lengths = jnp.asarray(seq_lengths)
+    expected = f"{module}: `seq_lengths` must be integers {describe_shape(batch)}, one for each row"
+    if seq_lengths.dtype == jnp.bool_:
+        raise ValueError(
+            f"{expected}; got the mask {describe(seq_lengths)}. Count its valid steps: mask.sum over the axis of time, "
+            "if padding is at the end."
+        )
+    if len(batch) == 1 and seq_lengths.ndim == 1 and len(seq_lengths) == length != batch[0]:
+        raise ValueError(
+            f"{expected}; got {describe(seq_lengths)}, one for each step. {_layout(time_major=time_major)}"
+        )
     if seq_lengths.shape != batch or not jnp.issubdtype(seq_lengths.dtype, jnp.integer):
         raise ValueError(
-            f"{module}: `seq_lengths` must be integers {describe_shape(batch)}, one for each row; got "
-            f"{describe(seq_lengths)}. Cast whole numbers of another dtype: seq_lengths.astype(int)."
+            f"{expected}; got {describe(seq_lengths)}. Cast whole numbers of another dtype: seq_lengths.astype(int)."
         )
     return seq_lengths
 

@@ -45,6 +45,7 @@ class Wiring:
                     f"recurrent_net: `{argument}` must be a dictionary keyed by name; got {type(value).__name__}. "
                     f"Write {argument}={{<name>: <value>}}."
                 )
+        self._check_names()
         if not self.inputs:
             raise ValueError(
                 "recurrent_net: `inputs` must have at least one input; got none. For a function without inputs use "
@@ -54,6 +55,26 @@ class Wiring:
         self._check_unique()
         self._check_links()
         self._check_aliases()
+
+    def _check_names(self) -> None:
+        if self.timestep is not None and not isinstance(self.timestep, str):
+            raise TypeError(
+                "recurrent_net: `timestep` must be the name under which the cell receives the number of the step, or "
+                f'None; got {self.timestep!r}. Write timestep="timestep".'
+            )
+        names = {
+            "inputs": self.inputs,
+            "initial_cell_inputs": self.states,
+            "links": [*self.links, *self.links.values()],
+            "aliases": self.aliases,
+        }
+        for argument, listed in names.items():
+            wrong = [name for name in listed if not isinstance(name, str)]
+            if wrong:
+                raise TypeError(
+                    f"recurrent_net: the names in `{argument}` must be strings; got {wrong[0]!r}. The cell receives "
+                    "and returns values by name."
+                )
 
     def _check_outputs_with_grads(self) -> None:
         chosen = self.outputs_with_grads

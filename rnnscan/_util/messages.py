@@ -1,6 +1,6 @@
 """Helpers of checks and their messages: types, places in pytrees, the nearest known name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -39,12 +39,13 @@ def describe_shape(shape: tuple[Any, ...]) -> str:
 
 
 def in_words(cell: Any) -> str:
-    """A cell for a title: the name of a function, the repr of an object, or the name of its class."""
+    """A cell for a title: the name of a function, the repr of an object in one line, or the name of its class."""
     if hasattr(cell, "__name__"):
         return str(cell.__name__)
     kind = type(cell)
     shows_itself = any("__repr__" in vars(base) for base in kind.__mro__[:-1])
-    return repr(cell) if shows_itself else kind.__name__
+    text = repr(cell) if shows_itself else "\n"
+    return kind.__name__ if "\n" in text else text
 
 
 def place(root: str, path: Any = ()) -> str:
@@ -63,9 +64,30 @@ def listing(names: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'gates'?`, or nothing if no known name is near."""
-    close = get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """` Did you mean 'gates'?`, or nothing if no known name is near. Upper and lower case may differ."""
+    close = _nearest(name, known)
+    return "" if close is None else f" Did you mean {close!r}?"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    names = list(known)
+    by_lower = {each.lower(): each for each in names}
+    close = [] if name.lower() in by_lower else get_close_matches(name, names, n=1)
+    close = close or get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower.get(close[0], close[0]) if close else None
+
+
+def missing_attribute(module: str, name: str, known: Mapping[str, str]) -> AttributeError:
+    """The error of a module without an attribute, with the nearest one.
+
+    Args:
+        module: the module.
+        name: the attribute.
+        known: the names that a user may mean, and where they are.
+    """
+    close = None if name.startswith("_") else _nearest(name, known)  # Tools ask for many names with underscores.
+    hint = "" if close is None else f". Did you mean {known[close]}?"
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
 def is_key(leaf: Any) -> bool:

@@ -1,5 +1,9 @@
 """The cells of the library: frozen dataclasses of options. The names imported here are public."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from rnnscan._util.messages import missing_attribute as _missing_attribute
 from rnnscan.cells import activations as activations
 from rnnscan.cells import initializers as initializers
 from rnnscan.cells.convolutional import ConvGRU as ConvGRU
@@ -29,3 +33,10 @@ from rnnscan.cells.rnn import RNN as RNN
 from rnnscan.cells.s6 import S6 as S6
 from rnnscan.cells.slstm import SLSTM as SLSTM
 from rnnscan.cells.sru import SRU as SRU
+
+
+if not _TYPE_CHECKING:  # A type checker that saw this would allow every name.
+
+    def __getattr__(name: str) -> _Any:
+        known = {each: f"rnnscan.cells.{each}" for each in globals() if not each.startswith("_")}
+        raise _missing_attribute("rnnscan.cells", name, known)

@@ -134,7 +134,7 @@ def cells_of(
     of_nets = [params]
     if isinstance(net, Chain):
         names = tuple(f"net_{number}" for number in range(len(nets)))
-        check_parts(function, names, params, None)
+        check_parts(function, names, params)
         of_nets = [params[name] for name in names]
     return [
         _cells_of_layer(function, library, of_layer, of_net, merges, reverse)
@@ -184,7 +184,7 @@ def _cells_of_layer(
             raise ValueError(
                 f"{function}: {library} merges two directions by {listing(merges)}; got merge={net.merge!r}."
             )
-        check_parts(function, ("forward", "backward"), params, None)
+        check_parts(function, ("forward", "backward"), params)
         return [
             cell_of(function, library, net.forward, params["forward"]),
             cell_of(function, library, net.backward, params["backward"]),

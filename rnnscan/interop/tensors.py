@@ -13,6 +13,8 @@ from rnnscan._util.messages import describe, describe_shape, listing, nearest
 from rnnscan.interop.arrays import Tensor, is_traced, to_host
 
 
+# The most tensors that a message lists besides those that are wrong.
+_MOST_LISTED = 3
 # A size in a documented shape: "D", "4H", "4H+3", "2".
 _SIZE = re.compile(r"(\d*)([A-Z]?)(?:\+(\d+))?")
 
@@ -63,19 +65,22 @@ def check_names(
     unknown = [name for name in present if name not in expected and name not in optional]
     if not missing and not unknown:
         return
-    faults = [f"missing {listing(missing)}"] if missing else []
+    prefix = _prefix(present, expected)
+    all_missing = len(missing) == len(expected) and (prefix is not None or len(expected) > _MOST_LISTED)
+    faults = [f"missing {'all of them' if all_missing else listing(missing)}"] if missing else []
     if unknown:
         faults.append(f"unknown {listing(unknown)}")
     hints = "".join(nearest(str(name), missing or [*expected, *optional]) for name in unknown[:1])
-    prefix = _prefix(present, expected)
     if prefix is not None:
         hints = (
             f" The names begin with {prefix!r}, as those of a module within another. Pass {{name.removeprefix("
             f"{prefix!r}): tensor for name, tensor in tensors.items() if name.startswith({prefix!r})}}."
         )
     also = f", and may have {listing(optional)}" if optional else ""
+    # The names of the faults are not listed twice.
+    got = listing(present) if len(present) <= _MOST_LISTED else f"{len(present)} tensors"
     raise ValueError(
-        f"{function}: the tensors of {library} must be {listing(expected)}{also}; got {listing(present)}: "
+        f"{function}: the tensors of {library} must be {listing(expected)}{also}; got {got}: "
         f"{', and '.join(faults)}.{hints}"
     )
 

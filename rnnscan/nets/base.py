@@ -1,5 +1,6 @@
 """The base of nets, and the options of their calls."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from jaxtyping import Array, Bool, Integer
 
 from rnnscan._util import step_wrappers
 from rnnscan._util.arguments import is_typed_array
-from rnnscan._util.messages import describe, describe_tree, listing, nearest
+from rnnscan._util.messages import describe, describe_tree, is_array_like, listing, nearest
 from rnnscan._util.step_wrappers import Padding
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.nets.axes import NoArgument, as_sequence, check_positional, check_step
@@ -175,17 +176,38 @@ def part_of(tree: Any, number: int) -> Any:
     return None if tree is None else tree[number]
 
 
-def check_parts(net: str, parts: tuple[str, ...], params: Any, carry: Any, reset_to: Any = None) -> None:
-    """Reject parameters and carries without one entry for each sub-net."""
+def check_parts(net: str, parts: tuple[str, ...], params: Any) -> None:
+    """Reject parameters without one entry for each sub-net."""
     if not isinstance(params, dict) or sorted(params) != sorted(parts):
         got = listing(params) if isinstance(params, dict) else describe(params)
         raise ValueError(
             f"{net}: the parameters must be a dictionary with the entries {listing(parts)}; got {got}. "
             "Make them with net.init(key, input_size)."
         )
+
+
+def check_carries(net: str, count: int, like: Callable[[], Any], *, carry: Any, reset_to: Any) -> None:
+    """Reject carries without one entry for each sub-net.
+
+    Args:
+        net: the net's function, for messages.
+        count: the number of sub-nets.
+        like: makes the net's own carry.
+        carry: the initial carry, or None.
+        reset_to: the carry after a reset, or None.
+
+    Raises:
+        TypeError: if one is no such tuple.
+    """
     for argument, tree in (("the carry", carry), ("`reset_to`", reset_to)):
-        if tree is not None and (not isinstance(tree, tuple) or len(tree) != len(parts)):
+        if tree is None:
+            continue
+        fits = isinstance(tree, tuple) and len(tree) == count
+        if fits and any(map(is_array_like, tree)):  # The carry of one cell, or that of cells without tuples.
+            structures: list[Any] = [jax.tree.structure(jax.eval_shape(like)), jax.tree.structure(tree)]
+            fits = structures[0] == structures[1]
+        if not fits:
             raise TypeError(
-                f"{net}: {argument} must be a tuple with one carry for each of {listing(parts)}, or None; got "
-                f"{jax.tree.structure(tree)}. Start from net.initial_carry(xs)."
+                f"{net}: {argument} must be a tuple with one carry for each of its {count} nets, in their order: "
+                f"{describe_tree(jax.eval_shape(like))}; got {describe_tree(tree)}. Start from net.initial_carry(xs)."
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -13,7 +14,7 @@ from rnnscan._util.arguments import check_key
 from rnnscan._util.messages import listing, nearest
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.nets.axes import NoArgument, check_positional
-from rnnscan.nets.base import Net, Options, check_parts, part_of
+from rnnscan.nets.base import Net, Options, check_carries, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
 from rnnscan.protocols import ComposableCell, check_cell
@@ -104,7 +105,8 @@ class Bidirectional(Net):
         """
         check_positional("bidirectional", positional)
         settings = Options(**options)
-        check_parts("bidirectional", _PARTS, params, carry, settings.reset_to)
+        check_parts("bidirectional", _PARTS, params)
+        check_carries("bidirectional", 2, partial(self.initial_carry, xs), carry=carry, reset_to=settings.reset_to)
         check_start("bidirectional", self, carry, settings.first_step)
         xs = settings.as_sequence("bidirectional", self, xs, carry)
         settings.check_names("bidirectional", self.names)

@@ -1,6 +1,7 @@
 """Nets in sequence."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.axes import NoArgument, check_positional
-from rnnscan.nets.base import Net, Options, check_parts, part_of
+from rnnscan.nets.base import Net, Options, check_carries, check_parts, part_of
 from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
 from rnnscan.randomness import drop
 
@@ -95,7 +96,8 @@ class Chain(Net):
         check_positional("chain", positional)
         settings = Options(**options)
         stacked = self.pipeline is not None and is_stacked(params, len(self.nets))
-        check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params, carry, settings.reset_to)
+        check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params)
+        check_carries("chain", len(self.nets), partial(self.initial_carry, xs), carry=carry, reset_to=settings.reset_to)
         settings.check_names("chain", self.names)
         xs = settings.as_sequence("chain", self, xs, carry)
         settings = settings.planned(self, params, xs, carry, key)

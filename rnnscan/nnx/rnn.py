@@ -228,9 +228,10 @@ class RNN(nnx.RNN):
 def _module_of(cell: InitializableCell, in_features: int | None, rngs: Any) -> Cell:
     """A cell of rnnscan as a module, with parameters of its own."""
     if in_features is None or not isinstance(rngs, nnx.Rngs):
+        shown = "an nnx.Rngs" if isinstance(rngs, nnx.Rngs) else repr(rngs)
         raise TypeError(
             "nnx.RNN: a cell of rnnscan needs `in_features` and `rngs`, for its parameters; got "
-            f"in_features={in_features!r} and rngs={rngs!r}. Write RNN(cell, in_features=inputs.shape[-1], "
+            f"in_features={in_features!r} and rngs={shown}. Write RNN(cell, in_features=inputs.shape[-1], "
             "rngs=nnx.Rngs(0))."
         )
     return Cell(cell, in_features, rngs=rngs)

@@ -99,6 +99,11 @@ FAULTS = {
         lambda: interop.from_torch(tensors(**TORCH, head=(3, 4))),
         r"from_torch: the tensors of torch's LSTM must be .*: unknown 'head'\.",
     ),
+    "torch_names_of_a_module_within_another": (
+        lambda: interop.from_torch({f"rnn.{name}": tensor for name, tensor in tensors(**TORCH).items()}),
+        r"LSTM must be 'weight_ih_l0', 'weight_hh_l0'; got 4 tensors: missing all of them, and unknown "
+        r"'rnn\.weight_ih_l0', .*'rnn\.bias_hh_l0'\. The names begin",
+    ),
     "torch_misspelt": (
         lambda: interop.from_torch(tensors(**renamed(TORCH, "bias_hh_l0", "bias_hh_10"))),
         r": missing 'bias_hh_l0', and unknown 'bias_hh_10'\. Did you mean 'bias_hh_l0'\?",

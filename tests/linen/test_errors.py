@@ -104,6 +104,26 @@ CASES = {
         ValueError,
         ["`seq_lengths` must be integers (2,)", "int32[1]"],
     ),
+    "time-major inputs with lengths": (
+        init(rnn(), jnp.ones((5, 2, 3)), seq_lengths=jnp.array([5, 4])),
+        ValueError,
+        ["integers (5,)", "got int32[2], one for each step", "inputs are (batch, T, ...). Pass time_major=True"],
+    ),
+    "batch-major inputs with lengths": (
+        init(rnn(time_major=True), seq_lengths=jnp.array([5, 4])),
+        ValueError,
+        ["integers (5,)", "got int32[2], one for each step", "inputs are (T, batch, ...). Pass time_major=False"],
+    ),
+    "time-major inputs with a carry": (
+        init(rnn(nn.GRUCell(4)), jnp.ones((5, 2, 3)), initial_carry=jnp.ones((2, 4))),
+        ValueError,
+        ["a row for each of the 5 rows", "got 2 rows, one for each step", "Pass time_major=True for (T, batch, ...)."],
+    ),
+    "a mask as lengths": (
+        init(rnn(), seq_lengths=jnp.ones((2, 5), bool)),
+        ValueError,
+        ["must be integers (2,)", "got the mask bool[2,5]", "mask.sum over the axis of time"],
+    ),
     "lengths of floats": (init(rnn(), seq_lengths=jnp.ones(2)), ValueError, ["integers", "float32[2]", ".astype(int)"]),
     "reset with time first": (
         init(rnn(), reset=jnp.zeros((5, 2), bool)),

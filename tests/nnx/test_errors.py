@@ -73,6 +73,11 @@ CASES = {
         r"nnx\.RNN: a cell of rnnscan needs `in_features` and `rngs`.*; got in_features=None and rngs=True\. Write",
         lambda: RNN(rs.cells.LSTM(4)),
     ),
+    "a cell of rnnscan without a size": (
+        TypeError,
+        r"nnx\.RNN: a cell of rnnscan needs .*; got in_features=None and rngs=an nnx\.Rngs\. Write RNN\(cell, in_feat",
+        lambda: RNN(rs.cells.LSTM(4), rngs=nnx.Rngs(0)),
+    ),
     "the size for a cell of flax": (
         TypeError,
         r"nnx\.RNN: `in_features` is for a cell of rnnscan; got in_features=3 and a SimpleCell",
