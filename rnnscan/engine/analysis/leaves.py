@@ -1,7 +1,9 @@
 """Lists of leaves in groups."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import jax.numpy as jnp
 
 
 def split_list(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Any]]:
@@ -24,3 +26,11 @@ def replace_at(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequ
 def places(flags: Sequence[bool]) -> list[int]:
     """The positions of the flags that are set."""
     return [index for index, flag in enumerate(flags) if flag]
+
+
+def as_arrays(leaves: Iterable[Any]) -> list[Any]:
+    """The leaves, with arrays in place of Python numbers, which have no shape.
+
+    JAX hands the literals of a jaxpr to the rules of primitives as Python numbers with a type (from jax 0.10.2 on).
+    """
+    return [jnp.asarray(leaf) if isinstance(leaf, bool | int | float | complex) else leaf for leaf in leaves]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from rnnscan.engine.analysis.leaves import places
+from rnnscan.engine.analysis.leaves import as_arrays, places
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 
 
@@ -66,7 +66,7 @@ _linear_call.multiple_results = True
 
 
 def _apply(*operands: Any, linear_map: LinearMap) -> list[Any]:
-    return linear_map.apply(*linear_map.cut(operands))
+    return linear_map.apply(*linear_map.cut(as_arrays(operands)))
 
 
 def _types(*_: Any, linear_map: LinearMap) -> tuple[Any, ...]:
@@ -80,6 +80,7 @@ mlir.register_lowering(_linear_call, mlir.lower_fun(_apply, multiple_results=Tru
 
 def _differentiate(primals: Any, tangents: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[Any]]:
     """The derivative is the same map for the tangents, and that of `apply` for the residuals."""
+    primals = as_arrays(primals)
     results = linear_call(linear_map, *linear_map.cut(primals))
     residuals, linear_operands = linear_map.cut(primals)
     residual_tangents, operand_tangents = linear_map.cut(tangents)
@@ -102,7 +103,7 @@ ad.primitive_jvps[_linear_call] = _differentiate
 
 
 def _transpose(cotangents: Any, *operands: Any, linear_map: LinearMap) -> list[Any]:
-    residuals, tangents = linear_map.cut(operands)
+    residuals, tangents = linear_map.cut(as_arrays(operands))
     ct_results = [None if _is_zero(leaf) else leaf for leaf in cotangents]
     ct_operands = linear_map.transpose(residuals, ct_results)
     # The others are zeros: instantiated with these, or of tangents that no result with a cotangent depends on.
@@ -116,6 +117,7 @@ ad.primitive_transposes[_linear_call] = _transpose
 
 
 def _batch(axis: Any, operands: Any, axes: Any, *, linear_map: LinearMap) -> tuple[list[Any], list[int | None]]:
+    operands = as_arrays(operands)
     if no_axis_is_mapped(axis, axes):
         return linear_call(linear_map, *linear_map.cut(operands)), [None] * len(linear_map.results)
     batched = _batched(linear_map, axis, *linear_map.cut(axes))

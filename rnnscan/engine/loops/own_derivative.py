@@ -15,7 +15,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import DynamicJaxprTracer, JaxprTracer
 
-from rnnscan.engine.analysis.leaves import places, replace_at, split_list
+from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.loops.checked import check_within
 from rnnscan.engine.loops.flat_function import FlatFunction, Moving, is_zero, jvp
@@ -126,7 +126,7 @@ def _bind(function: FlatFunction, operands: Sequence[Any]) -> list[Any]:
 
 
 def _run(*operands: Any, function: FlatFunction, call_jaxpr: Any) -> list[Any]:
-    return function.run(operands) if call_jaxpr is None else core.jaxpr_as_fun(call_jaxpr)(*operands)
+    return function.run(as_arrays(operands)) if call_jaxpr is None else core.jaxpr_as_fun(call_jaxpr)(*operands)
 
 
 def _types(*types: Any, function: FlatFunction, call_jaxpr: Any) -> tuple[Sequence[Any], Any]:
@@ -157,6 +157,7 @@ def _lower(context: Any, *operands: Any, function: FlatFunction, call_jaxpr: Any
 def _differentiate(
     primals: Any, tangents: Any, *, function: FlatFunction, call_jaxpr: Any
 ) -> tuple[list[Any], list[Any]]:
+    primals = as_arrays(primals)
     symbolic = [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in tangents]
     moves = [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in symbolic]
     if function.together is None or are_unknown(tangents) or not any(moves):
@@ -171,6 +172,7 @@ def _differentiate(
 
 def _transpose(cotangents: Any, *operands: Any, function: FlatFunction, call_jaxpr: Any) -> list[Any]:
     """The transpose of a function that is linear in its unknown operands."""
+    operands = tuple(as_arrays(operands))
     unknown = [index for index, operand in enumerate(operands) if ad.is_undefined_primal(operand)]
 
     def linear(*unknown_operands: Any) -> list[Any]:
@@ -184,6 +186,7 @@ def _transpose(cotangents: Any, *operands: Any, function: FlatFunction, call_jax
 def _batch(
     axis: Any, operands: Any, axes: Any, *, function: FlatFunction, call_jaxpr: Any
 ) -> tuple[list[Any], list[int | None]]:
+    operands = as_arrays(operands)
     if no_axis_is_mapped(axis, axes):
         results = _bind(function, operands)
         return results, [None] * len(results)
