@@ -234,3 +234,51 @@ def test_checkify_names_what_fails_within_a_step(errors, word, derivative):
         assert word in message
     if word == "nan":
         assert messages[0] == messages[1]
+
+
+def gated(params, carry, x):
+    carry = jnp.tanh(carry @ params + x)
+    return carry, carry
+
+
+def by_scan(**options):
+    return lambda params: rs.scan(gated, params, jnp.ones(3), jnp.ones((6, 3)), **options)[1].sum()
+
+
+def by_while_net(**options):
+    def body(params, carry):
+        return carry[0] + 1, jnp.tanh(carry[1] @ params)
+
+    carry = (jnp.int32(0), jnp.ones(3))
+    return lambda params: rs.while_net(
+        lambda _, carry: carry[0] < 4, body, carry, params=params, max_steps=6, on_limit="stop", **options
+    )[0][1].sum()
+
+
+def by_matrix_states(**options):
+    def cell(params, state, x):
+        state = 0.9 * state + x[:, None] * (x @ params)[None, :]
+        return state, x @ state
+
+    memory = rs.Memory(chunk=4, **options)
+    return lambda params: rs.scan(cell, params, jnp.zeros((3, 3)), jnp.ones((9, 3)), memory=memory)[1].sum()
+
+
+OWN_READS = {
+    "default": by_scan(),
+    "reverse": by_scan(reverse=True),
+    "recompute": by_scan(memory=rs.Memory(recompute="all")),
+    "segments": by_scan(memory=rs.Memory(segment="sqrt")),
+    "unrolled": by_scan(unroll=2, reverse=True),
+    "chunks": by_scan(memory=rs.Memory(recompute="all", chunk=4)),
+    "newton": by_scan(parallel=rs.Newton(jacobian="diagonal")),
+    "while_net": by_while_net(),
+    "segments of while_net": by_while_net(memory=rs.Memory(segment=2)),
+    "matrix states": by_matrix_states(),
+}
+
+
+@pytest.mark.parametrize("loss", variants(OWN_READS, ["reverse", "recompute", "segments", "while_net"]))
+def test_checkify_reports_no_read_of_the_engine(loss):
+    error, _ = checkify.checkify(jax.grad(loss), errors=checkify.index_checks)(jnp.eye(3) / 2)
+    assert error.get() is None

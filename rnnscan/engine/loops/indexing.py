@@ -20,7 +20,10 @@ def item_or(stack: Any, index: Any, outside: int, other: Any) -> Any:
     """An item of a stack, or the other value where the index is the one outside, just before or after the stack."""
     if isinstance(index, int):
         return other if index == outside else item_of(stack, index)
-    return lax.select(lax.eq(index, np.asarray(outside, index.dtype)), other, item_of(stack, index))
+    # The read stays within the stack, because `jax.experimental.checkify` reports others.
+    least, last = np.asarray(0, index.dtype), np.asarray(stack.shape[0] - 1, index.dtype)
+    within = lax.max(index, least) if outside < 0 else lax.min(index, last)
+    return lax.select(lax.eq(index, np.asarray(outside, index.dtype)), other, item_of(stack, within))
 
 
 def put_item(stack: Any, index: Any, item: Any) -> Any:
