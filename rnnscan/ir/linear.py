@@ -27,8 +27,8 @@ def are_linear(equations: Iterable[Equation], leaves: Iterable[Value], new_leave
     for equation in equations:
         operands = [int(atom in dependent) for atom in equation.inputs]
         if any(operands):
-            is_number = jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
-            if not is_number or not (_moves(equation) or _linear_in(equation, operands)):
+            is_inexact = jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
+            if not is_inexact or not (_moves(equation) or _linear_in(equation, operands)):
                 return False
             dependent.update(equation.outputs)
     return dependent.issuperset(new_leaves)
@@ -63,8 +63,6 @@ def _linear(
         passing = _linear_in(equation, operands)
         if updates and equation.kind in (Kind.WRITE, Kind.SCATTER) and equation.traits.linear:
             passing |= operands[0] & ~_union(operands[1:])
-        if not jnp.issubdtype(result.dtype, jnp.number):
-            passing = 0
         linear &= ~reading | (passing & of_shape.get(result.shape, 0))
         for output in equation.outputs:
             dependent[output] = dependent.get(output, 0) | reading

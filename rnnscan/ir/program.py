@@ -122,15 +122,15 @@ class Equation:
         """The name of the primitive."""
         return str(self.primitive.name)
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
-        """The traits of the primitive."""
-        return traits_of(self.primitive.name)
+        """The traits of the primitive, for operands and results of these dtypes."""
+        return traits_of(self.primitive.name).of(self.inputs, self.outputs)
 
     @property
     def kind(self) -> Kind:
         """What the primitive does with elements."""
-        return self.traits.kind
+        return traits_of(self.primitive.name).kind
 
     @cached_property
     def reads(self) -> tuple[Value, ...]:

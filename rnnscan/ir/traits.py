@@ -6,7 +6,9 @@ A primitive that the table lacks is opaque: it runs as it is, and nothing is spl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
+
+import jax.numpy as jnp
 
 
 class Kind(Enum):
@@ -40,6 +42,8 @@ class Traits:
         kind: what it does with elements.
         linear: the operands in which it is linear, all of them together; None: in none, or in each alone.
         is_bilinear: whether it is linear in each of two operands alone.
+        is_linear_in_integers: whether both hold for integers too. Sums and products of integers wrap around, so that
+            they are exact modulo 2^n, but a quotient is rounded.
         is_transcendental: whether it takes many operations for each element.
         is_free: whether XLA's result is the operand's memory.
         is_batchable: whether it may be batched over time. A vmapped cond runs all branches, and a vmapped while
@@ -51,6 +55,7 @@ class Traits:
     kind: Kind = Kind.OPAQUE
     linear: slice | None = None
     is_bilinear: bool = False
+    is_linear_in_integers: bool = True
     is_transcendental: bool = False
     is_free: bool = False
     is_batchable: bool = True
@@ -85,6 +90,27 @@ class Traits:
             else linear
         )
 
+    def of(self, operands: Sequence[Any], results: Sequence[Any]) -> "Traits":
+        """These traits for operands and results of some dtypes: without linearity where it does not hold for them.
+
+        It holds up to rounding for inexact numbers, and exactly for integers of one dtype. It does not hold for
+        booleans, nor for casts from complex to real numbers, and to or from integers.
+        """
+        if self.linear is None and not self.is_bilinear:
+            return self
+        positions = range(len(operands)) if self.is_bilinear else self.linear_positions(len(operands))
+        dtypes = {value.dtype for value in (*results, *(operands[position] for position in positions))}
+        if all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
+            from_complex, to_complex = (
+                any(jnp.issubdtype(value.dtype, jnp.complexfloating) for value in values)
+                for values in (operands, results)
+            )
+            holds = to_complex or not from_complex
+        else:
+            is_integer = len(dtypes) == 1 and jnp.issubdtype(*dtypes, jnp.integer)
+            holds = is_integer and self.is_linear_in_integers
+        return self if holds else replace(self, linear=None, is_bilinear=False)
+
     def linear_positions(self, count: int) -> Sequence[int]:
         """The positions of the operands in which it is linear, all of them together, if it has so many."""
         return () if self.linear is None else range(count)[self.linear]
@@ -101,7 +127,7 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     mixed = replace(elementwise, has_one_dtype=False)
     yield replace(elementwise, linear=_ALL), "add add_any sub neg"
     yield replace(elementwise, is_bilinear=True), "mul"
-    yield replace(elementwise, linear=_FIRST), "div"
+    yield replace(elementwise, linear=_FIRST, is_linear_in_integers=False), "div"
     yield replace(elementwise, derivative_reads="both"), "max min"
     yield elementwise, "rem sign clamp nextafter square integer_pow floor ceil round"
     yield elementwise, "and or xor not population_count shift_left shift_right_logical shift_right_arithmetic"

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import jax.numpy as jnp
-
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value, scatters_into_zeros
 from rnnscan.ir.traits import Kind
@@ -18,10 +16,7 @@ def summed_operands(equation: Equation, varies: Callable[[Atom], bool]) -> list[
     """
     if equation.kind in (Kind.READ, Kind.WRITE, Kind.SCATTER):
         return None  # The sum of a part takes less than the sum of the whole.
-    if equation.name == "convert_element_type" and not all(
-        jnp.issubdtype(atom.dtype, jnp.inexact) for atom in [*equation.inputs, *equation.outputs]
-    ):
-        return None  # Between floats, the sum is rounded once instead of each term.
+    # Of a cast between floats, the sum is rounded once instead of each term.
     return equation.traits.linear_in([varies(atom) for atom in equation.inputs])
 
 
