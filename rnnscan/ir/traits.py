@@ -1,6 +1,6 @@
 """What JAX's primitives are: the one table that analyses, costs, graphs and predictions read.
 
-A primitive that the table lacks is opaque: it runs as it is, and nothing is split or followed through it.
+A primitive that the table lacks is opaque: it runs as it is, step by step, and nothing is split or followed through it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +46,8 @@ class Traits:
             they are exact modulo 2^n, but a quotient is rounded.
         is_transcendental: whether it takes many operations for each element.
         is_free: whether XLA's result is the operand's memory.
-        is_batchable: whether it may be batched over time. A vmapped cond runs all branches, and a vmapped while
-            loop runs until its last row is done.
+        is_batchable: whether it may be batched over time, its bodies aside. A vmapped cond runs all branches, and a
+            vmapped while loop runs until its last row is done.
         has_one_dtype: whether operands and results of an elementwise operation have one dtype.
         derivative_reads: what JAX's derivative reads where it is not linear: operands, results or both.
     """
@@ -169,10 +169,27 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield Traits(Kind.PLACE, linear=_ALL), "sharding_constraint reshard pvary pcast"
     yield Traits(linear=_ALL), "psum psum_invariant"
     yield Traits(is_free=True), "optimization_barrier"
+    yield from ((Traits(), names) for names in _OPAQUE)
+
+
+# They are batched over time, and do what no kind above says.
+_OPAQUE = (
+    "random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap",
+    "threefry2x32 igamma_grad_a random_gamma_grad",
+    "iota empty clz log2 one_minus_square bitcast_convert_type mulhi to_edtype from_edtype eq_to le_to lt_to",
+    "reduce reduce_window reduce_window_max reduce_window_min reduce_window_sum",
+    "select_and_gather_add select_and_scatter select_and_scatter_add approx_top_k fft ragged_dot_general",
+    "cholesky cholesky_update eig eigh hessenberg householder_product geqrf geqp3 ormqr lu lu_pivots_to_permutation",
+    "qr schur svd symmetric_product triangular_solve tridiagonal tridiagonal_solve custom_linear_solve",
+    "bcoo_dot_general bcoo_extract bcoo_fromdense bcoo_todense bcoo_transpose bcsr_dot_general bcsr_fromdense",
+    "all_gather all_gather_invariant all_to_all axis_index pmax pmin ppermute reduce_scatter",
+    "composite device_put dimension_size layout_constraint platform_index shard_map",
+    "rnnscan_hold rnnscan_linear_call rnnscan_matrix_states rnnscan_probe",
+)
 
 
 TRAITS: Mapping[str, Traits] = {name: traits for traits, names in _rows() for name in names.split()}
-_UNKNOWN = Traits()
+_UNKNOWN = Traits(is_batchable=False)
 
 
 def names_of(*kinds: Kind) -> list[str]:

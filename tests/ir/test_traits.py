@@ -7,9 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
-from primitives import CALLS, WITHOUT_CALL, equation_of
-from rnnscan.ir.traits import TRAITS, Kind, names_of, traits_of
+from primitives import CALLS, WITHOUT_CALL, X, equation_of
+from rnnscan.engine.costs.costs import unbatchable
+from rnnscan.ir.program import Constant
+from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import TRAITS, Kind, _rows, names_of, traits_of
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -33,6 +37,33 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 1e-12) -> None:
 def test_every_primitive_has_a_call():
     assert set(TRAITS) == set(CALLS) | WITHOUT_CALL
     assert set(CALLS).isdisjoint(WITHOUT_CALL)
+
+
+def test_no_primitive_has_two_rows():
+    names = [name for _, row in _rows() for name in row.split()]
+    assert len(names) == len(set(names)) == len(TRAITS)
+
+
+# What cells call beside arithmetic. `jax.lax.linalg` and random numbers have primitives of their own.
+COMMON: dict[str, Callable[[], Any]] = {
+    "random numbers": lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 1), (3,)),
+    "gamma": lambda: jax.random.gamma(jax.random.split(jax.random.key(0))[0], 2.0),
+    "linear solve": lambda: jnp.linalg.solve(jnp.eye(3), jnp.ones(3)),
+    "decompositions": lambda: (jnp.linalg.cholesky(X @ X.T), jnp.linalg.qr(X), jnp.linalg.svd(X)),
+    "fft": lambda: jnp.fft.rfft(X),
+    "pooling": lambda: jax.grad(lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (1, 1), "SAME").sum())(X),
+    "reduction": lambda: lax.reduce(X, 0.0, lambda a, b: a * b + b, (0,)),
+    "rules": lambda: (jax.nn.relu(X), jax.nn.gelu(X), jax.nn.softmax(X), jax.nn.one_hot(jnp.arange(3), 4)),
+    "bits": lambda: jnp.float32(1).view("int32"),
+}
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_what_cells_call_is_batchable(name: str):
+    inliner = Inliner()
+    closed = jax.make_jaxpr(COMMON[name])()
+    inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], [])
+    assert not [equation.name for equation in inliner.equations if unbatchable(equation)]
 
 
 @pytest.mark.parametrize("name", [name for name, traits in TRAITS.items() if traits.linear and name in CALLS])
@@ -118,3 +149,4 @@ def test_what_a_derivative_reads(name: str) -> None:
 def test_an_unknown_primitive_is_opaque():
     assert traits_of("a primitive of a user's").kind is Kind.OPAQUE
     assert traits_of("a primitive of a user's").linear_in([True]) is None
+    assert not traits_of("a primitive of a user's").is_batchable

@@ -1,16 +1,19 @@
 """What it costs to batch an equation over the steps of a chunk. Each number has its measurement."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.costs.frontier import Needs
 from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.jaxprs import inner_jaxprs
+from rnnscan.ir.opened import checkpointed, opened
 from rnnscan.ir.program import Equation, Value, total_bytes
-from rnnscan.ir.traits import Kind
+from rnnscan.ir.traits import Kind, traits_of
 from rnnscan.ir.work import flops_of_product
 
 
@@ -48,16 +51,45 @@ def has_transcendental(equation: Equation) -> bool:
 
 
 def unbatchable(equation: Equation) -> bool:
-    """Whether an equation must run step by step, because batching changes its cost or its random bits."""
-    return not equation.traits.is_batchable or _draws_other_bits(equation)
+    """Whether an equation must run step by step, because batching changes its cost or its random bits.
+
+    So must a call, such as a function with a rule for its derivative or a linear solve, that has such an equation in a
+    body.
+    """
+    if not traits_of(equation.name).is_batchable or _draws_other_bits(atom.dtype for atom in equation.inputs):
+        return True
+    if equation.kind not in (Kind.CALL, Kind.OPAQUE):
+        return False
+    if equation not in _have_unbatchable:
+        _have_unbatchable[equation] = _has_unbatchable(equation.name, equation.params)
+    return _have_unbatchable[equation]
 
 
-def _draws_other_bits(equation: Equation) -> bool:
-    """Whether it draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
-    dtypes = [atom.dtype for atom in equation.inputs]
-    return equation.name == "rng_bit_generator" or any(
-        jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes
-    )
+_have_unbatchable: WeakKeyDictionary[Equation, bool] = WeakKeyDictionary()
+
+
+def _has_unbatchable(name: str, params: Mapping[str, Any]) -> bool:
+    """Whether a body among the parameters of an operation has an equation that must run step by step."""
+    is_scan = name == "rnnscan_call"
+    # A batched sort does no more than many, and `jnp.linalg.solve` sorts pivots. A scan within a step is batched with
+    # its loops, which run as often for one step as for many.
+    harmless = {Kind.SORT, Kind.LOOP} if is_scan else {Kind.SORT}
+    for eqn in (eqn for body in inner_jaxprs(params) for eqn in body.eqns):
+        primitive, inner_params = opened(eqn)
+        traits = traits_of(primitive.name)
+        if not (traits.is_batchable or traits.kind in harmless or checkpointed(eqn) is not None):
+            return True
+        if _draws_other_bits(var.aval.dtype for var in eqn.invars if hasattr(var.aval, "dtype")):
+            return True
+        bodies = {"body": checkpointed(eqn), **inner_params}
+        if _has_unbatchable(name if is_scan else primitive.name, bodies):
+            return True
+    return False
+
+
+def _draws_other_bits(dtypes: Iterable[Any]) -> bool:
+    """Whether an operation draws from keys of an implementation such as "rbg", which draws other bits under vmap."""
+    return any(jnp.issubdtype(dtype, jax.dtypes.prng_key) and dtype != _threefry() for dtype in dtypes)
 
 
 @cache
