@@ -108,6 +108,30 @@ def test_derivatives_of_both_orders_are_those_of_as_many_steps_of_lax_scan(x64, 
     assert_close(found, wanted, tolerance=1e-9)
 
 
+@pytest.mark.parametrize("leaf", [0, 1])
+def test_the_jitted_gradient_of_a_leaf_of_the_carry(x64, leaf):
+    """The gradient's program then returns numbers, and a loop within it has them in its state."""
+    params, (start, _) = arguments()
+
+    def adding(params, carry):
+        hidden = jnp.tanh(carry[0] @ params["kernel"])
+        return hidden, carry[1] + jnp.sum(hidden**2)
+
+    def by_net(params, carry):
+        return rs.while_net(lambda _, carry: carry[1] < 3.0, adding, carry, params=params, max_steps=40)
+
+    def by_scan(params, carry):
+        return jax.lax.scan(lambda carry, _: (adding(params, carry), None), carry, length=steps)
+
+    carry = (start, jnp.zeros(()))
+    steps = int(by_net(params, carry)[1])
+    first, second = (
+        jax.jit(jax.grad(lambda *operands, run=run: jnp.sum(run(*operands)[0][leaf] ** 2), (0, 1)))(params, carry)
+        for run in (by_net, by_scan)
+    )
+    assert_close(first, second, tolerance=1e-9)
+
+
 @pytest.mark.parametrize("memory", variants(MEMORIES, ["segments"]))
 def test_each_example_of_a_vmap_stops_by_itself(x64, memory):
     params, (hidden, other) = arguments()

@@ -30,9 +30,9 @@ def drop_unused(primitive: core.Primitive) -> None:
         if not any(used):
             return [False] * len(types), None
         traced = equation.params["call_jaxpr"] or function.traced(types)
-        # Zeros stand for operands that go, and no zeros can stand for a key.
-        keys = [jnp.issubdtype(aval.dtype, jax.dtypes.extended) for aval in types]
-        jaxpr, used_consts, needed = _eliminated(traced.jaxpr, used, keys)
+        # Zeros stand for operands that go, and no zeros can stand for a key or a reference.
+        stay = [not isinstance(aval, jax.core.ShapedArray) or _is_key(aval) for aval in types]
+        jaxpr, used_consts, needed = _eliminated(traced.jaxpr, used, stay)
         consts = [const for const, is_used in zip(traced.consts, used_consts, strict=True) if is_used]
         results, operands = places(used), places(needed)
         is_whole = all([*used, *needed])  # Then only calls within it may have changed.
@@ -49,17 +49,28 @@ def drop_unused(primitive: core.Primitive) -> None:
     partial_eval.dce_rules[primitive] = rule
 
 
-def _eliminated(jaxpr: Any, used: Sequence[bool], keys: Sequence[bool]) -> tuple[Any, list[bool], list[bool]]:
-    """A jaxpr without dead code, also in its loops, and which of its constants and operands it has left."""
+def _is_key(aval: Any) -> bool:
+    return bool(jnp.issubdtype(aval.dtype, jax.dtypes.extended))
+
+
+def _eliminated(jaxpr: Any, used: Sequence[bool], stay: Sequence[bool]) -> tuple[Any, list[bool], list[bool]]:
+    """A jaxpr without dead code, also in its loops, and which of its constants and operands it has left.
+
+    Args:
+        jaxpr: the jaxpr.
+        used: for each result whether something reads it.
+        stay: for each operand whether it is left in any case.
+    """
     live, _, _ = partial_eval.dce_jaxpr_consts(jaxpr, used, True)
-    read = {var for equation in live.eqns for var in equation.invars if isinstance(var, core.Var)}.union(live.outvars)
+    atoms = [*live.outvars, *(atom for equation in live.eqns for atom in equation.invars)]
+    read = {atom for atom in atoms if isinstance(atom, core.Var)}  # A literal has no hash.
     shorter = [
         _with_live_state(equation, [var in read for var in equation.outvars])
         if equation.primitive is jax.lax.while_p and not equation.effects
         else equation
         for equation in live.eqns
     ]
-    kept = [*[False] * len(live.constvars), *keys]
+    kept = [*[False] * len(live.constvars), *stay]
     return partial_eval.dce_jaxpr_consts(live.replace(eqns=shorter), [True] * len(live.outvars), kept)
 
 
