@@ -1,8 +1,12 @@
-"""Random cells under random orders of transformations equal plain scans. `python -m fuzz --orders` runs more."""
+"""Steps under orders of transformations equal plain scans: `make test-orders`.
+
+Odd steps under every order, and random cells under random orders, of which `python -m fuzz --orders` runs more.
+"""
 
 import jax
 import pytest
 
+from fuzz.every_order import STEPS, failure_of, failures, orders
 from fuzz.orders import DERIVATIVES, WRAPPERS, RefusedError, check_order
 
 
@@ -10,6 +14,32 @@ pytestmark = pytest.mark.newest("orders of transformations")
 
 ORDERS = 40
 ORDERS_OF_A_TEST = 4
+
+# What is to be mended yet: these steps are in no fast test.
+TO_MEND: tuple[str, ...] = ()
+# One in so many orders of two and of three transformations is run for a step, so that these many steps have them all.
+SHARE_OF_TWO, SHARE_OF_THREE = 4, 30
+
+
+def some_steps(first, every):
+    return [step for step in [*STEPS][first::every] if step not in TO_MEND]
+
+
+# In `make test` each step is run under one order of two.
+@pytest.mark.parametrize("first", range(8))
+def test_each_step_under_an_order_is_as_in_lax_scan(first):
+    pairs = orders(2)
+    found = [failure_of(step, pairs[(7 * [*STEPS].index(step)) % len(pairs)]) for step in some_steps(first, 8)]
+    assert not any(found), "\n".join(map(str, filter(None, found)))
+
+
+@pytest.mark.fuzz
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_under_every_order_is_as_in_lax_scan(step):
+    found = [*failures(step, 1), *failures(step, 2, SHARE_OF_TWO), *failures(step, 3, SHARE_OF_THREE)]
+    jax.clear_caches()
+    assert not found, "\n".join(map(str, found))
 
 
 def check_orders(seeds):

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from fuzz.compare import Comparison, UnequalError, check
 from fuzz.many_rows import check_rows
 from fuzz.orders import RefusedError, check_order
+from fuzz.planted import PlantedCase, check_planted
 from fuzz.random_cells import FEATURES, Case
 
 
@@ -28,6 +29,7 @@ def main(
     ] = None,
     orders: Annotated[bool, typer.Option(help="Run each cell under a random order of transformations.")] = False,
     rows: Annotated[bool, typer.Option(help="Run cells with a product and a sum for each of many rows.")] = False,
+    planted: Annotated[bool, typer.Option(help="Plant NaN, inf and overflows in the arguments.")] = False,
     show: Annotated[bool, typer.Option(help="Show each cell, and where each failure comes from.")] = False,
 ) -> None:
     """Run random cells by the fission engine and plainly; show which seeds differ, and what the cells had."""
@@ -36,12 +38,14 @@ def main(
     failed = []
     for seed in tqdm(range(start, start + count), unit="cell", disable=show):
         if show and not rows:
-            _show(seed)
+            _show(PlantedCase if planted else Case, seed)
         try:
             if rows:
                 counts.update(check_rows(seed))
+            elif orders:
+                counts.update(check_order(seed))
             else:
-                counts.update(check_order(seed) if orders else check(seed, platform or ()))
+                counts.update((check_planted if planted else check)(seed, platform or ()))
         except RefusedError:
             counts["refused"] += 1
         except UnequalError as error:
@@ -51,16 +55,16 @@ def main(
                 traceback.print_exception(error)
         if (seed - start) % CELLS_BETWEEN_CLEARING == CELLS_BETWEEN_CLEARING - 1:
             jax.clear_caches()
-    for feature in [*counts] if orders or rows else FEATURES:
+    for feature in [*counts] if orders or rows or planted else FEATURES:
         print(f"{counts[feature]:6}  {feature}")
     print(f"{count - len(failed)} of {count} cells are equal." + (f" Not: {failed}" if failed else ""))
     if failed:
         raise typer.Exit(1)
 
 
-def _show(seed: int) -> None:
+def _show(kind: type[Case], seed: int) -> None:
     with jax.enable_x64(True):
-        case = Case.of(seed)
+        case = kind.of(seed)
         print(f"seed {seed}: length {case.length}, batch {case.batch}, unroll {case.unroll}, {case.memory}")
         print(f"options {case.rows | case.order}\ncarry {case.kinds}\nfeatures {sorted(Comparison(case).features)}")
         arguments = case.arguments

@@ -22,8 +22,8 @@ class Carry:
     # Whether it can be zero.
     has_zero = True
 
-    def __init_subclass__(cls, name: str) -> None:
-        KINDS[name] = cls()
+    def __init_subclass__(cls, name: str, table: dict[str, "Carry"] = KINDS) -> None:
+        table[name] = cls()
 
     def initial(self, random: np.random.Generator, batch: int, width: int) -> Any:
         return jnp.asarray(random.normal(size=(batch, width)) / 2)

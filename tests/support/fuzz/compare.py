@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from fuzz.layers import is_inexact
 from fuzz.loop import loop
 from fuzz.random_cells import Case
 
@@ -85,7 +86,7 @@ class Comparison:
         case = self.case
         expected = self.results_and_gradients(self.by_scan(PLAIN, inner=PLAIN))
         for leaf in jax.tree.leaves(expected):
-            if _is_inexact(leaf):
+            if is_inexact(leaf):
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
         fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
         for platform in platforms or (case.backend,):
@@ -117,7 +118,7 @@ class Comparison:
         positions = [
             position
             for position, (group, leaf) in enumerate(zip(groups, leaves, strict=True))
-            if group in self._wanted and _is_inexact(leaf)
+            if group in self._wanted and is_inexact(leaf)
         ]
 
         def total(wanted: list[Any], leaves: list[Any]) -> tuple[Any, Any]:
@@ -147,7 +148,7 @@ class Comparison:
             case "some leaves":
                 chosen = [leaf for leaf in chosen if random.random() < 0.5]
         total = jnp.zeros(())
-        for leaf in filter(_is_inexact, chosen):
+        for leaf in filter(is_inexact, chosen):
             for part in [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]:
                 total += jnp.sum(part * (random.normal(size=part.shape) + part / 2))
         return total
@@ -170,7 +171,3 @@ class Comparison:
             scale = 1 + np.max(np.abs(wanted), initial=0)
             worst = np.max(np.abs(got - wanted), initial=0) / scale
             assert worst <= tolerance, f"{where} is off by {worst:.1e}:\n{got}\nexpected\n{wanted}"
-
-
-def _is_inexact(leaf: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)

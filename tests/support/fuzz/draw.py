@@ -45,6 +45,7 @@ class Draw:
         indices: integers `(batch,)`.
         features: what the cell has, in words.
         labels: the names that it gives.
+        chosen: for each row whether a select takes what is computed, `(batch,)`; none: the step has no such input.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Draw:
         self.indices: list[Any] = []
         self.features: set[str] = set()
         self.labels: dict[str, None] = {}
+        self.chosen: Any = None
         self._random = np.random.default_rng([seed, 1])
         self._seed = seed
         self._inner = inner

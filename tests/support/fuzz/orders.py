@@ -4,48 +4,18 @@ A batch maps some of the arguments, so some leaves of the carry and of y have no
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from fuzz.compare import COMPILER_OPTIONS, LARGEST, PLAIN, Comparison, UnequalError, _is_inexact
+from fuzz.compare import COMPILER_OPTIONS, LARGEST, PLAIN, Comparison, UnequalError
+from fuzz.layers import WRAPPERS, is_inexact, transformed
 from fuzz.random_cells import Case
 
 
 ROWS = 3
-# (mapped, shared) -> a pytree of arrays
-Function = Callable[[list[Any], list[Any]], Any]
-
-
-def _in_cond(function: Function) -> Function:
-    def run(mapped: list[Any], shared: list[Any]) -> Any:
-        def zeros(*arguments: Any) -> Any:
-            return jax.tree.map(jnp.zeros_like, function(*arguments))
-
-        return lax.cond(jnp.asarray(True), function, zeros, mapped, shared)
-
-    return run
-
-
-def _in_scan(function: Function) -> Function:
-    def run(mapped: list[Any], shared: list[Any]) -> Any:
-        _, stacked = lax.scan(lambda carry, _: (carry, function(mapped, shared)), 0.0, None, length=2)
-        return jax.tree.map(lambda leaf: leaf[1], stacked)
-
-    return run
-
-
-WRAPPERS: dict[str, Callable[[Function], Function]] = {
-    "jit": jax.jit,
-    "checkpoint": jax.checkpoint,
-    "policy": partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_saveable),
-    "cond": _in_cond,
-    "scan": _in_scan,
-}
 DERIVATIVES = ("none", "grad", "jvp", "jvp of grad", "linearize")
 
 
@@ -74,7 +44,7 @@ class Order(Comparison):
             # A branch that saves a key does not compile (jax 0.10.0), with a checkpoint in it not in plain JAX either.
             self.layers = [layer for layer in self.layers if layer != "cond"]
         leaves = jax.tree.leaves(self.case.arguments)
-        self._floats = [index for index, leaf in enumerate(leaves) if _is_inexact(leaf)]
+        self._floats = [index for index, leaf in enumerate(leaves) if is_inexact(leaf)]
         share = float(random.choice([0.2, 0.5, 0.9]))
         self._mapped = [index for index in self._floats if random.random() < share] or self._floats[:1]
 
@@ -93,7 +63,7 @@ class Order(Comparison):
         except Exception as error:
             raise RefusedError from error
         for leaf in jax.tree.leaves(expected):
-            if _is_inexact(leaf):
+            if is_inexact(leaf):
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
         fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
         actual = self._results(self.by_scan(fission, inner=None))
@@ -110,44 +80,16 @@ class Order(Comparison):
             whole = dict(enumerate(leaves)) | dict(zip(self._mapped, mapped, strict=True))
             whole |= dict(zip(shared_places, shared, strict=True))
             final, ys = run(**jax.tree.unflatten(structure, whole.values()))
-            return {"loss": self._loss(final, ys), "floats": [*filter(_is_inexact, jax.tree.leaves((final, ys)))]}
+            return {"loss": self._loss(final, ys), "rest": [*filter(is_inexact, jax.tree.leaves((final, ys)))]}
 
-        for layer in self.layers:
-            function = self._around(layer, function)
+        function = transformed(function, [layer for layer in self.layers if layer != "none"])
         return jax.jit(function, compiler_options=COMPILER_OPTIONS)(batch, shared)
-
-    def _around(self, layer: str, function: Function) -> Function:
-        if layer in WRAPPERS:
-            return WRAPPERS[layer](function)
-        if layer == "vmap":
-            return jax.vmap(function, in_axes=(0, None))
-        if layer == "none":
-            return function
-        loss = partial(_total, function)
-        if layer == "grad":
-            return jax.grad(loss, argnums=(0, 1))
-        derived = jax.grad(loss, argnums=(0, 1)) if layer == "jvp of grad" else function
-
-        def along(mapped: list[Any], shared: list[Any]) -> Any:
-            directions = jax.tree.map(lambda leaf: jnp.cos(leaf) + leaf, (mapped, shared))
-            if layer == "linearize":
-                results, linear = jax.linearize(derived, mapped, shared)
-                return results, linear(*directions)
-            return jax.jvp(derived, (mapped, shared), directions)
-
-        return along
 
 
 def _batch(random: Any, leaf: Any) -> Any:
     """Rows of a leaf, each a little different."""
     rows = jnp.broadcast_to(leaf, (ROWS, *leaf.shape))
     return (rows * (1 + 0.1 * random.normal(size=rows.shape))).astype(leaf.dtype)
-
-
-def _total(function: Function, mapped: list[Any], shared: list[Any]) -> Any:
-    """The sum of all floats that a function returns."""
-    leaves = filter(_is_inexact, jax.tree.leaves(function(mapped, shared)["loss"]))
-    return sum((jnp.sum(leaf) for leaf in leaves), jnp.zeros(()))
 
 
 def check_order(seed: int) -> list[str]:

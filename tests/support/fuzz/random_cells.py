@@ -1,9 +1,9 @@
 """A cell, its arguments and the options of scan, all at random from one seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 import rnnscan as rs
 from fuzz import options as scan_options
-from fuzz.carries import KINDS
+from fuzz.carries import KINDS, Carry
 from fuzz.draw import Draw
 from fuzz.operations import OPERATIONS
 
@@ -74,7 +74,12 @@ class Case:
         has_inputs: whether there are inputs.
         rows: options that speak of rows.
         order: options that speak of the order of the steps.
+        carries: what a part of the carry can be.
+        operations: what a step can compute.
     """
+
+    carries: ClassVar[Mapping[str, Carry]] = KINDS
+    operations: ClassVar[Mapping[str, Callable[[Draw], Any]]] = OPERATIONS
 
     seed: int
     length: int
@@ -84,20 +89,23 @@ class Case:
     rows: dict[str, Any]
     order: dict[str, Any]
 
-    @staticmethod
-    def of(seed: int) -> "Case":
+    @classmethod
+    def of(cls, seed: int) -> Self:
         random = np.random.default_rng([seed, 0])
         length, batch = scan_options.random_length(random), int(random.integers(1, 4))
-        rows = scan_options.random_rows(random, length, batch)
-        possible = [name for name, kind in KINDS.items() if kind.by_rows or not rows]
+        return cls._with(random, seed, length, batch, scan_options.random_rows(random, length, batch))
+
+    @classmethod
+    def _with(cls, random: np.random.Generator, seed: int, length: int, batch: int, rows: dict[str, Any]) -> Self:
+        possible = [name for name, kind in cls.carries.items() if kind.by_rows or not rows]
         if rows.get("padding") == "drop":
-            possible = [name for name in possible if KINDS[name].has_zero]
+            possible = [name for name in possible if cls.carries[name].has_zero]
         count = int(random.choice(5, p=[0.03, 0.29, 0.38, 0.22, 0.08]))
         # The order in which JAX sees them is not the one in which they are computed.
         places = random.permutation(list("abcd"))[:count]
         kinds = {str(place): str(random.choice(possible)) for place in places}
         has_inputs = bool(rows or random.random() < 0.93)
-        return Case(seed, length, batch, kinds, has_inputs, rows, scan_options.random_order(random, length))
+        return cls(seed, length, batch, kinds, has_inputs, rows, scan_options.random_order(random, length))
 
     @cached_property
     def _traced(self) -> tuple[Draw, dict[str, Any]]:
@@ -118,7 +126,7 @@ class Case:
     def carry(self) -> dict[str, Any]:
         random = np.random.default_rng([self.seed, 3])
         return {
-            place: KINDS[kind].initial(random, self.batch, int(random.integers(1, 4)))
+            place: self.carries[kind].initial(random, self.batch, int(random.integers(1, 4)))
             for place, kind in self.kinds.items()
         }
 
@@ -199,17 +207,17 @@ class Case:
             draw.features.add("carries that do not feed each other")
         if feed_each_other:
             for place, kind in self.kinds.items():
-                KINDS[kind].read(draw, carry[place])
-        _compute(draw, draw.integer(0, 2), free=not feed_each_other)
+                self.carries[kind].read(draw, carry[place])
+        self._compute(draw, draw.integer(0, 2), free=not feed_each_other)
         new_carry = {}
         for place, kind in self.kinds.items():
             if not feed_each_other:
-                KINDS[kind].read(draw, carry[place])
-            _compute(draw, draw.integer(0, 1), free=False)
-            new_carry[place] = KINDS[kind].next(draw, carry[place])
+                self.carries[kind].read(draw, carry[place])
+            self._compute(draw, draw.integer(0, 1), free=False)
+            new_carry[place] = self.carries[kind].next(draw, carry[place])
             if draw.chance(0.3):
-                KINDS[kind].read(draw, new_carry[place])
-        _compute(draw, draw.integer(0, 2), free=False)
+                self.carries[kind].read(draw, new_carry[place])
+        self._compute(draw, draw.integer(0, 2), free=False)
         return new_carry, self._outputs(draw, carry, new_carry, x)
 
     def _read_inputs(self, draw: Draw, x: Any) -> None:
@@ -237,7 +245,8 @@ class Case:
             possible["input"] = lambda: x["signal"]
         if "seq_lengths" not in self.rows and "mask" not in self.rows:
             possible["without rows"] = lambda: draw.value().sum()
-        places = [place for place, kind in self.kinds.items() if KINDS[kind].by_rows and KINDS[kind].has_zero]
+        kinds = {place: self.carries[kind] for place, kind in self.kinds.items()}
+        places = [place for place, kind in kinds.items() if kind.by_rows and kind.has_zero]
         if places:
             possible["new carry"] = lambda: new_carry[draw.pick(places)]
             possible["old carry"] = lambda: carry[draw.pick(places)]
@@ -252,19 +261,18 @@ class Case:
             return None
         return draw.pick([lambda: outputs, lambda: {"nested": tuple(outputs), "none": None}, lambda: outputs[0]])()
 
-
-def _compute(draw: Draw, count: int, *, free: bool) -> None:
-    """Add so many operations to the values."""
-    for _ in range(count):
-        name = draw.pick(list(OPERATIONS))
-        if name in RARE_OPERATIONS and draw.chance(0.5):
-            name = draw.pick(list(OPERATIONS))
-        draw.features.add(f"operation: {name}")
-        value = draw.named(OPERATIONS[name](draw), draw.label())
-        if draw.chance(0.05):
-            draw.features.add("two names of one value")
-            value = draw.named(draw.named(value, draw.any_label()), draw.any_label())
-        if draw.chance(0.05):
-            draw.features.add("one name of a pytree")
-            value = draw.named({"value": value, "other": draw.value()}, draw.any_label())["value"]
-        draw.add(value, free=free)
+    def _compute(self, draw: Draw, count: int, *, free: bool) -> None:
+        """Add so many operations to the values."""
+        for _ in range(count):
+            name = draw.pick(list(self.operations))
+            if name in RARE_OPERATIONS and draw.chance(0.5):
+                name = draw.pick(list(self.operations))
+            draw.features.add(f"operation: {name}")
+            value = draw.named(self.operations[name](draw), draw.label())
+            if draw.chance(0.05):
+                draw.features.add("two names of one value")
+                value = draw.named(draw.named(value, draw.any_label()), draw.any_label())
+            if draw.chance(0.05):
+                draw.features.add("one name of a pytree")
+                value = draw.named({"value": value, "other": draw.value()}, draw.any_label())["value"]
+            draw.add(value, free=free)
