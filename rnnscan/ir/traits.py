@@ -107,7 +107,7 @@ class Traits:
             )
             holds = to_complex or not from_complex
         else:
-            is_integer = len(dtypes) == 1 and jnp.issubdtype(*dtypes, jnp.integer)
+            is_integer = len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes)
             holds = is_integer and self.is_linear_in_integers
         return self if holds else replace(self, linear=None, is_bilinear=False)
 
