@@ -118,6 +118,8 @@ def test_while_net(segment):
         return a
 
     np.testing.assert_allclose(jax.grad(loss)(0.9), jax.grad(plain_loss)(0.9), rtol=1e-5)
+    if segment is None:
+        np.testing.assert_allclose(jax.grad(jax.grad(loss))(0.9), jax.grad(jax.grad(plain_loss))(0.9), rtol=1e-5)
 
 
 def test_a_scan_around_it_carries_no_zeros():

@@ -23,6 +23,12 @@ def replace_at(leaves: Sequence[Any], indices: Sequence[int], replacements: Sequ
     return whole
 
 
+def leaves_at(indices: Sequence[int], positions: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    """The leaves at some indices, of leaves that stand at some positions; None at an index that is none of these."""
+    at = dict(zip(positions, leaves, strict=True))
+    return [at.get(index) for index in indices]
+
+
 def places(flags: Sequence[bool]) -> list[int]:
     """The positions of the flags that are set."""
     return [index for index, flag in enumerate(flags) if flag]

@@ -7,6 +7,7 @@ again, from the last iteration to the first, so gradients of gradients need no m
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import and_
 from typing import Any, TypeAlias
 
 import jax
@@ -17,11 +18,14 @@ from jax.extend import core
 from rnnscan._util.messages import is_float
 from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_of_type
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import leaves_at, places, replace_at, split_list
+from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.loops.examples import greatest, hold
 from rnnscan.engine.loops.flat_function import is_zero
 from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import with_derivative
+from rnnscan.ir.program import Value
+from rnnscan.ir.trace import Inliner
 
 
 # (state, values of each step of a chunk, values of the chunk) -> (state, new values of each step, new values of it)
@@ -137,6 +141,25 @@ class _Loop:
         first, second = self.results[0], self.results[0] + self.results[1]
         return list(results[:first]), list(results[first:second]), list(results[second:])
 
+    def with_cotangents(self, wanted: Sequence[bool], results: Sequence[bool]) -> list[bool]:
+        """Which leaves of consts, state, steps and once have a cotangent in some iteration.
+
+        Args:
+            wanted: for each of them whether it has a tangent before the first iteration.
+            results: for each leaf of the results whether it has a cotangent.
+        """
+        inliner, size = Inliner(), self.results[0]
+        constants, inputs = ([Value(var.aval) for var in vs] for vs in (self.jaxpr.constvars, self.jaxpr.invars))
+        outputs = inliner.inline(self.jaxpr, constants, inputs)
+        feedback = list(zip(outputs[:size], inputs[:size], strict=True))
+        first = [value for value, moves in zip([*constants, *inputs], wanted, strict=True) if moves]
+        ends = [atom for atom, has_cotangent in zip(outputs, results, strict=True) if has_cotangent]
+        moving = moving_values(inliner.equations, first, feedback)
+        # Without an iteration the last state is the first one.
+        ended = {leaf for leaf, has_cotangent in zip(inputs[:size], results[:size], strict=True) if has_cotangent}
+        reached = values_with_cotangents(inliner.equations, moving, ends, feedback) | ended
+        return [value in reached for value in (*constants, *inputs)]
+
     def run(self, bounds: Any, consts: Any, state: Any, steps: Any, once: Any, *, save: bool) -> tuple[Any, list[Any]]:
         """The results of `counted_loop`, and the state before each iteration, if it is saved."""
         count, offset = bounds
@@ -236,8 +259,9 @@ class _Vjp:
     def __call__(self, residuals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         ((count, offset), *arguments), saved = residuals
         consts, state, steps, once = arguments
-        moving = _wanted(wanted, arguments)
-        of_state, moving[1] = moving[1], [index for index, leaf in enumerate(state) if is_float(leaf)]
+        reached = self.loop.with_cotangents(wanted, [leaf is not None for leaf in cotangents])
+        moving = _wanted([*map(and_, wanted, reached)], arguments)
+        moving[1] = _wanted(reached, arguments)[1]
         ct_state, ct_steps, ct_once = split_list(cotangents, self.loop.results[:2])
         nonzero = [[index for index, leaf in enumerate(group) if leaf is not None] for group in (ct_steps, ct_once)]
 
@@ -251,7 +275,7 @@ class _Vjp:
 
             def run(*moving_primals: Any) -> list[list[Any]]:
                 results = self.loop.iteration(*map(replace_at, whole, moving, moving_primals))
-                return _chosen(results, [[i for i, leaf in enumerate(results[0]) if is_float(leaf)], *nonzero])
+                return _chosen(results, [moving[1], *nonzero])
 
             of_consts, new_ct_state, *ct_inputs = jax.vjp(run, *_chosen(whole, moving))[1](
                 [ct_state, ct_step, ct_chunk]
@@ -270,15 +294,13 @@ class _Vjp:
             back=not self.loop.back,
         )
         new_ct_state, sums = split_list(carried, [len(moving[1])])
-        return [*sums, *(new_ct_state[moving[1].index(index)] for index in of_state), *ct_stacks[0], *ct_stacks[1]]
+        groups = zip(_wanted(wanted, arguments), moving, (sums, new_ct_state, *ct_stacks), strict=True)
+        return [leaf for indices, positions, leaves in groups for leaf in leaves_at(indices, positions, leaves)]
 
 
 def _wanted(wanted: Sequence[bool], groups: Sequence[Sequence[Any]]) -> list[list[int]]:
     """The wanted positions in each group."""
-    return [
-        [i for i, is_wanted in enumerate(group) if is_wanted]
-        for group in split_list(wanted, list(map(len, groups))[:-1])
-    ]
+    return [*map(places, split_list(wanted, list(map(len, groups))[:-1]))]
 
 
 def _chosen(groups: Sequence[Sequence[Any]], positions: Sequence[Sequence[int]]) -> list[list[Any]]:

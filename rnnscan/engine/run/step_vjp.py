@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from rnnscan.engine.analysis.leaves import places, replace_at, split_list
+from rnnscan.engine.analysis.leaves import leaves_at, places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -49,9 +49,8 @@ class StepVjp:
 
     def of_wanted(self, *cotangents: Sequence[Any]) -> list[Any]:
         """The cotangents of all wanted leaves, None for zeros, from those of `constants`, `carry` and `x`."""
-        groups = zip((self.constants, self.carry, self.x), cotangents, strict=True)
-        of_each = [dict(zip(indices, leaves, strict=True)) for indices, leaves in groups]
-        return [leaves.get(index) for leaves, indices in zip(of_each, self._wanted, strict=True) for index in indices]
+        groups = zip(self._wanted, (self.constants, self.carry, self.x), cotangents, strict=True)
+        return [leaf for indices, positions, leaves in groups for leaf in leaves_at(indices, positions, leaves)]
 
     def program(
         self,
