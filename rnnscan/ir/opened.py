@@ -1,10 +1,11 @@
 """The equations of jaxprs, with what JAX or the engine keeps in objects among their parameters.
 
 Names and `jax.checkpoint` are read under `JAX_REMAT3=1` as they are without it. There JAX keeps what they do in an
-object among their parameters, and has no public way to read it. That object's key and types are the private names here.
-`make test-remat` fails without them.
+object among their parameters, and has no public way to read it. That object's key and types, and the older primitive of
+names, are the private names here. `make test-newest` and `make test-remat` fail without them.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,10 @@ def saves(eqn: Any, policy: Any) -> bool:
     if policy is None:
         return False
     primitive, params = eqn.primitive, eqn.params
+    named = _params_of("CheckpointName", eqn)
+    if named is not None:
+        # JAX asks policies about its older primitive of names, in the module of the new one.
+        primitive, params = sys.modules[type(params["_prim"]).__module__].name_p, named  # type: ignore[attr-defined]
     answer = policy(primitive, *(var.aval for var in eqn.invars), **params)
     return answer if isinstance(answer, bool) else type(answer).__name__ in ("SaveableType", "Offloadable")
 

@@ -55,7 +55,7 @@ def wide_stacks(loss, params):
 
 
 @pytest.mark.parametrize(("policy", "wide"), POLICIES.values(), ids=POLICIES)
-def test_a_scan_saves_what_lax_scan_saves(policy, wide):
+def test_a_scan_saves_what_lax_scan_saves(policy, wide, x64):
     cell, params, hidden, xs = setting(policy)
 
     def plain(params):
