@@ -112,7 +112,6 @@ def random_options(seed):
 
 
 # In the four seeds of `make test` every option occurs, and every padding.
-@pytest.mark.core("as `lax.scan`")
 @pytest.mark.parametrize("seed", variants(range(20), [0, 5, 14, 18]))
 def test_options_at_random_equal_the_loop(seed):
     length, batch, options, valid, reset = random_options(seed)

@@ -95,7 +95,6 @@ def test_jax_differentiates_other_loops(monkeypatch):
 
 
 # Chunks of 4 steps: without a remainder, with one of 1 and of 3 steps, one chunk, a shorter one alone.
-@pytest.mark.core("the engine")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("steps", variants([24, 13, 7, 4, 3, 1, 0], [13, 4, 0]))
 @pytest.mark.parametrize("reverse", variants([False, True], [True]))

@@ -182,7 +182,6 @@ def test_values_and_gradients_are_those_of_plain_scans(name, memory):
         assert_equal(differentiate(loss_of(name, rs.scan, memory=memory)), differentiate(loss_of(name, by_lax)))
 
 
-@pytest.mark.core("transformations within a step")
 @pytest.mark.parametrize("name", variants({name: name for name in NESTED}, ["outputs", "two"]))
 @pytest.mark.parametrize("order", variants({"jvp": "jvp", "reverse": "reverse", "rows": "rows"}, ["jvp", "rows"]))
 def test_second_derivatives_and_rows_are_those_of_plain_scans(name, order):

@@ -30,7 +30,7 @@ from tiers import variants
 from zoo.case import assert_trees_close
 
 
-pytestmark = [pytest.mark.core("Flax modules"), pytest.mark.usefixtures("x64")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 
 def rnns(cell, **options):
@@ -57,6 +57,7 @@ def test_arguments_are_those_of_flax_and_more():
 ONE_OF_EACH = ["LSTMCell", "OptimizedLSTMCell", "GRUCell", "MGUCell", "SimpleCell", "ConvLSTMCell 2D"]
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize("name", variants(ONE_OF_EACH, ["ConvLSTMCell 2D"]))
 def test_cells_over_rows_of_different_lengths(name):
     cell, inputs = cell_and_inputs(name, time_major=True)
@@ -70,6 +71,7 @@ def test_variables_start_the_same(name):
     assert_same_start(*rnns(cell), inputs)
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
 def test_cells(name):
@@ -97,6 +99,7 @@ OPTIONS = [
 
 # All attributes at once, lengths with each order, and a call that says otherwise than the attributes. Time first and in
 # reverse is in the test of cells above.
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize(
     ("attributes", "call"),
     variants({str(number): pair for number, pair in enumerate(OPTIONS)}, ["0", "2", "8", "9"]),
@@ -200,6 +203,7 @@ def test_truncate(engine, reverse):
     )
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize(
     ("reverse", "lengths"),
     [

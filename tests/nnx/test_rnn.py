@@ -24,7 +24,7 @@ from tiers import variants
 from zoo.case import assert_trees_close
 
 
-pytestmark = [pytest.mark.core("Flax modules"), pytest.mark.usefixtures("x64")]
+pytestmark = pytest.mark.usefixtures("x64")
 
 LENGTHS = jnp.array([2, TIME, 1])
 
@@ -37,12 +37,14 @@ OPTIONS = {
 }
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize("name", variants(CELLS.keys(), ["LSTMCell", "SimpleCell"]))
 def test_every_cell(name):
     models = both(lambda: make_cell(name), return_carry=True, reverse=True, keep_order=True)
     assert_same(models, random_inputs(), random_carry(name), seq_lengths=LENGTHS)
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize("options", variants(OPTIONS, ["time_major", "reverse", "all"]))
 def test_every_option(options):
     """Given with a call, and given when the module is made."""
@@ -50,6 +52,7 @@ def test_every_option(options):
     assert_trees_close(call(rnnscan.nnx.RNN(make_cell("SimpleCell"), **options), random_inputs()), outputs)
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize("name", variants(["return_carry", "reverse", "all"], ["reverse", "all"]))
 def test_options_with_lengths(name):
     options = OPTIONS[name]
@@ -164,6 +167,7 @@ def test_lengths_of_several_batch_axes():
     assert_trees_close((carry.reshape(6, -1), outputs.reshape(6, TIME, -1)), expected)
 
 
+@pytest.mark.core("Flax modules")
 @pytest.mark.parametrize(("reverse", "time_major"), [(False, False), (True, True)])
 def test_a_reset_starts_a_new_document(reverse, time_major):
     """Rows of two documents, each of which comes out as if it were alone."""
