@@ -36,7 +36,7 @@ def with_condition(text: str, machine: Mapping[str, str], load: str = "") -> str
     versions = dict(one.rpartition(" ")[::2] for one in machine["versions"].split(", "))
     title, _, rest = text.partition("\n\n")
     condition = f"Measured with rnnscan {versions['rnnscan']} and jax {versions['jax']} on {machine['date']}. {load}"
-    return f"{title}\n\n{condition.strip()}\n\n{rest}"
+    return f"{title}\n\n> {condition.strip()}\n\n{rest}"
 
 
 def version_of(checkout: Path) -> str:

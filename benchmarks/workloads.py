@@ -122,7 +122,7 @@ def _layer_norm(shape: Shape) -> Workload:
     def outputs(scan: Scan, params: Any, xs: Array) -> Array:
         return scan(pair, params, (_zeros(shape),) * 2, xs)[1]
 
-    return Workload(title_of("LSTM with layer normalisation", shape), shape, make_arguments, outputs, "layer_norm_lstm")
+    return Workload(title_of("LSTM with layer normalization", shape), shape, make_arguments, outputs, "layer_norm_lstm")
 
 
 def _min_gru(shape: Shape) -> Workload:

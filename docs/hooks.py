@@ -1,4 +1,6 @@
-"""Hooks of mkdocs: the notebooks become pages, and no page may load anything from another server.
+"""Hooks of mkdocs: notebooks and the changelog become pages, and no page may load anything from another server.
+
+Each page describes itself to search engines, by its `description` or by its first paragraph.
 
 The site has `llms.txt`, a list of its pages for language models, and `llms-full.txt`, their sources in one file.
 """
@@ -20,6 +22,10 @@ from mkdocs.structure.files import File
 NOTEBOOK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
 # Elements that a browser loads with the page. Links that a reader follows may go anywhere.
 LOADED = re.compile(r'<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
+# The beginnings of paragraphs that are no plain text: headings, lists, tables, pictures, notes and HTML.
+NO_TEXT = re.compile(r"[#>|!<:]|[-*] |\d+\. ")
+LONGEST_DESCRIPTION = 160
+CHANGELOG_HEAD = "---\ndescription: The changes that users notice, in each version of rnnscan.\n---\n\n"
 # A row of docs/versions.md: a Python and the jax that the tests run with.
 TESTED = re.compile(r"^\| 3\.\d+ \| `(?:~=)?(\d+\.\d+)\.\d+`", re.MULTILINE)
 
@@ -36,8 +42,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the notebooks, which are not in docs/, as pages, and their pictures as files."""
-    for path in sorted((Path(config.config_file_path).parent / "notebooks").glob("*.ipynb")):
+    """Add the changelog and the notebooks, which are not in docs/, as pages, and their pictures as files."""
+    root = Path(config.config_file_path).parent
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "changelog.md", content=CHANGELOG_HEAD + changelog))
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
         text, pictures = page_of(json.loads(path.read_text(encoding="utf-8")), path.stem)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
         for name, picture in pictures.items():
@@ -83,10 +92,27 @@ _sources: dict[str, tuple[str, str]] = {}
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Lead links to notebooks to their pages, and note the source for language models."""
+    """Lead links to notebooks to their pages, describe the page, and note its source for language models."""
     markdown = NOTEBOOK.sub(r"](notebooks/\1.md)", markdown)
+    if not page.is_homepage:  # It has the description of the site.
+        page.meta.setdefault("description", description_of(markdown))
     _sources[page.file.src_uri] = page.title or page.file.name, markdown
     return markdown
+
+
+def description_of(markdown: str) -> str:
+    """The title of a page and the first sentences of its first paragraph, as plain text."""
+    title = markdown.partition("# ")[2].partition("\n")[0].replace("`", "")
+    without_code = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    paragraphs = (paragraph.strip() for paragraph in without_code.split("\n\n"))
+    first = next((paragraph for paragraph in paragraphs if paragraph and not NO_TEXT.match(paragraph)), "")
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", first).replace("`", "").replace("**", "")
+    described = f"{title}:"
+    for sentence in re.split(r"(?<=[^.][.:?]) ", " ".join(text.split())):
+        if len(described) + len(sentence) > LONGEST_DESCRIPTION and described != f"{title}:":
+            break
+        described += f" {sentence}"
+    return described.rstrip(":")
 
 
 def on_post_build(*, config: Any) -> None:

@@ -1,4 +1,6 @@
-"""Draw docs/pictures/time_and_memory.svg: the training step of rnnscan and others, from the tables of benchmarks.md.
+"""Draw the training step of rnnscan and others, from the tables of benchmarks.md.
+
+It draws docs/pictures/time_and_memory.svg, and time_and_memory_narrow.svg for narrow screens.
 
     python docs/make_benchmark_picture.py
 
@@ -15,6 +17,7 @@ from typing import Any
 
 DOCS = Path(__file__).parent
 PICTURE = DOCS / "pictures" / "time_and_memory.svg"
+NARROW = PICTURE.with_stem("time_and_memory_narrow")
 PANELS = {"LSTM": ["lstm-small", "lstm-narrow", "lstm-large"], "GRU": ["gru-small", "gru-narrow", "gru-large"]}
 LABELS = {
     "plain": "lax.scan",
@@ -85,16 +88,17 @@ def _top(group: Sequence[int], heights: Sequence[float], distance: float) -> flo
     return _bottom(group, heights, distance) + distance * len(group)
 
 
-def figure(text: str) -> Any:
-    """Draw the figure."""
+def figure(text: str, *, narrow: bool = False) -> Any:
+    """Draw the figure, with its panels beside each other, or for a narrow screen below each other."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(9.6, 4.4), layout="constrained")
     panels = points(text)
-    axes = drawn.subplots(1, len(panels), sharex=True, sharey=True)
+    drawn = Figure(figsize=(4.8, 8.0) if narrow else (9.6, 4.4), layout="constrained")
+    axes = drawn.subplots(*((len(panels), 1) if narrow else (1, len(panels))), sharex=True, sharey=True)
     for panel, (name, rows) in zip(axes, panels.items(), strict=True):
         draw_panel(panel, name, rows)
-    axes[0].set_ylabel("time of a training step / lax.scan")
+    for panel in axes if narrow else axes[:1]:
+        panel.set_ylabel("time of a training step / lax.scan")
     drawn.supxlabel("temporary memory of a training step / lax.scan", fontsize="medium")
     return drawn
 
@@ -110,13 +114,17 @@ def draw_panel(axes: Any, name: str, rows: dict[str, tuple[float, float]]) -> No
     axes.spines[["top", "right"]].set_visible(False)
     axes.text(0.03, 0.52, "less of both", color="#777777", style="italic", fontsize="small")
     for row, (memory, time) in rows.items():
-        axes.plot([memory], [time], "o", color=colour(row), markersize=6)
+        axes.plot([memory], [time], "o", color=color_of(row), markersize=6)
     write_labels(axes, {row: point for row, point in rows.items() if point[0] >= 0.9})
     for row, (memory, time) in rows.items():
         if memory < 0.4:
-            axes.text(0.04, time + 0.035, LABELS[row], color=colour(row), verticalalignment="center", fontsize="small")
+            axes.text(
+                0.04, time + 0.035, LABELS[row], color=color_of(row), verticalalignment="center", fontsize="small"
+            )
         elif memory < 0.9:
-            axes.text(memory + 0.06, time, LABELS[row], color=colour(row), verticalalignment="center", fontsize="small")
+            axes.text(
+                memory + 0.06, time, LABELS[row], color=color_of(row), verticalalignment="center", fontsize="small"
+            )
 
 
 def write_labels(axes: Any, rows: dict[str, tuple[float, float]]) -> None:
@@ -124,22 +132,24 @@ def write_labels(axes: Any, rows: dict[str, tuple[float, float]]) -> None:
     heights = spread([time for _, time in rows.values()], LINE_HEIGHT)
     right = max(memory for memory, _ in rows.values()) + 0.12
     for (row, (memory, time)), height in zip(rows.items(), heights, strict=True):
-        axes.plot([memory, right - 0.02], [time, height], "-", color=colour(row), linewidth=0.5)
-        axes.text(right, height, LABELS[row], color=colour(row), verticalalignment="center", fontsize="small")
+        axes.plot([memory, right - 0.02], [time, height], "-", color=color_of(row), linewidth=0.5)
+        axes.text(right, height, LABELS[row], color=color_of(row), verticalalignment="center", fontsize="small")
 
 
-def colour(row: str) -> str:
-    """The colour of a row."""
+def color_of(row: str) -> str:
+    """The color of a row."""
     return OWN if row.startswith("rnnscan") else PLAIN if row in ("plain", "checkpoint") else OTHERS
 
 
 def main() -> None:
-    """Write the picture."""
+    """Write the pictures."""
     import matplotlib
 
     # The same file from the same figures, and text that is text.
     matplotlib.rcParams.update({"svg.hashsalt": "rnnscan", "svg.fonttype": "none"})
-    figure((DOCS / "benchmarks.md").read_text()).savefig(PICTURE, metadata={"Date": None})
+    text = (DOCS / "benchmarks.md").read_text()
+    figure(text).savefig(PICTURE, metadata={"Date": None})
+    figure(text, narrow=True).savefig(NARROW, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ The tests check that the page is up to date.
 """
 
 import inspect
+import re
 from collections import Counter
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from rnnscan.insight.explain import Explanation
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "pictures" / "cells"
-STEPS, BATCH, INPUT_SIZE, UNITS = 1024, 32, 128, 256
+STEPS, BATCH, INPUT_SIZE, UNITS, CHANNELS = 1024, 32, 128, 256, 16
 
 FAMILIES = {
     "Simple and gated cells": [cells.RNN(UNITS), cells.IndRNN(UNITS), cells.GRU(UNITS), cells.MGU(UNITS)],
@@ -33,7 +35,7 @@ FAMILIES = {
         cells.MILSTM(UNITS),
         cells.LayerNormMILSTM(UNITS),
     ],
-    "Convolutional cells": [cells.ConvLSTM(16), cells.ConvGRU(16)],
+    "Convolutional cells": [cells.ConvLSTM(CHANNELS), cells.ConvGRU(CHANNELS)],
     "Cells that are linear in their state": [
         cells.SRU(UNITS),
         cells.QRNN(UNITS),
@@ -156,9 +158,21 @@ PUBLIC_CODE = [
 
 INTRODUCTION = f"""# Cells
 
-Written by `python docs/make_cells_page.py`, from the docstrings and from `rnnscan.explain` of one step with names kept,
-on a CPU: N = {BATCH} rows, D = {INPUT_SIZE} inputs, H = {UNITS} units (16 channels of an 8 by 8 picture for
-convolutions), T = 1024 steps.
+rnnscan has {sum(map(len, FAMILIES.values()))} cells, from the simple RNN to selective state spaces. [A function of
+yours](quickstart.md#a-cell-of-your-own) with the same arguments is a cell too.
+"""
+
+AFTER_OVERVIEW = f"""
+The carry is a tuple of these states, and `Memory(recompute=...)` takes the names. Parameters are counted for
+D = {INPUT_SIZE} inputs and H = {UNITS} units. ConvLSTM and ConvGRU have {CHANNELS} channels.
+RGLRU and S6 have {INPUT_SIZE}.
+
+All cells take `dtype`, `param_dtype` and `carry_dtype`, work under `jit`, `grad` and `vmap`, and are tested with each
+memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout`, `rs.windowed` and
+`rs.adaptive_computation` make cells from them; `rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention`
+makes decoders. [Public code](#public-code) says whose weights each cell loads, and with which option.
+
+## Pictures of a step
 
 In the pictures `@` is a matrix product, and rounded boxes are the inputs and outputs of a step. Small text gives the
 parameters that an operation reads, the name of its value for `Memory(recompute=...)`, and the bytes of one step's value
@@ -166,10 +180,8 @@ if it is kept. Colors are the kinds of work: gray runs once; green is parallel, 
 blue is linear in the state; purple updates the state element by element; orange runs step by step. Where a state feeds
 green work, that work runs at once after the loop. Thick arrows are values that are kept for the backward pass.
 
-All cells take `dtype`, `param_dtype` and `carry_dtype`, work under `jit`, `grad` and `vmap`, and are tested with each
-memory choice and both engines. `rs.stack`, `rs.residual`, `rs.dropout`, `rs.zoneout`, `rs.windowed` and
-`rs.adaptive_computation` make cells from them; `rs.layer`, `rs.bidirectional` and `rs.chain` make nets; `rs.attention`
-makes decoders. [Public code](#public-code) says whose weights each cell loads, and with which option.
+`python docs/make_cells_page.py` writes this page from the docstrings and from `rnnscan.explain` of one step with names
+kept, on a CPU: N = {BATCH} rows, T = {STEPS} steps, and pictures of 8 by 8 for convolutions.
 """
 
 PUBLIC_CODE_INTRODUCTION = """## Public code
@@ -192,12 +204,25 @@ def explanation_of(cell) -> Explanation:
 
 def page() -> str:
     """The page as Markdown."""
-    sections = [INTRODUCTION]
+    sections = [INTRODUCTION, *overview(), AFTER_OVERVIEW]
     for family, members in FAMILIES.items():
         sections.append(f"## {family}\n")
         sections += [section(cell) for cell in members]
     sections += table_of_public_code()
     return "\n".join(sections)
+
+
+def overview() -> list[str]:
+    """The table of all cells."""
+    rows = ["| cell | paper or code | carry | names | parameters |", "| --- | --- | --- | --- | ---: |"]
+    for cell in (cell for members in FAMILIES.values() for cell in members):
+        name = type(cell).__name__
+        source = re.search(r"^Source: ([^,:;]+)", inspect.getdoc(type(cell)), re.MULTILINE)
+        params = jax.eval_shape(partial(cell.init, input_size=INPUT_SIZE), jax.random.key(0))
+        count = sum(leaf.size for leaf in jax.tree.leaves(params))
+        states, names = (", ".join(f"`{one}`" for one in some) for some in (cell.carry_names, cell.names))
+        rows.append(f"| [{name}](#{name.lower()}) | {source[1]} | {states} | {names} | {count:,} |")
+    return rows
 
 
 def section(cell) -> str:

@@ -52,10 +52,10 @@ def main() -> None:
     plt.rcParams["svg.hashsalt"] = "rnnscan"
     figure, both = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
     most = max(iterations for _, iterations in PANELS.values())
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, most))
+    colors = plt.get_cmap("viridis")(np.linspace(0, 0.95, most))
     for axes, (title, (scale, iterations)) in zip(both, PANELS.items(), strict=True):
-        for number, (row, colour) in enumerate(zip(corrections(scale, iterations), colours, strict=False), 1):
-            axes.semilogy(np.maximum(row, 1e-9), color=colour, linewidth=0.8, label=f"{number}")
+        for number, (row, color) in enumerate(zip(corrections(scale, iterations), colors, strict=False), 1):
+            axes.semilogy(np.maximum(row, 1e-9), color=color, linewidth=0.8, label=f"{number}")
         axes.axhline(float(jnp.finfo(jnp.float32).eps) ** 0.75, color="0.3", linewidth=0.8, linestyle="--")
         axes.set(title=title, xlabel="step", xlim=(0, STEPS), ylim=(1e-9, 10))
         axes.grid(color="0.9")

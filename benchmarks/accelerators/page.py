@@ -43,7 +43,7 @@ rows but `plain` are relative to `plain`, unless they have a unit."""
 
 READING = {
     "gpu": """\
-- A launch is an instruction of the optimised program that runs a kernel. Those of a loop count once a trip.
+- A launch is an instruction of the optimized program that runs a kernel. Those of a loop count once a trip.
 - XLA compiled without a device, so it tuned no kernel. On a device it may choose other kernels for products, such as
   those of cuBLAS, and other splits of their sums.
 - Command buffers are off, because each launch shall be an instruction. With them (CUDA graphs) a launch costs less.
@@ -68,7 +68,7 @@ Training steps that take more than {longest} of plain's time to compile, and wha
 make them so: {without}. The time is bought where the step has at least {least} times the {unit} without them."""
 
 MODEL = """\
-### Modelled time
+### Modeled time
 
 A model, no measurement. Each launch takes the longest of three: 1.1 to 1.7 µs (published for the launches of a plain
 `lax.scan`, FlashRNN, Pöppel et al. 2024), its bytes at 4.8 TB/s, and its products at 494 TFLOP/s in TensorFloat-32 or

@@ -118,7 +118,7 @@ def test_the_page_shows_both_measurements_and_the_seed():
     outcomes = {"abc": [slow, Outcome(TINY, error="no memory")], "def": [Outcome(TINY), slow]}
     page = make_page(outcomes, machine=MACHINE, command="python -m sweep", seed=1000)
     assert "- seed: 1000" in page
-    assert page.splitlines()[2].startswith("Measured with rnnscan 0.3.0 and jax 0.10.0 on today. Other programs took")
+    assert page.splitlines()[2].startswith("> Measured with rnnscan 0.3.0 and jax 0.10.0 on today. Other programs took")
     assert "| crf | abc | training | 1.30 | 1.20 | estimate: unsplit 0.80 |" in page
     assert "| crf | abc | forward | 1.20 | 1.05 | noise |" in page
     assert "| training | abc | 1 | 1.20 | 1.20 | 1.20 | 1 | crf |" in page

@@ -5,7 +5,7 @@ import re
 
 import jax
 
-from pages import DOCS, script
+from pages import DOCS, script, table
 from rnnscan import cells
 from svg_parts import content
 
@@ -25,6 +25,18 @@ def test_the_page_of_cells_is_what_its_script_writes_and_has_every_cell():
     for cell in made.FAMILIES["Long short-term memory"]:
         picture = made.explanation_of(cell).draw()
         assert content((made.PICTURES / f"{type(cell).__name__}.svg").read_text()) == content(picture.text)
+
+
+def test_the_page_of_cells_opens_with_a_table_of_all():
+    page = (DOCS / "cells.md").read_text()
+    assert page.index("| cell |") < page.index("\n## ")
+    rows = {row[0]: row[1:] for row in table("cells.md", "cell | paper or code")}
+    made = script("make_cells_page")
+    members = [cell for family in made.FAMILIES.values() for cell in family]
+    assert list(rows) == [f"[{type(cell).__name__}](#{type(cell).__name__.lower()})" for cell in members]
+    assert rows["[LSTM](#lstm)"] == ["Hochreiter and Schmidhuber 1997", "`hidden`, `cell`", "`gates`", "394,240"]
+    assert 4 * 256 * (128 + 256 + 1) == 394_240
+    assert all(all(row) for row in rows.values())
 
 
 def test_each_row_of_public_code_has_a_test_of_that_cell():

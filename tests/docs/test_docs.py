@@ -55,7 +55,7 @@ def test_the_code_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monke
 
 
 def test_the_two_sides_of_the_torch_page_are_equal():
-    setup, of_rnnscan, *_ = blocks_of(ROOT / "docs" / "coming" / "torch.md")
+    setup, of_rnnscan, *_ = blocks_of(ROOT / "docs" / "migrating" / "torch.md")
     namespace, recorded = {}, recorded_from_torch()
     exec(setup, namespace)
     namespace |= recorded

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from benchmarks.table import summary_row
-from pages import DOCS, ROOT, fenced
+from benchmarks.workloads import WORKLOADS
+from pages import DOCS, ROOT, fenced, table
 
 
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -58,15 +59,17 @@ def rows_of(workload):
 
 
 def test_the_first_table_of_the_readme_is_of_the_benchmarks():
-    small, long = rows_of("lstm-small"), rows_of("lstm-16k")
-    rows = ("plain", "rnnscan", "rnnscan-all")
-    times = [[of[row]["ms"] for row in rows] for of in (small, long)]
-    kept = [long[row]["kept"] for row in rows]
-    assert kept[1] == kept[2]
-    text = (ROOT / "README.md").read_text()
-    for name, (plain, named, all_recomputed) in zip(("128 steps", "16,384 steps in segments"), times, strict=True):
-        assert f"| {name}: time | {plain} ms | {named} ms; {all_recomputed} ms with all recomputed |" in text
-    assert f"| 16,384 steps in segments: kept for the backward pass | {kept[0]} | {kept[1]} |" in text
+    """Each row has its shape, one figure in a cell, and its unit once."""
+    rows = table(ROOT / "README.md", "T")
+    figures = {"time, ms": "ms", "kept for the backward pass, MiB": "kept"}
+    assert [row[4] for row in rows] == ["time, ms", *figures]
+    for (*shape, figure), stated in ((row[:5], row[5:]) for row in rows):
+        workload = {"128": "lstm-small", "16,384": "lstm-16k"}[shape[0]]
+        assert [int(size.replace(",", "")) for size in shape] == [*WORKLOADS[workload].shape], workload
+        in_table = [rows_of(workload)[row][figures[figure]] for row in ("plain", "rnnscan", "rnnscan-all")]
+        assert stated == [cell.removesuffix(" MiB") for cell in in_table]
+    (version,) = re.findall(r"measured with\s+rnnscan (\d\S*)\.\s", (ROOT / "README.md").read_text())
+    assert f"- versions: Python 3.11.7, rnnscan {version}," in (DOCS / "benchmarks.md").read_text()
 
 
 def test_the_summary_of_the_benchmarks_is_of_their_tables():

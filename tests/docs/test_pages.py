@@ -57,7 +57,7 @@ def test_a_measured_page_says_first_with_which_version_and_when():
         text = (DOCS / name).read_text()
         ((rnnscan, jax),) = re.findall(r"^- versions: .*rnnscan (\S+), jax (\S+),", text, re.MULTILINE)
         (date,) = re.findall(r"^- date: (\S+)$", text, re.MULTILINE)
-        assert text.splitlines()[2].startswith(f"Measured with rnnscan {rnnscan} and jax {jax} on {date}."), name
+        assert text.splitlines()[2].startswith(f"> Measured with rnnscan {rnnscan} and jax {jax} on {date}."), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))

@@ -12,9 +12,8 @@ from svg_parts import content as step_content
 
 BENCHMARK = script("make_benchmark_picture")
 ENGINE = script("make_engine_pictures")
-PICTURES = {"time_and_memory": BENCHMARK.PICTURE} | {
-    path.stem: path for path in sorted((DOCS / "pictures" / "engine").glob("*.svg"))
-}
+BENCHMARKS = {"time_and_memory": BENCHMARK.PICTURE, "time_and_memory_narrow": BENCHMARK.NARROW}
+PICTURES = BENCHMARKS | {path.stem: path for path in sorted((DOCS / "pictures" / "engine").glob("*.svg"))}
 
 
 @pytest.fixture
@@ -25,8 +24,8 @@ def as_text():
 
 
 def drawn(name):
-    if name == "time_and_memory":
-        return BENCHMARK.figure((DOCS / "benchmarks.md").read_text())
+    if name in BENCHMARKS:
+        return BENCHMARK.figure((DOCS / "benchmarks.md").read_text(), narrow=name.endswith("narrow"))
     return ENGINE.timeline_figure()
 
 
@@ -36,7 +35,7 @@ def content(svg):
 
 
 @pytest.mark.usefixtures("as_text")
-@pytest.mark.parametrize("name", ["time_and_memory", "timeline"])
+@pytest.mark.parametrize("name", [*BENCHMARKS, "timeline"])
 def test_a_picture_is_what_its_script_draws(name, tmp_path):
     drawn(name).savefig(tmp_path / "again.svg", metadata={"Date": None})
     committed, again = (content(path.read_text()) for path in (PICTURES[name], tmp_path / "again.svg"))
@@ -49,14 +48,15 @@ def test_pictures_of_steps_are_what_their_script_draws_and_all_are_shown():
     for name, picture in drawn.items():
         assert step_content(PICTURES[name].read_text()) == step_content(picture.text)
     assert step_content(PICTURES["walk"].read_text()) == step_content(ENGINE.walk())
-    assert {*PICTURES} - {"time_and_memory"} == {*drawn, "timeline", "walk"}
+    assert PICTURES.keys() - BENCHMARKS.keys() == {*drawn, "timeline", "walk"}
     text = (DOCS / "engine.md").read_text()
     assert set(re.findall(r"pictures/engine/(\w+)\.svg", text)) == {*drawn, "timeline", "walk"}
 
 
 def test_every_picture_that_a_page_shows_is_there():
     for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
-        for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
+        text = page.read_text()
+        for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text) + re.findall(r'\bsrc(?:set)?="([^"]+)"', text):
             assert (page.parent / path).is_file(), f"{page.name}: {path}"
 
 

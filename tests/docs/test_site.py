@@ -1,5 +1,6 @@
 """The site builds without warnings and without a network."""
 
+import html
 import importlib.util
 import json
 import os
@@ -38,7 +39,9 @@ def test_every_page_is_built(site):
 def test_language_models_get_a_list_of_the_pages_and_their_sources(site):
     listed = re.findall(r"^- \[[^\]]+\]\((.*)\)$", (site / "llms.txt").read_text(), re.MULTILINE)
     pages = {str(page.relative_to(ROOT / "docs").with_suffix(".html")) for page in (ROOT / "docs").rglob("*.md")}
-    pages |= {f"notebooks/{notebook.stem}.html" for notebook in (ROOT / "notebooks").glob("*.ipynb")}
+    pages |= {"changelog.html"} | {
+        f"notebooks/{notebook.stem}.html" for notebook in (ROOT / "notebooks").glob("*.ipynb")
+    }
     assert len(listed) == len(set(listed))
     assert set(listed) == pages
     assert all((site / page).is_file() for page in listed)
@@ -48,7 +51,7 @@ def test_language_models_get_a_list_of_the_pages_and_their_sources(site):
 
 
 OLD_NAMES = {
-    "coming/caffe2.html": """
+    "migrating/caffe2.html": """
         recurrent_net LSTM MILSTM LayerNormLSTM GRU BasicRNN MultiRNNCell DropoutCell LSTMWithAttention AttentionCell
         AttentionType.Regular AttentionType.Recurrent AttentionType.Dot AttentionType.SoftCoverage
         weighted_encoder_outputs memory_optimization attention_memory_optimization cudnn_LSTM InitFromLSTMParams
@@ -57,7 +60,7 @@ OLD_NAMES = {
         PackRNNSequence UnpackRNNSequence ReversePackedSegs i2h_w gates_t_w
         Do If While CreateScope HasScope add_if_op add_while_op WhileNet IfNet BeamSearchForwardOnly post_eos_penalty
     """,
-    "coming/dl4j.html": """
+    "migrating/dl4j.html": """
         GravesLSTM LSTM SimpleRnn rnnTimeStep rnnClearPreviousState rnnGetPreviousState tBPTT tbpttFwdLength
         tbpttBackLength LastTimeStep MaskZeroLayer MaskLayer CacheMode dropconnect useDropConnect dropOut Bidirectional
         GravesBidirectionalLSTM getMemoryReport LayerMemoryReport forgetGateBiasInit gateActivationFunction HARDSIGMOID
@@ -87,7 +90,7 @@ def test_the_search_needs_no_server(site):
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-@pytest.mark.parametrize("page", ["index.html", "coming/torch.html"])
+@pytest.mark.parametrize("page", ["index.html", "migrating/torch.html"])
 def test_a_page_opened_from_disk_searches(site, page, tmp_path):
     switches = [
         "headless",
@@ -106,7 +109,7 @@ def test_a_page_opened_from_disk_searches(site, page, tmp_path):
         check=True,
     ).stdout
     links = re.findall(r'<a href="([^"]*)" class="md-search-result__link"', shown)
-    assert any("coming/dl4j.html" in link for link in links), links
+    assert any("migrating/dl4j.html" in link for link in links), links
 
 
 def test_no_page_loads_anything_from_another_server(site):
@@ -137,6 +140,33 @@ def test_a_site_of_several_versions_lets_a_reader_choose_and_one_on_disk_asks_no
 def test_the_citation_names_the_version():
     (project,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert f"\nversion: {project}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_page_describes_itself(site):
+    described = {}
+    for page in site.rglob("*.html"):
+        if page.name != "404.html":
+            ((description),) = re.findall(r'<meta name="description" content="([^"]*)"', page.read_text())
+            described[str(page.relative_to(site))] = html.unescape(description)
+    assert len(set(described.values())) == len(described) > 50
+    assert all(40 <= len(description) <= 250 for description in described.values()), described
+    assert described["memory.html"].startswith(
+        "The rule of memory: The backward pass needs values of the forward pass."
+    )
+    assert not any(re.search(r"[`*\]]|\[|Measured with", description) for description in described.values())
+
+
+def test_the_home_page_installs_and_leads_to_the_reference(site):
+    text = (site / "index.html").read_text()
+    assert "pip install ." in re.sub(r"<[^>]+>", "", text)
+    assert re.search(r'<a href="reference/scan.html">', text)
+    assert re.search(r'<a href="changelog.html">', text)
+
+
+def test_the_changelog_is_a_page(site):
+    text = (site / "changelog.html").read_text()
+    assert "Unreleased" in text
+    assert 'href="docs/' not in text
 
 
 def test_every_notebook_is_a_page_with_its_outputs(site):

@@ -115,7 +115,7 @@ class FlaxScannedRNN(nn.Module):
         return cell.initialize_carry(jax.random.PRNGKey(0), (batch_size, hidden_size))
 
 
-# Its port, as in docs/coming/flax.md.
+# Its port, as in docs/migrating/flax.md.
 class ScannedRNN(nn.Module):
     @nn.compact
     def __call__(self, carry, x):

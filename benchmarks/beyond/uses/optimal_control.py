@@ -1,7 +1,7 @@
 """Recursions that run backwards in time.
 
 "riccati": the value of a linear-quadratic regulator, P' = Q + A^T P A - A^T P B (R + B^T P B)^-1 B^T P A.
-"returns": generalised advantages, a = r + g v_next (1 - done) - v + g l (1 - done) a_next, elementwise linear.
+"returns": generalized advantages, a = r + g v_next (1 - done) - v + g l (1 - done) a_next, elementwise linear.
 
 Sources: Kalman 1960, "Contributions to the Theory of Optimal Control"; Schulman et al. 2016, "High-Dimensional
 Continuous Control Using Generalized Advantage Estimation", equation 16.
@@ -54,5 +54,5 @@ USES = {
         {"steps": 4, "state": 3, "inputs": 2},
         1e-3,
     ),
-    "returns": Use("generalised advantages", _make_returns, {"steps": 4000, "rows": 64}, {"steps": 6, "rows": 2}),
+    "returns": Use("generalized advantages", _make_returns, {"steps": 4000, "rows": 64}, {"steps": 6, "rows": 2}),
 }
