@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rnnscan.control.scan_until import scan_until as scan_until
     from rnnscan.control.while_net import while_net as while_net
     from rnnscan.decoding.decode import decode as decode
+    from rnnscan.engine.cache.closure_values import ChangedArrayWarning as ChangedArrayWarning
     from rnnscan.insight.explain import explain as explain
     from rnnscan.insight.memory_report import memory_report as memory_report
     from rnnscan.insight.newton_iterations import newton_iterations as newton_iterations
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from rnnscan.protocols import Cell as Cell
     from rnnscan.protocols import ComposableCell as ComposableCell
     from rnnscan.protocols import InitializableCell as InitializableCell
+    from rnnscan.randomness import NoKeyWarning as NoKeyWarning
     from rnnscan.randomness import with_key as with_key
     from rnnscan.scanning import scan as scan
     from rnnscan.tuned import tuned_for as tuned_for
@@ -79,13 +81,14 @@ _NAMES = {
     "compose.residual": "residual",
     "compose.stack": "stack",
     "compose.windowed": "windowed",
-    "randomness": "with_key",
+    "randomness": "NoKeyWarning with_key",
     "compose.zoneout": "zoneout",
     "control.cond_net": "cond_net",
     "control.do_net": "do_net",
     "control.scan_until": "scan_until",
     "control.while_net": "while_net",
     "decoding.decode": "decode",
+    "engine.cache.closure_values": "ChangedArrayWarning",
     "insight.explain": "explain",
     "insight.memory_report": "memory_report",
     "insight.newton_iterations": "newton_iterations",

@@ -5,12 +5,18 @@ input comes with the index of its step. Masks depend only on the key, their site
 windows of a sequence draw the same masks.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+
+from rnnscan._util.messages import is_float
 
 
 RandomStep: TypeAlias = Callable[[Any, Any, tuple[Any, Any]], tuple[Any, Any]]
@@ -79,3 +85,63 @@ class KeyedCell:
 def drop(value: Array, kept: Array, rate: float) -> Array:
     """Set values to zero where `kept` is false, and scale the others to preserve the mean."""
     return jnp.where(kept, value / (1 - rate), 0).astype(value.dtype)
+
+
+class NoKeyWarning(UserWarning):
+    """Random choices, such as dropout, are off in a gradient, because the call has no `key`.
+
+    It comes once a process for each cell. Filter it to differentiate an evaluation:
+
+    Example:
+        >>> import warnings
+        >>> import rnnscan as rs
+        >>> warnings.filterwarnings("ignore", category=rs.NoKeyWarning)
+    """
+
+
+_warned: set[str] = set()
+_in_report: ContextVar[bool] = ContextVar("_in_report", default=False)
+
+
+@contextmanager
+def without_key_on_purpose() -> Iterator[None]:
+    """A context for reports, which differentiate calls without a key."""
+    token = _in_report.set(True)
+    try:
+        yield
+    finally:
+        _in_report.reset(token)
+
+
+def warns_without_key() -> bool:
+    """Whether calls without a key warn where they are differentiated."""
+    return not _in_report.get()
+
+
+def warn_if_differentiated(results: Any, function: str, cell: str) -> Any:
+    """The results of a call without a key. Where JAX differentiates them, it warns, once for each cell.
+
+    Args:
+        results: a pytree of arrays.
+        function: the name of the function that was called.
+        cell: what makes random choices, in words.
+    """
+
+    @jax.custom_jvp
+    def same(leaf: Any) -> Any:
+        return leaf
+
+    @same.defjvp
+    def warn(primals: Any, tangents: Any) -> Any:
+        if cell not in _warned:
+            _warned.add(cell)
+            warnings.warn(
+                f"{function}: {cell} makes random choices in training, and is differentiated without a `key`, so it "
+                "makes none. Pass key=jax.random.key(0), and another key at each step of training. To differentiate an "
+                "evaluation, ignore rnnscan.NoKeyWarning.",
+                NoKeyWarning,
+                stacklevel=2,
+            )
+        return primals[0], tangents[0]
+
+    return jax.tree.map(lambda leaf: same(leaf) if is_float(leaf) else leaf, results)

@@ -1,7 +1,6 @@
 """The cells of the library: frozen dataclasses of options. The names imported here are public."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 from rnnscan._util.messages import missing_attribute as _missing_attribute
 from rnnscan.cells import activations as activations
@@ -37,6 +36,6 @@ from rnnscan.cells.sru import SRU as SRU
 
 if not _TYPE_CHECKING:  # A type checker that saw this would allow every name.
 
-    def __getattr__(name: str) -> _Any:
+    def __getattr__(name: str) -> object:
         known = {each: f"rnnscan.cells.{each}" for each in globals() if not each.startswith("_")}
         raise _missing_attribute("rnnscan.cells", name, known)

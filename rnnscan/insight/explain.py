@@ -10,6 +10,7 @@ import jax
 from rnnscan._util.messages import in_words, listing
 from rnnscan._util.reports import Report, Table, titled
 from rnnscan._util.step_wrappers import type_of_step
+from rnnscan.engine.analysis.random_choices import makes_random_choices
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.engine.run.estimate import PartCost, estimate_parts, relative_time_of_iteration
 from rnnscan.graph.draw.colors import KINDS
@@ -17,7 +18,6 @@ from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
-from rnnscan.insight.random_choices import makes_random_choices
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net

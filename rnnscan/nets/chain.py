@@ -17,7 +17,7 @@ from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_carries, check_parts, part_of
 from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
-from rnnscan.randomness import drop
+from rnnscan.randomness import drop, warn_if_differentiated, warns_without_key
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,10 @@ class Chain(Net):
                 xs = output_of(xs)
                 if key is not None and self.dropout:
                     xs = self._drop(jax.random.fold_in(key, 2 * number + 1), settings.first_step, xs)
-        return tuple(carries), xs
+        results: tuple[tuple[Any, ...], Any] = (tuple(carries), xs)
+        if key is None and self.dropout and warns_without_key():
+            results = warn_if_differentiated(results, "chain", f"a chain with dropout={self.dropout}")
+        return results
 
     def _run_pipelined(
         self, mesh: Any, params: Any, xs: Any, carry: Any, key: Any, settings: Options

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import jax
 
 from rnnscan.engine.plan.observing import Observed, observing
+from rnnscan.randomness import without_key_on_purpose
 
 
 # (cell or net, params, carry, xs, **options) -> (carry, ys)
@@ -57,7 +58,8 @@ class Arguments:
     def run(self, arrays: Sequence[Any], **options: Any) -> tuple[Any, Any]:
         """Run the cell or net on these arrays."""
         params, carry, xs, call_options = self.with_arrays(arrays)
-        return self._run(self.cell, params, carry, xs, **call_options, **options)
+        with without_key_on_purpose():
+            return self._run(self.cell, params, carry, xs, **call_options, **options)
 
     def plans(self, arrays: Sequence[Any]) -> list[Observed]:
         """Run the cell or net inside a trace of the arrays, and return the plans that ran."""

@@ -111,6 +111,99 @@ def test_arrays_that_a_cell_closes_over_may_change():
     assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1], jnp.tanh(XS))
 
 
+SCALE = 1.0
+
+
+def scaled_by_the_module(weight, carry, x):
+    return recurrence(_scaled(weight), carry, x)
+
+
+def _scaled(weight):
+    return weight * SCALE
+
+
+@pytest.mark.parametrize("values", [(1.0, 0.0), (np.float32(1), np.float32(0)), (True, False)], ids=str)
+def test_numbers_that_a_cell_closes_over_may_change(values):
+    """A number is read at each call, as an array is: `lax.scan` keeps the first one."""
+    scale, array = values[0], np.full(3, 0.5, np.float32)
+
+    def cell(weight, carry, x):
+        return recurrence(weight * scale, carry, x * array)
+
+    for scale, factor in [(scale, factor) for scale in values * 2 for factor in (0.5, 2.0)]:
+        array[:] = factor
+        expected = recurrence(WEIGHT * scale, CARRY, XS[0] * factor)[1]
+        assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1][0], expected, tolerance=1e-6)
+
+
+def test_a_numpy_array_that_changes_in_place_warns_once_if_jax_keeps_a_copy():
+    arrays = [np.full(3, 0.5), np.full(3, 0.5, np.float32)]
+
+    def cell_over(array):
+        return lambda weight, carry, x: recurrence(weight, carry, x * array)
+
+    cells = [cell_over(array) for array in arrays]
+    run = lambda cell: rs.scan(cell, WEIGHT, CARRY, XS)  # noqa: E731
+    for cell in cells * 2:
+        run(cell)
+    for array in arrays:
+        array[:] = 2.0
+    run(cells[1])
+    message = r"^scan: <lambda> reads a NumPy array, float64\[3\], that changed in place .* Pass the array in `params`"
+    with pytest.warns(rs.ChangedArrayWarning, match=message) as warned:
+        run(cells[0])
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+    arrays[0][:] = 3.0
+    run(cells[0])
+    new = cell_over(np.full(3, 3.0))
+    assert_close(run(new), run(lambda weight, carry, x: recurrence(weight, carry, x * 3.0)), tolerance=1e-6)
+
+
+def test_a_number_of_the_module_may_change(monkeypatch):
+    counter = Counter()
+    counted = counter.count(recurrence)
+    for scale in (1.0, 0.0, 1.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        expected = lax.scan(lambda carry, x, scale=scale: recurrence(WEIGHT * scale, carry, x), CARRY, XS)[1]
+        assert_close(rs.scan(scaled_by_the_module, WEIGHT, CARRY, XS)[1], expected, tolerance=1e-6)
+    rs.scan(counted, WEIGHT, CARRY, XS)
+    traces = counter.traces
+    monkeypatch.setitem(globals(), "SCALE", 3.0)  # This cell does not read it.
+    rs.scan(counted, WEIGHT, CARRY, XS)
+    assert counter.traces == traces
+
+
+def test_a_number_that_a_function_over_named_values_closes_over_may_change():
+    scale = 1.0
+
+    def cell_net(params, input_t, hidden_t_prev):
+        return {"hidden_t": jnp.tanh(scale * input_t + hidden_t_prev)}
+
+    def run():
+        states, links = {"hidden_t_prev": CARRY}, {"hidden_t_prev": "hidden_t"}
+        return rs.recurrent_net(cell_net, {}, inputs={"input_t": XS}, initial_cell_inputs=states, links=links)
+
+    first = run()["hidden_t_all"][0]
+    scale = 0.0
+    assert_close(run()["hidden_t_all"][0], jnp.tanh(CARRY))
+    assert_close(first, jnp.tanh(XS[0] + CARRY))
+
+
+def test_a_cell_that_counts_its_traces_is_traced_once():
+    traces, nan = 0, float("nan")
+
+    def cell(weight, carry, x):
+        nonlocal traces
+        traces += 1
+        return recurrence(weight, carry, jnp.where(x == nan, 0.0, x))
+
+    rs.scan(cell, WEIGHT, CARRY, XS)
+    before = traces
+    rs.scan(cell, WEIGHT, CARRY, XS)
+    assert traces == before
+
+
 @pytest.mark.parametrize("transform", [lambda f: f, jax.value_and_grad], ids=["call", "value_and_grad"])
 def test_a_cell_that_closes_over_arrays_is_compiled_once(transform, monkeypatch):
     compiled = []

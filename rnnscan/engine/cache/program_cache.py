@@ -17,6 +17,7 @@ from jax import lax
 
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.engine.cache.closure_programs import ClosedOver, ClosurePrograms
+from rnnscan.engine.cache.closure_values import closure_values, warn_of_changes
 from rnnscan.engine.costs.heuristics import following
 
 
@@ -60,8 +61,10 @@ def run_compiled(
     if _is_staged() or not _are_arrays(arrays):
         return run_directly()
     programs = _programs_of(cell)
+    values = closure_values(cell)
+    warn_of_changes(cell, values.arrays)
     # With types, because 2.0 == 2 and True == 1, and a cached program does not run its checks again.
-    key = (run, _types(arrays), *((name, type(value), value) for name, value in options.items()))
+    key = (run, _types(arrays), *values.numbers, *((name, type(value), value) for name, value in options.items()))
     if programs is None or not _is_hashable(key):
         return run_directly()
     program = programs.get(key)

@@ -2,15 +2,20 @@
 
 from typing import Any
 
-from rnnscan._util.step_wrappers import hold_last_valid
+import jax
+
+from rnnscan._util.messages import in_words
+from rnnscan._util.step_wrappers import hold_last_valid, type_of_step
+from rnnscan.engine.analysis.random_choices import makes_random_choices
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values
-from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.run import fission as fission
 from rnnscan.engine.run import lax
+from rnnscan.randomness import warn_if_differentiated, warns_without_key
 
 
 def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length: Any) -> tuple[Any, Any]:
@@ -39,6 +44,8 @@ def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
             raise ClosesOverArraysError
         plan = ExecutionPlan.of(call)
         carry, ys = _execute(plan)
+        if arguments.get("key") is None and warns_without_key() and _is_random(call):
+            carry, ys = warn_if_differentiated((carry, ys), "scan", in_words(cell))
     observe(plan, ys)
     return carry, ys
 
@@ -49,6 +56,10 @@ def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
     if call.valid is not None and call.padding == "hold":
         ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys
+
+
+def _is_random(call: Call) -> bool:
+    return makes_random_choices(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs))
 
 
 def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:

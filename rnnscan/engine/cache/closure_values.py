@@ -1,0 +1,177 @@
+"""The values that functions read from their closures and modules.
+
+A trace holds numbers as constants, so they are in the keys of cached programs. Arrays are operands, as in
+`closure_programs`. But JAX keeps the copy that it makes of a NumPy array of another dtype, such as float64, so a change
+in place may not show.
+"""
+
+import dis
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
+from types import CodeType, FunctionType, MethodType
+from typing import Any, NamedTuple
+from weakref import ref
+from zlib import crc32
+
+import jax
+import numpy as np
+
+from rnnscan._util.messages import describe, in_words
+
+
+class ChangedArrayWarning(UserWarning):
+    """A NumPy array that a cell reads changed in place between two calls, and JAX may keep the old values.
+
+    It comes once a process for each array. Filter it if the array is not read:
+
+    Example:
+        >>> import warnings
+        >>> import rnnscan as rs
+        >>> warnings.filterwarnings("ignore", category=rs.ChangedArrayWarning)
+    """
+
+
+class ClosureValues(NamedTuple):
+    """The values that a cell reads.
+
+    Attributes:
+        numbers: Python numbers, NumPy scalars and strings, in an order that depends on the cell's code alone, with None
+            for other values.
+        arrays: NumPy arrays.
+    """
+
+    numbers: Sequence[Hashable]
+    arrays: Sequence[np.ndarray]
+
+
+def closure_values(part: Any) -> ClosureValues:
+    """The values that a cell reads from its closure and its module.
+
+    They are those of a function, of functions of the same module that it calls, and of functions among the fields of a
+    cell. Items of lists, dictionaries and objects are left out: a function that counts its traces changes them.
+
+    Args:
+        part: a cell, or a field of one.
+    """
+    values = ClosureValues([], [])
+    _collect(part, values, set())
+    return values
+
+
+def warn_of_changes(cell: Any, arrays: Sequence[np.ndarray]) -> None:
+    """Warn of arrays that changed in place since an earlier call, if JAX keeps a copy of them.
+
+    Args:
+        cell: the cell that reads them.
+        arrays: the arrays. Those above 1 MiB are not compared.
+    """
+    for array in arrays:
+        if array.nbytes > _MOST_BYTES or not _is_cast(array):
+            continue
+        checksum = crc32(array.tobytes())
+        known = _checksums.get(id(array))
+        if known is None or known.array() is not array:
+            forget = lambda _, key=id(array): _checksums.pop(key, None)  # noqa: E731
+            _checksums[id(array)] = _Known(ref(array, forget), checksum)
+        elif known.checksum not in (checksum, _WARNED):
+            _checksums[id(array)] = _Known(known.array, _WARNED)
+            copy = jax.dtypes.canonicalize_dtype(array.dtype)
+            warnings.warn(
+                f"scan: {in_words(cell)} reads a NumPy array, {describe(array)}, that changed in place since an "
+                f"earlier call. JAX may keep its {copy} copy with the old values. Pass the array in `params` or "
+                "`xs`, or make a new array in place of changing one.",
+                ChangedArrayWarning,
+                stacklevel=5,
+            )
+
+
+class _Known(NamedTuple):
+    array: Any
+    checksum: int
+
+
+_MOST_BYTES = 2**20
+_WARNED = -1
+_checksums: dict[int, _Known] = {}
+
+
+def _is_cast(array: np.ndarray) -> bool:
+    """Whether JAX computes with another dtype. An array of the same dtype is read where it is."""
+    try:
+        return bool(jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype)
+    except TypeError:  # No dtype of JAX.
+        return False
+
+
+def _collect(part: Any, values: ClosureValues, seen: set[int]) -> None:
+    if isinstance(part, FunctionType):
+        if id(part) not in seen:
+            seen.add(id(part))
+            _collect_from_function(part, values, seen)
+    elif isinstance(part, MethodType):
+        _collect(part.__func__, values, seen)
+    elif isinstance(part, tuple):
+        for item in part:
+            _collect(item, values, seen)
+    elif hasattr(part, "__dataclass_fields__") and not isinstance(part, type):
+        for field in part.__dataclass_fields__:
+            value = getattr(part, field)
+            if not isinstance(value, _NUMBERS) and value is not None:
+                _collect(value, values, seen)
+
+
+def _collect_from_function(function: FunctionType, values: ClosureValues, seen: set[int]) -> None:
+    numbers, arrays = values
+    assert isinstance(numbers, list)
+    assert isinstance(arrays, list)
+    for value in _values_read(function):
+        numbers.append(_comparable(value) if isinstance(value, _NUMBERS) else None)
+        if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
+            _collect(value, values, seen)
+        elif type(value) is np.ndarray:
+            arrays.append(value)
+
+
+_NUMBERS = (bool, int, float, complex, str, np.generic)
+
+
+def _comparable(value: Any) -> Hashable:
+    """A value by which equal numbers compare equal, NaN too, and 1, 1.0 and True do not."""
+    return type(value), repr(value) if value != value else value
+
+
+def _values_read(function: FunctionType) -> Iterator[Any]:
+    """The values that a function reads from its closure and its module. Names that it also sets are left out."""
+    names = _names(function.__code__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name in names.free:
+            try:
+                yield cell.cell_contents
+            except ValueError:  # Not set yet.
+                yield None
+    for name in names.of_module:
+        yield function.__globals__.get(name)
+
+
+class _Names(NamedTuple):
+    free: frozenset[str]
+    of_module: tuple[str, ...]
+
+
+@lru_cache(maxsize=1024)
+def _names(code: CodeType) -> _Names:
+    """The names that code, and functions within it, read and do not set."""
+    free, read, written = {*code.co_freevars}, dict[str, None](), set[str]()
+    codes = [code]
+    while codes:
+        inner = codes.pop()
+        codes += [const for const in inner.co_consts if isinstance(const, CodeType)]
+        for instruction in dis.get_instructions(inner):
+            if instruction.opname == "STORE_DEREF":
+                free.discard(instruction.argval)
+            elif instruction.opname == "LOAD_GLOBAL":
+                read[instruction.argval] = None
+            elif instruction.opname == "STORE_GLOBAL":
+                written.add(instruction.argval)
+    return _Names(frozenset(free), tuple(name for name in read if name not in written))
