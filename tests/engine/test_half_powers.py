@@ -1,5 +1,7 @@
 """Powers with a half in the exponent are computed by roots, and equal to powers."""
 
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +44,42 @@ def test_the_range_is_that_of_the_power(exponent, dtype):
         found = np.asarray(by_roots(jnp.asarray(x), exponent))
         found = np.where(abs(found) < limits.tiny, 0, found)
         np.testing.assert_allclose(found, expected, rtol=8 * limits.eps)
+
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -4.0, 1.0, 4.0, 1e-30, 1e30]
+DERIVATIVES = {
+    "value": lambda f: f,
+    "forward": lambda f: lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))[1],
+    "reverse": lambda f: lambda x: jax.vjp(f, x)[1](jnp.ones_like(x))[0],
+}
+ORDERS = [
+    ("value",),
+    ("forward",),
+    ("reverse",),
+    ("forward", "forward"),
+    ("reverse", "reverse"),
+    ("forward", "reverse"),
+]
+
+
+@pytest.mark.parametrize("exponent", [sign * (whole + 0.5) for whole in range(4) for sign in (1, -1)])
+def test_values_and_derivatives_at_the_ends_of_the_range(exponent):
+    """As powers: of the roots' own derivatives some are NaN at 0 and infinity.
+
+    Without subnormal numbers: XLA's power of 1e-40 is 4e22 in one program and inf in another.
+    """
+
+    def by_scan(x):
+        return rs.scan(lambda _, carry, x: (carry, x**exponent), None, jnp.zeros(()), x, memory=rs.Memory())[1]
+
+    x = jnp.asarray(SPECIAL, jnp.float32)
+    for order in ORDERS:
+        functions = by_scan, lambda x: x**exponent
+        actual, expected = (reduce(lambda f, name: DERIVATIVES[name](f), order, one)(x) for one in functions)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, err_msg=f"{order}")
+        if order == ("value",):
+            is_number = ~np.isnan(expected)
+            np.testing.assert_array_equal(np.signbit(actual)[is_number], np.signbit(expected)[is_number])
 
 
 # The derivative of the last one has the exponent -5.5.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -35,19 +36,43 @@ def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equat
     if equation.name != "pow" or equation.inputs[0].dtype not in _DTYPES:
         return [equation]
     exponent = _number(equation.inputs[1], maker)
-    if exponent is None or exponent % 1 != 0.5 or abs(exponent) > _LARGEST + 0.5:
+    if exponent is None or not _has_roots(exponent):
         return [equation]
-    whole = int(abs(exponent))
-
-    def power(x: Any) -> Any:
-        if exponent < 0:
-            return lax.rsqrt(x) / lax.integer_pow(x, whole) if whole else lax.rsqrt(x)
-        return lax.sqrt(x) * lax.integer_pow(x, whole) if whole else lax.sqrt(x)
-
     (result,) = equation.outputs
     inliner = Inliner()
-    inliner.inline(jax.make_jaxpr(power)(result.aval).jaxpr, [], equation.inputs[:1])
+    inliner.inline(jax.make_jaxpr(partial(_power, exponent))(result.aval).jaxpr, [], equation.inputs[:1])
     return [*inliner.equations[:-1], replace(inliner.equations[-1], outputs=(result,), scope=equation.scope)]
+
+
+def _has_roots(exponent: float) -> bool:
+    return exponent % 1 == 0.5 and abs(exponent) <= _LARGEST + 0.5
+
+
+def _power(exponent: float, x: Any) -> Any:
+    """The power of one exponent, with the derivatives of a power.
+
+    Those of the roots are infinity times zero at 0 and at infinity.
+    """
+    if not _has_roots(exponent):
+        return lax.pow(x, lax.full_like(x, exponent))
+
+    @jax.custom_jvp
+    def power(x: Any) -> Any:
+        whole = int(abs(exponent))
+        # A power of -0 or -inf is that of 0 or inf.
+        is_end = lax.bitwise_or(lax.eq(x, lax.full_like(x, 0)), lax.eq(x, lax.full_like(x, -np.inf)))
+        x = lax.select(is_end, lax.abs(x), x)
+        if exponent < 0:
+            return lax.div(lax.rsqrt(x), lax.integer_pow(x, whole)) if whole else lax.rsqrt(x)
+        return lax.mul(lax.sqrt(x), lax.integer_pow(x, whole)) if whole else lax.sqrt(x)
+
+    @power.defjvp
+    def differentiate(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+        (x,), (tangent,) = primals, tangents
+        slope = lax.mul(lax.full_like(x, exponent), _power(exponent - 1, x))
+        return power(x), lax.mul(tangent, slope)
+
+    return power(x)
 
 
 def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:
