@@ -24,6 +24,8 @@
 # .ci/run runs these four.
 # make test-all: all of them and the slow tests too, with every Python. Its parts are make
 # test-slow (TESTS=tests/engine for some of it), make test-remat and make test-pythons.
+# make test-orders: every order of transformations around odd steps, and cells with planted NaN and inf, with the newest
+# jax for each Python that is there. TESTS says which of them.
 # make coverage: the lines that make test runs.
 
 SHELL := bash
@@ -74,7 +76,7 @@ show = @echo; echo "$(1), with $$($(BIN)/python tests/support/installed.py) in $
 find = path=$$($(PYTHON) tests/support/interpreters.py $${pair%,*})
 with = jax=$${pair\#*,}; $(MAKE) $(1) PYTHON=$$path VENV=.venv-$${pair%,*} JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test lint-part test-parts test-oldest test-core test-newest test-newest-here test-pages test-all test-slow test-remat test-pythons test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test lint-part test-parts test-oldest test-core test-newest test-newest-here test-pages test-all test-slow test-remat test-pythons test-orders test-orders-here test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	@echo "This demo shows the memory of training. It sets no record in language modeling."
@@ -231,6 +233,20 @@ test-pythons:
 	    if $(find); then $(call with,test test-pages) || exit 1; \
 	    else echo "make test-pythons: not run, because $${pair%,*} is not there: $$pair"; fi; \
 	done
+
+# Where a loop is compared with lax.scan: every order of transformations, and values that are not finite.
+ORDERS := tests/engine/test_orders.py tests/engine/test_not_finite.py tests/cells/test_not_finite.py
+test-orders:
+	failed=""; $(MAKE) test-orders-here || failed="$$failed $(PYTHON)"; \
+	for pair in $(PYTHONS); do \
+	    if $(find); then $(call with,test-orders-here) || failed="$$failed $$pair"; \
+	    else echo "make test-orders: not run, because $${pair%,*} is not there: $$pair"; fi; \
+	done; \
+	test -z "$$failed" || { echo "make test-orders: failed with$$failed"; exit 1; }
+
+# With the jax that JAX says, in the environment that VENV says.
+test-orders-here: $(VENV)/.installed-dev
+	$(PYTEST) $(or $(TESTS),$(ORDERS))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check

@@ -76,6 +76,33 @@ PROJECTS = {
             ),
             packages=("absl-py", "chex", "distrax", "dm-env", "dm-haiku"),
         ),
+        Project(
+            "jaxley",
+            "jaxleyverse/jaxley",
+            # Integrations of minutes, and those that need NEURON, are left out.
+            tests=("tests/jaxley_identical/test_grad.py", "tests/test_clamp.py", "tests/test_data_feeding.py"),
+            packages=("jaxley-mech", "matplotlib", "networkx", "pandas", "tridiax"),
+        ),
+        Project(
+            "cuthbert",
+            "state-space-models/cuthbert",
+            tests=tuple(
+                f"tests/{name}.py"
+                for name in (
+                    *("cuthbert/discrete/test_discrete", "cuthbert/enkf/test_enkf", "cuthbert/factorial/test_discrete"),
+                    *("cuthbert/factorial/test_kalman", "cuthbert/gaussian/test_kalman", "cuthbert/gaussian/test_moments"),
+                    *("cuthbert/gaussian/test_taylor", "cuthbert/smc/test_particle_filters"),
+                )
+            ),
+            packages=("chex", "numba"),
+        ),
+        Project(
+            "optimistix",
+            "patrick-kidger/optimistix",
+            # Its other tests make no call, or compile for long.
+            tests=("tests/test_best_so_far.py", "tests/test_lbfgs_linear_operator.py", "tests/test_misc.py"),
+            packages=("beartype", "equinox", "jaxtyping", "lineax", "optax"),
+        ),
     )
 }
 # The folder must hold these; the others run where they are there.

@@ -41,6 +41,12 @@ MEMORIES = {
 # A step with effects is refused where a memory choice asks to run it again.
 MEMORIES_OF_EFFECTS = ("default", "None")
 
+# Which of the results the loss reads: the others have symbolic zeros as their cotangents.
+LOSSES = {"all": slice(None), "one leaf": slice(1), "the outputs": slice(-1, None), "no first leaf": slice(1, None)}
+
+# Memory, engine, platform, what the loss reads, and whether the whole is jitted.
+Choice = tuple[str, str, str, str, bool]
+
 STEPS: dict[str, Run] = {**dict(runs_of_leaves()), **PURE, **WITH_EFFECTS}
 
 
@@ -51,22 +57,22 @@ class Failure:
     Attributes:
         step: the name of the step.
         order: the transformations, from the inside to the outside.
-        choice: memory, engine, platform, and whether the whole is jitted.
+        choice: how it was run.
         kind: what differs.
         detail: the message.
     """
 
     step: str
     order: tuple[str, ...]
-    choice: tuple[str, str, str, bool]
+    choice: Choice
     kind: str
     detail: str
 
     def __str__(self) -> str:
         order = " of ".join(reversed(self.order)) or "nothing"
-        memory, engine, platform, jitted = self.choice
-        jit = ", jitted" if jitted else ""
-        return f"{self.kind}: {self.step}: {order}, memory {memory}, engine {engine}, {platform}{jit}: {self.detail}"
+        memory, engine, platform, loss, jitted = self.choice
+        how = f"memory {memory}, engine {engine}, {platform}, loss of {loss}{', jitted' if jitted else ''}"
+        return f"{self.kind}: {self.step}: {order}, {how}: {self.detail}"
 
 
 def orders(depth: int) -> list[tuple[str, ...]]:
@@ -84,26 +90,27 @@ def _is_worth_it(order: Sequence[str]) -> bool:
     )
 
 
-def choice_of(step: str, order: Sequence[str]) -> tuple[str, str, str, bool]:
-    """The memory, the engine, the platform, and whether the whole is jitted."""
+def choice_of(step: str, order: Sequence[str]) -> Choice:
+    """How a step is run under an order."""
     number = zlib.crc32(" ".join([step, *order]).encode())
     memories = MEMORIES_OF_EFFECTS if step in WITH_EFFECTS else (*MEMORIES,)
     number, memory = divmod(number, len(memories))
     number, platform = divmod(number, len(PLATFORMS))
     number, jitted = divmod(number, 3)
-    return memories[memory], "lax" if number % 6 == 0 else "auto", PLATFORMS[platform], jitted > 0
+    number, loss = divmod(number, len(LOSSES))
+    return memories[memory], "lax" if number % 6 == 0 else "auto", PLATFORMS[platform], [*LOSSES][loss], jitted > 0
 
 
-def failure_of(step: str, order: Sequence[str], choice: tuple[str, str, str, bool] | None = None) -> Failure | None:
-    """What differs for a step under an order; None if nothing does."""
+def failure_of(step: str, order: Sequence[str], choice: Choice | None = None) -> Failure | None:
+    """What differs for a step under an order, run in one way or as `choice_of` says; None if nothing does."""
     order = tuple(order)
     choice = choice or choice_of(step, order)
-    memory, engine, platform, jitted = choice
+    memory, engine, platform, _, _ = choice
     failure = partial(Failure, step, order, choice)
-    expected = _outcome(_plain_scan, STEPS[step], order, jitted)
+    expected = _outcome(_plain_scan, STEPS[step], order, choice)
     ours = partial(rs.scan, memory=MEMORIES[memory], engine=engine)
     with rs.tuned_for(platform):
-        actual = _outcome(ours, STEPS[step], order, jitted)
+        actual = _outcome(ours, STEPS[step], order, choice)
     match expected, actual:
         case Exception(), Exception():
             if isinstance(actual, type(expected)):
@@ -133,13 +140,14 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}{where}"
 
 
-def _outcome(scan: Any, run: Run, order: tuple[str, ...], jitted: bool) -> Any:
+def _outcome(scan: Any, run: Run, order: tuple[str, ...], choice: Choice) -> Any:
     """The results and how often each effect happened; or the error."""
     HAPPENED.clear()
+    *_, loss, jitted = choice
 
     def function(mapped: list[Any], shared: list[Any]) -> Any:
         results = [_data(leaf) for leaf in jax.tree.leaves(run(scan, *mapped, *shared))]
-        return {"loss": _loss(results), "rest": results}
+        return {"loss": _loss(results[LOSSES[loss]]), "rest": results}
 
     function = transformed(function, list(order))
     if jitted:
@@ -161,7 +169,7 @@ def _data(leaf: Any) -> Any:
 
 
 def _loss(results: list[Any]) -> Any:
-    """A sum with another weight for each element; the first output of the first leaf counts for nothing."""
+    """A sum with another weight for each element."""
     loss = jnp.zeros(())
     for leaf in results:
         if is_inexact(leaf):

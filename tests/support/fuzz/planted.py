@@ -67,13 +67,11 @@ class PlantedCase(Case):
         random = np.random.default_rng([self.seed, 23])
         for _ in range(1 + int(random.random() < 0.25)):
             group = str(random.choice(["xs", "carry", "params", "closed"], p=[0.6, 0.2, 0.1, 0.1]))
+            places = _places(arguments[group])
+            if not places:
+                group, places = "xs", _places(arguments["xs"])
             paths, structure = jax.tree_util.tree_flatten_with_path(arguments[group])
             leaves = [leaf for _, leaf in paths]
-            places = [
-                place for place, leaf in enumerate(leaves) if is_inexact(leaf) and np.size(leaf) and np.ndim(leaf)
-            ]
-            if not places:
-                continue
             place = int(random.choice(places))
             index = tuple(int(random.integers(size)) for size in leaves[place].shape)
             value = float(random.choice(PLANTS))
@@ -88,6 +86,12 @@ class PlantedCase(Case):
     def _read_inputs(self, draw: Any, x: Any) -> None:
         draw.chosen = x["chosen"]
         super()._read_inputs(draw, x)
+
+
+def _places(tree: Any) -> list[int]:
+    """The leaves in which a value can be planted."""
+    leaves = jax.tree.leaves(tree)
+    return [place for place, leaf in enumerate(leaves) if is_inexact(leaf) and np.ndim(leaf) and np.size(leaf)]
 
 
 def check_planted(seed: int, platforms: Collection[str] = ()) -> frozenset[str]:
