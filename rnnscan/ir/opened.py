@@ -9,12 +9,16 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from jax.ad_checkpoint import checkpoint_name
+from rnnscan.ir.jaxprs import inner_jaxprs
 
 
 @dataclass(frozen=True)
 class _Name:
-    """A primitive that gives a value a name, as an equation of a `Program` calls it."""
+    """A primitive that gives a value a name, as an equation of a `Program` calls it.
+
+    Policies read names in jaxprs. Evaluated, it is the identity: the equation that JAX would make lowers in JAX's own
+    calls only.
+    """
 
     name: str = "name"
     multiple_results: bool = False
@@ -24,8 +28,8 @@ class _Name:
         return params
 
     def bind(self, operand: Any, *, name: str) -> Any:
-        """The operand, with its name."""
-        return checkpoint_name(operand, name)
+        """The operand."""
+        return operand
 
 
 _NAME = _Name()
@@ -46,6 +50,18 @@ def checkpointed(eqn: Any) -> Any:
     """The body of a `jax.checkpoint` in such an object; None for other equations."""
     params = _params_of("RematTraced", eqn)
     return None if params is None else params["jaxpr"]
+
+
+def is_high(equation: Any) -> bool:
+    """Whether an equation of a `Program`, or one within it, is of JAX's high level: only JAX's own calls lower it.
+
+    JAX asks the methods `is_high` of primitives and jaxprs, which its documentation does not list. Without them no
+    equation is.
+    """
+    asked = getattr(equation.primitive, "is_high", None)
+    if asked is not None and asked(*(atom.aval for atom in equation.inputs), **equation.params):
+        return True
+    return any(getattr(jaxpr, "is_high", False) for jaxpr in inner_jaxprs(equation.params))
 
 
 def saves(eqn: Any, policy: Any) -> bool:

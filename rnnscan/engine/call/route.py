@@ -6,6 +6,7 @@ from typing import Literal
 from rnnscan._util.messages import is_count
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.units import explicit_reason
+from rnnscan.ir.opened import is_high
 from rnnscan.memory import kept_names
 
 
@@ -59,6 +60,8 @@ def _fallback_reason(call: Call) -> str:
         return "the cell has side effects"
     if call.memory is None:
         return "memory=None is plain autodiff of lax.scan"
+    if reason := high_level_reason(call):
+        return reason
     if any(call.effects_of_rules):
         return "a derivative rule in the cell has side effects"
     if not is_count(call.length, least=0):
@@ -66,3 +69,13 @@ def _fallback_reason(call: Call) -> str:
     if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):
         return "a name is inside a vmap, a branch or a loop of the cell"
     return explicit_reason(call.params, call.carry, call.xs)
+
+
+def high_level_reason(call: Call) -> str:
+    """Why no call of the engine may hold the step: it has an operation that JAX lowers in its own calls; else empty."""
+    equation = next(filter(is_high, call.flat.program.equations), None)
+    if equation is None:
+        return ""
+    primitive = equation.params.get("_prim")
+    name = equation.name if primitive is None else type(primitive).__name__
+    return f"the step has an operation of JAX's high level, {name}, which JAX lowers in its own loops only"

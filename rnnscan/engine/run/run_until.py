@@ -1,18 +1,23 @@
 """Run a cell until a condition stops it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from rnnscan._util.step_wrappers import type_of_step
+from rnnscan._util.step_wrappers import Step, type_of_step
+from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
-from rnnscan.engine.call.prepare import prepare
+from rnnscan.engine.call.prepare import Call, prepare
+from rnnscan.engine.call.route import Route, high_level_reason
+from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan
+from rnnscan.engine.run import lax
 from rnnscan.engine.run.while_scan import Arguments, SegmentedWhileScan, Stop, WhileScan, differentiable
 from rnnscan.memory import Memory
 
@@ -63,8 +68,27 @@ def run_until(
         traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
-        results = _run(ExecutionPlan.of(call), traced)
+        reason = high_level_reason(call)
+        results = _run_plain(call, traced, reason) if reason else _run(ExecutionPlan.of(call), traced)
         return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
+
+
+def _run_plain(call: Call, condition: Any, reason: str) -> tuple[Any, Any, Any]:
+    """What `_run` returns, by one plain `lax.scan` over the most steps, which skips those after the last one."""
+
+    def while_it_holds(step: Step) -> Step:
+        def step_or_skip(carry: Any, x: Any) -> tuple[Any, Any]:
+            (runs,) = core.jaxpr_as_fun(condition)(*jax.tree.leaves(carry))
+            skip = lambda carry, _: (carry, jax.tree.map(zeros_of_value, call.y))  # noqa: E731
+            carry, y = jax.lax.cond(runs, step, skip, carry, x)
+            return carry, (y, runs)
+
+        return step_or_skip
+
+    skipping = replace(call, wrap=lambda step: while_it_holds(call.wrap(step)))
+    choices = heuristics((call.params, call.carry, call.xs))
+    carry, (ys, runs) = lax.run(ExecutionPlan(skipping, Route("lax", reason), choices))
+    return jnp.sum(runs, dtype=jnp.int32), carry, ys
 
 
 def _closes_over_arrays(traced: Any, params: Any) -> bool:
