@@ -9,7 +9,7 @@ from jax.export import is_symbolic_dim
 
 from rnnscan._util.arguments import is_typed_array
 from rnnscan._util.dtypes import promoted
-from rnnscan._util.messages import describe, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan._util.messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan._util.step_wrappers import Length, Padding, repeat_over, valid_steps
 from rnnscan._util.varying import explicit_spec
 from rnnscan.memory import Memory
@@ -49,15 +49,45 @@ def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
     return jax.tree_util.tree_map_with_path(convert, tree)
 
 
-def check_params(params: Any) -> None:
-    """Reject tensors of other libraries among the parameters. JAX converts them nowhere but in `jnp.asarray`."""
+def check_params(params: Any, *, function: str = "scan") -> None:
+    """Reject leaves of the parameters that are no arrays, and tensors of other libraries.
+
+    JAX converts these tensors nowhere but in `jnp.asarray`.
+    """
     for number, leaf in enumerate(jax.tree.leaves(params)):
-        if hasattr(leaf, "dtype") and not is_typed_array(leaf):
-            where, _ = leaves_with_places(params, "params")[number]
+        is_array = is_typed_array(leaf)
+        if is_array or (not hasattr(leaf, "dtype") and _has_type(leaf)):
+            continue
+        where, _ = leaves_with_places(params, "params")[number]
+        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        if hasattr(leaf, "dtype"):
             raise TypeError(
-                f"scan: parameters must be arrays of JAX or numpy; got {type(leaf).__module__}."
-                f"{type(leaf).__qualname__} at {where}. Functions of rs.interop convert weights of other libraries."
+                f"{function}: parameters must be arrays of JAX or numpy; got {kind} at {where}. Functions of "
+                "rs.interop convert weights of other libraries."
             )
+        raise TypeError(
+            f"{function}: every leaf of the parameters must be an array or a number; got {_shown(leaf)} at {where}. "
+            "Close over functions, strings and other settings. For an equinox module: arrays, static = "
+            "equinox.partition(module, equinox.is_array), pass the arrays, and equinox.combine both in the cell."
+        )
+
+
+def _has_type(leaf: Any) -> bool:
+    """Whether JAX takes a value for an array or a number."""
+    if isinstance(leaf, bool | int | float | complex) or hasattr(leaf, "__jax_array__"):
+        return True
+    try:
+        jax.typeof(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _shown(leaf: Any) -> str:
+    """A string, or a function by its name; the type of another value."""
+    if isinstance(leaf, str):
+        return f"the string {leaf!r}"
+    return f"the function {in_words(leaf)}" if callable(leaf) and hasattr(leaf, "__name__") else describe(leaf)
 
 
 def check_reverse(function: str, reverse: Any) -> None:

@@ -119,6 +119,7 @@ def recurrent_net(
     states = {
         state: wiring.shared("initial_cell_inputs", state, value, x) for state, value in initial_cell_inputs.items()
     }
+    checks.check_params(params, function="recurrent_net")
     wires.check_reset(reset, reset_to)
     if reset_to is not None:
         reset_to = {state: wiring.shared("reset_to", state, reset_to[state], x) for state in states}

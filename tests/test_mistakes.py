@@ -221,7 +221,7 @@ def test_tensors_of_another_library(kind):
     expected, actual = net(params, XS), net(params, Tensor(XS))
     assert all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (expected, actual)), strict=True))
     with pytest.raises(
-        TypeError, match=r"scan: parameters must be arrays of JAX or numpy; got .*test_mistakes\.Tensor"
+        TypeError, match=rf"{kind}: parameters must be arrays of JAX or numpy; got .*test_mistakes\.Tensor"
     ):
         net(jax.tree.map(Tensor, params), XS)
     with pytest.raises(TypeError, match=r"initial_carry: a net takes a sequence"):
@@ -269,3 +269,47 @@ def test_reverse_is_a_bool(reverse):
         rs.scan(CELL, PARAMS, CARRY, XS, reverse=reverse)
     with pytest.raises(TypeError, match=r"layer: `reverse` must be True or False; got"):
         rs.layer(CELL, reverse=reverse)
+
+
+def with_leaf(leaf):
+    return {**PARAMS, "layers": [{"act": leaf}]}
+
+
+def hidden_only(params, carry, x):
+    return carry * params["bias"][0], carry
+
+
+WITH_PARAMS = {
+    "scan": lambda params, **options: rs.scan(hidden_only, params, jnp.ones(3), XS[:, 0], **options),
+    "explain": lambda params: rs.explain(hidden_only, params, jnp.ones(3), XS[:, 0]),
+    "memory_report": lambda params: rs.memory_report(hidden_only, params, jnp.ones(3), XS[:, 0]),
+    "while_net": lambda params: rs.while_net(lambda _, c: c.sum() > 0, lambda _, c: c, XS, params=params, max_steps=2),
+    "scan_until": lambda params: rs.scan_until(
+        hidden_only, params, jnp.ones(3), XS[:, 0], lambda _, carry, y: carry.sum() > 0, max_steps=5
+    ),
+    "recurrent_net": lambda params: rs.recurrent_net(
+        lambda params, x_t, h_prev: {"h_t": x_t + h_prev},
+        params,
+        inputs={"x_t": XS},
+        initial_cell_inputs={"h_prev": jnp.ones((2, 3))},
+        links={"h_prev": "h_t"},
+    ),
+    "layer": lambda params: NET(params, XS),
+    "chain": lambda params: NETS["chain"]({"net_0": params, "net_1": {}}, XS),
+    "bidirectional": lambda params: NETS["bidirectional"]({"forward": {}, "backward": params}, XS),
+}
+NO_ARRAYS = {"function tanh": jnp.tanh, "string 'relu'": "relu", "object": object()}
+
+
+@pytest.mark.parametrize("kind", WITH_PARAMS)
+@pytest.mark.parametrize("shown", NO_ARRAYS)
+def test_a_leaf_of_the_parameters_that_is_no_array(kind, shown):
+    with pytest.raises(TypeError, match=rf"got .*{shown} at `params.*\['layers'\]\[0\]\['act'\]`") as caught:
+        WITH_PARAMS[kind](with_leaf(NO_ARRAYS[shown]))
+    assert str(caught.value).startswith(f"{'scan' if kind == 'explain' else kind}: every leaf of the parameters")
+    assert "equinox.partition" in str(caught.value)
+
+
+@pytest.mark.parametrize("leaf", [2, 0.5, True, np.float32(1), np.ones(3), KEY], ids=repr)
+def test_numbers_and_keys_among_the_parameters(leaf):
+    WITH_PARAMS["scan"](with_leaf(leaf))

@@ -78,6 +78,7 @@ def scan_until(
     _until.check_options("scan_until", max_steps, memory)
     if not callable(stop):
         raise TypeError(f"scan_until: `stop` must be callable as stop(params, carry, y); got {stop!r}.")
+    checks.check_params(params, function="scan_until")
     carry = checks.as_arrays(carry, "carry", function="scan_until")
     arrays = {"params": params, "carry": carry, "xs": checks.as_arrays(xs, "xs", function="scan_until")}
     options = {"max_steps": max_steps, "memory": memory}

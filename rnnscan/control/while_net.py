@@ -82,6 +82,7 @@ def while_net(
     for name, function in (("cond", cond), ("body", body)):
         if not callable(function):
             raise TypeError(f"while_net: `{name}` must be callable as {name}(params, carry); got {function!r}.")
+    checks.check_params(params, function="while_net")
     arrays = {"params": params, "carry": checks.as_arrays(carry, "carry", function="while_net")}
     options = {"max_steps": max_steps, "memory": memory}
     steps, carry, limited = _until.run_by_cached_program(_run, body, cond, arrays, options)

@@ -210,6 +210,7 @@ def memory_report(
 
 def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> Arguments:
     """The arguments as shapes. A number in the carry takes the dtype that the cell returns."""
+    checks.check_params(params, function="memory_report")
     params, xs = jax.eval_shape(lambda *arguments: arguments, params, xs)
     with_shapes = Arguments(run, cell, params, carry, xs, options)
     returned, _ = with_shapes.eval_shape(lambda *arrays: with_shapes.run(arrays))

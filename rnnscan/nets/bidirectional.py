@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._checks import check_params
 from rnnscan._util import pytrees
 from rnnscan._util.arguments import check_key
 from rnnscan._util.messages import listing, nearest
@@ -107,6 +108,7 @@ class Bidirectional(Net):
         settings = Options(**options)
         check_parts("bidirectional", _PARTS, params)
         check_carries("bidirectional", 2, partial(self.initial_carry, xs), carry=carry, reset_to=settings.reset_to)
+        check_params(params, function="bidirectional")
         check_start("bidirectional", self, carry, settings.first_step)
         xs = settings.as_sequence("bidirectional", self, xs, carry)
         settings.check_names("bidirectional", self.names)

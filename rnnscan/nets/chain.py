@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._checks import check_params
 from rnnscan._util import pytrees
 from rnnscan._util.arguments import check_key
 from rnnscan._util.messages import is_count
@@ -98,6 +99,7 @@ class Chain(Net):
         stacked = self.pipeline is not None and is_stacked(params, len(self.nets))
         check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params)
         check_carries("chain", len(self.nets), partial(self.initial_carry, xs), carry=carry, reset_to=settings.reset_to)
+        check_params(params, function="chain")
         settings.check_names("chain", self.names)
         xs = settings.as_sequence("chain", self, xs, carry)
         settings = settings.planned(self, params, xs, carry, key)

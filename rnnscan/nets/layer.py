@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from jaxtyping import Array, Bool, Integer
 
-from rnnscan._checks import check_reverse
+from rnnscan._checks import check_params, check_reverse
 from rnnscan._util import pytrees
 from rnnscan._util.step_wrappers import Padding, reverse_reset
 from rnnscan.memory import Memory, MemoryBudget
@@ -105,6 +105,7 @@ class Layer(Net):
         """
         check_positional("layer", positional)
         check_start("layer", self, carry, first_step)
+        check_params(params, function="layer")
         xs = as_sequence("layer", self, xs, carry, (seq_lengths, 0), (mask, 1), (reset, 1))
         carry = self.initial_carry(xs) if carry is None else carry
         if reset is not None and self.reverse:

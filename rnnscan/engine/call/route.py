@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import jax
+
 from rnnscan._util.messages import is_count
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.units import explicit_reason
@@ -18,11 +20,21 @@ class Route:
         engine: the engine.
         reason: why it is not the fission engine; empty if it is.
         hoists: whether the lax engine does the invariant work of a step before the loop.
+        checkpoints: whether the memory choice is in force. False: `jax.checkpoint` cannot hold the step.
     """
 
     engine: Literal["fission", "lax"]
     reason: str = ""
     hoists: bool = False
+    checkpoints: bool = True
+
+    @staticmethod
+    def plain(call: Call, reason: str) -> "Route":
+        """The lax engine."""
+        # Before jax 0.11, `jax.checkpoint` has no rules for its high level.
+        if jax.__version_info__ >= (0, 11) or not high_level_reason(call):
+            return Route("lax", reason)
+        return Route("lax", f"{reason}; jax {jax.__version__} cannot checkpoint it: plain autodiff", checkpoints=False)
 
 
 def route(call: Call) -> Route:
@@ -44,14 +56,14 @@ def route(call: Call) -> Route:
                 f"scan: `parallel` needs the fission engine; got {call.parallel!r}, but {reason}. Leave `parallel` out."
             )
     if call.engine == "lax":
-        return Route("lax", 'engine="lax" was chosen')
+        return Route.plain(call, 'engine="lax" was chosen')
     reason = _fallback_reason(call)
     if reason and call.engine == "fission":
         raise ValueError(
             f'scan: engine="fission" cannot run this call, because {reason}. Set engine="auto", which runs it with one '
             "plain lax.scan."
         )
-    return Route("lax", reason) if reason else Route("fission")
+    return Route.plain(call, reason) if reason else Route("fission")
 
 
 def _fallback_reason(call: Call) -> str:
@@ -73,6 +85,8 @@ def _fallback_reason(call: Call) -> str:
 
 def high_level_reason(call: Call) -> str:
     """Why no call of the engine may hold the step: it has an operation that JAX lowers in its own calls; else empty."""
+    if not getattr(call.info.traced.jaxpr, "is_high", False):  # Then no equation need be asked.
+        return ""
     equation = next(filter(is_high, call.flat.program.equations), None)
     if equation is None:
         return ""

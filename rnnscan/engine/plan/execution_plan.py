@@ -100,6 +100,8 @@ class ExecutionPlan:
         So do cells whose derivative rules have effects, where no memory was chosen: some run in the forward pass.
         """
         call = self.call
+        if not self.route.checkpoints:
+            return None
         runs_once = call.info.has_side_effects or (call.memory == Memory() and any(call.effects_of_rules))
         return None if runs_once else call.memory
 

@@ -87,7 +87,7 @@ def _run_plain(call: Call, condition: Any, reason: str) -> tuple[Any, Any, Any]:
 
     skipping = replace(call, wrap=lambda step: while_it_holds(call.wrap(step)))
     choices = heuristics((call.params, call.carry, call.xs))
-    carry, (ys, runs) = lax.run(ExecutionPlan(skipping, Route("lax", reason), choices))
+    carry, (ys, runs) = lax.run(ExecutionPlan(skipping, Route.plain(call, reason), choices))
     return jnp.sum(runs, dtype=jnp.int32), carry, ys
 
 
