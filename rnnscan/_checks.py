@@ -10,6 +10,7 @@ from jax.export import is_symbolic_dim
 from rnnscan._util.arguments import is_typed_array
 from rnnscan._util.dtypes import promoted
 from rnnscan._util.messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan._util.refs import is_ref
 from rnnscan._util.step_wrappers import Length, Padding, repeat_over, valid_steps
 from rnnscan._util.varying import explicit_spec
 from rnnscan.memory import Memory
@@ -35,9 +36,11 @@ def check_time_is_whole(xs: Any) -> None:
 
 
 def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
-    """Convert every leaf of a pytree to an array."""
+    """Convert every leaf of a pytree to an array. The refs of `jax.new_ref` stay as they are."""
 
     def convert(path: Any, leaf: Any) -> Any:
+        if is_ref(leaf):
+            return leaf
         try:
             return jnp.asarray(leaf)
         except TypeError as error:

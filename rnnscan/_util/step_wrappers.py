@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan._util.messages import is_count, is_key, is_weak
+from rnnscan._util.refs import is_ref
 from rnnscan._util.zeros import zeros_of_step
 
 
@@ -63,7 +64,7 @@ def skip_padding(step: Step, padding: Padding) -> Step:
 
 
 def _without_padding(leaf: Any, valid: Bool[Array, "*batch"]) -> Any:
-    if is_key(leaf):  # Keys have neither zero nor NaN.
+    if is_key(leaf) or is_ref(leaf):  # Keys have neither zero nor NaN, and a ref is the caller's.
         return leaf
     if leaf.ndim == 0:  # Shared by the rows: padding if it is padding in all of them.
         return jnp.where(valid.any(), leaf, jnp.zeros_like(leaf))
@@ -72,11 +73,15 @@ def _without_padding(leaf: Any, valid: Bool[Array, "*batch"]) -> Any:
 
 def one_step(leaf: Any) -> Any:
     """Zeros like one step of `(T, ...)`, with its sharding, also for T = 0. For keys, which have no zero, the first."""
+    if is_ref(leaf):
+        return jnp.zeros(leaf.shape[1:], leaf.dtype)
     return leaf[0] if is_key(leaf) and leaf.shape[0] != 0 else zeros_of_step(leaf)
 
 
 def type_of_step(leaf: Any) -> Any:
     """The type of one step of a leaf `(T, ...)`, with its sharding and the axes over which `shard_map` varies it."""
+    if is_ref(leaf):
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
     if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # Zero steps.
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
     if isinstance(leaf, jax.Array):

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import jax
 
+from rnnscan._util.refs import is_ref
 from rnnscan.engine.plan.observing import Observed, observing
 from rnnscan.randomness import without_key_on_purpose
 
@@ -77,4 +78,4 @@ def _root(path: Any) -> str:
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, or the shape and dtype of one."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not is_ref(leaf)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._util.messages import is_key
+from rnnscan._util.refs import is_ref
 from rnnscan._util.step_wrappers import one_step, repeat_over
 
 
@@ -30,7 +31,7 @@ class Rows:
     @staticmethod
     def of(xs: Any, *by_row: Any) -> "Rows | None":
         """The rows of masks `(T, N)`, or else of the inputs; None if there are none, or they disagree."""
-        inputs = [leaf for leaf in jax.tree.leaves(xs) if leaf.ndim > 1]
+        inputs = [leaf for leaf in jax.tree.leaves(xs) if leaf.ndim > 1 and not is_ref(leaf)]
         masks = [mask for mask in by_row if mask is not None and mask.ndim > 1]
         sizes = {leaf.shape[1] for leaf in masks or inputs}
         if len(sizes) != 1:

@@ -4,7 +4,7 @@ The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report`
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from rnnscan import _checks as checks
 from rnnscan._util.arguments import check_key
 from rnnscan._util.dtypes import resolve_weak_type
 from rnnscan._util.messages import is_weak
+from rnnscan._util.refs import has_refs, with_local_refs
 from rnnscan._util.step_wrappers import (
     Length,
     Padding,
@@ -322,7 +323,11 @@ def _resolve_carry(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | N
 
 
 def _trace_first(step: Step, carry: Any, xs: Any) -> StepInfo:
-    return trace_step(step, carry, jax.tree.map(type_of_step, xs))
+    types = jax.tree.map(type_of_step, xs)
+    if not has_refs(xs):
+        return trace_step(step, carry, types)
+    # The step may write to the refs that it is given.
+    return replace(trace_step(with_local_refs(step, xs), carry, types), has_side_effects=True)
 
 
 def _trace_or_repeat(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:

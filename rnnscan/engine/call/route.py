@@ -68,7 +68,7 @@ def route(call: Call) -> Route:
 
 def _fallback_reason(call: Call) -> str:
     """Why the fission engine cannot run a call; empty if it can."""
-    if call.info.traced.effects:
+    if call.info.traced.effects or call.info.has_side_effects:
         return "the cell has side effects"
     if call.memory is None:
         return "memory=None is plain autodiff of lax.scan"

@@ -30,7 +30,7 @@ def default_platform() -> str:
 
 
 def _of_committed(leaf: Any) -> str | None:
-    if isinstance(leaf, jax.core.Tracer) or not getattr(leaf, "committed", False):
+    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array) or not getattr(leaf, "committed", False):
         return None
     return next(iter(leaf.devices())).platform
 
