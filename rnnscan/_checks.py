@@ -263,8 +263,7 @@ def check_explicit_axes(carry: Any, traced: Any) -> None:
 
 def check_side_effects(memory: Memory, overview: StepInfo) -> None:
     """Refuse to recompute side effects."""
-    asked = memory.recompute or memory.segment is not None or memory.offload
-    if overview.has_side_effects and asked:
+    if overview.has_side_effects and memory.asks_to_recompute:
         raise ValueError(
             f"scan: a cell with side effects must not be recomputed; got {memory!r}. "
             "Remove the side effects from the cell, or leave out `recompute`, `segment` and `offload`."

@@ -126,6 +126,11 @@ class Memory:
                 f"and recompute={self.recompute!r}. Take it out of one of the two."
             )
 
+    @property
+    def asks_to_recompute(self) -> bool:
+        """Whether it names work to do again, or values to move. The default names none."""
+        return bool(self.recompute or self.segment is not None or self.offload)
+
     def sub_scans(self, length: Any) -> tuple[SubScan, ...]:
         """The scans that run a sequence one after the other, and the segments of each.
 

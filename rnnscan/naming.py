@@ -18,6 +18,8 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import get_opaque_trace_state
 
+from rnnscan._util import effects
+
 
 _Value = TypeVar("_Value")
 
@@ -271,17 +273,24 @@ class StepInfo:
         carry: the shapes of the new carry.
         y: the shapes of y.
         names: the step's labels.
-        has_side_effects: whether the step has effects that must not run twice; debug prints may.
+        effects: the effects for which the operations of the step must stay, in their order (`_util/effects.py`).
         closed_over: the `id` of each array that the step closes over.
         traced: the trace, with every named value marked: `(*carry, *x) -> (*new carry, *y)`.
+        has_refs: whether the step is given refs among its inputs, to which it may write.
     """
 
     carry: Any
     y: Any
     names: Names
-    has_side_effects: bool
+    effects: frozenset[Any]
     closed_over: frozenset[int]
     traced: Any
+    has_refs: bool = False
+
+    @property
+    def has_side_effects(self) -> bool:
+        """Whether the step has effects that must not run twice; debug prints may."""
+        return self.has_refs or bool(effects.once(self.effects))
 
 
 def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> StepInfo:
@@ -302,9 +311,8 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
 
     with reading(recorder):
         traced, (new_carry, y) = jax.make_jaxpr(recorded, return_shape=True)(carry, x)
-    # Effects have no public type; those of jax.debug have it in their names.
-    has_side_effects = any("Debug" not in str(effect) for effect in traced.effects)
-    return StepInfo(new_carry, y, names, has_side_effects, frozenset(map(id, traced.consts)), traced)
+    closed_over = frozenset(map(id, traced.consts))
+    return StepInfo(new_carry, y, names, effects.ordered(traced.effects), closed_over, traced)
 
 
 def evaluate_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> tuple[StepInfo, tuple[Any, Any]]:

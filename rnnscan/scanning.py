@@ -92,7 +92,8 @@ def scan(
     reach neither values nor gradients.
 
     A cell with side effects, such as `jax.experimental.io_callback`, is never recomputed, so that they happen once a
-    step; a memory choice that recomputes is an error. `jax.debug` prints again when a step is recomputed.
+    step; a memory choice that recomputes is an error. `jax.debug` prints again where a memory choice asks to
+    recompute steps. Collectives over named axes are no side effects.
 
     Under `jax.disable_jit()` the cell runs on values in a Python loop, as with `lax.scan`: it may print them, branch on
     them or stop in a debugger. The first step may run twice, to find the types of its results. All is kept.

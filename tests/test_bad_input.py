@@ -103,6 +103,28 @@ def test_a_cell_with_side_effects_has_gradients():
         assert jnp.allclose(actual, expected[name], rtol=1e-5), name
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_progress_bar_in_a_step_advances_once(ordered):
+    """As that of jax-tqdm: callbacks of jax.debug in branches. One that runs again finds its bar closed."""
+    done = []
+
+    def shown(carry, step):
+        show = lambda: jax.debug.callback(done.append, step, ordered=ordered)  # noqa: E731
+        jax.lax.cond(step % 2 == 0, show, lambda: None)
+        return jnp.tanh(carry + step), carry
+
+    def run(start, **options):
+        return rs.scan(lambda _, *step: shown(*step), None, start, jnp.arange(6), **options)[1].sum()
+
+    expected = jax.grad(lambda start: jax.lax.scan(shown, start, jnp.arange(6))[1].sum())(0.5)
+    for options in ({}, {"engine": "lax"}, {"memory": rs.Memory(chunk=2)}):
+        jax.effects_barrier()
+        done.clear()
+        assert jnp.allclose(jax.jit(jax.grad(lambda start, options=options: run(start, **options)))(0.5), expected)
+        jax.effects_barrier()
+        assert sorted(map(int, done)) == [0, 2, 4]
+
+
 def test_a_forward_only_net_is_refused_before_it_runs(no_loop_runs):
     run = lambda x: rs.recurrent_net(  # noqa: E731
         net_cell, None, inputs={"input_t": x}, initial_cell_inputs=STATES, links=LINKS, forward_only=True

@@ -90,7 +90,11 @@ PROJECTS = {
                 f"tests/{name}.py"
                 for name in (
                     *("cuthbert/discrete/test_discrete", "cuthbert/enkf/test_enkf", "cuthbert/factorial/test_discrete"),
-                    *("cuthbert/factorial/test_kalman", "cuthbert/gaussian/test_kalman", "cuthbert/gaussian/test_moments"),
+                    *(
+                        "cuthbert/factorial/test_kalman",
+                        "cuthbert/gaussian/test_kalman",
+                        "cuthbert/gaussian/test_moments",
+                    ),
                     *("cuthbert/gaussian/test_taylor", "cuthbert/smc/test_particle_filters"),
                 )
             ),

@@ -107,7 +107,7 @@ def scatters_into_zeros(equation: "Equation | None", maker: Mapping[Atom, "Equat
 class Equation:
     """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.
 
-    `scope` is the path of `jax.named_scope` around it, for pictures.
+    Collectives have none. `scope` is the path of `jax.named_scope` around it, for pictures.
     """
 
     primitive: Any

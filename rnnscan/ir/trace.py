@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from rnnscan._util import effects
 from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 from rnnscan.naming import MARK
@@ -95,7 +96,8 @@ class Inliner:
         body = None if kind in self._whole else params.get(_INLINED.get(kind, ""), inner)
         if body is None:
             outputs = tuple(Value(var.aval) for var in eqn.outvars)
-            self.equations.append(Equation(primitive, params, tuple(inputs), outputs, eqn.effects, scope))
+            in_order = effects.ordered(eqn.effects)
+            self.equations.append(Equation(primitive, params, tuple(inputs), outputs, in_order, scope))
             return outputs
         around, self._scope = self._scope, scope  # A call's body has paths that begin at the call.
         policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 
+from rnnscan._util import effects
 from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.program import Equation
@@ -61,10 +62,10 @@ def _of_derivative(equation: Equation) -> RuleEffects:
         return ct_operands
 
     try:
-        effects = jax.make_jaxpr(derivative)(*types).effects
+        found = effects.ordered(jax.make_jaxpr(derivative)(*types).effects)
     except (NotImplementedError, TypeError, ValueError):  # JAX's errors where there is no reverse mode.
         return RuleEffects(False, False)
-    return RuleEffects(bool(effects), bool(logs))
+    return RuleEffects(bool(found), bool(logs))
 
 
 def _is_float(array: Any) -> bool:

@@ -326,8 +326,7 @@ def _trace_first(step: Step, carry: Any, xs: Any) -> StepInfo:
     types = jax.tree.map(type_of_step, xs)
     if not has_refs(xs):
         return trace_step(step, carry, types)
-    # The step may write to the refs that it is given.
-    return replace(trace_step(with_local_refs(step, xs), carry, types), has_side_effects=True)
+    return replace(trace_step(with_local_refs(step, xs), carry, types), has_refs=True)
 
 
 def _trace_or_repeat(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows | None) -> tuple[Any, StepInfo]:

@@ -44,7 +44,7 @@ def route(call: Call) -> Route:
         ValueError: if `engine="fission"`, `parallel` or segments cannot be honored.
     """
     segments = call.memory is not None and call.memory.segment is not None
-    if segments and not call.info.traced.effects and call.effects_of_rules.has_logs:
+    if segments and not call.info.effects and call.effects_of_rules.has_logs:
         raise ValueError(
             f"scan: segments would cut the logs of a derivative rule into pieces; got {call.memory!r}, and a rule that "
             "logs values. Leave `segment` out, or do not log."
@@ -68,7 +68,7 @@ def route(call: Call) -> Route:
 
 def _fallback_reason(call: Call) -> str:
     """Why the fission engine cannot run a call; empty if it can."""
-    if call.info.traced.effects or call.info.has_side_effects:
+    if call.info.effects or call.info.has_refs:
         return "the cell has side effects"
     if call.memory is None:
         return "memory=None is plain autodiff of lax.scan"

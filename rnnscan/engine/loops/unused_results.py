@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import partial_eval
 
+from rnnscan._util import effects
 from rnnscan.engine.analysis.leaves import places, split_list
 
 
@@ -25,7 +26,7 @@ def drop_unused(primitive: core.Primitive) -> None:
     def rule(used: list[bool], *others: Any) -> tuple[list[bool], Any]:
         equation = others[-1]  # From jax 0.12 on the references that are read come before it.
         function, types = equation.params["function"], [var.aval for var in equation.invars]
-        if equation.effects:
+        if effects.ordered(equation.effects):
             return [True] * len(types), equation
         if not any(used):
             return [False] * len(types), None
@@ -39,6 +40,7 @@ def drop_unused(primitive: core.Primitive) -> None:
         equation = equation.replace(
             invars=[equation.invars[index] for index in operands],
             outvars=[equation.outvars[index] for index in results],
+            effects=jaxpr.effects,
             params={
                 "function": function if is_whole else function.only(results, operands, types),
                 "call_jaxpr": core.ClosedJaxpr(jaxpr, consts),
@@ -66,7 +68,7 @@ def _eliminated(jaxpr: Any, used: Sequence[bool], stay: Sequence[bool]) -> tuple
     read = {atom for atom in atoms if isinstance(atom, core.Var)}  # A literal has no hash.
     shorter = [
         _with_live_state(equation, [var in read for var in equation.outvars])
-        if equation.primitive is jax.lax.while_p and not equation.effects
+        if equation.primitive is jax.lax.while_p and not effects.ordered(equation.effects)
         else equation
         for equation in live.eqns
     ]

@@ -60,16 +60,19 @@ class ExecutionPlan:
         call: the call.
         route: its engine.
         choices: the heuristics of the platform that it is for.
+        recomputes: whether the backward pass runs steps again under every memory choice.
     """
 
     call: Call
     route: Route
     choices: Heuristics
+    recomputes: bool = False
 
     @staticmethod
-    def of(call: Call) -> "ExecutionPlan":
+    def of(call: Call, *, recomputes: bool = False) -> "ExecutionPlan":
         """Plan a call."""
-        plan = ExecutionPlan(call, route(call), heuristics((call.params, call.carry, call.xs)))
+        choices = heuristics((call.params, call.carry, call.xs))
+        plan = ExecutionPlan(call, route(call), choices, recomputes)
         if plan._runs_whole:
             return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
         if call.parallel is not None:
@@ -95,15 +98,17 @@ class ExecutionPlan:
 
     @property
     def memory(self) -> Memory | None:
-        """The memory choice in force. Side effects must happen once, so cells with them get plain autodiff.
+        """The memory choice in force.
 
-        So do cells whose derivative rules have effects, where no memory was chosen: some run in the forward pass.
+        Side effects must happen once, so cells with them get plain autodiff. Effects of debug prints and of derivative
+        rules may happen again where the caller asks to recompute.
         """
         call = self.call
-        if not self.route.checkpoints:
+        if not self.route.checkpoints or call.info.has_side_effects:
             return None
-        runs_once = call.info.has_side_effects or (call.memory == Memory() and any(call.effects_of_rules))
-        return None if runs_once else call.memory
+        asks = self.recomputes or (call.memory is not None and call.memory.asks_to_recompute)
+        has_effects = call.info.effects or any(call.effects_of_rules)
+        return None if has_effects and not asks else call.memory
 
     @property
     def kept_names(self) -> frozenset[str]:

@@ -69,7 +69,7 @@ def run_until(
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
         reason = high_level_reason(call)
-        results = _run_plain(call, traced, reason) if reason else _run(ExecutionPlan.of(call), traced)
+        results = _run_plain(call, traced, reason) if reason else _run(ExecutionPlan.of(call, recomputes=True), traced)
         return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
 
 
@@ -132,7 +132,7 @@ def _scan(plan: ExecutionPlan, segments: list[int]) -> WhileScan | SegmentedWhil
     """The scan with its nested segments, the longest first."""
     sizes = [plan.call.length, *(size for size in segments if size < plan.call.length)]
     scan: WhileScan | SegmentedWhileScan = WhileScan(
-        plan.scan(sizes[-1], keep_all_carries=True), prints=bool(plan.call.info.traced.effects)
+        plan.scan(sizes[-1], keep_all_carries=True), prints=bool(plan.call.info.effects)
     )
     for size in reversed(sizes[:-1]):
         scan = SegmentedWhileScan(scan, -(-size // scan.length))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rnnscan._util import effects
 from rnnscan.ir.jaxprs import all_equations
 
 
@@ -9,4 +10,4 @@ def side_effects(jaxpr: Any) -> list[str]:
     """The host callbacks and other effects of a jaxpr, by the names of their primitives."""
     names = {equation.primitive.name for equation in all_equations(jaxpr.jaxpr)}
     callbacks = {name for name in names if "callback" in name or name == "debug_print"}
-    return sorted(callbacks or {str(effect) for effect in jaxpr.effects})
+    return sorted(callbacks or {str(effect) for effect in effects.ordered(jaxpr.effects)})

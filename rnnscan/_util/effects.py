@@ -1,0 +1,30 @@
+"""Which of JAX's effects are side effects of a step.
+
+An effect makes it matter how often, and in which order, operations run. JAX gives one to collectives over a named axis
+too, so that a jaxpr tells in which axes it runs. They are no side effects: all devices run one program.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import jax
+from jax import lax
+
+
+def ordered(effects: Iterable[Any]) -> frozenset[Any]:
+    """The effects for which operations must stay, in their order: all but those of collectives."""
+    return frozenset(effect for effect in effects if not isinstance(effect, _collective()))
+
+
+def once(effects: Iterable[Any]) -> frozenset[Any]:
+    """The effects that must happen once for each step: neither those of collectives nor those of `jax.debug`."""
+    # Effects have no public type; those of jax.debug have it in their names.
+    return frozenset(effect for effect in ordered(effects) if "Debug" not in str(effect))
+
+
+@cache
+def _collective() -> type:
+    """The type of a collective's effect. JAX has no public name of it."""
+    (effect,) = jax.make_jaxpr(lambda: lax.axis_index("rnnscan"), axis_env=[("rnnscan", 1)])().effects
+    return type(effect)
