@@ -4,13 +4,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
+from jax.extend import source_info_util
 
 from rnnscan.ir.traits import Kind, Traits, traits_of
 
@@ -103,11 +104,48 @@ def scatters_into_zeros(equation: "Equation | None", maker: Mapping[Atom, "Equat
     return equation is not None and equation.primitive.name == "scatter-add" and is_zero(equation.inputs[0], maker)
 
 
+class Origin(NamedTuple):
+    """Where an equation was traced, and the settings of JAX there.
+
+    Attributes:
+        settings: the settings, such as `jax.threefry_partitionable`, `compute_on` and XLA metadata. None: those that
+            hold where the equation is evaluated.
+        traceback: the lines that made it; None: unknown.
+        name_stack: the `jax.named_scope`s around it.
+    """
+
+    settings: Any = None
+    traceback: Any = None
+    name_stack: Any = source_info_util.NameStack()
+
+    @property
+    def scope(self) -> str:
+        """The path of the named scopes."""
+        return str(self.name_stack)
+
+    def within(self, name_stack: Any) -> "Origin":
+        """The origin within the named scopes of a caller."""
+        return self._replace(name_stack=name_stack + self.name_stack) if len(name_stack) else self
+
+    def run(self, function: Callable[..., Any], /, *operands: Any, **params: Any) -> Any:
+        """Call a function as if it were called at the origin, as `jax.core.eval_jaxpr` does."""
+        scopes = self.name_stack
+        name_stack = source_info_util.current_name_stack() + scopes if len(scopes) else None  # None: as it is.
+        with source_info_util.user_context(self.traceback, name_stack=name_stack):
+            if self.settings is None:
+                return function(*operands, **params)
+            with self.settings.manager:
+                return function(*operands, **params)
+
+
+_NOWHERE = Origin()
+
+
 @dataclass(frozen=True, eq=False)
 class Equation:
     """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.
 
-    Collectives have none. `scope` is the path of `jax.named_scope` around it, for pictures.
+    Collectives have no effects here.
     """
 
     primitive: Any
@@ -115,7 +153,12 @@ class Equation:
     inputs: tuple[Atom, ...]
     outputs: tuple[Value, ...]
     effects: Collection[Any] = ()
-    scope: str = ""
+    origin: Origin = _NOWHERE
+
+    @property
+    def scope(self) -> str:
+        """The path of `jax.named_scope` around it, for pictures."""
+        return self.origin.scope
 
     @property
     def name(self) -> str:
@@ -139,8 +182,8 @@ class Equation:
 
     @property
     def operation(self) -> Hashable:
-        """The operation without its operands: equal where primitive and params are equal."""
-        operation = (self.primitive, *sorted(self.params.items()))
+        """The operation without its operands: equal where primitive, params and settings are equal."""
+        operation = (self.primitive, self.origin.settings, *sorted(self.params.items()))
         try:
             hash(operation)
         except TypeError:  # Some parameters are lists, or functions of lists.
@@ -148,8 +191,8 @@ class Equation:
         return operation
 
     def evaluate(self, *operands: Any) -> list[Any]:
-        """Compute the outputs."""
-        results = self.primitive.bind(*operands, **self.primitive.get_bind_params(self.params))
+        """Compute the outputs, under the settings and with the source of the equation."""
+        results = self.origin.run(self.primitive.bind, *operands, **self.primitive.get_bind_params(self.params))
         return list(results) if self.primitive.multiple_results else [results]
 
 
@@ -215,12 +258,12 @@ def total_bytes(values: Iterable[Value]) -> int:
     return sum(value.nbytes for value in values)
 
 
-def concatenated(atoms: Sequence[Atom], axis: int) -> Equation:
+def concatenated(atoms: Sequence[Atom], axis: int, origin: Origin = _NOWHERE) -> Equation:
     """An equation that concatenates values along an axis."""
     types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in atoms]
     axis %= len(types[0].shape)
     aval = jax.eval_shape(lambda *parts: lax.concatenate(parts, axis), *types)
-    return Equation(lax.concatenate_p, {"dimension": axis}, tuple(atoms), (Value(aval),))
+    return Equation(lax.concatenate_p, {"dimension": axis}, tuple(atoms), (Value(aval),), origin=origin)
 
 
 def evaluate(equations: Iterable[Equation], values: dict[Value, Any]) -> None:

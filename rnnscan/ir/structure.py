@@ -22,6 +22,7 @@ def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[At
     equations = tuple(
         (
             _structure_of_operation(equation.primitive, equation.params, exact=False),
+            equation.origin.settings,
             numbers.read(equation.inputs),
             numbers.add(equation.outputs),
         )
@@ -137,6 +138,7 @@ def _structure_of_jaxpr(jaxpr: Any, *, exact: bool) -> Hashable:
     equations = tuple(
         (
             _structure_of_operation(eqn.primitive, eqn.params, exact=exact),
+            eqn.ctx,
             numbers.read(eqn.invars),
             numbers.add(eqn.outvars),
         )

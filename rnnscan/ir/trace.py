@@ -1,14 +1,17 @@
 """From a jaxpr to a program: calls are inlined, and marked values are found."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import jax
 from jax.extend import core
+from jax.extend.source_info_util import NameStack
+from jax.sharding import Sharding
 
 from rnnscan._util import effects
 from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
-from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
+from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value
 from rnnscan.naming import MARK
 
 
@@ -64,7 +67,7 @@ class Inliner:
         self.marked: dict[int, Atom] = {}
         self.saved: list[Atom] = []
         self._policy: Any = None
-        self._scope = ""
+        self._name_stack = NameStack()  # That of the calls around: a call's body has paths that begin at the call.
 
     def inline(self, jaxpr: Any, consts: Sequence[Atom], arguments: Sequence[Atom]) -> list[Atom]:
         """Add the equations of a jaxpr, and return its results."""
@@ -90,18 +93,29 @@ class Inliner:
             self.marked.setdefault(int(name.removeprefix(MARK)), inputs[0])
         if primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
-        scope = "/".join(filter(None, (self._scope, str(eqn.source_info.name_stack))))
+        source = eqn.source_info
+        origin = Origin(eqn.ctx, source.traceback, source.name_stack).within(self._name_stack)
         inner = checkpointed(eqn)
         kind = primitive.name if inner is None else "checkpoint"
-        body = None if kind in self._whole else params.get(_INLINED.get(kind, ""), inner)
+        stays_whole = kind in self._whole or _is_placed(params)
+        body = None if stays_whole else params.get(_INLINED.get(kind, ""), inner)
         if body is None:
             outputs = tuple(Value(var.aval) for var in eqn.outvars)
             in_order = effects.ordered(eqn.effects)
-            self.equations.append(Equation(primitive, params, tuple(inputs), outputs, in_order, scope))
+            self.equations.append(Equation(primitive, params, tuple(inputs), outputs, in_order, origin))
             return outputs
-        around, self._scope = self._scope, scope  # A call's body has paths that begin at the call.
+        around, self._name_stack = self._name_stack, origin.name_stack
         policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy
         consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []
         results = self.inline(body.jaxpr if isinstance(body, core.ClosedJaxpr) else body, consts, inputs)
-        self._scope, self._policy = around, policy_around
+        self._name_stack, self._policy = around, policy_around
         return results
+
+
+def _is_placed(params: Mapping[str, Any]) -> bool:
+    """Whether an equation is a `jax.jit` that shards or lays out its operands or results, or has options for XLA."""
+    if "in_shardings" not in params:
+        return False
+    shardings, layouts = (chain(params[f"in_{kind}"], params[f"out_{kind}"]) for kind in ("shardings", "layouts"))
+    is_placed = any(isinstance(each, Sharding) for each in shardings) or any(each is not None for each in layouts)
+    return is_placed or bool(params["compiler_options_kvs"])

@@ -184,7 +184,7 @@ class Chunk:
         if equation is None or atom in self._sums or not self._scatters(atom):
             return added(total, self.sum(atom))
         if equation.name == "scatter-add":
-            return scattered_over_steps(equation, total, *map(self.stacked, equation.inputs[1:]))
+            return equation.origin.run(scattered_over_steps, equation, total, *map(self.stacked, equation.inputs[1:]))
         return reduce(self.added_to, equation.inputs, total)
 
     def _scatters(self, atom: Atom) -> bool:
@@ -198,7 +198,8 @@ class Chunk:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
         if equation is not None and equation.name == "reduce_sum" and not self.has_sums_for(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
-            return _summed(self.read(equation.inputs[0]), (0, *(axis + 1 for axis in equation.params["axes"])))
+            axes = (0, *(axis + 1 for axis in equation.params["axes"]))
+            return equation.origin.run(_summed, self.read(equation.inputs[0]), axes)
         summed = None if equation is None else summed_operands(equation, self.varies)
         if equation is not None and summed is not None:
             pairs = zip(equation.inputs, summed, strict=True)
@@ -209,9 +210,8 @@ class Chunk:
             return self.contracted(equation, *map(self.read, equation.inputs))
         if scatters_into_zeros(equation, self._makers):
             assert equation is not None
-            return scattered_over_steps(
-                equation, self.read(equation.inputs[0]), *map(self.stacked, equation.inputs[1:])
-            )
+            total, *stacks = self.read(equation.inputs[0]), *map(self.stacked, equation.inputs[1:])
+            return equation.origin.run(scattered_over_steps, equation, total, *stacks)
         return _summed(self.read(atom), (0,))
 
     def contracted(self, product: Equation, left: Any, right: Any) -> Any:

@@ -57,5 +57,10 @@ def every(heuristics: Heuristics) -> dict[str, Pass]:
 
 
 def apply(passes: tuple[Pass, ...], program: Program) -> Program:
-    """Run passes one after the other."""
-    return reduce(lambda program, run: run(program), passes, program)
+    """Run passes one after the other.
+
+    A program whose equations were traced under several settings, such as `compute_on` in a part of the step, stays as
+    it is: a pass may merge equations of two settings.
+    """
+    settings = {equation.origin.settings for equation in program.equations} - {None}
+    return program if len(settings) > 1 else reduce(lambda program, run: run(program), passes, program)

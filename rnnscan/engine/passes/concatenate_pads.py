@@ -27,7 +27,9 @@ def concatenate_pads(program: Program) -> Program:
         for axis, pieces in places.items():
             size = pieces[0].term.shape[axis]
             while row := _row(pieces, 0, size):
-                concatenations.append(concatenated([piece.value for piece in row], axis))
+                concatenations.append(
+                    concatenated([piece.value for piece in row], axis, sums.maker[row[0].term].origin)
+                )
                 pieces = [piece for piece in pieces if piece not in row]
                 terms = [
                     *concatenations[-1].outputs,

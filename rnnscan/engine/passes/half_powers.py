@@ -41,7 +41,7 @@ def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equat
     (result,) = equation.outputs
     inliner = Inliner()
     inliner.inline(jax.make_jaxpr(partial(_power, exponent))(result.aval).jaxpr, [], equation.inputs[:1])
-    return [*inliner.equations[:-1], replace(inliner.equations[-1], outputs=(result,), scope=equation.scope)]
+    return [*inliner.equations[:-1], replace(inliner.equations[-1], outputs=(result,), origin=equation.origin)]
 
 
 def _has_roots(exponent: float) -> bool:

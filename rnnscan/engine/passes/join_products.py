@@ -63,14 +63,15 @@ def _broadcast(equations: Sequence[Equation]) -> set[Value]:
 
 def _joined(products: Sequence[Equation]) -> list[Equation]:
     """The joined product of several with one x, and its slices."""
-    weights = concatenated([product.inputs[1] for product in products], axis=1)
-    results = concatenated([product.outputs[0] for product in products], axis=-1)
+    origin = products[0].origin
+    weights = concatenated([product.inputs[1] for product in products], 1, origin)
+    results = concatenated([product.outputs[0] for product in products], -1)
     product = replace(products[0], inputs=(products[0].inputs[0], weights.outputs[0]), outputs=results.outputs)
     cuts, begin = [], 0
     for piece in (product.outputs[0] for product in products):
         end = begin + piece.shape[-1]
         bounds = {"start_indices": (*(0 for _ in piece.shape[:-1]), begin), "limit_indices": (*piece.shape[:-1], end)}
-        cuts.append(Equation(lax.slice_p, {**bounds, "strides": None}, product.outputs, (piece,)))
+        cuts.append(Equation(lax.slice_p, {**bounds, "strides": None}, product.outputs, (piece,), origin=origin))
         begin = end
     return [weights, product, *cuts]
 

@@ -39,7 +39,8 @@ def merge_products(program: Program, heuristics: Heuristics) -> Program:
     def merged(products: Sequence[Equation]) -> list[Equation]:
         """Equations whose last one makes the sum of products."""
         xs, weights = zip(*(product.inputs for product in products), strict=True)
-        x, weight = concatenated(xs, axis=1), concatenated(weights, axis=0)
+        origin = products[0].origin
+        x, weight = concatenated(xs, 1, origin), concatenated(weights, 0, origin)
         inputs, outputs = (x.outputs[0], weight.outputs[0]), (Value(products[0].outputs[0].aval),)
         return [x, weight, replace(products[0], inputs=inputs, outputs=outputs)]
 

@@ -48,7 +48,7 @@ def _multiplication(equation: Equation) -> Sequence[Equation]:
 
     inliner = Inliner()
     inliner.inline(jax.make_jaxpr(multiply)(*(atom.aval for atom in equation.inputs)).jaxpr, [], equation.inputs)
-    equations = [replace(inlined, scope=equation.scope) for inlined in inliner.equations]
+    equations = [replace(inlined, origin=equation.origin) for inlined in inliner.equations]
     return [*equations[:-1], replace(equations[-1], outputs=(result,))]
 
 

@@ -77,5 +77,5 @@ def _scatter(equation: Equation) -> Sequence[Equation]:
 
     inliner = Inliner()
     inliner.inline(jax.make_jaxpr(scatter)(*(atom.aval for atom in equation.inputs)).jaxpr, [], equation.inputs)
-    equations = [replace(inlined, scope=equation.scope) for inlined in inliner.equations]
+    equations = [replace(inlined, origin=equation.origin) for inlined in inliner.equations]
     return [*equations[:-1], replace(equations[-1], outputs=equation.outputs)]

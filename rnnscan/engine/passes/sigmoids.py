@@ -83,4 +83,4 @@ def _sigmoid(equation: Equation, x: Atom) -> Equation:
     aval: Any = equation.outputs[0].aval
     inliner.inline(jax.make_jaxpr(lax.logistic)(aval).jaxpr, [], [x])
     (logistic,) = inliner.equations
-    return replace(logistic, outputs=equation.outputs, scope=equation.scope)
+    return replace(logistic, outputs=equation.outputs, origin=equation.origin)

@@ -127,7 +127,7 @@ def _replace_matches(graph: Graph, pattern: Pattern, replacement: Callable[..., 
     for node_id, equation in enumerate(graph.program.equations):
         if node_id in by_position:
             site = by_position[node_id]
-            equations += substitution.put(site.inputs, site.outputs, equation.scope)
+            equations += substitution.put(site.inputs, site.outputs, equation.origin)
         if node_id not in gone:
             equations.append(equation)
     return substitution.finish(equations)
@@ -143,9 +143,9 @@ def _replace_nodes(graph: Graph, ids: Iterable[int], function: Callable[..., Any
         )
     before, after = _around(graph, inside)
     substitution = Substitution(graph, function)
-    scope = graph.program.equations[min(inside)].scope
+    origin = graph.program.equations[min(inside)].origin
     replacement = substitution.put(
-        [graph.value(name) for name in inputs], [graph.value(name) for name in outputs], scope
+        [graph.value(name) for name in inputs], [graph.value(name) for name in outputs], origin
     )
     return substitution.finish([*before, *replacement, *after])
 

@@ -96,7 +96,7 @@ class _Rewrite:
             self.same[output] = root
         else:
             params = {"new_sizes": output.shape, "dimensions": None, "sharding": None}
-            self.equations.append(Equation(lax.reshape_p, params, (root,), (output,)))
+            self.equations.append(Equation(lax.reshape_p, params, (root,), (output,), origin=equation.origin))
 
     def _dot(self, equation: Equation) -> Equation:
         """The product of values before their reshapes, where that is possible."""

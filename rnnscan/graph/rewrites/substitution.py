@@ -13,7 +13,7 @@ from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.core.trace import trace
 from rnnscan.graph.nodes.names import Name, type_of
 from rnnscan.graph.rewrites.rewire import rewired
-from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Origin, Value
 from rnnscan.ir.rewrite import replace_inputs
 
 
@@ -32,13 +32,13 @@ class Substitution:
         self._same: dict[Atom, Atom] = {}
         self._parts: dict[Any, Graph] = {}
 
-    def put(self, inputs: Sequence[Atom], outputs: Sequence[Value], scope: str) -> list[Equation]:
+    def put(self, inputs: Sequence[Atom], outputs: Sequence[Value], origin: Origin) -> list[Equation]:
         """The function's equations for one part, whose outputs are then read from them.
 
         Args:
             inputs: what the part reads.
             outputs: what it makes that is read elsewhere.
-            scope: the path of `jax.named_scope` around it.
+            origin: where the part was traced, for the named scopes around it.
 
         Raises:
             TypeError: if the function returns another number of results, or a result of another type.
@@ -54,8 +54,8 @@ class Substitution:
         equations = []
         for equation in part.program.equations:
             results = tuple(Value(value.aval) for value in equation.outputs)
-            scopes = "/".join(filter(None, (scope, equation.scope)))
-            equations.append(dataclasses.replace(replace_inputs(equation, atoms), outputs=results, scope=scopes))
+            scoped = equation.origin.within(origin.name_stack)
+            equations.append(dataclasses.replace(replace_inputs(equation, atoms), outputs=results, origin=scoped))
             atoms.update(zip(equation.outputs, results, strict=True))
         new = {value for equation in equations for value in equation.outputs}
         for value, result in zip(outputs, (atoms.get(atom, atom) for atom in part.program.stacked), strict=True):
