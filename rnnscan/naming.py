@@ -19,6 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import get_opaque_trace_state
 
 from rnnscan._util import effects
+from rnnscan._util.sources import named_after
 
 
 _Value = TypeVar("_Value")
@@ -310,6 +311,7 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
         return new_carry, y
 
     with reading(recorder):
+        recorded = named_after(recorded, step)
         traced, (new_carry, y) = jax.make_jaxpr(recorded, return_shape=True)(carry, x)
     closed_over = frozenset(map(id, traced.consts))
     return StepInfo(new_carry, y, names, effects.ordered(traced.effects), closed_over, traced)

@@ -179,6 +179,11 @@ class _LinkedCell:
         outputs = dict(self.cell_net(params, **x, **states))
         return {state: outputs[output] for state, output in self.links}, outputs
 
+    @property
+    def __wrapped__(self) -> Callable[..., Mapping[str, Any]]:
+        """The function, which JAX's messages name."""
+        return self.cell_net
+
 
 def _memory(
     recompute: Any, memory: Memory | MemoryBudget | None, *, forward_only: bool, outputs_with_grads: Any

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from rnnscan._util.messages import is_float
+from rnnscan._util.sources import named_after
 
 
 RandomStep: TypeAlias = Callable[[Any, Any, tuple[Any, Any]], tuple[Any, Any]]
@@ -53,7 +54,7 @@ def with_key(cell: Any, key: Array, params: Any, x: Any) -> RandomStep:
     def plain_step(params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
         return cell(params, carry, scanned[0])
 
-    step = cell.with_key(key, params, x) if hasattr(cell, "with_key") else plain_step
+    step = cell.with_key(key, params, x) if hasattr(cell, "with_key") else named_after(plain_step, cell)
     return KeyedCell(step, cell) if hasattr(cell, "initial_carry") else step
 
 
@@ -72,6 +73,11 @@ class KeyedCell:
     def __call__(self, params: Any, carry: Any, scanned: tuple[Any, Any]) -> tuple[Any, Any]:
         """One random step: `(params, carry, (x, index)) -> (carry, y)`."""
         return self.step(params, carry, scanned)
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The cell, which JAX's messages name."""
+        return self.cell
 
     def __repr__(self) -> str:
         """The cell, which has a key."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from rnnscan._net.wiring import Wiring
 from rnnscan._util.messages import describe
+from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.naming import unnamed
 
@@ -38,7 +39,7 @@ def trace_outputs(
 
     def run(states: Mapping[str, Any]) -> None:
         with unnamed():
-            jax.eval_shape(step, states, x)
+            jax.eval_shape(named_after(step, cell_net), states, x)
 
     try:
         run(states)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool
 
 from rnnscan import _checks as checks
 from rnnscan._util.messages import describe, is_array_like, is_key, leaves_with_places, listing, nearest
+from rnnscan._util.sources import named_after
 from rnnscan._util.varying import vary, varying
 from rnnscan.control._named_nets import Inputs, inputs_of, run
 
@@ -139,7 +140,7 @@ def _trace(label: str, net: Any, params: Any, operands: dict[str, Any], inputs: 
                     )
         return written
 
-    traced, shapes = jax.make_jaxpr(written_by, return_shape=True)(operands)
+    traced, shapes = jax.make_jaxpr(named_after(written_by, net), return_shape=True)(operands)
     return _Branch(f"`{label}`", jax.tree.unflatten(jax.tree.structure(shapes), traced.out_avals), traced)
 
 

@@ -72,6 +72,7 @@ def do_net(net: Callable[..., Mapping[str, Any]], bindings: Mapping[str, str | N
     first, rest = list(inspect.signature(outer_net).parameters.values())[:2], dict.fromkeys(outer_of.values())
     named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=REQUIRED) for name in rest]
     vars(outer_net)["__signature__"] = inspect.Signature([*first, *named])
+    vars(outer_net)["__wrapped__"] = net  # JAX's messages name it.
     return outer_net
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
 from rnnscan._util.messages import describe, leaves_with_places
+from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import one_step, skip_padding
 from rnnscan._util.varying import vary, varying
 from rnnscan.control import _until
@@ -105,6 +106,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
         new_carry, (y, stopped) = held(carry, (x, running))
         return (new_carry, running & ~stopped, count + running.astype(count.dtype)), y
 
+    step, until = named_after(step, cell), named_after(until, cell)
     with _until.errors_named("scan_until"):
         new_carry, y, stopped = jax.eval_shape(step, params, carry, jax.tree.map(one_step, xs))
     _check_rows(stopped, new_carry, y)

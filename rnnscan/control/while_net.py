@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
+from rnnscan._util.sources import named_after
 from rnnscan.control import _until
 from rnnscan.memory import Memory
 
@@ -108,5 +109,6 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, **options: Any) -> tuple
     def cond_fun(params: Any, carry: Any) -> Any:
         return _until.as_booleans("while_net", "cond", cond(params, carry))
 
+    cell, cond_fun = named_after(cell, body), named_after(cond_fun, cond)
     steps, carry, _, limited = _until.run("while_net", cell, params, carry, None, cond_fun, **options)
     return steps, carry, limited

@@ -8,6 +8,7 @@ import numpy as np
 
 from rnnscan._util.dtypes import at_least_float32, resolve_weak_type
 from rnnscan._util.messages import describe, describe_shape, is_count, is_key, leaves_with_places
+from rnnscan._util.sources import named_after
 from rnnscan._util.varying import explicit_spec
 from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
@@ -146,7 +147,7 @@ def _step(decoder: Decoder, params: Any, has_aux: bool) -> Any:
             return carry, (logits.astype(at_least_float32(logits.dtype)), aux)
         return carry, (log_probabilities(jnp.asarray(logits)), aux)
 
-    return step
+    return named_after(step, decoder)
 
 
 def _logits_and_aux(output: Any, has_aux: bool) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """The bodies of loops, branches, calls, and functions with custom derivative rules."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rnnscan.ir.program import Equation, Value
 from rnnscan.ir.trace import Inliner
@@ -31,3 +32,23 @@ def bodies_of(equation: Equation) -> list[list[Equation]]:
         inliner.inline(jaxpr, consts, inputs)
         bodies.append(inliner.equations)
     return bodies
+
+
+def carry_of_scan(
+    body_inputs: Sequence[Any], body_outputs: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+) -> range:
+    """The places of a scan's carry among its inputs: after its constants, before what it scans over.
+
+    Inputs that are scanned over, and stacked outputs, have one axis more outside than in the body. The parameters that
+    tell the numbers have other names in other versions of jax.
+
+    Args:
+        body_inputs: the inputs of its body, or their types.
+        body_outputs: the outputs of its body, or their types.
+        inputs: its inputs, or their types.
+        outputs: its outputs, or their types.
+    """
+    scanned = sum(len(out.shape) > len(inner.shape) for out, inner in zip(inputs, body_inputs, strict=True))
+    carries = sum(len(out.shape) == len(inner.shape) for out, inner in zip(outputs, body_outputs, strict=True))
+    end = len(inputs) - scanned
+    return range(end - carries, end)

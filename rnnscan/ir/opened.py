@@ -75,7 +75,7 @@ def saves(eqn: Any, policy: Any) -> bool:
     named = _params_of("CheckpointName", eqn)
     if named is not None:
         # JAX asks policies about its older primitive of names, in the module of the new one.
-        primitive, params = sys.modules[type(params["_prim"]).__module__].name_p, named  # type: ignore[attr-defined]
+        primitive, params = sys.modules[type(params["_prim"]).__module__].name_p, named
     answer = policy(primitive, *(var.aval for var in eqn.invars), **params)
     return answer if isinstance(answer, bool) else type(answer).__name__ in ("SaveableType", "Offloadable")
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from rnnscan.engine.cache.bounded_cache import BoundedCache
+from rnnscan.ir.invalid_values import search_first
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.structure import structure_of_jaxpr
 
@@ -77,11 +78,15 @@ def _program(run: Callable[..., Any], closed_over: ClosedOver, arrays: dict[str,
         return _NOT_KEPT
     jaxpr, structure = traced.jaxpr, jax.tree.structure(shapes)
 
-    def program(closed_over: Sequence[Any], arrays: dict[str, Any]) -> Any:
+    def evaluate(closed_over: Sequence[Any], arrays: dict[str, Any]) -> Any:
         consts = [
             const if place is None else closed_over[place] for const, place in zip(constants, operands, strict=True)
         ]
         return jax.tree.unflatten(structure, jax.core.eval_jaxpr(jaxpr, consts, *jax.tree.leaves(arrays)))
+
+    def program(closed_over: Sequence[Any], arrays: dict[str, Any]) -> Any:
+        search_first(evaluate, closed_over, arrays)
+        return evaluate(closed_over, arrays)
 
     return jax.jit(program)
 

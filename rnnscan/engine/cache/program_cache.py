@@ -19,6 +19,7 @@ from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.engine.cache.closure_programs import ClosedOver, ClosurePrograms
 from rnnscan.engine.cache.closure_values import closure_values, warn_of_changes
 from rnnscan.engine.costs.heuristics import following
+from rnnscan.ir.invalid_values import search_first
 
 
 # (cell, **arrays, **options) -> results
@@ -118,7 +119,9 @@ def _traceable(run: Run, cell: Any, options: dict[str, Any]) -> Callable[..., An
     find: Callable[[], Any] = ref(cell) if isinstance(cell, FunctionType) else lambda: cell
 
     def scan(**arrays: Any) -> Any:
-        return run(find(), **arrays, kept=True, **options)
+        run_cell = partial(run, find(), kept=True, **options)
+        search_first(lambda arrays: run_cell(**arrays), arrays)
+        return run_cell(**arrays)
 
     return scan
 

@@ -17,6 +17,7 @@ from rnnscan._util.arguments import check_key
 from rnnscan._util.dtypes import resolve_weak_type
 from rnnscan._util.messages import is_weak
 from rnnscan._util.refs import has_refs, with_local_refs
+from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import (
     Length,
     Padding,
@@ -155,7 +156,7 @@ def cell_step(cell: Cell, params: Any) -> Step:
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
         return checks.carry_and_output(cell(params, carry, x))
 
-    return step
+    return named_after(step, cell)
 
 
 def prepare(

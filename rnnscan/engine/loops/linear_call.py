@@ -15,6 +15,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 
 from rnnscan.engine.analysis.leaves import as_arrays, places
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
+from rnnscan.ir.invalid_values import run_checked
 
 
 # (residuals, tangents) -> tangents of the results
@@ -66,7 +67,8 @@ _linear_call.multiple_results = True
 
 
 def _apply(*operands: Any, linear_map: LinearMap) -> list[Any]:
-    return linear_map.apply(*linear_map.cut(as_arrays(operands)))
+    results: list[Any] = run_checked(linear_map.apply, *linear_map.cut(as_arrays(operands)))
+    return results
 
 
 def _types(*_: Any, linear_map: LinearMap) -> tuple[Any, ...]:
@@ -105,7 +107,7 @@ ad.primitive_jvps[_linear_call] = _differentiate
 def _transpose(cotangents: Any, *operands: Any, linear_map: LinearMap) -> list[Any]:
     residuals, tangents = linear_map.cut(as_arrays(operands))
     ct_results = [None if _is_zero(leaf) else leaf for leaf in cotangents]
-    ct_operands = linear_map.transpose(residuals, ct_results)
+    ct_operands = run_checked(linear_map.transpose, residuals, ct_results)
     # The others are zeros: instantiated with these, or of tangents that no result with a cotangent depends on.
     wanted = [
         leaf if ad.is_undefined_primal(tangent) else None for leaf, tangent in zip(ct_operands, tangents, strict=True)

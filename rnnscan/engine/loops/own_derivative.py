@@ -21,6 +21,7 @@ from rnnscan.engine.loops.checked import check_within
 from rnnscan.engine.loops.flat_function import FlatFunction, Moving, is_zero, jvp
 from rnnscan.engine.loops.parts import take_apart
 from rnnscan.engine.loops.unused_results import drop_unused
+from rnnscan.ir.invalid_values import run_checked, run_checked_jaxpr
 
 
 # (primals, tangents or symbolic zeros) -> (results, tangents or symbolic zeros), as for a `jax.custom_jvp`
@@ -126,7 +127,11 @@ def _bind(function: FlatFunction, operands: Sequence[Any]) -> list[Any]:
 
 
 def _run(*operands: Any, function: FlatFunction, call_jaxpr: Any) -> list[Any]:
-    return function.run(as_arrays(operands)) if call_jaxpr is None else core.jaxpr_as_fun(call_jaxpr)(*operands)
+    return (
+        run_checked(lambda *operands: function.run(operands), *as_arrays(operands))
+        if call_jaxpr is None
+        else run_checked_jaxpr(call_jaxpr, operands)
+    )
 
 
 def _types(*types: Any, function: FlatFunction, call_jaxpr: Any) -> tuple[Sequence[Any], Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import Length, Step, type_of_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.hoisted_step import HoistedStep, hoist
@@ -30,10 +31,10 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     # With inputs, `lax.scan` reads the length from them, which may be a symbolic dimension of `jax.export`.
     known = None if jax.tree.leaves(call.xs) else call.length
     scan = partial(lax.scan, reverse=call.reverse, unroll=call.unroll)
-    whole: Step = emitting_names
+    whole: Step = named_after(emitting_names, call.cell)
     hoisted: HoistedStep | None = None
     if plan.route.hoists:
-        whole = hoisted = hoist(emitting_names, call.carry, jax.tree.map(type_of_step, call.xs))
+        whole = hoisted = hoist(whole, call.carry, jax.tree.map(type_of_step, call.xs))
     if memory is None:
         return scan(whole, call.carry, call.xs, length=known)
     # XLA merges nothing across the border of a loop, so no barriers are needed.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import Step, type_of_step
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
@@ -65,7 +66,8 @@ def run_until(
                 f"{function}: derivative rules in a step must have no side effects; got a `jax.custom_vjp` or "
                 "`jax.custom_jvp` whose rule has one. Remove it, or run the step with `rs.scan`."
             )
-        traced = jax.make_jaxpr(lambda carry: cond_fun(call.params, carry))(call.carry)
+        holds = named_after(lambda carry: cond_fun(call.params, carry), cond_fun)
+        traced = jax.make_jaxpr(holds)(call.carry)
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
         reason = high_level_reason(call)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.units.blocks import BlockedRun, block_sizes, in_blocks, weights
 from rnnscan.engine.units.mesh import UnitMesh, unit_mesh
@@ -104,7 +105,8 @@ class _Traced:
 
     @staticmethod
     def of(cell: Any, params: Any, carry: Any, x: Any) -> "_Traced":
-        info = trace_step(lambda arguments, x: cell(arguments[0], arguments[1], x), (params, carry), x)
+        step = named_after(lambda arguments, x: cell(arguments[0], arguments[1], x), cell)
+        info = trace_step(step, (params, carry), x)
         jaxpr, inliner = info.traced.jaxpr, Inliner()
         constants, inputs = ([Value(var.aval) for var in group] for group in (jaxpr.constvars, jaxpr.invars))
         outputs = inliner.inline(jaxpr, constants, inputs)

@@ -1,6 +1,6 @@
 """Graphs of bodies: of loops, branches, calls, and functions with derivative rules of their own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,23 +78,6 @@ def program_of_body(body: Any) -> Program:
     inputs = tuple(Value(var.aval) for var in jaxpr.invars)
     outputs = inliner.inline(jaxpr, [Constant(const) for const in consts], inputs)
     return Program(tuple(inliner.equations), known=inputs, stacked=tuple(outputs))
-
-
-def carry_of_scan(body: Program, inputs: Sequence[Any], outputs: Sequence[Any]) -> range:
-    """The places of a scan's carry among its inputs: after its constants, before what it scans over.
-
-    Inputs that are scanned over, and stacked outputs, have one axis more outside than in the body. The parameters that
-    tell the numbers have other names in other versions of jax.
-
-    Args:
-        body: the program of its body.
-        inputs: its inputs, or their types.
-        outputs: its outputs, or their types.
-    """
-    scanned = sum(len(out.shape) > len(inner.shape) for out, inner in zip(inputs, body.known, strict=True))
-    carries = sum(len(out.shape) == len(inner.shape) for out, inner in zip(outputs, body.stacked, strict=True))
-    end = len(inputs) - scanned
-    return range(end - carries, end)
 
 
 def with_bodies(

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 from jax import lax
 
-from rnnscan.graph.core.bodies import carry_of_scan, program_of_body
+from rnnscan.graph.core.bodies import program_of_body
 from rnnscan.graph.nodes.names import type_of
+from rnnscan.ir.bodies import carry_of_scan
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, evaluate, read
 from rnnscan.ir.trace import Inliner
@@ -42,7 +43,7 @@ def _slim_scan(equation: Equation, wanted: Sequence[int]) -> Equation | None:
     if not _PARAMETERS_OF_SCAN.issuperset(params) or params.get("_split_transpose"):
         return None
     body = program_of_body(params["jaxpr"])
-    places = carry_of_scan(body, equation.inputs, equation.outputs)
+    places = carry_of_scan(body.known, body.stacked, equation.inputs, equation.outputs)
     first, carries = places.start, len(places)
     kept, inputs = _kept([body], wanted, [{first + index: index for index in range(carries)}])
     carry = [index for index in kept if index < carries]

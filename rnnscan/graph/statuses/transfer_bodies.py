@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from rnnscan.graph.core.bodies import carry_of_scan, graph_of_body, program_of_body
+from rnnscan.graph.core.bodies import graph_of_body, program_of_body
 from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.names import Name
 from rnnscan.graph.nodes.node import Node
 from rnnscan.graph.statuses.status import Transfer, infer_status
-from rnnscan.ir.bodies import BODIES
+from rnnscan.ir.bodies import BODIES, carry_of_scan
 
 
 # From one status to another.
@@ -88,5 +88,6 @@ def _carry(node: Node) -> list[tuple[int, int]]:
         return [(first - len(node.outputs) + index, first + index) for index in range(len(node.outputs))]
     if node.operation != "scan":
         return []
-    carry = carry_of_scan(program_of_body(node.params["jaxpr"]), node.input_types, node.output_types)
+    body = program_of_body(node.params["jaxpr"])
+    carry = carry_of_scan(body.known, body.stacked, node.input_types, node.output_types)
     return [(place, first + index) for index, place in enumerate(carry)]

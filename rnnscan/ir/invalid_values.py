@@ -1,0 +1,167 @@
+"""`jax_debug_nans` and `jax_debug_infs`: find the operation that made a NaN, within loops too.
+
+JAX runs a compiled function again, one operation after the other, where a result has a NaN. An engine's call is one of
+these operations. Here its equations, and those of its loops, run one after the other, and the error names the first
+that makes a NaN of operands without one, with the user's line.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.extend.source_info_util import summarize
+
+from rnnscan.ir.bodies import carry_of_scan
+from rnnscan.ir.jaxprs import inner_bodies
+from rnnscan.ir.program import Origin
+
+
+def run_checked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`, which names the operation that makes an invalid value, if JAX looks for these.
+
+    Args:
+        function: a function of pytrees.
+        arguments: its arguments. Tracers among them are not searched.
+
+    Raises:
+        FloatingPointError: if a result has such a value.
+    """
+    leaves = jax.tree.leaves(arguments)
+    if not _searched() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return function(*arguments)
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return jax.tree.unflatten(jax.tree.structure(shapes), run_checked_jaxpr(traced, leaves))
+
+
+def search_first(function: Callable[..., Any], *arguments: Any) -> None:
+    """Search what `function(*arguments)` computes, if JAX looks for invalid values and the arguments have any.
+
+    JAX calls a function so that it has compiled, and that returned such a value. A derivative of it is not searched.
+
+    Args:
+        function: a function of pytrees.
+        arguments: its arguments.
+
+    Raises:
+        FloatingPointError: if a result has such a value.
+    """
+    if _searched():
+        primals = jax.tree.map(lax.stop_gradient, arguments)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(primals)):
+            run_checked(function, *primals)
+
+
+def run_checked_jaxpr(traced: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of a jaxpr, as `run_checked` has them."""
+    kinds = _searched()
+    if not kinds:
+        return list(core.jaxpr_as_fun(traced)(*operands))
+    with jax.debug_nans(False), jax.debug_infs(False):  # JAX would name a loop, and not an operation in it.
+        results: list[Any] = core.jaxpr_as_fun(traced)(*operands)
+        if any(_kind(leaf, kinds) for leaf in results):
+            _Search(kinds).run(traced, operands)
+    return results
+
+
+def _searched() -> dict[str, Callable[[Any], Any]]:
+    """The values that JAX is to look for, and the functions that find them."""
+    switches = {"nan": ("jax_debug_nans", jnp.isnan), "inf": ("jax_debug_infs", jnp.isinf)}
+    return {kind: find for kind, (switch, find) in switches.items() if getattr(jax.config, switch, False)}
+
+
+def _kind(value: Any, kinds: dict[str, Callable[[Any], Any]]) -> str:
+    """The kind of invalid value that an array has; empty if it has none."""
+    is_array = isinstance(value, jax.Array | np.ndarray | np.generic | float)  # And no `Ref`.
+    if not is_array or not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
+        return ""
+    return next((kind for kind, find in kinds.items() if bool(find(value).any())), "")
+
+
+class _Search:
+    """A search for the first equation that makes an invalid value of valid operands."""
+
+    def __init__(self, kinds: dict[str, Callable[[Any], Any]]) -> None:
+        self._kinds = kinds
+
+    def _any(self, values: Sequence[Any]) -> str:
+        return next(filter(None, (_kind(value, self._kinds) for value in values)), "")
+
+    def run(self, body: Any, operands: Sequence[Any]) -> list[Any]:
+        """Evaluate a jaxpr, and raise an error where an equation makes such a value."""
+        jaxpr = body.jaxpr if isinstance(body, core.ClosedJaxpr) else body
+        consts = body.consts if isinstance(body, core.ClosedJaxpr) else []
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))
+
+        def read(var: Any) -> Any:
+            return var.val if isinstance(var, core.Literal) else values[var]
+
+        for eqn in jaxpr.eqns:
+            inputs = [read(var) for var in eqn.invars]
+            origin = Origin(eqn.ctx, eqn.source_info.traceback, eqn.source_info.name_stack)
+            bind = eqn.primitive.bind
+            results = origin.run(bind, *inputs, **eqn.primitive.get_bind_params(eqn.params))
+            results = results if eqn.primitive.multiple_results else [results]
+            kind = self._any(results)
+            if kind and not self._any(inputs):
+                for inner, inner_operands, inner_results in _inner_calls(eqn, inputs, results):
+                    if self._any(inner_results):
+                        self.run(inner, inner_operands)
+                origin.run(_raise, kind, eqn)
+            values.update(zip(eqn.outvars, results, strict=True))
+        return [read(var) for var in jaxpr.outvars]
+
+
+def _raise(kind: str, eqn: Any) -> None:
+    place = summarize(eqn.source_info)
+    raise FloatingPointError(
+        f"invalid value ({kind}) encountered in {eqn.primitive.name}" + (f", from {place}" if place else "")
+    )
+
+
+# The call of an inner jaxpr: the jaxpr, its operands, and its results.
+_Call: TypeAlias = tuple[Any, Sequence[Any], Sequence[Any]]
+
+
+def _inner_calls(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> Iterator[_Call]:
+    """The calls of inner jaxprs that an equation makes, one after the other."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        yield from _steps_of_scan(eqn, operands)
+    elif name == "while":
+        yield from _steps_of_while(params, operands)
+    elif name == "cond":
+        branches = params["branches"]
+        yield branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:], results
+    else:
+        bodies = [body for body in inner_bodies(params) if _size(body) == len(operands)]
+        yield from ((body, operands, results) for body in bodies[:1])
+
+
+def _size(body: Any) -> int:
+    return len((body.jaxpr if isinstance(body, core.ClosedJaxpr) else body).invars)
+
+
+def _steps_of_scan(eqn: Any, operands: Sequence[Any]) -> Iterator[_Call]:
+    body, types = eqn.params["jaxpr"], [[var.aval for var in group] for group in (eqn.invars, eqn.outvars)]
+    carry = carry_of_scan(body.in_avals, body.out_avals, *types)
+    once, state, stacks = operands[: carry.start], operands[carry.start : carry.stop], operands[carry.stop :]
+    step, steps = jax.jit(core.jaxpr_as_fun(body)), range(eqn.params["length"])
+    for index in reversed(steps) if eqn.params["reverse"] else steps:
+        inputs = [*once, *state, *(stack[index] for stack in stacks)]
+        results = step(*inputs)
+        yield body, inputs, results
+        state = results[: len(carry)]
+
+
+def _steps_of_while(params: dict[str, Any], operands: Sequence[Any]) -> Iterator[_Call]:
+    cond_count, body_count = params["cond_nconsts"], params["body_nconsts"]
+    holds, step = (jax.jit(core.jaxpr_as_fun(params[name])) for name in ("cond_jaxpr", "body_jaxpr"))
+    once, state = operands[cond_count:][:body_count], operands[cond_count + body_count :]
+    while holds(*operands[:cond_count], *state)[0]:
+        inputs = [*once, *state]
+        state = step(*inputs)
+        yield params["body_jaxpr"], inputs, state
