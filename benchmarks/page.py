@@ -45,7 +45,7 @@ def make_page(
     summary = [summary_row(WORKLOADS[name].title, result_rows(result)) for name, result in results.items()]
     parts.append(markdown_table(SUMMARY_HEADINGS, summary))
     parts.append("## Rows")
-    parts.append("| row | what it is |\n| --- | --- |")
+    parts.append("| row | meaning |\n| --- | --- |")
     parts[-1] += "".join(f"\n| `{row}` | {text} |" for row, text in descriptions.items() if row in shown)
     for name, result in results.items():
         parts.append(f"## {WORKLOADS[name].title}")

@@ -24,12 +24,12 @@ HEADINGS = (
     "compile",
 )
 # The headings of columns of text, which start on the left.
-_TEXTS = frozenset({"row", "use", "workload", "what", "what it is", "loops", "met", "where", "project", "memory"})
-_TEXTS |= {"figure", "version", "cause", "sizes", "task", "published", "source"}
+_TEXTS = frozenset({"row", "use", "workload", "what", "target", "meaning", "loops", "met", "where", "project"})
+_TEXTS |= {"memory", "figure", "version", "cause", "sizes", "task", "published", "source"}
 # What the summary says of each of these rows: training time and temporary bytes, of plain's.
 SUMMARY_ROWS = ("checkpoint", "rnnscan", "rnnscan-all")
 SUMMARY_HEADINGS = ("workload", *(f"{row}: {what}" for row in SUMMARY_ROWS for what in ("training", "temporary")))
-BAR_HEADINGS = ("what", "reached", "limit", "met", "where")
+BAR_HEADINGS = ("target", "reached", "limit", "met", "where")
 
 
 def result_rows(result: Result) -> list[tuple[str, ...]]:

@@ -268,7 +268,7 @@ def table_of_the_carry(cell, explanation: Explanation) -> list[str]:
 
 def table_of_public_code() -> list[str]:
     """The section of public code, with one row for each comparison."""
-    rows = ["| cell | equals | what differs | test |", "| --- | --- | --- | --- |"]
+    rows = ["| cell | equals | difference | test |", "| --- | --- | --- | --- |"]
     for row in PUBLIC_CODE:
         rows.append(f"| `{call_of(row.cell)}` | {row.code} | {row.differs or 'nothing'} | `{row.test}` |")
     return [PUBLIC_CODE_INTRODUCTION, *rows, ""]

@@ -82,13 +82,13 @@ def make_page(tables: Mapping[Platform, Tables]) -> str:
         parts += _platform_parts(platform, of)
     parts += [
         "## Workloads",
-        markdown_table(("workload", "what it is"), [(f"`{name}`", ALL[name].title) for name in ALL]),
+        markdown_table(("workload", "meaning"), [(f"`{name}`", ALL[name].title) for name in ALL]),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _described() -> str:
-    return markdown_table(("row", "what it is"), [(f"`{row}`", text) for row, text in DESCRIPTIONS.items()])
+    return markdown_table(("row", "meaning"), [(f"`{row}`", text) for row, text in DESCRIPTIONS.items()])
 
 
 def _bar_parts(tables: Mapping[Platform, Tables]) -> Iterator[str]:

@@ -32,7 +32,7 @@ Uses of `lax.scan` that are no RNN, each as a function `(params, carry, x) -> (c
 the sum of the mean squares of all outputs and of the last carry; params, carry and inputs get gradients. All rows of a
 use run in one process and take turns; times are the median over the rounds of the ratio within a round.
 
-| column | what it is |
+| column | meaning |
 | --- | --- |
 | training | loss and gradients: `rnnscan`'s time over that of the faster of `plain` and `checkpoint` |
 | / checkpoint | the same over that of `checkpoint`, which keeps inputs and carries |
@@ -85,11 +85,11 @@ def make_page(results: Mapping[str, Result], bars: list[Bar], *, machine: Mappin
         with_condition(INTRODUCTION, machine, load_note(results)),
         "\n".join(f"- {heading}: {text}" for heading, text in machine.items()),
         f"Made by `{command}`.",
-        markdown_table(("row", "what it is"), [(f"`{row}`", text) for row, text in DESCRIPTIONS.items()]),
+        markdown_table(("row", "meaning"), [(f"`{row}`", text) for row, text in DESCRIPTIONS.items()]),
         "## Results",
         markdown_table(USE_HEADINGS, use_rows(results)),
         "## Uses",
-        markdown_table(("use", "what it is"), [(name, USES[name].description) for name in results]),
+        markdown_table(("use", "meaning"), [(name, USES[name].description) for name in results]),
         "## Targets",
         markdown_table(BAR_HEADINGS, bar_rows(bars)),
     ]

@@ -49,7 +49,7 @@ above {LIMIT:.2f} is measured again, and the smaller measurement counts; the byt
 
 Causes of training and forward times:
 
-{markdown_table(("cause", "what it is"), [(f"`{cause}`", text) for cause, text in CAUSES.items()])}
+{markdown_table(("cause", "meaning"), [(f"`{cause}`", text) for cause, text in CAUSES.items()])}
 
 Other plans are `Memory(recompute="all")`, `engine="lax"` ("unsplit", which recomputes all) and `memory=None` ("save
 all, unsplit", which may keep more than the memory choice allows). None of them is another plan where `rs.explain` shows
@@ -158,7 +158,7 @@ def make_page(outcomes: Outcomes, *, machine: Mapping[str, str], command: str, s
     again = markdown_table(MISS_HEADINGS, miss_rows(outcomes)) if miss_rows(outcomes) else "None."
     parts = [
         with_condition(INTRODUCTION, machine, load),
-        markdown_table(("figure", "what it is"), [(what, FIGURES[what]) for what in shown(outcomes)]),
+        markdown_table(("figure", "meaning"), [(what, FIGURES[what]) for what in shown(outcomes)]),
         ABOUT_TIMES if has_times else WITHOUT_TIMES,
         "\n".join(f"- {heading}: {text}" for heading, text in {**machine, "seed": str(seed)}.items()),
         f"Made by `{command}`.",
