@@ -98,14 +98,14 @@ PROJECTS = {
                     *("cuthbert/gaussian/test_taylor", "cuthbert/smc/test_particle_filters"),
                 )
             ),
-            packages=("chex", "numba"),
+            packages=("chex", "cuthbert", "cuthbertlib", "numba"),
         ),
         Project(
             "optimistix",
             "patrick-kidger/optimistix",
             # Its other tests make no call, or compile for long.
             tests=("tests/test_best_so_far.py", "tests/test_lbfgs_linear_operator.py", "tests/test_misc.py"),
-            packages=("beartype", "equinox", "jaxtyping", "lineax", "optax"),
+            packages=("beartype", "equinox", "jaxtyping", "lineax", "optax", "optimistix", "pytest-benchmark"),
         ),
     )
 }
