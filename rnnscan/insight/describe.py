@@ -27,7 +27,8 @@ class EquationInfo:
         kind: invariant, parallel, linear, elementwise or recurrent.
         forward: where it runs in the forward pass: once, at once for all steps of a chunk, in a loop, or in a loop that
             Newton's method solves.
-        backward: how the backward pass gets its result: kept, or recomputed once, at once for a chunk, or in the loop.
+        backward: how the backward pass gets its result: kept, or recomputed once, at once for a chunk, or in the loops
+            that carry the cotangents.
     """
 
     operation: str
@@ -88,12 +89,14 @@ def describe(plan: ExecutionPlan) -> StepDescription:
     labels = {atom: plan.call.names.labels[position] for position, atom in sorted(step.named.items(), reverse=True)}
     recomputed = set(scan.recomputed.batched)
 
+    in_loops = f"in the backward loop{'s' if len(split.loops) > 1 else ''}"
+
     def backward(equation: Equation) -> str:
         if {*equation.outputs} & {*step.kept}:
             return "kept"
         if equation in split.invariant:
             return "once"
-        return "at once" if equation in recomputed else "in the loop"
+        return "at once" if equation in recomputed else in_loops
 
     sources = _sources(scan)
     equations = [

@@ -50,6 +50,10 @@ class MemoryReport(Report):
     training: PhaseMemory
 
     def _blocks(self) -> Iterator[str | Table]:
+        yield from self._tables()
+        yield _LEGEND
+
+    def _tables(self) -> Iterator[str | Table]:
         yield "\n".join(self.summary)
         header = ("part", "category", "inference", "inference per example", "training", "training per example", "kept")
         yield Table(header, [self._rows(), self._category_rows()], 2)
@@ -106,8 +110,17 @@ class NetMemoryReport(MemoryReport):
 
     def _blocks(self) -> Iterator[str | Table]:
         for name, scan in self.scans.items():
-            yield from titled(name, scan._blocks())
-        yield from titled("in all", super()._blocks())
+            yield from titled(name, scan._tables())
+        yield from titled("in all", self._tables())
+        yield _LEGEND
+
+
+# The categories in the words of the field.
+_LEGEND = """standard: parameters, their gradients, optimizer state, and arrays that the cell closes over
+working fixed: temporary buffers that do not grow with the examples
+working variable: activations, which are inputs, carries, outputs, and their gradients; and temporary buffers
+cached: residuals, which are kept from the forward pass for the backward pass
+scratch: temporary buffers; kept: also held between the passes"""
 
 
 @takes_nets

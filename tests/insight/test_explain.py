@@ -65,6 +65,18 @@ def test_a_named_value_is_kept_or_computed_again(memory, again):
     assert [equation.backward for equation in named] == [again]
 
 
+@pytest.mark.parametrize(
+    ("cell", "place"), [(cells.GRU(256), "loop"), (cells.QRNN(256), "loops")], ids=["one loop", "two loops"]
+)
+def test_the_backward_column_says_which_loop(cell, place):
+    xs = jax.ShapeDtypeStruct((128, 32, 128), jnp.float32)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 128))
+    carry = jax.eval_shape(cell.initial_carry, jax.ShapeDtypeStruct((32, 128), jnp.float32))
+    places = {one.backward for one in rs.explain(cell, params, carry, xs).equations}
+    assert f"in the backward {place}" in places
+    assert places <= {"kept", "once", "at once", f"in the backward {place}"}
+
+
 def test_a_carry_that_stays_is_kept_once():
     cell = lambda params, carry, x: ((carry[0], jnp.tanh(carry[1] * carry[0] + x)), x)  # noqa: E731
     explanation = rs.explain(cell, None, (jnp.ones(2), jnp.ones(2)), jnp.ones((9, 2)))

@@ -2,6 +2,7 @@
 
 import io
 from functools import cache, partial
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from rnnscan import attention, cells
 from rnnscan.insight import kept_bytes
 from rnnscan.insight.memory_picture import memory_figure
 from rnnscan.insight.memory_report import memory_report
-from rnnscan.insight.report_rows import predict_kept
+from rnnscan.insight.report_rows import Category, predict_kept
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.memory_prediction import predict_temporary
 from tiers import variants
@@ -334,6 +335,18 @@ def test_it_shows_as_text_as_a_table_and_as_html():
             assert part in shown
     assert "params[&#x27;kernel&#x27;]" in report._repr_html_()
     assert "by XLA" not in str(report_of(cells.LSTM(HIDDEN)))
+
+
+def test_a_legend_gives_the_categories_in_the_words_of_the_field():
+    net = rs.chain(rs.layer(cells.GRU(3)), rs.layer(cells.GRU(3)))
+    params = jax.eval_shape(lambda: net.init(jax.random.key(0), 2))
+    of_net = rs.memory_report(net, params, jax.ShapeDtypeStruct((5, 2, 2), jnp.float32), compile=False)
+    for report in (report_of(cells.LSTM(HIDDEN)), of_net):
+        legend = str(report).split("\n\n")[-1]
+        assert [line.split(":")[0] for line in legend.split("\n")[:4]] == [*get_args(Category)]
+        assert str(report).count(legend) == 1
+        for word in ("parameters", "activations", "residuals", "temporary buffers", "gradients", "optimizer state"):
+            assert word in legend
 
 
 def test_the_picture_has_bars_as_long_as_what_it_shows():
