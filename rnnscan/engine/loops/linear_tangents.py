@@ -80,27 +80,3 @@ def linear_tangents(
 def have_tangents(tangents: Sequence[Any]) -> list[bool]:
     """Whether each of some tangents is one, and no zero."""
     return [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in tangents]
-
-
-def vjp_of_function(
-    function: Callable[..., Any], wanted: Sequence[bool], primals: Any, cotangents: Sequence[Any]
-) -> list[Any]:
-    """The cotangents of the arguments of a function, for a `VjpRule`.
-
-    Args:
-        function: a function of pytrees.
-        wanted: for each leaf of its arguments whether its cotangent is wanted.
-        primals: its arguments.
-        cotangents: for each leaf of its results the cotangent; None for zero.
-    """
-    leaves, structure = jax.tree.flatten(primals)
-    moving = places(wanted)
-    ct_results = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
-
-    def results(*moving_leaves: Any) -> list[Any]:
-        all_results = function(*jax.tree.unflatten(structure, replace_at(leaves, moving, moving_leaves)))
-        all_leaves = jax.tree.leaves(all_results)
-        return [all_leaves[index] for index in ct_results]
-
-    _, vjp = jax.vjp(results, *(leaves[index] for index in moving))
-    return list(vjp([*ct_results.values()]))

@@ -26,7 +26,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
-from rnnscan.engine.loops.or_by_steps import all_finite, replaced_unless
+from rnnscan.engine.loops.step_by_step import CycleLoop, all_finite, exact_unless
 from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
@@ -89,7 +89,7 @@ class Solver:
         else:
             after, iterations, converged = self._iterate(self.newton, start, read_values, steps)
         one_by_one = partial(self._step_by_step, start, read_values, steps)
-        return replaced_unless(converged, after, one_by_one), iterations, ~converged
+        return exact_unless(after, [converged] * len(after), one_by_one), iterations, ~converged
 
     def _solve_linear(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.
@@ -183,15 +183,8 @@ class Solver:
         return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *read_values)
 
     def _step_by_step(self, start: Vector, read_values: list[Any], steps: int) -> Vector:
-        stacked = [value for value, axis in zip(read_values, self.axes, strict=True) if axis == 0]
-
-        def step(carry: list[Any], step_values: list[Any]) -> tuple[list[Any], list[Any]]:
-            taken = iter(step_values)
-            whole = [next(taken) if axis == 0 else value for value, axis in zip(read_values, self.axes, strict=True)]
-            new = self.cycle.step(carry, whole)
-            return new, new
-
-        return lax.scan(step, start, stacked, length=steps, reverse=self.reverse, unroll=self.unroll)[1]
+        loop = CycleLoop(self.cycle, self.axes, steps, self.reverse, self.unroll)
+        return loop(*start, *read_values)
 
     def _tangents(self, start: Vector, read_values: list[Any], before: Vector, tangents: Any) -> Vector:
         """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""

@@ -5,8 +5,9 @@ from typing import Any, TypeAlias
 
 import jax
 
+from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.loops.flat_function import is_zero
-from rnnscan.engine.loops.linear_tangents import linear_tangents, vjp_of_function
+from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import with_derivative
 from rnnscan.engine.run.tangents import scan_jvp
 
@@ -32,6 +33,17 @@ def looped(loop: Run, in_chunks: Run) -> Run:
         return scan_jvp(in_chunks, primals, wanted, tangents)
 
     def vjp_rule(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
-        return vjp_of_function(in_chunks, wanted, primals, cotangents)
+        leaves, structure = jax.tree.flatten(primals)
+        moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+        ct_results = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
+
+        def read(*moving_leaves: Any) -> list[Any]:
+            results = jax.tree.leaves(
+                in_chunks(*jax.tree.unflatten(structure, replace_at(leaves, moving, moving_leaves)))
+            )
+            return [results[index] for index in ct_results]
+
+        _, vjp = jax.vjp(read, *(leaves[index] for index in moving))
+        return list(vjp([*ct_results.values()]))
 
     return with_derivative(loop, differentiate)

@@ -11,6 +11,7 @@ and Their Applications".
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -19,6 +20,7 @@ from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.in_blocks import run_in_blocks
+from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Atom, Equation, Value, read
 
@@ -34,12 +36,31 @@ def run_clamped(
     The backward pass differentiates the step, not the rounds. So where a value equals a limit, gradients are those of
     the loop. Second derivatives there are those of the rounds.
     """
-    cycle, (first,) = recurrence.cycle, start
-    steps = chunk.at_every_step(lambda values: _clip(cycle, values, first), cycle.reads)
-    after = run_in_blocks(
-        lambda earlier, later: later.after(earlier), lambda step, carry: step(carry), steps, first, reverse=reverse
-    )
+    (first,), loop = start, CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
+
+    def in_blocks(first: Any, *read_values: Any) -> tuple[list[Any], list[Any]]:
+        def at_step(*step_values: Any) -> _Clip:
+            return _clip(loop.cycle, dict(zip(loop.cycle.reads, step_values, strict=True)), first)
+
+        steps = jax.vmap(at_step, in_axes=loop.axes, axis_size=loop.steps)(*read_values)
+        after = run_in_blocks(
+            lambda earlier, later: later.after(earlier), lambda step, carry: step(carry), steps, first, reverse=reverse
+        )
+        return [after], [_stays_in_range(steps, first) & ~jnp.any(jnp.isnan(after), 0)]
+
+    (after,) = or_exact(in_blocks, loop, 1)(first, *map(chunk.read, loop.cycle.reads))
     return before_and_after([after], start, reverse=reverse)
+
+
+def _stays_in_range(steps: "_Clip", first: Any) -> Any:
+    """Whether no sum of shifts overflows. Infinite shifts and limits are what they are in the loop, or give NaN."""
+
+    def total(leaf: Any) -> Any:
+        sizes = jnp.abs(lax.stop_gradient(leaf))
+        return jnp.sum(jnp.where(jnp.isfinite(sizes), sizes, 0), 0)
+
+    sizes = [total(leaf) for leaf in jax.tree.leaves(steps)]
+    return jnp.isfinite(sum(sizes, total(first[None])))
 
 
 def _clip(cycle: Cycle, values: Mapping[Value, Any], like: Any) -> "_Clip":

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.dtypes import promoted
+from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.costs.chunk import near_divisor
@@ -24,7 +26,7 @@ from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Ordered, Parts, Stacks
-from rnnscan.engine.loops.or_by_steps import or_by_steps
+from rnnscan.engine.loops.step_by_step import all_finite, or_exact
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Value, evaluate, read
 
@@ -36,10 +38,11 @@ def run_matrix(
     group, cycle = recurrence.group, recurrence.cycle
     assert group is not None
     stacked, fixed = ([value for value in cycle.reads if chunk.varies(value) == varies] for varies in (True, False))
-    of_reads = [[*map(chunk.read, values)] for values in (stacked, fixed)]
     states = _States(group, cycle, stacked, fixed, chunk.steps, chunk.heuristics, reverse)
-    results: tuple[list[Any], list[Any]] = or_by_steps(states.in_chunks, states.by_steps)(*of_reads, list(start))
-    return results
+    count = len(group.results) + len(cycle.leaves)
+    results = or_exact(states.in_chunks, states.by_steps, count)(*map(chunk.read, [*stacked, *fixed]), *start)
+    reads, last = split_list(results, [len(group.results)])
+    return reads, last
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,15 @@ class _States:
     heuristics: Heuristics
     reverse: bool
 
-    def by_steps(self, stacks: list[Any], fixed: list[Any], start: list[Any]) -> tuple[list[Any], list[Any]]:
+    def by_steps(self, *arguments: Any) -> list[Any]:
         """The reads at each step and the last states, by a loop over the steps.
 
         Its derivative keeps the states before each piece of the loop.
+
+        Args:
+            arguments: the values of `stacked` and `fixed`, and the states before the first step.
         """
+        stacks, fixed, start = self._cut(arguments)
 
         def step(states: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
             values = dict(zip([*self.cycle.leaves, *self.stacked, *self.fixed], [*states, *x, *fixed], strict=True))
@@ -81,11 +88,16 @@ class _States:
 
         size = near_divisor(self.steps, max(1, isqrt(self.steps)))
         loop = TimeLoop(self.steps, size, self.reverse, shorter_first=False)
-        last, reads, _ = loop.run(piece, start, stacks)
-        return reads, last
+        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in arguments))
+        last, reads, _ = loop.run(piece, vary(start, axes), stacks)
+        return [*reads, *last]
 
-    def in_chunks(self, stacks: list[Any], fixed: list[Any], start: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The same in chunkwise form."""
+    def _cut(self, arguments: Sequence[Any]) -> list[list[Any]]:
+        return split_list(arguments, [len(self.stacked), len(self.fixed)])
+
+    def in_chunks(self, *arguments: Any) -> tuple[list[Any], list[Any]]:
+        """The same in chunkwise form, and whether each result is that of the loop."""
+        stacks, fixed, start = self._cut(arguments)
         states = self.group.states
         every, of_fixed = [Parts.of(state) for state in states], dict(zip(self.fixed, fixed, strict=True))
 
@@ -105,7 +117,8 @@ class _States:
             totals = [jnp.flip(total, 0) for total in totals] if self.reverse else totals
             reads += [read.finish(total) for read, total in zip(state.reads, totals, strict=True)]
         final = {state.leaf: last for state, (_, last) in zip(states, results, strict=True)}
-        return reads, [final[leaf] for leaf in self.cycle.leaves]
+        leaves = [*reads, *(final[leaf] for leaf in self.cycle.leaves)]
+        return leaves, [all_finite(leaves)] * len(leaves)
 
 
 def _run(
