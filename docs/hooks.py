@@ -35,7 +35,8 @@ def on_config(config: Any) -> Any:
     root = Path(config.config_file_path).parent
     version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     tested = TESTED.findall((root / "docs" / "versions.md").read_text(encoding="utf-8"))
-    config.copyright = f"rnnscan {version}, last tested with jax {tested[-1]}"
+    newest = max(tested, key=lambda minor: [int(part) for part in minor.split(".")])
+    config.copyright = f"rnnscan {version}, last tested with jax {newest}"
     if "MIKE_DOCS_VERSION" in os.environ:  # `make docs-version`. A site on disk has one version, and asks no server.
         config.extra["version"] = {"provider": "mike"}
     return config
