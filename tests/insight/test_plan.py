@@ -1,7 +1,5 @@
 """plan(): what it chooses fits, by XLA's analysis of a step of its own, and says so where nothing does."""
 
-import re
-import sys
 from functools import partial
 
 import jax
@@ -11,33 +9,14 @@ import pytest
 
 import rnnscan as rs
 from drawn import normal
+from planned import RANDOM_CELLS, SMALL, SMALL_BUDGET, SMALL_LENGTH, arguments, shapes
 from rnnscan import cells
-from rnnscan._util.byte_sizes import budget_bytes, readable_apart
-from rnnscan.checkpointing import NestedScan
+from rnnscan._util.byte_sizes import budget_bytes
 from rnnscan.insight import temporary_bytes
-from rnnscan.insight.plan import PlannedMemory
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import choices_of
-from rnnscan.planning.lower_bound import recurrent_output_bytes
 from rnnscan.planning.training_step import TrainingStep
 from tiers import variants
-
-
-def shapes(*sizes):
-    return jax.ShapeDtypeStruct(sizes, jnp.float32)
-
-
-# Few operations, a product with a name, and fourteen choices: it is planned in a second. The derivative of tanh would
-# follow from the new carry, and recomputing would cost nothing.
-SMALL, SMALL_LENGTH = cells.RNN(8, activation="softsign"), 16
-# What the gradient needs that recomputes its product, and not the one that keeps it.
-SMALL_BUDGET = 9_500
-
-
-def arguments(cell, length=SMALL_LENGTH, batch=4, size=8):
-    x = jax.ShapeDtypeStruct((batch, size), jnp.float32)
-    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), size))
-    return params, jax.eval_shape(cell.initial_carry, x), jax.ShapeDtypeStruct((length, *x.shape), x.dtype)
 
 
 LOSSES = {
@@ -60,26 +39,6 @@ def needed(cell, memory, *given, loss="squared error", argnums=(0, 1, 2), **opti
 
     target = jax.eval_shape(lambda *given: rs.scan(cell, *given)[1], *given)
     return temporary_bytes(jax.jit(step).lower(target, *given).compile())
-
-
-RANDOM_CELLS = (
-    cells.LSTM,
-    cells.GRU,
-    cells.RNN,
-    cells.MGU,
-    cells.IndRNN,
-    cells.LayerNormLSTM,
-    cells.LayerNormGRU,
-    cells.SRU,
-    cells.QRNN,
-    cells.MinGRU,
-    cells.MinLSTM,
-    cells.RGLRU,
-    cells.LRU,
-    cells.SLSTM,
-    lambda size: rs.stack(cells.GRU(size), cells.LSTM(size)),
-    lambda size: cells.LSTM(size, peepholes=True, proj_size=max(1, size // 2)),
-)
 
 
 @pytest.mark.fuzz
@@ -222,118 +181,6 @@ def test_a_budget_far_below_the_least_is_refused_by_the_frugal_choices(monkeypat
     assert len(predicted) < len(found)
     least = int(str(error.value).split(" bytes, by ")[0].split()[-1])
     assert least == min(needed + needed // 50 for needed in map(partial(measure, step), compiled))
-
-
-def test_a_budget_below_the_outputs_is_refused_without_compiling(monkeypatch):
-    """An LSTM of 10,000 steps: 0.4 s of processor time, where the search took 18 s."""
-    refuse = lambda *arguments: pytest.fail("predicted or compiled")  # noqa: E731
-    monkeypatch.setattr(TrainingStep, "_temporary_bytes", refuse)
-    monkeypatch.setattr(TrainingStep, "_predicted_bytes", refuse)
-    cell = cells.LSTM(64)
-    given = arguments(cell, length=10_000, batch=8, size=64)
-    with pytest.raises(ValueError, match=r"nothing fits 16 MiB, because the outputs alone take 19\.5 MiB\. Raise"):
-        rs.plan(cell, *given, budget="16MiB")
-    net = rs.chain(rs.layer(cells.GRU(8)), rs.layer(cell))
-    params = jax.eval_shape(lambda: net.init(jax.random.key(0), 64))
-    with pytest.raises(ValueError, match=r"nothing fits 19 MiB, because the outputs alone take 19\.5 MiB\. Raise"):
-        rs.plan(net, params, given[2], budget="19MiB")
-
-
-def test_a_budget_far_below_the_least_takes_one_compilation_and_no_schedule(monkeypatch):
-    compiled, predicted = [], []
-    measure, predict = TrainingStep._temporary_bytes, TrainingStep._predicted_bytes
-    monkeypatch.setattr(
-        TrainingStep, "_temporary_bytes", lambda step, memory: compiled.append(memory) or measure(step, memory)
-    )
-    monkeypatch.setattr(
-        TrainingStep, "_predicted_bytes", lambda step, memory: predicted.append(memory) or predict(step, memory)
-    )
-    given = arguments(SMALL, length=64)
-    with pytest.raises(ValueError, match=r"nothing fits 8\.79 KiB; the least found is"):
-        rs.plan(SMALL, *given, budget=9_000)
-    assert len(compiled) == 1
-    assert not any(isinstance(memory.segment, NestedScan) for memory in predicted)
-
-
-def bottleneck(params, carry, x):
-    carry = jnp.tanh(carry @ params["recurrent"] + (x @ params["kernel"]).sum(-1, keepdims=True))
-    return carry, carry
-
-
-def from_a_table(params, carry, x):
-    carry = jnp.tanh(carry @ params["recurrent"] + params["table"][jnp.abs(x[:, 0]).astype(int)])
-    return carry, (carry, carry)
-
-
-LARGE_RESULTS = {
-    "inputs, by a bottleneck": (bottleneck, {"recurrent": shapes(8, 8), "kernel": shapes(64, 1)}),
-    "a table": (from_a_table, {"recurrent": shapes(8, 8), "table": shapes(2000, 8)}),
-}
-
-
-@pytest.mark.parametrize("kind", variants({kind: (kind,) for kind in LARGE_RESULTS}, ["a table"]))
-def test_every_choice_needs_the_outputs_whatever_the_gradients_could_hold(kind):
-    """XLA puts temporaries into the memory of results where it can: here the results are larger than the outputs."""
-    cell, params = LARGE_RESULTS[kind]
-    call = Arguments(rs.scan, cell, params, shapes(4, 8), shapes(32, 4, 64), {})
-    outputs = recurrent_output_bytes(call)
-    assert outputs == 32 * 4 * 8 * 4  # An output that is there twice counts once.
-    step = TrainingStep(call, last_only=False)
-    choices = [rs.Memory(), rs.Memory("all"), rs.Memory("all", segment=8), rs.Memory("all", segment=(16, 4))]
-    assert all(step.temporary_bytes(memory) >= 2 * outputs for memory in choices)
-
-
-@pytest.mark.fuzz
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(60))
-def test_every_choice_of_random_cells_needs_the_outputs(seed):
-    jax.clear_caches()
-    random = np.random.default_rng(seed)
-    cell = RANDOM_CELLS[random.integers(len(RANDOM_CELLS))](int(random.integers(2, 24)))
-    length, batch, size = (int(random.integers(1, most)) for most in (100, 9, 40))
-    size = getattr(cell, "hidden_size", size) if isinstance(cell, cells.RGLRU) else size
-    call = Arguments(rs.scan, cell, *arguments(cell, length=length, batch=batch, size=size), {})
-    outputs, step = recurrent_output_bytes(call), TrainingStep(call, last_only=False)
-    for choice in choices_of(call)[:: int(random.integers(1, 5))]:
-        assert step.temporary_bytes(choice.memory) >= outputs
-
-
-@pytest.mark.parametrize("options", [{"parallel": rs.Newton()}, {"length": 1}], ids=str)
-def test_outputs_that_no_loop_writes_do_not_count(options):
-    given = arguments(cells.IndRNN(8), length=options.pop("length", 16))
-    assert recurrent_output_bytes(Arguments(rs.scan, cells.IndRNN(8), *given, options)) == 0
-
-
-def test_a_progress_line_by_request_only(capsys):
-    assert rs.plan(SMALL, *arguments(SMALL), budget="1MiB", progress=True).choice == rs.Memory()
-    shown = capsys.readouterr().err
-    assert "choices: 0 predicted, 0 compiled, predicting Memory()" in shown
-    assert "predicted, 0 compiled, compiling Memory()" in shown
-    rs.plan(SMALL, *arguments(SMALL), budget="1MiB")  # The output is no terminal.
-    assert not capsys.readouterr().err
-
-
-def test_without_tqdm_there_is_no_progress_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-    assert rs.plan(SMALL, *arguments(SMALL), budget="1MiB").choice == rs.Memory()
-    with pytest.raises(ImportError, match=r"^plan: progress=True needs tqdm, which is not installed\. Install"):
-        rs.plan(SMALL, *arguments(SMALL), budget="1MiB", progress=True)
-
-
-def test_a_plan_prints_its_choice_in_words_its_bytes_and_its_budget():
-    planned = PlannedMemory("all", segment=(64, 8), temporary_bytes=3 * 2**20, relative_cost=1.5, budget=2**22)
-    words = "Recompute every name. Keep the carry before segments of 64 steps, and of 8 steps in these."
-    assert str(planned).startswith(f"{words}\nMemory(recompute='all', segment=(64, 8))\n\n")
-    for name, shown in (("temporary memory", "3 MiB"), ("budget", "4 MiB"), ("estimated time", "1.50 times")):
-        assert re.search(rf"^{name} +{shown}$", str(planned), re.MULTILINE)
-    given = arguments(SMALL)
-    report = rs.memory_report(SMALL, *given, memory=planned, compile=False)
-    assert report.summary[0].endswith(": 16 steps of 4 examples")
-
-
-def test_two_sizes_have_the_digits_that_tell_them_apart():
-    assert readable_apart(2**23, 2**23 + 3000) == ("8 MiB", "8.003 MiB")
-    assert readable_apart(8_388_000, 8_391_000) == ("7.999 MiB", "8.002 MiB")
 
 
 def test_a_choice_that_fits_is_found_where_all_predictions_are_too_large(monkeypatch):
