@@ -275,10 +275,8 @@ def test_a_budget_for_a_net_over_named_values():
         )["hidden_t_all"]
 
     np.testing.assert_array_equal(run(rs.Memory.fit("1MiB")), run(rs.Memory()))
-    with pytest.raises(ValueError, match=r"^plan: nothing fits 9 B, because the outputs alone take 1.50 KiB\."):
+    with pytest.raises(ValueError, match=r"^plan: nothing fits 9 B; the least found is"):
         run(rs.Memory.fit(9))
-    with pytest.raises(ValueError, match=r"^plan: nothing fits 1.56 KiB; the least found is"):
-        run(rs.Memory.fit(1600))
 
 
 def test_reports_plan_a_budget():
