@@ -1,12 +1,12 @@
 """What queries of a graph give: nodes, captured arrays, and the inputs and outputs of a part."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rnnscan.graph.nodes.names import Name, Operand, operand, type_of
-from rnnscan.ir.program import Program, Value
+from rnnscan.ir.program import Origin, Program, Value
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Node:
         params: the primitive's parameters, read only.
         has_effects: whether it does more than compute its results, as a debug print does.
         evaluate: computes the results from the arrays that it reads.
+        evaluate_here: computes them under the settings of JAX where it is called, such as another mesh, and not under
+            those where it was traced.
     """
 
     id: int
@@ -34,6 +36,7 @@ class Node:
     params: Mapping[str, Any]
     has_effects: bool
     evaluate: Callable[..., list[Any]] = field(repr=False, compare=False)
+    evaluate_here: Callable[..., list[Any]] = field(repr=False, compare=False)
 
 
 class SubgraphIO(NamedTuple):
@@ -84,6 +87,7 @@ def nodes_of(program: Program, names: Mapping[Value, Name]) -> tuple[Node, ...]:
             MappingProxyType(equation.params),
             bool(equation.effects),
             equation.evaluate,
+            replace(equation, origin=Origin()).evaluate,
         )
         for index, equation in enumerate(program.equations)
     )

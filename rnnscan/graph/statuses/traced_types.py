@@ -16,6 +16,6 @@ def traced_types(node: Node, operands: Sequence[jax.ShapeDtypeStruct]) -> Sequen
         operands: the types of what it reads.
     """
     try:
-        return jax.make_jaxpr(node.evaluate)(*operands).out_avals
+        return jax.make_jaxpr(node.evaluate_here)(*operands).out_avals
     except Exception:  # Operations raise different errors, and JAX 0.10 does not export its `ShardingTypeError`.
         return None
