@@ -1,5 +1,9 @@
 """How often the Python code of a cell is traced, counted by a side effect of tracing."""
 
+import cProfile
+import pstats
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -110,3 +114,22 @@ def test_a_jitted_function_with_names_is_traced_for_each_scan():
     assert kept(4, ("product",)) == ["sin"]
     assert kept(2, ("product",)) == []
     assert kept(2, ()) == ["dot_general"]
+
+
+@pytest.mark.parametrize("derivative", [lambda run: run, jax.grad], ids=["value", "gradient"])
+def test_the_engines_calls_grow_linearly_with_the_leaves_of_the_carry(derivative):
+    """A sum over all leaves made each of its terms look at all terms before it."""
+
+    def cell(params, carry, x):
+        carry = [jnp.tanh(leaf * params + x) for leaf in carry]
+        return carry, sum(carry)
+
+    def calls(leaves):
+        run = derivative(lambda params: rs.scan(cell, params, [jnp.ones(2)] * leaves, jnp.ones((7, 2)))[1].sum())
+        with cProfile.Profile() as profile:
+            jax.make_jaxpr(run)(0.5)
+        counts = pstats.Stats(profile).stats.items()
+        return sum(count for (file, *_), (count, *_) in counts if file.startswith(str(Path(rs.__file__).parent)))
+
+    calls(3)
+    assert calls(240) < 4.1 * calls(60)

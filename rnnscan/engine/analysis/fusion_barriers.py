@@ -63,6 +63,8 @@ def _moved_for_repeated(
     read: _Paths, paths: Mapping[Value, _Paths], costly: Mapping[Equation, float], machine: Machine
 ) -> set[Value]:
     """The moved values to write, if that takes less time than the work that a kernel repeats for them; else none."""
+    if max(map(len, read.values()), default=0) < 2:
+        return set()
     repeated = {source: source_paths for source, source_paths in read.items() if len(source_paths) > 1}
     moves = {path[-1] for source_paths in repeated.values() for path in source_paths if path}
     moved = {value for move in moves for value in move.reads if not repeated.keys().isdisjoint(paths.get(value, ()))}
@@ -84,7 +86,10 @@ def _is_move(equation: Equation) -> bool:
 def _joined(several: Sequence[_Paths]) -> _Paths:
     if len(several) == 1:
         return several[0]
-    costly = dict.fromkeys(equation for paths in several for equation in paths)
-    return {
-        source: tuple(dict.fromkeys(path for paths in several for path in paths.get(source, ()))) for source in costly
-    }
+    joined: dict[Equation, tuple[_Path, ...]] = {}
+    for paths in several:
+        # Only sources that are read twice are looked at: a sum of many leaves has a long list of those read once.
+        twice = {source: (*joined[source], *paths[source]) for source in joined.keys() & paths.keys()}
+        joined.update(paths)
+        joined.update((source, tuple(dict.fromkeys(source_paths))) for source, source_paths in twice.items())
+    return joined
