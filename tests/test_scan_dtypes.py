@@ -116,3 +116,44 @@ def test_keys_whose_draws_differ_under_vmap_are_drawn_step_by_step(from_carry):
         return (rs.scan(cell, weight, (start, 0), jax.random.split(key, 6), memory=memory)[1] ** 2).sum()
 
     assert_close(*(jax.jit(jax.grad(run))(weight) for run in (total, functools.partial(total, memory=None))))
+
+
+@pytest.mark.parametrize("memory", variants([rs.Memory(), rs.Memory(segment=3)], [rs.Memory(segment=3)]), ids=str)
+@pytest.mark.parametrize("narrow", ["params", "carry", "xs"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float8_e4m3fn", 0.13), ("float8_e5m2", 0.25)])
+def test_gradients_of_floats_of_8_bits(dtype, tolerance, narrow, memory):
+    """JAX promotes them to no other dtype. The sums of the parameters' gradients are made in float32."""
+
+    def cell(params, carry, x):
+        wide = [leaf.astype(jnp.float32) for leaf in (params["kernel"], params["bias"], carry, x)]
+        hidden = jnp.tanh(wide[2] @ wide[0] + wide[1] * wide[3]).astype(carry.dtype)
+        return hidden, hidden
+
+    def loss(scan, params, carry, xs):
+        carry, ys = scan(params, carry, xs)
+        return jnp.sum(carry.astype(jnp.float32) ** 2) + jnp.sum(jnp.sin(ys.astype(jnp.float32)))
+
+    random = np.random.default_rng(0)
+    operands = {
+        "params": {
+            "kernel": jnp.asarray(random.normal(size=(3, 3)) / 2),
+            "bias": jnp.asarray(random.normal(size=3) / 2),
+        },
+        "carry": jnp.asarray(random.normal(size=(2, 3)) / 2),
+        "xs": jnp.asarray(random.normal(size=(7, 2, 3)) / 2),
+    }
+    operands = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), operands)
+    operands[narrow] = jax.tree.map(lambda leaf: leaf.astype(dtype), operands[narrow])
+    params, carry, xs = (operands[name] for name in ("params", "carry", "xs"))
+
+    def gradients(scan, params):
+        return jax.jit(jax.grad(lambda *given: loss(scan, *given), (0, 1, 2)))(params, carry, xs)
+
+    actual = gradients(lambda *given: rs.scan(cell, *given, memory=memory), params)
+    # In float32, because `lax.scan` rounds the sums of the parameters' gradients to 8 bits at every step.
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    expected = gradients(lambda params, *given: jax.lax.scan(lambda *step: cell(params, *step), *given), wide)
+    assert [leaf.dtype for leaf in jax.tree.leaves(actual)] == [leaf.dtype for leaf in (*params.values(), carry, xs)]
+    for own, leaf in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        own, leaf = (np.asarray(array, np.float32) for array in (own, leaf))
+        np.testing.assert_allclose(own, leaf, atol=tolerance * np.max(np.abs(leaf)))

@@ -247,3 +247,38 @@ def test_nothing_is_traced_again_on_a_second_call():
     before = len(traces)
     run(*given)
     assert len(traces) == before
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"memory": rs.Memory(segment=2)}, {"memory": rs.Memory(segment=(4, 2))}], ids=str
+)
+def test_rules_that_read_which_tangents_are_zero(options):
+    """The leaves of their residuals are fewer where an operand has no tangent, as in the first step."""
+
+    @jax.custom_vjp
+    def product(x, y):
+        return x * y + x
+
+    def forward(x, y):
+        return product(x.value, y.value), (y.value, (x.value,) if y.perturbed else ())
+
+    def backward(residuals, cotangent):
+        y, x = residuals
+        return cotangent * (y + 1), (x[0] * cotangent if x else None)
+
+    product.defvjp(forward, backward, symbolic_zeros=True)
+
+    def step(_, carry, x):
+        return (product(*carry) + x, 0.5 * carry[0]), carry[0]
+
+    xs = jnp.linspace(0.1, 0.3, 6)
+
+    def by_scan(start):
+        return jax.lax.scan(lambda *step_of: step(None, *step_of), (start, jnp.ones_like(start)), xs)[0][0]
+
+    def run(start):
+        return rs.scan(step, None, (start, jnp.ones_like(start)), xs, **options)[0][0]
+
+    start = jnp.asarray(0.4)
+    for transform in (jax.grad, lambda f: jax.grad(jax.checkpoint(f))):
+        assert jnp.allclose(transform(run)(start), transform(by_scan)(start), rtol=1e-5)

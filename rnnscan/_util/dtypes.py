@@ -4,14 +4,29 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rnnscan._util.messages import is_weak
 
 
 def promoted(*operands: Any) -> Any:
-    """The dtype that arrays, or dtypes, promote to."""
+    """The dtype that arrays, or dtypes, promote to.
+
+    JAX promotes floats of 8 bits and fewer to no other dtype. Here they promote as bfloat16 does.
+    """
     with jax.numpy_dtype_promotion("standard"):
+        dtypes = {jnp.result_type(operand) for operand in operands if _is_dtype(operand) or not is_weak(operand)}
+        if len(dtypes) > 1 and any(map(_is_small_float, dtypes)):
+            return jnp.result_type(*(jnp.bfloat16 if _is_small_float(dtype) else dtype for dtype in dtypes))
         return jnp.result_type(*operands)
+
+
+def _is_dtype(operand: Any) -> bool:
+    return isinstance(operand, np.dtype | type)
+
+
+def _is_small_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and jnp.finfo(dtype).bits < 16
 
 
 def at_least_float32(dtype: Any) -> Any:
