@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan._util.messages import is_count, is_key, is_weak
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.refs import is_ref
 from rnnscan._util.zeros import zeros_of_step
 
@@ -34,7 +35,7 @@ def valid_steps(seq_lengths: Integer[Array, "*batch"], length: Length) -> Bool[A
     # A length that overflows the index's dtype would become negative.
     most = min(jnp.iinfo(seq_lengths.dtype).max, jnp.iinfo(steps.dtype).max)
     steps = jnp.expand_dims(steps, range(1, 1 + seq_lengths.ndim))
-    return steps < jnp.minimum(seq_lengths, most).astype(steps.dtype)
+    return steps < over_rows(jnp.minimum(seq_lengths, most).astype(steps.dtype), steps)
 
 
 def select_rows(condition: Bool[Array, "*batch"], on_true: Any, on_false: Any) -> Any:

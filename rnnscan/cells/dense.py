@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import initializers
 from rnnscan.cells.base import Cell, Params
 from rnnscan.cells.initializers import Initializer
@@ -106,4 +107,4 @@ def project(x: Float[Array, "*batch rows"], kernel: Float[Array, "rows columns"]
 
 def with_bias(products: Float[Array, "*batch columns"], params: Params) -> Float[Array, "*batch columns"]:
     """Add the bias, if there is one."""
-    return products + params["bias"] if "bias" in params else products
+    return products + over_rows(params["bias"], products) if "bias" in params else products

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import project
@@ -110,14 +111,16 @@ class GLA(MatrixStateCell):
         query, key, value, gate, log_decay = self._projected(weights, x)
         state = write(carry[0], key, value, decay=jnp.exp(log_decay)[..., None])
         output = name(read(query, state).astype(x.dtype), "read")
-        normalized = layer_norm(output, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]
+        normalized = layer_norm(output, weights["norm_scale"], epsilon=self.epsilon)
+        normalized += over_rows(weights["norm_bias"], normalized)
         return (state,), self._project_heads(weights, jax.nn.silu(gate) * normalized, x.dtype).astype(x.dtype)
 
     def _projected(self, weights: Params, x: Array) -> list[Array]:
         """Compute q, k, v, g and the logarithm of the decay by head."""
         query, key, value, gate, narrow = self._project(weights, x)
-        decay = project(narrow.astype(x.dtype), weights["decay_kernel"]) + weights["decay_bias"]
-        parts = [query, key / self.keys**0.5, value, gate + weights["gate_bias"], decay]
+        decay = project(narrow.astype(x.dtype), weights["decay_kernel"])
+        decay += over_rows(weights["decay_bias"], decay)
+        parts = [query, key / self.keys**0.5, value, gate + over_rows(weights["gate_bias"], gate), decay]
         *parts, decay = self._by_head(*name([part.astype(x.dtype) for part in parts], "projected"))
         # For a near 1, a - 1 loses its digits in 16 bits.
         log_decay = jax.nn.log_sigmoid(decay.astype(at_least_float32(x.dtype))) / self.temperature

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import KernelCell
@@ -78,7 +79,7 @@ class GRUBase(ResetGateCell):
         from_hidden = self._project_hidden(weights["recurrent_kernel"], hidden)
         candidate_hidden = from_hidden[..., split:]
         if self._has_recurrent_bias:
-            candidate_hidden += weights["recurrent_bias"]
+            candidate_hidden += over_rows(weights["recurrent_bias"], candidate_hidden)
         products = (from_input[..., :split] + from_hidden[..., :split], from_input[..., split:], candidate_hidden)
         products = jax.tree.map(lambda z: z.astype(hidden.dtype), products)
         gates, candidate_input, candidate_hidden = name(products, "gates")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import jax
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project, with_bias
@@ -83,7 +84,7 @@ class IndRNN(InputKernelCell):
         weights, _, x = self._enter(params, carry, x)
         projected = name(with_bias(project(x, weights["kernel"]), weights).astype(x.dtype), "projected_input")
         # h may accumulate over the whole sequence, so it is updated in its own dtype, not in the input's.
-        hidden = activate(self.activation, projected + weights["recurrent_kernel"] * carry[0])
+        hidden = activate(self.activation, projected + over_rows(weights["recurrent_kernel"], carry[0]) * carry[0])
         return (hidden.astype(carry[0].dtype),), hidden.astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

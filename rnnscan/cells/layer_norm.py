@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import listing
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks
 from rnnscan.cells.activations import activate
 from rnnscan.cells.base import Carry, Params
@@ -49,7 +50,7 @@ def layer_norm(
     wide = z.astype(at_least_float32(z.dtype))
     centered = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centered).mean(-1, keepdims=True)
-    return scale * (centered * lax.rsqrt(variance + epsilon))
+    return over_rows(scale, centered) * (centered * lax.rsqrt(variance + epsilon))
 
 
 def check_epsilon(cell: str, epsilon: float) -> None:
@@ -148,11 +149,13 @@ class LayerNormLSTM(MemoryCell):
         return self._update(gates, carry, lambda state: self._normalize_state(weights, state))
 
     def _normalize_state(self, weights: Params, state: Array) -> Array:
-        return layer_norm(state, weights["cell_norm_scale"], epsilon=self.epsilon) + weights["cell_norm_bias"]
+        normalized = layer_norm(state, weights["cell_norm_scale"], epsilon=self.epsilon)
+        return normalized + over_rows(weights["cell_norm_bias"], normalized)
 
     def _preactivation(self, weights: Params, from_input: Array, from_hidden: Array, dtype: Any) -> Array:
         gates = name(with_bias(from_input + from_hidden, weights).astype(dtype), "gates")
-        return (layer_norm(gates, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]).astype(dtype)
+        normalized = layer_norm(gates, weights["norm_scale"], epsilon=self.epsilon)
+        return (normalized + over_rows(weights["norm_bias"], normalized)).astype(dtype)
 
     def _products(self, weights: Params, from_input: Array, from_hidden: Array, dtype: Any) -> Array:
         from_input, from_hidden = name((from_input.astype(dtype), from_hidden.astype(dtype)), "gates")
@@ -254,7 +257,7 @@ class LayerNormGRU(ResetGateCell):
         split = 2 * self.hidden_size
         candidate_hidden = from_hidden[..., split:]
         if self.use_bias:
-            candidate_hidden += weights["recurrent_bias"]
+            candidate_hidden += over_rows(weights["recurrent_bias"], candidate_hidden)
         gates = (from_input[..., :split] + from_hidden[..., :split]).astype(x.dtype)
         reset_gate, update_gate = jnp.split(activate(self.gate_activation, gates), 2, axis=-1)
         candidate = (from_input[..., split:] + reset_gate * candidate_hidden).astype(x.dtype)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import initializers
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.initializers import Initializer
@@ -104,7 +105,7 @@ class LinearAttention(MatrixStateCell):
         numerator, weight = read(query, state), read(query, normalizer[..., None])
         numerator, weight = name((numerator.astype(x.dtype), weight.astype(x.dtype)), "read")
         y = self._project_heads(weights, numerator / (weight + self.epsilon), x.dtype)
-        return (state, normalizer), (y + weights["output_bias"] if self.use_bias else y).astype(x.dtype)
+        return (state, normalizer), (y + over_rows(weights["output_bias"], y) if self.use_bias else y).astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         biases = {"bias": (sum(self._blocks.values()),), "output_bias": (self.hidden_size,)}

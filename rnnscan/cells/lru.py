@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Carry, Cell, Params
 from rnnscan.cells.dense import project
@@ -145,11 +146,11 @@ class LRU(Cell):
         log_decay, log_phase, log_scale = (params[f"log_{of}"].astype(wide) for of in ("decay", "phase", "scale"))
         factor = jnp.exp(lax.complex(-jnp.exp(log_decay), jnp.exp(log_phase)))
         scale = jnp.exp(log_scale)
-        update = lax.complex(*(scale * part.astype(wide) for part in projected))
-        state = (factor * carry[0] + update).astype(carry[0].dtype)
+        update = lax.complex(*(over_rows(scale, part) * part.astype(wide) for part in projected))
+        state = (over_rows(factor, carry[0]) * carry[0] + update).astype(carry[0].dtype)
         y = project(state.real.astype(x.dtype), weights["output_kernel_real"])
         y -= project(state.imag.astype(x.dtype), weights["output_kernel_imag"])
-        y += weights["skip"] * x if self.skip == "vector" else project(x, weights["skip_kernel"])
+        y += over_rows(weights["skip"], x) * x if self.skip == "vector" else project(x, weights["skip_kernel"])
         return (state,), y.astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.layer_norm import check_epsilon
@@ -139,10 +140,13 @@ class Mamba2(MatrixStateCell):
         query, key, value = self._convolve(weights, seen)
         # Errors of a grow with its powers over time, so its parameters are not cast to a narrower dtype.
         wide = at_least_float32(x.dtype)
-        step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
-        log_decay = -step * jnp.exp(params["log_decay"].astype(wide))
+        step = jax.nn.softplus(step.astype(wide) + over_rows(params["step_bias"].astype(wide), step))
+        log_decay = -step * over_rows(jnp.exp(params["log_decay"].astype(wide)), step)
         state = write(carry[0], key, step[..., None] * value, decay=jnp.exp(log_decay)[..., None, None])
-        output = name(read(query, state).astype(x.dtype), "read").astype(wide) + weights["skip"][:, None] * value
+        output = (
+            name(read(query, state).astype(x.dtype), "read").astype(wide)
+            + over_rows(weights["skip"][:, None], value) * value
+        )
         y = self._project_heads(weights, self._gated(weights, output, gate.astype(wide)), x.dtype)
         window = jnp.stack(seen[1:], axis=-2).astype(carry[1].dtype) if self.window > 1 else carry[1]
         return (state, window), y.astype(x.dtype)
@@ -152,7 +156,8 @@ class Mamba2(MatrixStateCell):
         dtype = seen[-1].dtype
         wide = at_least_float32(dtype)
         pairs = zip(weights["convolution_kernel"].astype(wide), seen, strict=True)
-        convolved = sum((kernel * past for kernel, past in pairs), weights["convolution_bias"].astype(wide))
+        bias = over_rows(weights["convolution_bias"].astype(wide), seen[-1])
+        convolved = sum((over_rows(kernel, past) * past for kernel, past in pairs), bias)
         convolved = jax.nn.silu(convolved).astype(dtype)
         values, keys = self.heads * self.values, self.groups * self.keys
         value, *of_groups = jnp.split(convolved, [values, values + keys], axis=-1)

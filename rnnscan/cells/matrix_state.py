@@ -11,6 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from rnnscan._util.dtypes import at_least_float32, promoted
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Cell, Params
 from rnnscan.cells.dense import project, with_bias
@@ -106,7 +107,7 @@ def write(
     # Rounding k v^T to 16 bits would lose most of what a state of 32 bits is for.
     wide = promoted(state, key)
     written = key.astype(wide)[..., :, None] * value.astype(wide)[..., None, :]
-    kept = state if decay is None else decay * state
+    kept = state if decay is None else over_rows(decay, state) * state
     return (kept + written).astype(state.dtype)
 
 
@@ -143,4 +144,4 @@ def rms_norm(
     `torch.nn.RMSNorm`.
     """
     wide = z.astype(at_least_float32(z.dtype))
-    return scale * (wide * lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon))
+    return over_rows(scale, wide) * (wide * lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon))

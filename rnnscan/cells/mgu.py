@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells.activations import activate
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.gru import ResetGateCell
@@ -90,7 +91,7 @@ class MGU(ResetGateCell):
         forget_input, candidate_input = jnp.split(from_input, 2, axis=-1)
         forget_hidden, candidate_hidden = jnp.split(from_hidden, 2, axis=-1)
         if self._has_recurrent_bias:
-            candidate_hidden += weights["recurrent_bias"]
+            candidate_hidden += over_rows(weights["recurrent_bias"], candidate_hidden)
         products = (forget_input + forget_hidden, candidate_input, candidate_hidden)
         gate, candidate_input, candidate_hidden = name(jax.tree.map(lambda z: z.astype(dtype), products), "gates")
         forget = activate(self.gate_activation, gate)

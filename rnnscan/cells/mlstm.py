@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import initializers
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project
@@ -148,7 +149,9 @@ class MLSTM(InputKernelCell):
         key /= (self.hidden_size // self.heads) ** 0.5
         parts = [query, key, value, output]
         if self.use_bias:
-            parts = [part + bias for part, bias in zip(parts, jnp.split(weights["bias"], 4), strict=True)]
+            parts = [
+                part + over_rows(bias, part) for part, bias in zip(parts, jnp.split(weights["bias"], 4), strict=True)
+            ]
         query, key, value, output = name([part.astype(x.dtype) for part in parts], "projected")
         query, key, value = (part.reshape(*x.shape[:-1], self.heads, -1) for part in (query, key, value))
         return query, key, value, output
@@ -157,7 +160,7 @@ class MLSTM(InputKernelCell):
         """Compute m', and the factors `(N, heads, 1)` of the old state and of the update."""
         products = project(x, weights["gate_kernel"])
         if self.use_bias:
-            products += weights["gate_bias"]
+            products += over_rows(weights["gate_bias"], products)
         gates = name(products.astype(x.dtype), "gates")
         log_input, forget = jnp.split(gates.astype(stabilizer.dtype), 2, axis=-1)
         scaled_forget = log_of_forget_gate(self.forget_gate, forget) + stabilizer

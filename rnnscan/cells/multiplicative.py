@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import project, with_bias
 from rnnscan.cells.layer_norm import check_epsilon, layer_norm
@@ -83,11 +84,13 @@ class MILSTM(MemoryCell):
         weights, (hidden, _), x = self._enter(params, carry, x, recurrent_mask)
         from_input, from_hidden = project(x, weights["kernel"]), project(hidden, weights["recurrent_kernel"])
         if self.use_bias:
-            from_input, from_hidden = from_input + weights["input_bias"], from_hidden + weights["recurrent_bias"]
+            from_input += over_rows(weights["input_bias"], from_input)
+            from_hidden += over_rows(weights["recurrent_bias"], from_hidden)
         # The gradient of their product needs both, so both are named instead of the preactivation.
         from_input, from_hidden = name((from_input.astype(x.dtype), from_hidden.astype(x.dtype)), "gates")
-        integrated = weights["alpha"] * from_input * from_hidden
-        integrated += weights["beta_1"] * from_hidden + weights["beta_2"] * from_input
+        alpha, beta_1, beta_2 = (over_rows(weights[of], from_input) for of in ("alpha", "beta_1", "beta_2"))
+        integrated = alpha * from_input * from_hidden
+        integrated += beta_1 * from_hidden + beta_2 * from_input
         return self._update(self._normalize(weights, with_bias(integrated, weights)), carry)
 
     def _normalize(self, weights: Params, preactivation: Array) -> Array:
@@ -161,7 +164,8 @@ class LayerNormMILSTM(MILSTM):
         return {"norm_scale": jnp.ones(columns, self.param_dtype), "norm_bias": jnp.zeros(columns, self.param_dtype)}
 
     def _normalize(self, weights: Params, preactivation: Array) -> Array:
-        normalized = layer_norm(preactivation, weights["norm_scale"], epsilon=self.epsilon) + weights["norm_bias"]
+        normalized = layer_norm(preactivation, weights["norm_scale"], epsilon=self.epsilon)
+        normalized += over_rows(weights["norm_bias"], normalized)
         return normalized.astype(preactivation.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project, with_bias
 from rnnscan.cells.initializers import Initializer, xavier_uniform
@@ -110,7 +111,7 @@ class ParaGRU(_ParaCell):
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         update, reset, new = self._gates(weights, x)
-        a_update, a_reset, a_new = jnp.split(weights["recurrent_kernel"], 3)
+        a_update, a_reset, a_new = jnp.split(over_rows(weights["recurrent_kernel"], x), 3, axis=-1)
         # The state may accumulate over the whole sequence, so it is updated in its own dtype, not in the gates'.
         (hidden,) = carry
         z = jax.nn.sigmoid(update + a_update * hidden)
@@ -176,8 +177,8 @@ class ParaLSTM(_ParaCell):
         """One step: `(params, carry, x) -> (carry, y)`."""
         weights, _, x = self._enter(params, carry, x)
         forget, out, new = self._gates(weights, x)
-        a_forget, a_out, a_new = jnp.split(weights["recurrent_kernel"], 3)
-        p_forget, p_out = jnp.split(weights["peephole_kernel"], 2)
+        a_forget, a_out, a_new = jnp.split(over_rows(weights["recurrent_kernel"], x), 3, axis=-1)
+        p_forget, p_out = jnp.split(over_rows(weights["peephole_kernel"], x), 2, axis=-1)
         hidden, state = carry
         f = jax.nn.sigmoid(forget + a_forget * hidden + p_forget * state)
         new_state = (f * state + (1 - f) * jnp.tanh(new + a_new * hidden)).astype(state.dtype)

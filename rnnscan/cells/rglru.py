@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, with_bias
@@ -121,7 +122,11 @@ class RGLRU(InputKernelCell):
         recurrence_gate, input_gate = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
         # For a near 1, 1 - a**2 loses all digits in 16 bits, so powers are computed as products of logarithms in 32.
         wide = at_least_float32(x.dtype)
-        log_decay = self.exponent * recurrence_gate.astype(wide) * jax.nn.log_sigmoid(params["decay"].astype(wide))
+        log_decay = (
+            self.exponent
+            * recurrence_gate.astype(wide)
+            * over_rows(jax.nn.log_sigmoid(params["decay"].astype(wide)), x)
+        )
         scale = _sqrt(-jnp.expm1(2 * log_decay))
         if self.first_step == "plain":
             scale = jnp.where(carry[1][..., None], scale, 1)

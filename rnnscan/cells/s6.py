@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Carry, Cell, Params
 from rnnscan.cells.dense import project
@@ -120,14 +121,15 @@ class S6(Cell):
         write, read, step = name((write, read, step), "projected")
         # Errors of the decay grow with its powers over time, so its parameters are not cast to a narrower dtype.
         wide = at_least_float32(x.dtype)
-        step = jax.nn.softplus(step.astype(wide) + params["step_bias"].astype(wide))
+        step = jax.nn.softplus(step.astype(wide) + over_rows(params["step_bias"].astype(wide), step))
         rate = -jnp.exp(params["log_decay"].astype(wide))
+        rate = over_rows(rate, carry[0])
         log_decay = step[..., None] * rate
         held = jnp.expm1(log_decay) / rate if self.discretization == "zoh" else step[..., None]
         update = held * (x[..., :, None].astype(wide) * write[..., None, :].astype(wide))
         state = (jnp.exp(log_decay) * carry[0] + update).astype(carry[0].dtype)
         output = jnp.einsum("...hs,...s->...h", state.astype(wide), read.astype(wide))
-        return (state,), (output + weights["skip"] * x).astype(x.dtype)
+        return (state,), (output + over_rows(weights["skip"], x) * x).astype(x.dtype)
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:
         units = self.hidden_size

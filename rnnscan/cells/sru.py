@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.activations import Activation, activate
 from rnnscan.cells.base import Carry, Params
@@ -103,7 +104,7 @@ class SRU(InputKernelCell):
         weights, _, x = self._enter(params, carry, x)
         candidate, gates, highway = self._products(weights, x)
         if self.recurrent_vectors:
-            gates = gates + (weights["recurrent_vectors"] * jnp.tile(carry[0], 2)).astype(gates.dtype)
+            gates = gates + (over_rows(weights["recurrent_vectors"], gates) * jnp.tile(carry[0], 2)).astype(gates.dtype)
         forget, reset = jnp.split(jax.nn.sigmoid(gates), 2, axis=-1)
         # The state accumulates over the whole sequence, so it is updated in its own dtype, not in the gates'.
         state = (forget * carry[0] + (1 - forget) * candidate).astype(carry[0].dtype)
@@ -116,7 +117,7 @@ class SRU(InputKernelCell):
         first, last = self.hidden_size, 3 * self.hidden_size
         gates = products[..., first:last]
         if self.use_bias:
-            gates += weights["bias"]
+            gates += over_rows(weights["bias"], gates)
         projected = [z.astype(x.dtype) for z in (products[..., :first], gates, products[..., last:])]
         if self._blocks(x.shape[-1]) == 4:
             candidate, gates, highway = name(projected, "gates")
