@@ -50,46 +50,46 @@ def _step(inner: Callable[[Any], Any], of_count: Callable[[Any], Any] = lambda c
     return run
 
 
-def _identity_with_rule(on_forward: Callable[[Any], None], on_backward: Callable[[Any], None]) -> Any:
-    """The identity, whose rules note that they run; its derivative is not its own."""
+def _sine(value: Any) -> Any:
+    """The sine without its derivative, which a rule adds: without the rule the derivative is zero.
 
-    @jax.custom_vjp
-    def identity(value: Any) -> Any:
-        return value
+    A rule of another function's derivative has no second derivatives of its own: those of JAX depend on the order.
+    """
+    return jnp.sin(lax.stop_gradient(value))
 
-    def forward(value: Any) -> Any:
-        on_forward(value)
-        return value, jnp.cos(value)
 
-    def backward(residual: Any, cotangent: Any) -> Any:
-        on_backward(cotangent)
-        return (cotangent * residual,)
-
-    identity.defvjp(forward, backward)
-    return identity
+_with_jvp = jax.custom_jvp(_sine)
+_with_jvp.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), tangents[0] * jnp.cos(primals[0])))
 
 
 def _nothing(value: Any) -> None:
     pass
 
 
-@jax.custom_jvp
-def _with_jvp(value: Any) -> Any:
-    return jnp.sin(value)
+def _sine_with_rule(on_forward: Callable[[Any], None], on_backward: Callable[[Any], None]) -> Any:
+    """The sine, whose rules note that they run."""
+
+    sine = jax.custom_vjp(_sine)
+
+    def forward(value: Any) -> Any:
+        on_forward(value)
+        return jnp.sin(value), jnp.cos(value)
+
+    def backward(residual: Any, cotangent: Any) -> Any:
+        on_backward(cotangent)
+        return (cotangent * residual,)
+
+    sine.defvjp(forward, backward)
+    return sine
 
 
-_with_jvp.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 0.7 * tangents[0] * jnp.tanh(primals[0])))
-
-
-@jax.custom_jvp
-def _with_effect_in_jvp(value: Any) -> Any:
-    return jnp.sin(value)
+_with_effect_in_jvp = jax.custom_jvp(_sine)
 
 
 @_with_effect_in_jvp.defjvp
 def _effect_in_jvp(primals: Any, tangents: Any) -> Any:
     note_debug(primals[0], "debug in jvp")
-    return jnp.sin(primals[0]), 0.7 * tangents[0]
+    return jnp.sin(primals[0]), tangents[0] * jnp.cos(primals[0])
 
 
 @jax.custom_vjp
@@ -158,7 +158,7 @@ def _inner_scan(hidden: Any) -> Any:
 # Without effects that happen: any memory choice works.
 PURE: dict[str, Run] = {
     "custom_jvp": _step(_with_jvp),
-    "custom_vjp": _step(_identity_with_rule(_nothing, _nothing)),
+    "custom_vjp": _step(_sine_with_rule(_nothing, _nothing)),
     "custom_vjp with symbolic zeros": _step(lambda hidden: _with_symbolic_zeros(hidden, hidden)),
     "custom_vjp with symbolic zeros and a constant": _step(lambda hidden: _with_symbolic_zeros(hidden, jnp.ones(2))),
     "checkpoint": _step(jax.checkpoint(jnp.sin)),
@@ -173,7 +173,6 @@ PURE: dict[str, Run] = {
     "axis_index": _step(lambda hidden: hidden * (1 + lax.axis_index(AXIS))),
     "all_gather": _step(lambda hidden: hidden + lax.all_gather(hidden, AXIS).sum(axis=0)),
     "ppermute": _step(lambda hidden: hidden + lax.ppermute(hidden, AXIS, [(0, 1), (1, 2), (2, 0)])),
-    "ref within the step": _local_ref,
 }
 # With effects: they happen as often as in `lax.scan`, and a memory choice that would run them again is refused.
 WITH_EFFECTS: dict[str, Run] = {
@@ -183,10 +182,11 @@ WITH_EFFECTS: dict[str, Run] = {
     "ordered io_callback of the count": _step(lambda hidden: hidden, note_ordered),
     "unordered io_callback of the count": _step(lambda hidden: hidden, note_unordered),
     "ordered io_callback": _step(lambda hidden: (note_ordered(lax.stop_gradient(hidden)), hidden)[1]),
-    "debug in the forward rule": _step(_identity_with_rule(partial(note_debug, name="debug in fwd"), _nothing)),
-    "debug in the backward rule": _step(_identity_with_rule(_nothing, partial(note_debug, name="debug in bwd"))),
-    "io in the backward rule": _step(_identity_with_rule(_nothing, partial(note_ordered, name="io in bwd"))),
+    "debug in the forward rule": _step(_sine_with_rule(partial(note_debug, name="debug in fwd"), _nothing)),
+    "debug in the backward rule": _step(_sine_with_rule(_nothing, partial(note_debug, name="debug in bwd"))),
+    "io in the backward rule": _step(_sine_with_rule(_nothing, partial(note_ordered, name="io in bwd"))),
     "debug in the rule of custom_jvp": _step(_with_effect_in_jvp),
+    "ref within the step": _local_ref,
     **{f"ref in {place}": _ref(place, reads=False) for place in ("closure", "params", "xs")},
     **{f"ref that is read in {place}": _ref(place, reads=True) for place in ("closure", "params", "xs")},
 }
