@@ -107,8 +107,8 @@ class Traits:
             )
             holds = to_complex or not from_complex
         else:
-            is_integer = len(dtypes) == 1 and all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes)
-            holds = is_integer and self.is_linear_in_integers
+            are_integers = all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes)
+            holds = self.is_linear_in_integers and are_integers and len(dtypes) == 1
         return self if holds else replace(self, linear=None, is_bilinear=False)
 
     def linear_positions(self, count: int) -> Sequence[int]:

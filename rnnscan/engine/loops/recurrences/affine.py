@@ -47,7 +47,7 @@ def _factor_and_term(loop: CycleLoop, start: Any, read_values: Sequence[Any]) ->
     (leaf,), (new_leaf,) = loop.cycle.leaves, loop.cycle.new_leaves
     zeros = jnp.broadcast_to(lax.full_like(start, 0), (loop.steps, *leaf.shape))
     pairs: dict[Atom, tuple[Any, Any]] = {leaf: (zeros + 1, zeros)}
-    free = {**dict(zip(loop.cycle.reads, zip(read_values, loop.axes, strict=True), strict=True))}
+    free = dict(zip(loop.cycle.reads, zip(read_values, loop.axes, strict=True), strict=True))
     for equation in loop.cycle.equations:
         pairs[equation.outputs[0]] = (
             _evaluate_part(equation, pairs, free, part=0),
@@ -65,15 +65,13 @@ def _evaluate_part(
     """
     linear = equation.traits.linear_in([atom in pairs for atom in equation.inputs])
     assert linear is not None
-    operands, axes = [], list[int | None]()
+    operands, axes = list[Any](), list[int | None]()
     for atom, is_term in zip(equation.inputs, linear, strict=True):
-        operand: Any
-        axis: int | None
         if atom in pairs:
-            operand, axis = pairs[atom][part], 0
+            operands.append(pairs[atom][part])
+            axes.append(0)
         else:
             operand, axis = (atom.value, None) if isinstance(atom, Constant) else free[atom]
-            operand = jnp.zeros_like(operand) if part == 0 and is_term else operand
-        operands.append(operand)
-        axes.append(axis)
+            operands.append(jnp.zeros_like(operand) if part == 0 and is_term else operand)
+            axes.append(axis)
     return jax.vmap(equation.evaluate, in_axes=axes)(*operands)[0]
