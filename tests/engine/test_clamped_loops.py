@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.ir.jaxprs import inner_jaxprs
+from jaxprs import scans_that_run
 from tiers import variants
 
 
@@ -64,12 +64,7 @@ def loops_over_steps(loop):
     """The loops over single steps that the engine runs forward, but where a value is not finite."""
     with rs.tuned_for("gpu"):
         jaxpr = jax.make_jaxpr(partial(loss, loop, {}))(*arguments()).jaxpr
-    return count_scans(jaxpr) - 1  # One is over chunks.
-
-
-def count_scans(jaxpr):
-    bodies = (body for eqn in jaxpr.eqns if eqn.primitive.name != "while" for body in inner_jaxprs(eqn.params))
-    return sum(eqn.primitive.name == "scan" for eqn in jaxpr.eqns) + sum(map(count_scans, bodies))
+    return scans_that_run(jaxpr) - 1  # One is over chunks.
 
 
 @pytest.mark.usefixtures("x64")

@@ -5,6 +5,8 @@ from typing import Any
 
 from jax.extend import core
 
+from rnnscan.ir.jaxprs import inner_jaxprs
+
 
 def equations_of(jaxpr: core.Jaxpr) -> Iterator[Any]:
     """The equations of a program, those of its loops too."""
@@ -23,3 +25,11 @@ def is_loop(equation: Any) -> bool:
 def body_of(loop: Any) -> core.Jaxpr:
     """The program of one trip of a loop."""
     return loop.params["jaxpr" if "jaxpr" in loop.params else "body_jaxpr"].jaxpr
+
+
+def scans_that_run(jaxpr: core.Jaxpr) -> int:
+    """The scans of a program, without those in while loops: these run where a parallel form is not finite."""
+    bodies = (
+        body for equation in jaxpr.eqns if equation.primitive.name != "while" for body in inner_jaxprs(equation.params)
+    )
+    return sum(equation.primitive.name == "scan" for equation in jaxpr.eqns) + sum(map(scans_that_run, bodies))

@@ -69,7 +69,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "select_n": lambda: lax.select_n(X > 0, X, Y),
     "copy": lambda: lax.copy_p.bind(X) if hasattr(lax, "copy_p") else jnp.copy(X),
     "stop_gradient": lambda: lax.stop_gradient(X),
-    "convert_element_type": lambda: lax.convert_element_type(X, np.float16),
+    "convert_element_type": lambda: lax.convert_element_type(jnp.asarray(X), np.float16),
     "reduce_precision": lambda: lax.reduce_precision(X, 5, 10),
     "broadcast_in_dim": lambda: lax.broadcast_in_dim(X, (2, 3, 4), (1, 2)),
     "transpose": lambda: lax.transpose(X, (1, 0)),
