@@ -381,3 +381,12 @@ def test_a_method_of_an_object_that_changes_is_not_cached():
         for cell in (decay.__call__, decay):
             carry, _ = rs.scan(cell, None, jnp.float32(1), jnp.ones(3))
             assert carry == lax.scan(lambda carry, x: decay(None, carry, x), jnp.float32(1), jnp.ones(3))[0]
+
+
+def test_a_cell_whose_base_declares_a_variable_of_the_class():
+    """`blocks` of `cells.MLSTM` is a `ClassVar` without a value, which is no field."""
+    cell, xs = rs.cells.MLSTM(8, heads=2), jnp.ones((3, 2, 4))
+    params = cell.init(jax.random.key(0), input_size=4)
+    eager = rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1]
+    jitted = jax.jit(lambda xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1])(xs)
+    np.testing.assert_allclose(eager, jitted, rtol=1e-6)

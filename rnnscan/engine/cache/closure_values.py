@@ -8,6 +8,7 @@ in place may not show.
 import dis
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -114,9 +115,9 @@ def _collect(part: Any, values: ClosureValues, seen: set[int]) -> None:
     elif isinstance(part, tuple):
         for item in part:
             _collect(item, values, seen)
-    elif hasattr(part, "__dataclass_fields__") and not isinstance(part, type):
-        for field in part.__dataclass_fields__:
-            value = getattr(part, field)
+    elif is_dataclass(part) and not isinstance(part, type):
+        for field in fields(part):  # Without variables of the class.
+            value = getattr(part, field.name, None)
             if not isinstance(value, _NUMBERS) and value is not None:
                 _collect(value, values, seen)
 
