@@ -122,8 +122,8 @@ def test_a_step_of_the_high_level_equals_a_plain_scan(function, memory):
     for name, transformed in TRANSFORMED.items():
         try:
             expected = transformed(losses(plain, function[0]))
-        except (TypeError, NotImplementedError):  # jax 0.10 lacks rules of its high level.
-            assert jax.__version_info__ < (0, 11)
+        except (TypeError, NotImplementedError):  # jax 0.10 and 0.11 lack rules of their high level.
+            assert jax.__version_info__ < (0, 12)
             assert name not in ("value", "grad")
             continue
         ours = transformed(losses(partial(rs.scan, memory=memory), function[0]))
@@ -134,6 +134,8 @@ def test_a_step_of_the_high_level_equals_a_plain_scan(function, memory):
 def test_explain_says_that_one_plain_scan_runs_it(function):
     run, is_fission = function
     explained = rs.explain(lambda params, carry, x: (run(carry * params + x), None), 0.5, START, XS)
+    # jax 0.11 has some of these at its low level.
+    is_fission |= not jax.make_jaxpr(run)(START).jaxpr.is_high
     assert explained.engine == ("fission" if is_fission else "lax")
     assert is_fission or "JAX's high level" in explained.reason
     if not is_fission:

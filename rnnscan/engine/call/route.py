@@ -32,8 +32,8 @@ class Route:
     @staticmethod
     def plain(call: Call, reason: str) -> "Route":
         """The lax engine."""
-        # Before jax 0.11, `jax.checkpoint` has no rules for its high level.
-        if jax.__version_info__ >= (0, 11) or not high_level_reason(call):
+        # Before jax 0.12, `jax.checkpoint` lacks rules for its high level.
+        if jax.__version_info__ >= (0, 12) or not high_level_reason(call):
             return Route("lax", reason)
         return Route("lax", f"{reason}; jax {jax.__version__} cannot checkpoint it: plain autodiff", checkpoints=False)
 
