@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Integer, Shaped
 
 from rnnscan._util.messages import describe, is_count, leaves_with_places
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.step_wrappers import valid_steps
 
 
@@ -79,7 +80,7 @@ def reverse_by_length(
     valid = _valid("reverse_by_length", xs, seq_lengths, mask)
     count, rank = valid.sum(axis=0), jnp.cumsum(valid, axis=0) - 1
     valid_first = jnp.argsort(~valid, axis=0, stable=True)
-    opposite = jnp.take_along_axis(valid_first, jnp.clip(count - 1 - rank, 0), axis=0)
+    opposite = jnp.take_along_axis(valid_first, jnp.clip(over_rows(count - 1, rank) - rank, 0), axis=0)
     source = jnp.where(valid, opposite, jnp.arange(valid.shape[0])[:, None])
     return jax.tree.map(lambda leaf: _take_steps(leaf, source), xs)
 

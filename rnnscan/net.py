@@ -211,9 +211,11 @@ def _hold_before_valid(before: Any, ys: Any, valid: Bool[Array, "time batch"], *
     def hold(before: Any, ys: Any, valid: Array) -> Any:
         steps = jnp.arange(valid.shape[0])[:, None]
         if reverse:
-            begun = steps <= jnp.max(jnp.where(valid, steps, -1), axis=0, initial=-1)
+            begun = steps <= jnp.max(jnp.where(valid, steps, -1), axis=0, keepdims=True, initial=-1)
         else:
-            begun = steps >= jnp.min(jnp.where(valid, steps, valid.shape[0]), axis=0, initial=valid.shape[0])
+            begun = steps >= jnp.min(
+                jnp.where(valid, steps, valid.shape[0]), axis=0, keepdims=True, initial=valid.shape[0]
+            )
         before = jax.tree.map(lambda state, y: jnp.broadcast_to(state, y.shape).astype(y.dtype), before, ys)
         return select_rows(begun, ys, before)
 

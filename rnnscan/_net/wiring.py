@@ -18,6 +18,7 @@ from rnnscan._util.messages import (
     listing,
     nearest,
 )
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.zeros import zeros_of_step, zeros_sharded_like
 
 
@@ -284,7 +285,8 @@ def shared(argument: str, state: str, value: Any, x: Array) -> Array:
         return jnp.broadcast_to(value, (batch, *value.shape))
     if value.ndim < 2:
         # Added to zeros, to get the sharding of x over the rows, and its varying axes under shard_map.
-        return zeros_sharded_like(x.reshape(batch, -1), (batch, *value.shape), value.dtype) + value
+        zeros = zeros_sharded_like(x.reshape(batch, -1), (batch, *value.shape), value.dtype)
+        return zeros + over_rows(value, zeros)
     if value.shape[0] != batch:
         raise ValueError(
             f"recurrent_net: a state in `{argument}` must be (N, ...) with N = {batch}, as in the inputs, or (H,), "

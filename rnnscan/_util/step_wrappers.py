@@ -105,6 +105,7 @@ def repeat_over(leaf: Any, zeros: Any) -> Any:
     """
     if is_key(leaf) or is_weak(leaf):
         return jnp.broadcast_to(leaf, jnp.broadcast_shapes(leaf.shape, zeros.shape))
+    leaf = over_rows(leaf, zeros)
     return leaf | zeros.astype(bool) if leaf.dtype == bool else leaf + zeros.astype(leaf.dtype)
 
 
