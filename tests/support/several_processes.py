@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 # The command with this heartbeat.
 COMMAND = f"""
+import warnings
+warnings.filterwarnings("ignore", "jaxlib .* has known bugs")  # Before `main` does it.
 from rnnscan.cli import main
 from rnnscan.train import processes
 processes.HEARTBEAT = {HEARTBEAT}
