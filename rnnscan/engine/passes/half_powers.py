@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from rnnscan.engine.loops.own_derivative import with_derivative
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, concrete
 from rnnscan.ir.trace import Inliner
@@ -56,7 +57,6 @@ def _power(exponent: float, x: Any) -> Any:
     if not _has_roots(exponent):
         return lax.pow(x, lax.full_like(x, exponent))
 
-    @jax.custom_jvp
     def power(x: Any) -> Any:
         whole = int(abs(exponent))
         # A power of -0 or -inf is that of 0 or inf.
@@ -66,13 +66,13 @@ def _power(exponent: float, x: Any) -> Any:
             return lax.div(lax.rsqrt(x), lax.integer_pow(x, whole)) if whole else lax.rsqrt(x)
         return lax.mul(lax.sqrt(x), lax.integer_pow(x, whole)) if whole else lax.sqrt(x)
 
-    @power.defjvp
     def differentiate(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
         (x,), (tangent,) = primals, tangents
         slope = lax.mul(lax.full_like(x, exponent), _power(exponent - 1, x))
-        return power(x), lax.mul(tangent, slope)
+        return _power(exponent, x), lax.mul(tangent, slope)
 
-    return power(x)
+    # JAX's partial evaluation drops the rule of a `jax.custom_jvp`, and a derivative around it would be that of roots.
+    return with_derivative(power, differentiate)(x)
 
 
 def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:
