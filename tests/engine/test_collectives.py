@@ -120,6 +120,7 @@ def test_over_an_axis_of_vmap(cell, options):
     )
 
 
+@pytest.mark.core("collectives")
 @pytest.mark.parametrize(("cell", "options"), variants(CASES, ["ahead-recompute all"]))
 def test_gradients_within_an_axis_of_vmap(cell, options):
     assert_close(

@@ -58,6 +58,7 @@ def counted(scan, make, within, *, jit):
     return sorted(seen)
 
 
+@pytest.mark.core("effects")
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("memory", MEMORIES, ids=MEMORY_IDS)
 def test_debug_callbacks_of_backward_rules(memory, jit):
@@ -115,6 +116,7 @@ def logging():
 needs_logs = pytest.mark.skipif(not hasattr(jax.custom_vjp, "defvjp_with_logs"), reason="jax has no logs")
 
 
+@pytest.mark.core("effects")
 @needs_logs
 @pytest.mark.parametrize("memory", MEMORIES[:3], ids=MEMORY_IDS[:3])
 def test_logs_of_backward_rules(memory):

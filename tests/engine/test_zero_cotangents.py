@@ -87,6 +87,7 @@ def _zeros(tree):
     return jax.tree.map(jnp.zeros_like, tree)
 
 
+@pytest.mark.core("values that are not finite")
 @pytest.mark.parametrize("memory", [Memory(), Memory(segment=2)], ids=["default", "segment"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders_of_transformations(order, memory):
@@ -98,6 +99,7 @@ def test_orders_of_transformations(order, memory):
     np.testing.assert_allclose(results, expected, rtol=1e-5)
 
 
+@pytest.mark.core("values that are not finite")
 @pytest.mark.parametrize("segment", [None, 2])
 def test_while_net(segment):
     """The condition reads a leaf that has no cotangent, and another is NaN."""

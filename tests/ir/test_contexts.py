@@ -140,6 +140,7 @@ def draws_by_another_generator(_, carry, x):
         (draws_by_another_generator, 0),
     ],
 )
+@pytest.mark.core("contexts of operations")
 def test_random_bits_are_those_of_lax_scan(step, carry, memory):
     actual = rs.scan(step, None, carry, STEPS, memory=MEMORIES[memory])[1]
     np.testing.assert_array_equal(actual, lax.scan(partial(step, None), carry, STEPS)[1])
