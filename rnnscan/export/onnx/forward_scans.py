@@ -6,6 +6,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from rnnscan.ir.bodies import carry_of_scan
+
 
 def with_forward_scans(jaxpr: Any) -> Callable[..., list[Any]]:
     """The function of a closed jaxpr. A reverse scan becomes a forward one over flipped inputs, with flipped outputs.
@@ -32,22 +34,23 @@ def _equation(equation: Any, operands: list[Any]) -> Sequence[Any]:
     primitive, params = equation.primitive, equation.params
     if primitive.name in ("jit", "pjit"):  # Its name in jax 0.10 and later, and before.
         return _run(params["jaxpr"], operands)
-    if primitive.name == "scan" and params["reverse"] and len(operands) > params["num_consts"] + params["num_carry"]:
-        return _scan_flipped(params, operands)
+    if primitive.name == "scan" and params["reverse"]:
+        return _scan_flipped(equation, operands)
     results = primitive.bind(*operands, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
 
-def _scan_flipped(params: Any, operands: list[Any]) -> list[Any]:
-    first, states = params["num_consts"], params["num_carry"]
-    consts, init, xs = operands[:first], operands[first : first + states], operands[first + states :]
-    body = core.jaxpr_as_fun(params["jaxpr"])
+def _scan_flipped(equation: Any, operands: list[Any]) -> list[Any]:
+    body = equation.params["jaxpr"]
+    outside = ([atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars))
+    carried = carry_of_scan(body.in_avals, body.out_avals, *outside)
+    consts, init, xs = operands[: carried.start], operands[carried.start : carried.stop], operands[carried.stop :]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = body(*consts, *carry, *x)
-        return results[:states], results[states:]
+        results = core.jaxpr_as_fun(body)(*consts, *carry, *x)
+        return results[: len(carried)], results[len(carried) :]
 
-    carry, ys = jax.lax.scan(step, init, _flipped(xs))
+    carry, ys = jax.lax.scan(step, init, _flipped(xs), length=equation.params["length"])
     return [*carry, *_flipped(ys)]
 
 
