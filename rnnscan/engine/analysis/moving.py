@@ -12,13 +12,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rnnscan.engine.analysis.probe import moving_results
+from rnnscan.engine.analysis.probe import moving_results, reached_results
 from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Equation, Value
 
 
 def moving_values(
-    equations: Iterable[Equation], inputs: Iterable[Value], feedback: Iterable[tuple[Atom, Value]]
+    equations: Sequence[Equation], inputs: Iterable[Value], feedback: Iterable[tuple[Atom, Value]]
 ) -> set[Value]:
     """The values that have a tangent in some step.
 
@@ -30,21 +30,16 @@ def moving_values(
     becomes: dict[Atom, list[Value]] = defaultdict(list)
     for new_leaf, leaf in feedback:
         becomes[new_leaf].append(leaf)
-    readers: dict[Value, list[Equation]] = defaultdict(list)
-    for equation in equations:
-        for value in {*equation.reads}:
-            readers[value].append(equation)
-    moving, waiting = set[Value](), [*inputs]
-    while waiting:
-        value = waiting.pop()
-        if value in moving:
-            continue
-        moving.add(value)
-        waiting.extend(becomes[value])
-        for equation in readers[value]:
-            flags = tuple(atom in moving for atom in equation.inputs)
-            results = zip(equation.outputs, _moving_outputs(equation, flags), strict=True)
-            waiting.extend(output for output, moves in results if moves)
+    moving, fresh = set[Value](), {*inputs}
+    while fresh:
+        # In the order of the step, as in `lax.scan`: a rule sees the tangents of all inputs that have one.
+        for equation in equations:
+            if not fresh.isdisjoint(equation.reads):
+                flags = tuple(atom in moving or atom in fresh for atom in equation.inputs)
+                results = zip(equation.outputs, _moving_outputs(equation, flags), strict=True)
+                fresh.update(output for output, moves in results if moves and output not in moving)
+        moving |= fresh
+        fresh = {leaf for value in fresh for leaf in becomes[value]} - moving
     return moving
 
 
@@ -82,15 +77,36 @@ def _moving_inputs(equation: Equation, output: Value, moving: Collection[Value])
     flags = [atom in moving for atom in equation.inputs]
     if flags.count(True) == 1:
         return [equation.inputs[flags.index(True)]]
-    place = equation.outputs.index(output)
-    alone = (tuple(other == index for other in range(len(flags))) for index in range(len(flags)))
-    pairs = zip(equation.inputs, flags, alone, strict=True)
-    return [atom for atom, moves, only in pairs if moves and _moving_outputs(equation, only)[place]]
+    result = equation.outputs.index(output)
+    places = (place for place, moves in enumerate(flags) if moves)
+    return [equation.inputs[place] for place in places if _reached_outputs(equation, flags, place)[result]]
+
+
+def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> list[bool]:
+    """Which outputs of an equation have a tangent from one input, given which inputs have."""
+    alone = tuple(other == place for other in range(len(flags)))
+    reached = _derived_outputs(equation, alone)
+    if reached is None:
+        reached = reached_results(equation.evaluate, [atom.aval for atom in equation.inputs], flags, place)
+    return _floats(equation) if reached is None else reached
 
 
 def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
-    """Which outputs of an equation have a tangent, given which inputs have."""
-    if not any(jnp.issubdtype(output.dtype, jnp.inexact) for output in equation.outputs):
+    """Which outputs of an equation have a tangent, given which inputs have; all floats, if its derivative fails.
+
+    The derivative itself then says why, if it is taken.
+    """
+    moving = _derived_outputs(equation, flags)
+    return _floats(equation) if moving is None else moving
+
+
+def _floats(equation: Equation) -> list[bool]:
+    return [jnp.issubdtype(output.dtype, jnp.inexact) for output in equation.outputs]
+
+
+def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] | None:
+    """Which outputs of an equation have a tangent, by its derivative rule; None if the rule rejects these inputs."""
+    if not any(_floats(equation)):
         return [False] * len(equation.outputs)
     types = tuple(atom.aval for atom in equation.inputs)
     if any(map(_is_function, equation.params.values())):
@@ -112,7 +128,7 @@ class _Sample:
 
 
 @lru_cache(maxsize=4096)
-def _moving_outputs_of(primitive: Any, flags: tuple[bool, ...], outputs: int, sample: _Sample) -> list[bool]:
+def _moving_outputs_of(primitive: Any, flags: tuple[bool, ...], outputs: int, sample: _Sample) -> list[bool] | None:
     return moving_results(sample.evaluate, sample.types, flags)
 
 

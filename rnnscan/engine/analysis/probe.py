@@ -11,6 +11,9 @@ from jax.extend import core
 from jax.interpreters import ad, batching
 
 from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.ir.dataflow import depending
+from rnnscan.ir.program import Program
+from rnnscan.ir.trace import trace
 
 
 class _Notes(set[int]):
@@ -73,7 +76,9 @@ def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
     return all(operand_axis is None for operand_axis in axes) and type(axis.name) is object
 
 
-def moving_results(function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]) -> list[bool]:
+def moving_results(
+    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
+) -> list[bool] | None:
     """Which results of a function have a tangent?
 
     Args:
@@ -82,23 +87,67 @@ def moving_results(function: Callable[..., Sequence[Any]], types: Sequence[Any],
         moving: for each argument whether it has a tangent.
 
     Returns:
-        For each result whether it has one.
+        For each result whether it has one; None if a derivative rule rejects these arguments.
+    """
+    flags: list[bool] = []
+    program = _tangents(lambda results: flags.extend(map(has_tangent, results)), function, types, moving)
+    return None if program is None else flags
+
+
+def reached_results(
+    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool], place: int
+) -> list[bool] | None:
+    """Which tangents of results depend on the tangent of one argument, where others have tangents too?
+
+    Args:
+        function: returns a flat list of arrays.
+        types: the types of its arguments.
+        moving: for each argument whether it has a tangent.
+        place: the argument.
+
+    Returns:
+        For each result whether its tangent does; None if a derivative rule rejects these arguments.
+    """
+    program = _tangents(lambda _: None, function, types, moving)
+    if program is None:
+        return None
+    reached = depending(program.equations, [program.known[len(types) + sum(moving[:place])]])
+    return [tangent in reached for tangent in program.stacked]
+
+
+def _tangents(
+    note: Callable[[Sequence[Any]], None],
+    function: Callable[..., Sequence[Any]],
+    types: Sequence[Any],
+    moving: Sequence[bool],
+) -> Program | None:
+    """The program of the tangents of a function's results; None if a derivative rule rejects the arguments.
+
+    A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
+    without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
+
+    Args:
+        note: takes the results while `jax.jvp` runs the function.
+        function: returns a flat list of arrays.
+        types: the types of its arguments.
+        moving: for each argument whether it has a tangent.
     """
     places = [index for index, moves in enumerate(moving) if moves]
-    flags: list[bool] = []
 
     def tangents(*leaves: Any) -> Any:
         primals, directions = split_list(leaves, [len(types)])
 
         def of_some(*moving_primals: Any) -> Any:
             results = function(*replace_at(primals, places, moving_primals))
-            flags.extend(map(has_tangent, results))
+            note(results)
             return results
 
         return jax.jvp(of_some, [primals[index] for index in places], directions)[1]
 
-    jax.make_jaxpr(tangents)(*types, *(types[index].to_tangent_aval() for index in places))
-    return flags
+    try:
+        return trace(tangents, *types, *(types[index].to_tangent_aval() for index in places))
+    except Exception:
+        return None
 
 
 def has_tangent(leaf: Any) -> bool:
