@@ -71,7 +71,7 @@ class AdaptiveComputation(Wrapper):
             first = index * self.max_ponder
 
             def micro_step(params: Any, carry: Any, x: Any, micro: Any) -> tuple[Any, Any]:
-                return inner(params, carry, (x, first + micro))
+                return inner(params, carry, (x, first + jnp.asarray(micro, jnp.result_type(first))))
 
             return self._ponder(micro_step, params, carry, x)
 

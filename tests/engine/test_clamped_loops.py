@@ -64,7 +64,7 @@ def loops_over_steps(loop):
     """The loops over single steps that the engine runs forward, but where a value is not finite."""
     with rs.tuned_for("gpu"):
         jaxpr = jax.make_jaxpr(partial(loss, loop, {}))(*arguments()).jaxpr
-    return scans_that_run(jaxpr) - 1  # One is over chunks.
+    return len(scans_that_run(jaxpr)) - 1  # One is over chunks.
 
 
 @pytest.mark.usefixtures("x64")

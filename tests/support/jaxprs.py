@@ -27,9 +27,10 @@ def body_of(loop: Any) -> core.Jaxpr:
     return loop.params["jaxpr" if "jaxpr" in loop.params else "body_jaxpr"].jaxpr
 
 
-def scans_that_run(jaxpr: core.Jaxpr) -> int:
+def scans_that_run(jaxpr: core.Jaxpr) -> list[Any]:
     """The scans of a program, without those in while loops: these run where a parallel form is not finite."""
-    bodies = (
+    inner = (
         body for equation in jaxpr.eqns if equation.primitive.name != "while" for body in inner_jaxprs(equation.params)
     )
-    return sum(equation.primitive.name == "scan" for equation in jaxpr.eqns) + sum(map(scans_that_run, bodies))
+    scans = [equation for equation in jaxpr.eqns if equation.primitive.name == "scan"]
+    return [*scans, *(scan for body in inner for scan in scans_that_run(body))]

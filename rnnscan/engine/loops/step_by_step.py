@@ -119,8 +119,12 @@ def exact_unless(results: Sequence[Any], trusted: Sequence[Any], exact: Callable
     axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in (*results, *trusted)))
 
     def run_exactly(state: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
-        triples = zip(trusted, results, vary(list(exact()), axes), strict=True)
-        return [jnp.where(is_right, fast, slow) for is_right, fast, slow in triples], jnp.logical_not(state[1])
+        instead = vary(list(exact()), axes)
+        if trusted[0].ndim or any(flag is not trusted[0] for flag in trusted):
+            triples = zip(trusted, results, instead, strict=True)
+            instead = [jnp.where(is_right, fast, slow) for is_right, fast, slow in triples]
+        # Else no result is right, and none needs memory beside the exact one.
+        return instead, jnp.logical_not(state[1])
 
     # A loop of one iteration or none: under `vmap`, `lax.cond` would always run both branches.
     is_right = reduce(jnp.logical_and, map(jnp.all, trusted))
