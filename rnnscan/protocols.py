@@ -155,10 +155,12 @@ def _fix(cell: Any, members: tuple[str, ...]) -> str:
 
 def _signature_problem(cell: Any) -> str | None:
     try:
-        signature = inspect.signature(cell)
+        signature, outer = inspect.signature(cell), inspect.signature(cell, follow_wrapped=False)
     except (TypeError, ValueError):  # Some callables of C extensions have no signature.
         return None
-    if _takes(signature, 3):
+    # A wrapper may add the parameters. One that passes on all arguments takes as many as the function that it wraps.
+    passes_on = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in outer.parameters.values())
+    if _takes(signature if passes_on else outer, 3):
         return None
     if any(base.__module__.startswith("flax.") for base in type(cell).__mro__):
         return (

@@ -1,6 +1,6 @@
 """What counts as a cell."""
 
-from functools import partial
+from functools import partial, wraps
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,16 @@ pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type 
 def decay(params, carry, x):
     carry = params * carry + x
     return carry, carry
+
+
+def with_parameters(function):
+    """A wrapper that adds the parameters to a function of `lax.scan`."""
+
+    @wraps(function)
+    def step(params, carry, x):
+        return function(params * carry, x)
+
+    return step
 
 
 def decoder():
@@ -54,8 +64,9 @@ def test_cells_of_the_library_compose(name):
         partial(lambda rate, params, carry, x: (carry, x), 0.5),
         jax.jit(decay),
         jax.checkpoint(decay),
+        with_parameters(lambda carry, x: (carry + x, carry)),
     ],
-    ids=["function", "lambda", "star", "partial", "jit", "checkpoint"],
+    ids=["function", "lambda", "star", "partial", "jit", "checkpoint", "wrapper"],
 )
 def test_callables_are_cells(cell):
     assert isinstance(cell, rs.Cell)
