@@ -200,7 +200,7 @@ def by_window(
     if windows:
         before = _carries_before(cell, params, carry, steps, reset_to, start, every, windows, how)
     if middle:
-        places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)
+        places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)[None]
         carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], steps))
         last_carry = jax.tree.map(lambda leaf: leaf[-1], carries)
         outputs.append(jax.tree.map(lambda leaf: _in_order(leaf[:, back - every :]), ys))

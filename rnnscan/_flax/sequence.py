@@ -20,6 +20,7 @@ from rnnscan._flax.carries import (
     reset_targets_of_both,
 )
 from rnnscan._util.messages import describe, describe_shape, leaves_with_places
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.step_wrappers import reverse_reset, select_rows, valid_steps
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED, check_not_training_carry
 
@@ -138,7 +139,7 @@ def flip(tree: Any, seq_lengths: Integer[Array, "*batch"] | None) -> Any:
     def flip_rows(leaf: Array) -> Array:
         length = leaf.shape[0]
         backwards = jnp.arange(length)[::-1].reshape(-1, *[1] * seq_lengths.ndim)
-        source = (backwards + jnp.minimum(seq_lengths, length)) % length
+        source = (backwards + over_rows(jnp.minimum(seq_lengths, length), backwards)) % length
         return jnp.take_along_axis(leaf, source.reshape(*source.shape, *[1] * (leaf.ndim - source.ndim)), axis=0)
 
     return jax.tree.map(flip_rows, tree)

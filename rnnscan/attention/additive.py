@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
@@ -202,7 +203,7 @@ class Coverage(Additive):
         """Values, keys, and the vectors u that coverage scales."""
         vectors = project(values, params["coverage_kernel"])
         if self.use_bias:
-            vectors = vectors + params["coverage_bias"]
+            vectors = vectors + over_rows(params["coverage_bias"], vectors)
         dtype = jnp.result_type(values, params["coverage_kernel"])
         return super().encode(params, values, keys) | {"coverage": vectors.astype(dtype)}
 

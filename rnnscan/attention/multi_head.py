@@ -6,6 +6,7 @@ from math import sqrt
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.attention.mechanism import Mechanism, product
 from rnnscan.cells import checks
 from rnnscan.cells.dense import project, with_bias
@@ -113,7 +114,7 @@ class MultiHead(Mechanism):
         context = project(attended.reshape(*attended.shape[:-2], self.attention_size), params["output_kernel"])
         if not self.use_bias:
             return context
-        context = context + params["output_bias"]
+        context = context + over_rows(params["output_bias"], context)
         return context if valid is None else jnp.where(valid.any(axis=-1, keepdims=True), context, 0)
 
     def _by_head(self, projected: Array) -> Array:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Num
 from rnnscan._util import pytrees
 from rnnscan._util.arguments import check_key, check_step_input
 from rnnscan._util.dtypes import promoted
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.cells import checks
 from rnnscan.cells.activations import check_activation
@@ -164,7 +165,7 @@ class Cell:
         cast_params = {name: _cast(leaf, dtype) for name, leaf in params.items()}
         first, *rest = (_cast(leaf, dtype) for leaf in carry)
         if recurrent_mask is not None:
-            first = first * recurrent_mask.astype(dtype)
+            first = first * over_rows(recurrent_mask.astype(dtype), first)
         return cast_params, (first, *rest), _cast(x, dtype)
 
     def _check_params(self, params: Any) -> int:

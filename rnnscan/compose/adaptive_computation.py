@@ -12,6 +12,7 @@ from jaxtyping import Array
 from rnnscan._util.arguments import check_step_input
 from rnnscan._util.dtypes import at_least_float32, promoted
 from rnnscan._util.messages import describe, is_count, is_float, is_key, leaves_with_places, listing
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.step_wrappers import select_rows
 from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_sharded_like
@@ -179,8 +180,8 @@ def _add(running: Array, weight: Array, mean: Any, value: Any) -> Any:
 def _halting(params: Any, output: Array) -> Array:
     """The halting probability of each row, in at least float32."""
     wide = _wide(promoted(output, params["kernel"]))
-    logits = jnp.matmul(output.astype(wide), params["kernel"].astype(wide)) + params["bias"].astype(wide)
-    return jax.nn.sigmoid(logits)[..., 0]
+    products = jnp.matmul(output.astype(wide), params["kernel"].astype(wide))
+    return jax.nn.sigmoid(products + over_rows(params["bias"].astype(wide), products))[..., 0]
 
 
 def _flagged(x: Array, first: Any) -> Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.decoding.paths import Finished, Steps, follow, gather_places
 from rnnscan.decoding.request import DecodeRequest
 from rnnscan.decoding.result import Decoded
@@ -152,7 +153,8 @@ def _best_extensions(
     """The extensions of greatest raw score, best first: raw scores, parents, tokens and tokens' log-probabilities."""
     rows, size, vocabulary = log_probs.shape
     # A place without a hypothesis may hold NaN.
-    extended = jnp.where(raw[..., None] > -jnp.inf, raw[..., None] + (log_probs + rewards), -jnp.inf)
+    rewarded = raw[..., None] + (log_probs + over_rows(rewards, log_probs))
+    extended = jnp.where(raw[..., None] > -jnp.inf, rewarded, -jnp.inf)
     # Of equal values `top_k` takes the first: the better hypothesis, then the lowest token.
     raw, places = top_k(extended.reshape(rows, size * vocabulary), size)
     token_scores = jnp.take_along_axis(log_probs.reshape(rows, size * vocabulary), places, axis=-1)
@@ -178,9 +180,9 @@ def _bound(best: Float[Array, " rows"], length: Int[Array, ""], scores: _Scores)
     as well, because adding a number of at most 0 and dividing by a positive one are monotone after rounding; with
     rewards it holds to rounding.
     """
-    lengths = jnp.arange(1, len(scores.divisors) + 1)
+    lengths = jnp.arange(1, len(scores.divisors) + 1)[None]
     raw = best[:, None] + (lengths - length) * scores.best_reward
-    return jnp.where(lengths > length, raw / scores.divisors, -jnp.inf).max(axis=-1)
+    return jnp.where(lengths > length, raw / scores.divisors[None], -jnp.inf).max(axis=-1)
 
 
 def _scores(request: DecodeRequest, strategy: Beam) -> _Scores:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Int
 
 from rnnscan._util import pytrees
 from rnnscan._util.messages import describe, listing
+from rnnscan._util.ranks import over_rows
 from rnnscan.compose.output import extras_of, output_of
 from rnnscan.nets.base import Net
 from rnnscan.nets.pieces import check_runs_in_pieces
@@ -122,4 +123,4 @@ def decoder(
 
 def _dense(params: Mapping[str, Any], output: Array) -> Array:
     logits = output @ params["kernel"]
-    return logits + params["bias"] if "bias" in params else logits
+    return logits + over_rows(params["bias"], logits) if "bias" in params else logits

@@ -11,6 +11,7 @@ import optax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.cells import GRU, LSTM, RNN
 from rnnscan.compose import stack
 from rnnscan.memory import Memory
@@ -181,4 +182,5 @@ def _cross_entropy(
 
 
 def _logits(head: dict[str, Array], hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows bytes"]:
-    return hidden @ head["kernel"] + head["bias"]
+    products = hidden @ head["kernel"]
+    return products + over_rows(head["bias"], products)

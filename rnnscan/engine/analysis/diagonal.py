@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.engine.analysis.elementwise import MixesError, Place, Places
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.program import Atom, Equation, Value
@@ -64,7 +65,7 @@ def _blocks_rule(side: int, size: int) -> Rule:
         blocks = matrix.reshape(matrix.shape[0] // size, size, matrix.shape[1] // size, size)
         diagonals = jnp.diagonal(blocks, axis1=1, axis2=3)  # (rows, columns, size)
         parts = vector.reshape(*vector.shape[:-1], matrix.shape[0] // size, size)
-        alone = sum(parts[..., row, None, :] * diagonals[row] for row in range(diagonals.shape[0]))
+        alone = sum(parts[..., row, None, :] * over_rows(diagonals[row], parts) for row in range(diagonals.shape[0]))
         (result,) = equation.evaluate(*operands)
         alone = jnp.reshape(alone, result.shape).astype(result.dtype)
         return [lax.stop_gradient(result) + (alone - lax.stop_gradient(alone))]

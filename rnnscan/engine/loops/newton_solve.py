@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.ranks import over_rows
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
@@ -138,11 +139,12 @@ class Solver:
         new, jacobian = self._at_all_steps(self._before(after, start), read_values, of_values=True)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
-        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first)) for leaf, first in zip(wide, start, strict=True)]
+        pairs = zip(wide, self._repeated(start, 1), strict=True)
+        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first)) for leaf, first in pairs]
         matrix, terms, free = jacobian.astype(_wide(jacobian)), residual, jnp.bool_(True)
         if damping:
             strength = _strength(damping, tolerance, residual, sizes)
-            gain, free = gains(matrix, strength, reverse=self.reverse), strength == 0
+            gain, free = gains(matrix, strength, reverse=self.reverse), over_rows(strength == 0, residual[0])
             matrix = product(gain, matrix)
             terms = [*jnp.unstack(times(gain, jnp.stack(residual, 1)), axis=1)]
         zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from rnnscan._util.ranks import over_rows
 from rnnscan.engine.loops.affine import product
 from rnnscan.engine.loops.in_blocks import run_in_blocks
 from rnnscan.engine.loops.time_loop import before_each
@@ -32,7 +33,7 @@ def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
     Returns:
         K at each step, `(steps, k, k, ...)`.
     """
-    identity = jnp.broadcast_to(_identity(matrix), matrix.shape)
+    identity, strength = jnp.broadcast_to(_identity(matrix), matrix.shape), over_rows(strength, matrix)
     held = 1 + strength
     # A step maps P to `A P (I + E P)^-1 A^T + C`.
     steps = (matrix / held, identity / held, product(_transposed(matrix), matrix) * (strength / held))
