@@ -145,8 +145,9 @@ def _per_key_in_rounds(queries: Sequence[Any], keys: Sequence[Any], decay: Any) 
     @partial(jax.checkpoint, prevent_cse=False)
     def join_blocks(blocks: tuple[Any, Any, Product, Any], size: Any) -> tuple[tuple[Any, Any, Product, Any], None]:
         from_start, to_end, whole, scores = blocks
-        second = (time & size != 0)[:, None]
-        crosses = second & (time & size == 0) & ((time[:, None] ^ time) < 2 * size)
+        rows, columns = time[:, None], time[None]
+        second = rows & size != 0
+        crosses = second & (columns & size == 0) & ((rows ^ columns) < 2 * size)
         products = [[matmul(query * from_start, transposed(key * to_end)) for key in keys] for query in queries]
         scores = jax.tree.map(lambda so_far, product: so_far + jnp.where(crosses, product, 0), scores, products)
         other = jax.tree.map(lambda leaf: _swapped(leaf, size, second), whole)
