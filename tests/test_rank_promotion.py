@@ -11,6 +11,7 @@ import rnnscan as rs
 import rnnscan.linen
 import rnnscan.nnx
 from rnnscan import attention, cells
+from rnnscan.engine.loops.decays import decayed
 from tiers import variants
 
 
@@ -193,4 +194,19 @@ def test_decoding(name):
     with jax.numpy_rank_promotion("raise"):
         actual = decode()
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(decode()), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("width", [1, H])
+@pytest.mark.parametrize("rounds", [False, True])
+def test_decays_of_a_chunk_of_matrix_states(rounds, width):
+    query, key, decay = jax.random.uniform(KEY, (3, N, T, H))
+
+    def run():
+        result = decayed([query], [key], decay[..., :width], rounds=rounds)
+        return result.from_start, result.to_end, result.whole, result.scores
+
+    with jax.numpy_rank_promotion("raise"):
+        actual = run()
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(run()), strict=True):
         np.testing.assert_array_equal(one, other)
