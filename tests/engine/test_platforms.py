@@ -61,6 +61,34 @@ def test_a_whole_step_has_the_gradients_of_plain_autodiff(name, memory):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11), actual, expected)
 
 
+ORDERS = {
+    "forward over reverse": lambda f: lambda *a: jax.jvp(jax.value_and_grad(f, (0, 1)), a, a)[1],
+    "forward over the gradient of inputs": lambda f: lambda p, xs: jax.jvp(lambda p: jax.grad(f, 1)(p, xs), (p,), (p,)),
+    "forward over forward": lambda f: lambda *a: jax.jvp(lambda *b: jax.jvp(f, b, a)[1], a, a)[1],
+    "reverse over reverse": lambda f: jax.grad(
+        lambda *a: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(jax.grad(f, (0, 1))(*a))), (0, 1)
+    ),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("memory", variants(list(MEMORIES), ["kept"]))
+@pytest.mark.parametrize("order", ORDERS)
+def test_biases_that_a_tpu_repeats_before_the_loop_have_second_derivatives(order, memory):
+    """Without the tangent of a bias those of all values were wrong."""
+
+    def loss(how, weights, xs):
+        step = lambda weights, c, x: (jnp.tanh(weights[0][None] * c + x + weights[1][None]),) * 2  # noqa: E731
+        final, ys = rs.scan(step, weights, jnp.ones((ROWS, 2)), xs, memory=how)
+        return jnp.sum(final**2) + jnp.sum(ys**2)
+
+    given = (jnp.asarray([0.3, 0.6]), jnp.asarray([0.1, -0.2])), normal(np.random.default_rng(0), (5, ROWS, 2), jnp.float64)
+    expected = jax.jit(ORDERS[order](partial(loss, None)))(*given)
+    with rs.tuned_for("tpu"):
+        actual = jax.jit(ORDERS[order](partial(loss, MEMORIES[memory])))(*given)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), actual, expected)
+
+
 @pytest.mark.usefixtures("x64")
 def test_invariant_work_that_reads_a_constant_of_the_step_runs_before_the_loop():
     random = np.random.default_rng(0)
