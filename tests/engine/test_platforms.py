@@ -82,7 +82,8 @@ def test_biases_that_a_tpu_repeats_before_the_loop_have_second_derivatives(order
         final, ys = rs.scan(step, weights, jnp.ones((ROWS, 2)), xs, memory=how)
         return jnp.sum(final**2) + jnp.sum(ys**2)
 
-    given = (jnp.asarray([0.3, 0.6]), jnp.asarray([0.1, -0.2])), normal(np.random.default_rng(0), (5, ROWS, 2), jnp.float64)
+    xs = normal(np.random.default_rng(0), (5, ROWS, 2), jnp.float64)
+    given = (jnp.asarray([0.3, 0.6]), jnp.asarray([0.1, -0.2])), xs
     expected = jax.jit(ORDERS[order](partial(loss, None)))(*given)
     with rs.tuned_for("tpu"):
         actual = jax.jit(ORDERS[order](partial(loss, MEMORIES[memory])))(*given)

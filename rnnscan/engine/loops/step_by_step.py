@@ -19,7 +19,8 @@ from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
-from rnnscan.engine.loops.own_derivative import with_derivative
+from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivative
+from rnnscan.ir.program import Equation
 
 
 # arguments -> results
@@ -70,7 +71,7 @@ class CycleLoop:
         return after
 
 
-def or_exact(parallel: Parallel, exact: Exact, count: int) -> Exact:
+def or_exact(parallel: Parallel, exact: Exact, count: int, equations: Sequence[Equation] = ()) -> Exact:
     """The results of a parallel function, and of an exact one where those are not to be trusted.
 
     Derivatives of every order are those of the parallel function, and of the exact one where they are not finite.
@@ -80,6 +81,8 @@ def or_exact(parallel: Parallel, exact: Exact, count: int) -> Exact:
             caches it.
         exact: the same results; the same.
         count: how many there are.
+        equations: those of a step. If one stops a gradient, which a parallel form of values knows nothing of,
+            derivatives are those of the exact function.
     """
 
     def run(*arguments: Any) -> list[Any]:
@@ -104,6 +107,8 @@ def or_exact(parallel: Parallel, exact: Exact, count: int) -> Exact:
         leaves = _jointly(parallel, exact, wanted, count)(*primals, *moving)
         return leaves[:count], leaves[count:]
 
+    if any(equation.name == "stop_gradient" for equation in equations):
+        return differentiate_as(exact, run)
     call = with_derivative(run, differentiate, together=(together, lambda moves: [any(moves)] * count))
     return call
 

@@ -213,8 +213,8 @@ class _Hoisted:
     def _repeated(self, vector: Value, shape: tuple[int, ...], wide: Any) -> Value:
         leaf = self.values[vector]
         value = Value(jax.typeof(jnp.broadcast_to(leaf, shape)))
-        # The rule of `_with_gradient_of` drops their tangent, and a derivative of the derivative reads it: JAX evaluates
-        # the known part of a loop without its rules.
+        # The rule of `_with_gradient_of` drops their tangent, and a derivative of the derivative reads it: JAX
+        # evaluates the known part of a loop without its rules.
         self.values[value] = jnp.broadcast_to(leaf, shape)
         # Sums over many steps are made in at least float32.
         wide = wide.reshape(1, -1)

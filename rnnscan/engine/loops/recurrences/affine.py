@@ -38,7 +38,7 @@ def run_affine(
     if jnp.issubdtype(first.dtype, jnp.integer):
         (after,), _ = in_blocks(first, *read_values)  # Exact modulo 2^n.
     else:
-        (after,) = or_exact(in_blocks, loop, 1)(first, *read_values)
+        (after,) = or_exact(in_blocks, loop, 1, loop.cycle.equations)(first, *read_values)
     return before_and_after([after], start, reverse=reverse)
 
 

@@ -48,7 +48,7 @@ def run_clamped(
         )
         return [after], [_stays_in_range(steps, first) & ~jnp.any(jnp.isnan(after), 0)]
 
-    (after,) = or_exact(in_blocks, loop, 1)(first, *map(chunk.read, loop.cycle.reads))
+    (after,) = or_exact(in_blocks, loop, 1, loop.cycle.equations)(first, *map(chunk.read, loop.cycle.reads))
     return before_and_after([after], start, reverse=reverse)
 
 

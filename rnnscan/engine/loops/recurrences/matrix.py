@@ -40,7 +40,9 @@ def run_matrix(
     stacked, fixed = ([value for value in cycle.reads if chunk.varies(value) == varies] for varies in (True, False))
     states = _States(group, cycle, stacked, fixed, chunk.steps, chunk.heuristics, reverse)
     count = len(group.results) + len(cycle.leaves)
-    results = or_exact(states.in_chunks, states.by_steps, count)(*map(chunk.read, [*stacked, *fixed]), *start)
+    results = or_exact(states.in_chunks, states.by_steps, count, group.equations)(
+        *map(chunk.read, [*stacked, *fixed]), *start
+    )
     reads, last = split_list(results, [len(group.results)])
     return reads, last
 
