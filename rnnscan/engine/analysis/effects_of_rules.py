@@ -4,7 +4,7 @@ The trace of a step holds the function of a `jax.custom_vjp`, and not its rules.
 cotangents, such as `jax.debug.print`, a callback, a write to a ref or a log, shows in a trace of the derivative alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from jax import core
 from rnnscan._util import effects
 from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
-from rnnscan.ir.program import Equation
+from rnnscan.ir.program import Equation, Value
 
 
 _WITH_RULES = frozenset({"custom_vjp_call", "custom_jvp_call"})
@@ -35,13 +35,25 @@ class RuleEffects(NamedTuple):
 
 def effects_of_rules(equations: Iterable[Equation]) -> RuleEffects:
     """The effects of the rules of custom derivatives in a step, whose equations have no effects themselves."""
-    found = [*map(_of_derivative, filter(_has_rules, equations))]
+    # Calls of one jitted function, such as `jax.nn.relu`, have the same rules.
+    different = {_operation(equation): equation for equation in _with_rules(equations)}
+    found = [*map(_of_derivative, different.values())]
     return RuleEffects(any(each.has_effects for each in found), any(each.has_logs for each in found))
 
 
-def _has_rules(equation: Equation) -> bool:
-    inner = (inner for body in inner_jaxprs(equation.params) for inner in all_equations(body))
-    return equation.name in _WITH_RULES or any(other.primitive.name in _WITH_RULES for other in inner)
+def _with_rules(equations: Iterable[Equation]) -> Iterator[Equation]:
+    """The equations with rules, also those in the bodies of loops, branches and calls."""
+    for equation in equations:
+        if equation.name in _WITH_RULES:
+            yield equation
+        for eqn in (eqn for body in inner_jaxprs(equation.params) for eqn in all_equations(body)):
+            if eqn.primitive.name in _WITH_RULES:
+                inputs, outputs = (tuple(Value(var.aval) for var in group) for group in (eqn.invars, eqn.outvars))
+                yield Equation(eqn.primitive, eqn.params, inputs, outputs)
+
+
+def _operation(equation: Equation) -> Hashable:
+    return *map(id, equation.params.values()), *(str(atom.aval) for atom in equation.inputs)
 
 
 def _of_derivative(equation: Equation) -> RuleEffects:
@@ -63,7 +75,7 @@ def _of_derivative(equation: Equation) -> RuleEffects:
 
     try:
         found = effects.ordered(jax.make_jaxpr(derivative)(*types).effects)
-    except (NotImplementedError, TypeError, ValueError):  # JAX's errors where there is no reverse mode.
+    except Exception:  # It is for the caller who takes the derivative.
         return RuleEffects(False, False)
     return RuleEffects(bool(found), bool(logs))
 
