@@ -44,7 +44,7 @@ def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
             raise ClosesOverArraysError
         plan = ExecutionPlan.of(call)
         carry, ys = _execute(plan)
-        if arguments.get("key") is None and warns_without_key() and _is_random(call):
+        if arguments.get("key") is None and warns_without_key() and _is_random(cell, arguments["params"], call):
             carry, ys = warn_if_differentiated((carry, ys), "scan", in_words(cell))
     observe(plan, ys)
     return carry, ys
@@ -58,8 +58,9 @@ def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
     return carry, ys
 
 
-def _is_random(call: Call) -> bool:
-    return makes_random_choices(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs))
+def _is_random(cell: Any, params: Any, call: Call) -> bool:
+    # The cell and the parameters of the caller: those of the call may be cut into units.
+    return makes_random_choices(cell, params, call.carry, jax.tree.map(type_of_step, call.inputs))
 
 
 def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:
