@@ -1,5 +1,6 @@
 """recurrent_net(): a step over named values, with links from outputs to states, translated onto scan()."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -174,6 +175,8 @@ class _LinkedCell:
 
     cell_net: Callable[..., Mapping[str, Any]]
     links: tuple[tuple[str, str], ...]
+    # Inspection would follow `__wrapped__`, where a run-time type checker wraps `__call__`.
+    __signature__ = inspect.signature(lambda params, states, x: None)
 
     def __call__(self, params: Any, states: dict[str, Any], x: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         outputs = dict(self.cell_net(params, **x, **states))
