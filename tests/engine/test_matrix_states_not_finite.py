@@ -53,6 +53,7 @@ def check(name, planted, platform):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.core("values that are not finite")
 @pytest.mark.parametrize("name", ["gla", "retnet"])
 def test_an_infinity_stays_where_it_is(name):
     check(name, "inf", "cpu")

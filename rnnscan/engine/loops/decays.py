@@ -24,6 +24,7 @@ from jax import lax
 from rnnscan.engine.loops.in_blocks import run_in_blocks
 from rnnscan.engine.loops.indexing import items_of
 from rnnscan.engine.loops.products_of_decays import Product
+from rnnscan.engine.loops.recomputed import recomputed
 
 
 # The loop computes these products in full precision on every backend.
@@ -90,7 +91,7 @@ def _products_row_by_row(decay: Any) -> tuple[Any, Any]:
     """
     steps = len(decay)
 
-    @partial(jax.checkpoint, prevent_cse=False)  # Else masks are stacked for the backward pass.
+    @recomputed  # Else masks are stacked for the backward pass.
     def extend(products: Product, step_inputs: Any) -> tuple[Product, Any]:
         decay, is_own = step_inputs
         longer = products.times_number(jnp.broadcast_to(decay, products.value.shape))
@@ -116,7 +117,7 @@ def _products_in_rounds(decay: Any) -> tuple[Any, Any]:
 
 
 def _per_key_row_by_row(queries: Sequence[Any], keys: Sequence[Any], decay: Any) -> Decayed:
-    @partial(jax.checkpoint, prevent_cse=False)  # Else masked keys are stacked for the backward pass.
+    @recomputed  # Else masked keys are stacked for the backward pass.
     def extend(state: tuple[Product, list[Any]], step_inputs: Any) -> tuple[tuple[Product, list[Any]], Any]:
         passed, so_far = state
         queries, keys, decay, is_own = step_inputs
@@ -142,7 +143,7 @@ def _per_key_in_rounds(queries: Sequence[Any], keys: Sequence[Any], decay: Any) 
 
     # A loop over the sizes of blocks compiles in half the time of a program with all of them. Its backward pass makes
     # masks and products again: on a CPU a GLA trained in 0.9 of the time so, in 0.8 of the memory.
-    @partial(jax.checkpoint, prevent_cse=False)
+    @recomputed
     def join_blocks(blocks: tuple[Any, Any, Product, Any], size: Any) -> tuple[tuple[Any, Any, Product, Any], None]:
         from_start, to_end, whole, scores = blocks
         rows, columns = time[:, None], time[None]

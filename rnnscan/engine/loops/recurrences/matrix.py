@@ -26,6 +26,7 @@ from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Ordered, Parts, Stacks
+from rnnscan.engine.loops.recomputed import recomputed
 from rnnscan.engine.loops.step_by_step import all_finite, or_exact
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Value, evaluate, read
@@ -86,7 +87,7 @@ class _States:
 
         def piece(states: list[Any], xs: list[Any], _: Any, length: int) -> tuple[list[Any], list[Any], Any]:
             scan = partial(lax.scan, step, length=length, reverse=self.reverse)
-            return *jax.checkpoint(scan, prevent_cse=False)(states, xs), ()
+            return *recomputed(scan)(states, xs), ()
 
         size = near_divisor(self.steps, max(1, isqrt(self.steps)))
         loop = TimeLoop(self.steps, size, self.reverse, shorter_first=False)
