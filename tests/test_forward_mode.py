@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import remat3
 import rnnscan as rs
 from drawn import normal
 from rnnscan import cells
@@ -228,6 +229,8 @@ TELLING = [
 @pytest.mark.parametrize(("around", "order"), variants(EACH, TELLING))
 def test_tangents_are_known_or_found_later(around, order, x64):
     """JAX stages a derivative within calls, loops and branches before it knows whether reverse mode follows."""
+    if remat3.IS_ON and order is ORDERS["transposed jvp"] and around in (AROUND["checkpoint"], AROUND["policy"]):
+        pytest.skip("With JAX_REMAT3=1 JAX does not transpose `jax.checkpoint` (docs/versions.md)")
 
     def cell(weight, carry, x):
         hidden = jnp.tanh(carry @ weight + x)

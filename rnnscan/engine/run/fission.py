@@ -153,7 +153,7 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
 
     def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
         every_step = partial(lax.scan, length=plan.length, reverse=plan.reverse)
-        return step_by_step(plan.step, every_step)(constants, carry, xs)
+        return step_by_step(plan.step, every_step, checkpointed=False)(constants, carry, xs)
 
     def batched(axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
         return None if spread else _run_on_rows(plan, axis, axes, arguments)

@@ -88,20 +88,23 @@ def scan_jvp(
     return jax.jvp(results, [primals[index] for index in moving], list(tangents))[1]
 
 
-def step_by_step(flat: FlatStep, scan: Callable[..., Any]) -> Callable[..., tuple[list[Any], list[Any]]]:
+def step_by_step(
+    flat: FlatStep, scan: Callable[..., Any], *, checkpointed: bool = True
+) -> Callable[..., tuple[list[Any], list[Any]]]:
     """A step under a plain scan, as a function of constants, carry and xs.
 
     Args:
         flat: the step.
         scan: `(step, carry, xs) -> (carry, ys)`, a scan with derivatives.
+        checkpointed: whether a gradient keeps no more than the carries. With `JAX_REMAT3=1` JAX cannot transpose such a
+            step.
     """
 
     def run(constants: list[Any], carry: list[Any], xs: list[Any]) -> tuple[list[Any], list[Any]]:
         def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
             return flat.run(constants, carry, x)
 
-        # Checkpointed, so that a gradient of these tangents keeps no more than the carries.
-        final, ys = scan(jax.checkpoint(step, prevent_cse=False), carry, xs)
+        final, ys = scan(jax.checkpoint(step, prevent_cse=False) if checkpointed else step, carry, xs)
         return final, ys
 
     return run
