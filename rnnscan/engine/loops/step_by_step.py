@@ -16,7 +16,7 @@ from jax import lax
 
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
 from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivative
@@ -143,16 +143,16 @@ def all_finite(leaves: Sequence[Any]) -> Any:
 
 def _jointly(parallel: Parallel, exact: Exact, wanted: list[bool], count: int) -> Exact:
     """`(*arguments, *tangents of those that are wanted) -> (*results, *tangents)`."""
-    places = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+    indices = places(wanted)
 
     def parallel_jvp(*leaves: Any) -> tuple[list[Any], list[Any]]:
-        of_moving, moving, tangents = _moving(parallel, leaves, places, len(wanted))
+        of_moving, moving, tangents = _moving(parallel, leaves, indices, len(wanted))
         results, result_tangents, trusted = jax.jvp(of_moving, moving, tangents, has_aux=True)
         is_right = reduce(jnp.logical_and, map(jnp.all, trusted)) & all_finite(result_tangents)
         return [*results, *result_tangents], [is_right] * 2 * count
 
     def exact_jvp(*leaves: Any) -> list[Any]:
-        of_moving, moving, tangents = _moving(exact, leaves, places, len(wanted))
+        of_moving, moving, tangents = _moving(exact, leaves, indices, len(wanted))
         results, result_tangents = jax.jvp(of_moving, moving, tangents)
         return [*results, *result_tangents]
 
@@ -161,7 +161,7 @@ def _jointly(parallel: Parallel, exact: Exact, wanted: list[bool], count: int) -
 
 def _transposed(parallel: Parallel, exact: Exact, wanted: list[bool], given: list[bool]) -> Exact:
     """`(*arguments, *cotangents of given results) -> cotangents of those arguments that are wanted`."""
-    places = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+    indices = places(wanted)
 
     def whole(results: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         others = iter(cotangents)
@@ -169,27 +169,27 @@ def _transposed(parallel: Parallel, exact: Exact, wanted: list[bool], given: lis
         return [next(others) if is_given else jnp.zeros_like(result) for result, is_given in pairs]
 
     def parallel_vjp(*leaves: Any) -> tuple[list[Any], list[Any]]:
-        of_moving, moving, cotangents = _moving(parallel, leaves, places, len(wanted))
+        of_moving, moving, cotangents = _moving(parallel, leaves, indices, len(wanted))
         results, vjp, trusted = jax.vjp(of_moving, *moving, has_aux=True)
         ct_moving = list(vjp(whole(results, cotangents)))
         is_right = reduce(jnp.logical_and, map(jnp.all, trusted)) & all_finite(ct_moving)
-        return ct_moving, [is_right] * len(places)
+        return ct_moving, [is_right] * len(indices)
 
     def exact_vjp(*leaves: Any) -> list[Any]:
-        of_moving, moving, cotangents = _moving(exact, leaves, places, len(wanted))
+        of_moving, moving, cotangents = _moving(exact, leaves, indices, len(wanted))
         results, vjp = jax.vjp(of_moving, *moving)
         return list(vjp(whole(results, cotangents)))
 
-    return or_exact(parallel_vjp, exact_vjp, len(places))
+    return or_exact(parallel_vjp, exact_vjp, len(indices))
 
 
 def _moving(
-    function: Callable[..., Any], leaves: Sequence[Any], places: Sequence[int], size: int
+    function: Callable[..., Any], leaves: Sequence[Any], indices: Sequence[int], size: int
 ) -> tuple[Callable[..., Any], list[Any], list[Any]]:
     """The function of those arguments alone that move, these, and their tangents or the cotangents of the results."""
     primals, rest = split_list(leaves, [size])
     return (
-        lambda *moving: function(*replace_at(primals, places, moving)),
-        [primals[index] for index in places],
+        lambda *moving: function(*replace_at(primals, indices, moving)),
+        [primals[index] for index in indices],
         list(rest),
     )
