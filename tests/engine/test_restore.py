@@ -154,3 +154,42 @@ def test_products_that_only_the_new_carry_needs_do_not_run_again(cell, products,
     spared = count()
     monkeypatch.setattr(ScanPlan, "_restored", lambda *_: [])
     assert count() - spared == products
+
+
+def rotates(params, carry, x):
+    """The named maximum reads carries that the backward pass computes again, in another way than the forward pass."""
+    a, b = carry
+    top = rs.name(jnp.maximum(a, params["floor"] + 0.6157 * b), "top")
+    sine, cosine = 0.9 * jnp.sin(params["angle"]), 0.9 * jnp.cos(params["angle"])
+    return (a * cosine - b * sine + jnp.tanh(top), a * sine + b * cosine), jnp.cos(x)
+
+
+def widest(params, carry, x):
+    """The same for a maximum of a row."""
+    a, b = carry
+    top = rs.name(jnp.max(params["floor"] + 0.6157 * b - a, keepdims=True), "top")
+    sine, cosine = 0.9 * jnp.sin(params["angle"]), 0.9 * jnp.cos(params["angle"])
+    return (a * cosine - b * sine + jnp.tanh(top), a * sine + b * cosine), jnp.cos(x)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("cell", [rotates, widest])
+def test_a_kept_maximum_has_its_gradient_where_an_operand_is_rounded_otherwise(cell, platform):
+    random = np.random.default_rng(0)
+    params = {name: jnp.asarray(random.normal(size=4)) for name in ("floor", "angle")}
+    carry, xs = (jnp.asarray(random.normal(size=4)),) * 2, jnp.asarray(random.normal(size=(12, 4)))
+
+    def gradient(memory):
+        def loss(params):
+            final, ys = rs.scan(cell, params, carry, xs, memory=memory)
+            return sum(map(jnp.sum, final)) + jnp.sum(ys)
+
+        with rs.tuned_for(platform):
+            return jax.grad(loss)(params)
+
+    jax.tree.map(
+        lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-9),
+        gradient(rs.Memory(chunk=8)),
+        gradient(None),
+    )

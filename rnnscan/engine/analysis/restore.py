@@ -8,8 +8,9 @@ import jax
 from jax.custom_derivatives import SymbolicZero
 
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Equation, Program
+from rnnscan.ir.program import Atom, Equation, Program, Value
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
+from rnnscan.ir.traits import Kind
 
 
 def derives_from_result(equation: Equation) -> bool:
@@ -45,6 +46,10 @@ def reading_kept(program: Program, pairs: int) -> Program:
     JAX differentiates many functions by their results: `exp`, `tanh`, and, by a custom rule, `logaddexp`. The result
     that such a rule computes is the kept value, and then nothing needs it.
 
+    The gradient of a maximum goes to the operand that equals it. A kept maximum may differ in rounding from an operand
+    that is computed again, by other operations than in the forward pass, and then would equal none. So what is compared
+    stays as it is computed.
+
     Args:
         program: a program whose last stacked outputs are values that it computes, each followed by the kept value.
         pairs: the number of these pairs.
@@ -52,6 +57,22 @@ def reading_kept(program: Program, pairs: int) -> Program:
     size = len(program.stacked) - 2 * pairs
     same: dict[Atom, Atom] = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
 
-    equations = [replace_inputs(equation, same) for equation in program.equations]
+    compared = _compared(program)
+    equations = [
+        equation if compared.issuperset(equation.outputs) else replace_inputs(equation, same)
+        for equation in program.equations
+    ]
     program = replace_outputs(replace(program, stacked=program.stacked[:size]), same)
     return replace(program, equations=tuple(needed(equations, program.stacked)))
+
+
+def _compared(program: Program) -> set[Value]:
+    """The results of comparisons for equality, and the views of values that these compare."""
+    compared = set[Value]()
+    read = set[Value]()
+    for equation in reversed(program.equations):
+        is_view = equation.kind in (Kind.VIEW, Kind.SAME) and not read.isdisjoint(equation.outputs)
+        if equation.name == "eq" or is_view:
+            compared.update(equation.outputs)
+            read.update(equation.reads)
+    return compared
