@@ -11,6 +11,7 @@ import jax
 
 del os.environ["TF_CPP_MIN_LOG_LEVEL"]
 
+import dataclasses
 import functools
 import gc
 import re
@@ -82,6 +83,22 @@ def pytest_runtest_setup() -> Generator[None, Any, Any]:
 def pytest_runtest_call() -> Generator[None, Any, Any]:
     """The test."""
     return (yield from _without_early_remat3())
+
+
+# Where small loops run as one kernel, as they do for users. The other tests are of the engine, with small steps that it
+# would not see. `make test-oldest` and others run the core with small loops too.
+_AS_USERS = ("rnnscan", "tests/docs", "tests/examples", "tests/notebooks", "tests/cli", "tests/engine/one_kernel")
+SMALL_LOOPS = os.environ.get("SMALL_LOOPS") == "1"
+
+
+@pytest.fixture(autouse=True)
+def small_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the small loops of a CPU as one kernel, or as larger loops run."""
+    from rnnscan.engine.costs import heuristics  # Not before run-time type checks are set up.
+
+    path = request.path.relative_to(request.config.rootpath).as_posix()
+    chosen = dataclasses.replace(heuristics.BACKENDS["cpu"], one_kernel=SMALL_LOOPS or path.startswith(_AS_USERS))
+    monkeypatch.setitem(heuristics.BACKENDS, "cpu", chosen)
 
 
 @pytest.fixture

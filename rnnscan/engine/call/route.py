@@ -7,6 +7,7 @@ import jax
 
 from rnnscan._util.messages import is_count
 from rnnscan.engine.call.prepare import Call
+from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.units import explicit_reason
 from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import is_high
@@ -22,12 +23,14 @@ class Route:
         reason: why it is not the fission engine; empty if it is.
         hoists: whether the lax engine does the invariant work of a step before the loop.
         checkpoints: whether the memory choice is in force. False: `jax.checkpoint` cannot hold the step.
+        one_kernel: the small step of the lax engine; None: it runs the step as written.
     """
 
     engine: Literal["fission", "lax"]
     reason: str = ""
     hoists: bool = False
     checkpoints: bool = True
+    one_kernel: SmallStep | None = None
 
     @staticmethod
     def plain(call: Call, reason: str) -> "Route":

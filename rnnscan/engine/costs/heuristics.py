@@ -67,6 +67,8 @@ class Heuristics:
             compute again.
         long_axes_last: whether a loop carries its leaves with a long axis last.
         whole: whether a step that is mostly recurrent runs whole in one loop, and is not split.
+        one_kernel: whether a small step is written out, so that its loop is one kernel.
+        small_residuals: the most bytes of the residuals of such a loop that are all kept.
     """
 
     machine: Machine
@@ -87,6 +89,8 @@ class Heuristics:
     longest_window: int = 128
     loops_states_forward: bool = False
     whole: bool = False
+    one_kernel: bool = False
+    small_residuals: int = 0
     unroll: int = 1
     slices_stacks: bool = False
     barrier_on_stacks: bool = False
@@ -297,6 +301,10 @@ BACKENDS = {
         writes_repeated=True,
         # 2 MiB more than `jax.checkpoint` keeps is what recomputing everything may take (docs/decisions.md).
         expensive_bytes=2 << 20,
+        one_kernel=True,
+        # They stay in the cache of a core. Recomputing a `logsumexp` to save 16 KiB takes 1.6 of the time of an HMM of
+        # 4 states.
+        small_residuals=1 << 20,
         long_axes_last=True,
     ),
     "gpu": Heuristics(

@@ -17,6 +17,7 @@ from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.one_kernel.small_step import SmallStep, small_step
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
@@ -75,6 +76,10 @@ class ExecutionPlan:
         plan = ExecutionPlan(call, route(call), choices, recomputes)
         if plan._runs_whole:
             return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
+        small = plan._small_step
+        if small is not None:
+            reason = "the loop is small, and written as one kernel"
+            return replace(plan, route=Route("lax", reason, checkpoints=not small.is_plain, one_kernel=small))
         if call.parallel is not None:
             places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
             check_loops(plan.step, [places[index] for index in plan.step.changing], call.parallel)
@@ -89,6 +94,15 @@ class ExecutionPlan:
             return False
         # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
         return not self._is_on_mesh and runs_whole(self.step)
+
+    @property
+    def _small_step(self) -> SmallStep | None:
+        """The step of a loop that is one kernel; None if it is none, or if the memory choice needs names of values."""
+        call = self.call
+        free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
+        if not free or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
+            return None
+        return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
 
     @property
     def _is_on_mesh(self) -> bool:

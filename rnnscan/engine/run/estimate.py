@@ -51,6 +51,9 @@ def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
     machine, windows = plan.choices.machine, plan.windows(plan.call.length)
     if plan.call.parallel is not None or (windows is not None and not plan.loops_forward):
         return ()
+    small = plan.route.one_kernel
+    if small is not None:
+        return (PartCost("forward", "in one kernel", 1e-9 * small.kernel.nanoseconds, 0, 0),)
     scan = plan.scan(plan.call.length)
     if plan.route.engine != "fission":
         program = scan.step.program

@@ -1,5 +1,7 @@
 """Run a call: check it, plan it and run the plan; outside of `jax.jit` by a cached program."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.run import fission as fission
-from rnnscan.engine.run import lax
+from rnnscan.engine.run import lax, one_kernel
 from rnnscan.randomness import warn_if_differentiated, warns_without_key
 
 
@@ -52,10 +54,17 @@ def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
 
 def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
     call = plan.call
-    carry, ys = fission.run(plan) if plan.route.engine == "fission" else lax.run(plan)
+    carry, ys = _runner(plan)(plan)
     if call.valid is not None and call.padding == "hold":
         ys = hold_last_valid(ys, call.valid, reverse=call.reverse)
     return carry, ys
+
+
+def _runner(plan: ExecutionPlan) -> Callable[[ExecutionPlan], tuple[Any, Any]]:
+    small = plan.route.one_kernel
+    if small is not None and not small.is_plain:
+        return partial(one_kernel.run, small)
+    return fission.run if plan.route.engine == "fission" else lax.run
 
 
 def _is_random(cell: Any, params: Any, call: Call) -> bool:

@@ -1,0 +1,162 @@
+"""Factors of small matrices, and solutions with them, a row or column at a time.
+
+Each equals LAPACK's result to rounding, NaN and the signs of rows included. Source: Golub and Van Loan, "Matrix
+Computations", 4th edition: algorithms 3.1.3 and 3.1.4 (triangular solves), 3.4.1 (LU), 4.2.2 (Cholesky) and 5.2.1 (QR).
+"""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from rnnscan.engine.loops.own_derivative import with_derivative
+from rnnscan.ir.program import Equation
+
+
+def cholesky(equation: Equation, a: Any) -> list[Any]:
+    """The lower factor of `L L^T = a`; NaN if a is not positive definite."""
+    del equation
+    rest, columns, is_positive = a, [], jnp.ones((*a.shape[:-2], 1, 1), bool)
+    for index in range(a.shape[-1]):
+        pivot = rest[..., :1, :1]
+        is_positive = is_positive & (pivot > 0)
+        column = rest[..., :, :1] / jnp.sqrt(pivot)
+        columns.append(_padded(column, index, axis=-2))
+        below = column[..., 1:, :]
+        rest = rest[..., 1:, 1:] - below * _transposed(below)
+    return [jnp.where(is_positive, jnp.concatenate(columns, -1), jnp.full((), jnp.nan, a.dtype))]
+
+
+def triangular_solve(equation: Equation, a: Any, b: Any) -> list[Any]:
+    """The solution of `a x = b` or `x a = b` for a triangular a, as the parameters of the equation say."""
+    params = equation.params
+    lower, transposes = params["lower"], params["transpose_a"]
+    if not params["left_side"]:  # x a = b is a^T x^T = b^T.
+        b, transposes = _transposed(b), not transposes
+    if transposes:
+        a, lower = _transposed(a), not lower
+    x = substituted(a, b, lower=lower, has_unit_diagonal=params["unit_diagonal"])
+    return [x if params["left_side"] else _transposed(x)]
+
+
+def substituted(a: Any, b: Any, *, lower: bool, has_unit_diagonal: bool) -> Any:
+    """The solution of `a x = b`: each row in turn, which is then taken out of the others."""
+    rows, size = [], a.shape[-1]
+    for index in range(size) if lower else reversed(range(size)):
+        row, rest = (b[..., :1, :], b[..., 1:, :]) if lower else (b[..., -1:, :], b[..., :-1, :])
+        if not has_unit_diagonal:
+            row = row / a[..., index : index + 1, index : index + 1]
+        column = a[..., index + 1 :, index : index + 1] if lower else a[..., :index, index : index + 1]
+        rows.append(row)
+        b = rest - column * row
+    return jnp.concatenate(rows if lower else rows[::-1], -2)
+
+
+def lu(equation: Equation, a: Any) -> list[Any]:
+    """The factors of `a[permutation] = L U` in one matrix, the pivots and the permutation, with partial pivoting."""
+    del equation
+    count, order = a.shape[-2], lax.broadcasted_iota(jnp.int32, (*a.shape[:-1], 1), a.ndim - 2)
+    permutation, pivots = order, []
+    for index in range(min(a.shape[-2:])):
+        size = jnp.abs(a[..., index:, index : index + 1])
+        pivot = index + jnp.argmax(size, -2, keepdims=True).astype(jnp.int32)
+        pivots.append(pivot)
+        a, permutation = (_swapped(rows, order, index, pivot) for rows in (a, permutation))
+        divisor = a[..., index : index + 1, index : index + 1]
+        column = a[..., :, index : index + 1]
+        below = (order > index) & (divisor != 0)
+        factor = jnp.where(below, column / jnp.where(divisor == 0, jnp.ones_like(divisor), divisor), 0)
+        row = jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - 1) > index, a[..., index : index + 1, :], 0)
+        a = a - factor * row
+        is_column = lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - 1) == index
+        a = jnp.where(is_column & (order > index), jnp.broadcast_to(factor, a.shape), a)
+    return [a, jnp.concatenate(pivots, -2)[..., 0], permutation.reshape(*a.shape[:-2], count)]
+
+
+def pivots_to_permutation(equation: Equation, pivots: Any) -> list[Any]:
+    """The permutation that swaps of rows in turn make."""
+    size = equation.params["permutation_size"]
+    shape = (*pivots.shape[:-1], size, 1)
+    order = permutation = lax.broadcasted_iota(jnp.int32, shape, len(shape) - 2)
+    for index in range(pivots.shape[-1]):
+        permutation = _swapped(permutation, order, index, pivots[..., index : index + 1, None])
+    return [permutation[..., 0]]
+
+
+def qr(equation: Equation, a: Any) -> list[Any]:
+    """The factors of `q r = a` by reflections, with the signs of LAPACK's."""
+    rows, columns = a.shape[-2:]
+    is_thin = rows >= columns and not (equation.params["full_matrices"] and rows > columns)
+    run = partial(_reflected, whole=bool(equation.params["full_matrices"]))
+    # The derivative of the reflections takes three times as many operations. JAX has none of other matrices.
+    return list((with_derivative(run, partial(_differentiated_qr, run)) if is_thin else run)(a))
+
+
+def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
+    """The factors q and r, of all rows or of as many as columns."""
+    rows, columns = a.shape[-2:]
+    q = jnp.broadcast_to(jnp.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
+    size = jnp.max(jnp.abs(a), (-2, -1), keepdims=True)
+    size = jnp.where(size > 0, size, jnp.ones_like(size))  # Squares of what is much smaller are zero.
+    rest, finished = a / size, []
+    for index in range(min(rows, columns)):
+        normal, scale, sign = _reflection(rest[..., :, :1])
+        rest = rest - normal * (scale * jnp.sum(normal * rest, -2, keepdims=True))
+        finished.append(_padded(sign * rest[..., :1, :], index, axis=-1))
+        rest = rest[..., 1:, 1:]
+        before, row = q[..., :, :index], _transposed(normal)
+        turned = q[..., :, index:] - (scale * jnp.sum(q[..., :, index:] * row, -1, keepdims=True)) * row
+        q = jnp.concatenate([before, sign * turned[..., :, :1], turned[..., :, 1:]], -1)
+    r = size * jnp.concatenate(finished, -2)
+    if whole and rows > columns:
+        return q, jnp.concatenate([r, jnp.zeros((*r.shape[:-2], rows - columns, columns), r.dtype)], -2)
+    return (q, r) if whole else (q[..., :, : min(rows, columns)], r)
+
+
+def _reflection(x: Any) -> tuple[Any, Any, Any]:
+    """The normal v and the scale s of the reflection `I - s v v^T` that zeroes all elements of a column but the first.
+
+    The sign is that of the row of the first element after it: LAPACK reflects nothing if the others are zero.
+    """
+    first, below = x[..., :1, :], jnp.sum(jnp.square(x[..., 1:, :]), -2, keepdims=True)
+    is_done = below == 0
+    norm = jnp.sqrt(jnp.where(is_done, jnp.ones_like(below), jnp.square(first) + below))
+    element = jnp.where(first < 0, first - norm, first + norm)
+    normal = jnp.concatenate([element, x[..., 1:, :]], -2)
+    scale = jnp.where(is_done, jnp.zeros_like(first), 1 / (norm * jnp.abs(element)))
+    return normal, scale, jnp.ones_like(first)
+
+
+def _differentiated_qr(run: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """The factors, and their tangents by the rule of `q^T dq = - (q^T dq)^T`."""
+    (q, r), (tangent,) = run(*primals), tangents
+    turned = _transposed(substituted(_transposed(r), _transposed(tangent), lower=True, has_unit_diagonal=False))
+    within = _multiplied(_transposed(q), turned)
+    below = jnp.tril(within, -1)
+    rotation = below - _transposed(below)
+    return (q, r), (_multiplied(q, rotation - within) + turned, _multiplied(within - rotation, r))
+
+
+def _multiplied(left: Any, right: Any) -> Any:
+    return jnp.sum(left[..., :, :, None] * right[..., None, :, :], -2)
+
+
+def _swapped(rows: Any, order: Any, index: int, pivot: Any) -> Any:
+    """Rows of which two are swapped: the one at a fixed place, and the one at a place that is an array."""
+    at_pivot = jnp.sum(jnp.where(order == pivot, rows, jnp.zeros_like(rows)), -2, keepdims=True, dtype=rows.dtype)
+    at_index = rows[..., index : index + 1, :]
+    # If both are the same row, the second choice wins.
+    swapped = jnp.where(order == pivot, jnp.broadcast_to(at_index, rows.shape), rows)
+    return jnp.where(order == index, jnp.broadcast_to(at_pivot, rows.shape), swapped)
+
+
+def _padded(part: Any, before: int, axis: int) -> Any:
+    """A part with zeros before it along an axis."""
+    widths = [(0, 0, 0)] * part.ndim
+    widths[axis] = (before, 0, 0)
+    return lax.pad(part, jnp.zeros((), part.dtype), widths)
+
+
+def _transposed(matrix: Any) -> Any:
+    return jnp.swapaxes(matrix, -1, -2)

@@ -1,0 +1,147 @@
+"""Whether a loop is faster as one kernel, by the cost model."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from rnnscan.engine.costs.machine import Machine
+from rnnscan.engine.one_kernel.written_out import form_of, written_out
+from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.jaxprs import inner_jaxprs
+from rnnscan.ir.program import Equation, Program, Value
+from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import Kind
+from rnnscan.ir.work import flops_of_product
+
+
+# XLA for the CPU compiles these into a kernel.
+_KINDS = frozenset(
+    {
+        Kind.ELEMENTWISE,
+        Kind.SAME,
+        Kind.VIEW,
+        Kind.PART,
+        Kind.JOIN,
+        Kind.REDUCE,
+        Kind.CUMULATIVE,
+        Kind.READ,
+        Kind.WRITE,
+        Kind.LOOP,
+        Kind.BRANCH,
+    }
+)
+_NAMES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call", "iota"})
+# Compiling takes longer with each equation.
+_MOST_EQUATIONS = 2_000
+# A sum of more elements may be a call of a library (jaxlib 0.10.2 and 0.12.0: not one of 1,728, but one of 4,096).
+_MOST_SUMMED = 2_048
+# The estimate is rough, so one kernel must win clearly.
+_GAIN = 1.5
+
+
+@dataclass(frozen=True)
+class OneKernel:
+    """A step whose loop may be one kernel.
+
+    All of its calls are written out, or none: one that is left keeps the loop from one kernel.
+
+    Attributes:
+        program: the step as it is.
+        machine: the machine.
+    """
+
+    program: Program
+    machine: Machine
+
+    @cached_property
+    def written(self) -> Program | None:
+        """The step, written out; None if that is too large."""
+        equations = self._equations
+        if len(equations) > _MOST_EQUATIONS or any(_multiplications(equation) > _MOST_SUMMED for equation in equations):
+            return None
+        written = written_out(self.program)
+        return written if len(written.equations) <= _MOST_EQUATIONS else None
+
+    @property
+    def pays(self) -> bool:
+        """Whether the loop is one kernel, and faster so."""
+        return self.written is not None and self.obstacle is None and self._is_faster
+
+    @cached_property
+    def obstacle(self) -> Equation | None:
+        """The first equation that keeps the loop from one kernel; None if none does, or if the step is too large."""
+        return next((equation for equation in self._in_kernel if not _is_in_a_kernel(equation)), None)
+
+    @property
+    def would_pay(self) -> bool:
+        """Whether it would pay without the obstacle."""
+        return self.written is not None and self.obstacle is not None and self._is_faster
+
+    @cached_property
+    def calls(self) -> list[str]:
+        """The calls that are written out, by the names of their primitives; without any, the step stays as it is."""
+        return [equation.name for equation in self._equations if _is_call(equation)]
+
+    @cached_property
+    def _equations(self) -> list[Equation]:
+        return [*_with_bodies(self.program.equations)]
+
+    @cached_property
+    def _in_kernel(self) -> list[Equation]:
+        return [] if self.written is None else [*_with_bodies(self.written.equations)]
+
+    @property
+    def nanoseconds(self) -> float:
+        """The estimated time of a step, as one kernel."""
+        return sum(map(self.machine.nanoseconds_in_a_kernel, self._in_kernel))
+
+    @property
+    def _is_faster(self) -> bool:
+        return _GAIN * self.nanoseconds < sum(_nanoseconds(equation, self.machine) for equation in self._equations)
+
+
+def _with_bodies(equations: Iterable[Equation]) -> Iterator[Equation]:
+    """Equations, each followed by those of its bodies."""
+    for equation in equations:
+        yield equation
+        for jaxpr in inner_jaxprs(equation.params):
+            inliner, inputs = Inliner(), [Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
+            inliner.inline(jaxpr, inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :])
+            yield from _with_bodies(inliner.equations)
+
+
+def _is_in_a_kernel(equation: Equation) -> bool:
+    is_large = equation.kind is Kind.REDUCE and any(prod(atom.shape) > _MOST_SUMMED for atom in equation.inputs)
+    return (equation.kind in _KINDS or equation.name in _NAMES) and not is_large and not equation.effects
+
+
+def _nanoseconds(equation: Equation, machine: Machine) -> float:
+    """The time of an equation by itself, without its bodies."""
+    if not _is_call(equation):
+        return 0.0 if bodies_of(equation) else machine.nanoseconds(equation)
+    contraction = contraction_of(equation)
+    sizes = equation.inputs[0].shape
+    matrices = sizes[:-2] if contraction is None else [sizes[axis] for axis in contraction.batch[0]]
+    return machine.ns_per_call * prod(matrices)
+
+
+def _is_call(equation: Equation) -> bool:
+    """Whether XLA calls a library for an equation that can be written out.
+
+    A product with a vector is a loop of XLA's own, and a read by index is one too, other than its derivative.
+    """
+    contraction = contraction_of(equation)
+    if contraction is None:
+        return form_of(equation) is not None
+    sides = zip(equation.inputs, contraction.free, strict=True)
+    return 1 not in [prod(atom.shape[axis] for axis in axes) for atom, axes in sides]
+
+
+def _multiplications(equation: Equation) -> int:
+    """The multiplications of a product of matrices; 0 for other equations."""
+    if contraction_of(equation) is None:
+        return 0
+    shapes = [atom.shape for atom in equation.inputs]
+    return flops_of_product(equation.name, shapes, equation.outputs[0].shape, equation.params) // 2

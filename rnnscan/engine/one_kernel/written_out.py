@@ -1,0 +1,182 @@
+"""A step without calls of libraries: each that is small is written out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from rnnscan.engine.one_kernel import factors
+from rnnscan.engine.one_kernel.indexing import places_of, taken
+from rnnscan.engine.one_kernel.products import product
+from rnnscan.engine.one_kernel.sorting import sort
+from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.dataflow import needed
+from rnnscan.ir.jaxprs import is_jaxpr
+from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, evaluate, read
+from rnnscan.ir.rewrite import replace_inputs, replace_outputs
+from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import Kind
+
+
+# (equation, operands) -> results
+Form = Callable[..., list[Any]]
+
+# A matrix with more rows than that makes too many equations.
+_MOST_ROWS = 8
+# The elements of indices, and of what they read or write.
+_MOST_PLACES = 128
+_FOLDED = (Kind.ELEMENTWISE, Kind.SAME, Kind.VIEW, Kind.PART, Kind.JOIN)
+_FACTORS: Mapping[str, Form] = {
+    "cholesky": factors.cholesky,
+    "triangular_solve": factors.triangular_solve,
+    "lu": factors.lu,
+    "lu_pivots_to_permutation": factors.pivots_to_permutation,
+    "qr": factors.qr,
+}
+
+
+def written_out(program: Program) -> Program:
+    """The program without products of matrices, factors of small ones, and reads and writes by known indices."""
+    writer = _Writer()
+    for equation in program.equations:
+        writer.write(equation)
+    program = replace_outputs(replace(program, equations=tuple(writer.equations)), writer.results)
+    return replace(program, equations=tuple(needed(writer.equations, program.outputs)))
+
+
+class _Writer:
+    """Writes equations out.
+
+    Attributes:
+        equations: the equations so far.
+        results: what takes the place of results.
+    """
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+        self.results: dict[Atom, Atom] = {}
+
+    def write(self, equation: Equation) -> None:
+        """Add an equation, or those that take its place."""
+        equation = replace_inputs(equation, self.results)
+        operands = [atom for atom in equation.inputs if isinstance(atom, Value)]
+        constants, branch, form = _constants(equation), _branch_of_platform(equation), form_of(equation)
+        if constants is not None:
+            self.results.update(zip(equation.outputs, constants, strict=True))
+        elif branch is not None:
+            self._splice(equation, branch, equation.inputs[1:])
+        elif form is not None:
+            self._splice(equation, _traced(equation, form, operands), operands)
+        else:
+            params = jax.tree.map(_body, equation.params, is_leaf=is_jaxpr)
+            self.equations.append(replace(equation, params=params))
+
+    def _splice(self, equation: Equation, traced: Any, operands: Sequence[Atom]) -> None:
+        """Add the equations of a jaxpr that computes an equation's results."""
+        inliner = Inliner()
+        results = inliner.inline(traced.jaxpr, [Constant(const) for const in traced.consts], operands)
+        for inlined in inliner.equations:
+            self.write(replace(inlined, origin=equation.origin))
+        results = [self.results.get(result, result) for result in results]
+        self.results.update(zip(equation.outputs, results, strict=True))
+
+
+def _traced(equation: Equation, form: Form, operands: Sequence[Value]) -> Any:
+    def run(*values: Any) -> list[Any]:
+        given = dict(zip(operands, values, strict=True))
+        return form(equation, *(jnp.asarray(read(atom, given)) for atom in equation.inputs))
+
+    return equation.origin.run(jax.make_jaxpr(run), *(atom.aval for atom in operands))
+
+
+def form_of(equation: Equation) -> Form | None:
+    """How an equation is written out; None if it stays."""
+    if any(not isinstance(size, int) for atom in (*equation.inputs, *equation.outputs) for size in atom.shape):
+        return None
+    if contraction_of(equation) is not None:
+        return product if equation.params.get("out_sharding") is None else None
+    if equation.name in ("gather", "scatter"):
+        return _by_slices(equation)
+    if equation.name == "sort":
+        return sort if _is_short_sort(equation) else None
+    return _FACTORS[equation.name] if equation.name in _FACTORS and _is_small_matrix(equation) else None
+
+
+def _is_small_matrix(equation: Equation) -> bool:
+    if equation.name == "lu_pivots_to_permutation":
+        return bool(equation.params["permutation_size"] <= _MOST_ROWS)
+    sizes = [size for atom in equation.inputs for size in atom.shape[-2:]]
+    is_small = min(equation.inputs[0].shape[-2:]) <= _MOST_ROWS and max(sizes) <= 2 * _MOST_ROWS
+    has_signs = jnp.issubdtype(equation.outputs[0].dtype, jnp.floating)  # Complex numbers have phases.
+    return is_small and bool(has_signs) and not equation.params.get("pivoting")
+
+
+def _is_short_sort(equation: Equation) -> bool:
+    shape, keys = equation.inputs[0].shape, equation.params["num_keys"]
+    is_real = all(jnp.issubdtype(atom.dtype, jnp.number) for atom in equation.inputs)
+    is_complex = jnp.issubdtype(equation.inputs[0].dtype, jnp.complexfloating)
+    return keys == 1 and is_real and not is_complex and shape[equation.params["dimension"]] <= _MOST_ROWS
+
+
+def _by_slices(equation: Equation) -> Form | None:
+    """How a read or an overwriting write by known indices is written out, if it is small."""
+    indices = concrete(equation.inputs[1])
+    elements = sum(prod(atom.shape) for atom in (*equation.inputs, *equation.outputs))
+    dtypes = {equation.inputs[0].dtype, equation.inputs[-1].dtype, equation.outputs[0].dtype}
+    if indices is None or elements > _MOST_PLACES or (equation.name == "scatter" and len(dtypes) > 1):
+        return None
+    fill = equation.params.get("fill_value")
+    if fill is None:
+        fill = jnp.nan if jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact) else None
+    places = places_of(equation, indices)
+    if fill is None and (places < 0).any():
+        return None  # JAX's fill values for integers are its own.
+    return lambda _, first, indices, *others: [taken([first, *others], places, fill or 0)]
+
+
+def _constants(equation: Equation) -> list[Constant] | None:
+    """The results of an equation of few numbers that are known; None if they are not, or are many."""
+    numbers = [concrete(atom) for atom in equation.inputs]
+    is_small = all(prod(atom.shape) <= _MOST_PLACES for atom in equation.outputs)
+    are_integers = all(
+        jnp.issubdtype(atom.dtype, jnp.integer) or atom.dtype == bool for atom in (*equation.inputs, *equation.outputs)
+    )
+    if equation.effects or not are_integers or not is_small or any(number is None for number in numbers):
+        return None
+    if equation.name != "iota" and not (equation.inputs and equation.kind in _FOLDED):
+        return None
+    with jax.ensure_compile_time_eval():
+        return [Constant(np.asarray(result)) for result in equation.evaluate(*numbers)]
+
+
+def _branch_of_platform(equation: Equation) -> Any:
+    """The branch of a `jax.lax.platform_dependent` that a CPU takes; None for other equations."""
+    platforms = equation.params.get("branches_platforms") if equation.name == "cond" else None
+    if platforms is None:
+        return None
+    mine = (at for at, names in enumerate(platforms) if names is None or "cpu" in names)
+    return equation.params["branches"][next(mine)]
+
+
+def _body(param: Any) -> Any:
+    """A parameter of an equation; if it is the body of a loop, a branch or a call, written out."""
+    if not isinstance(param, core.ClosedJaxpr) or param.effects:
+        return param
+    written = jax.make_jaxpr(partial(_run, param))(*param.in_avals)
+    types = [[(aval.shape, aval.dtype, aval.weak_type) for aval in body.out_avals] for body in (param, written)]
+    return written if types[0] == types[1] else param
+
+
+def _run(body: Any, *operands: Any) -> list[Any]:
+    inliner, inputs = Inliner(), [Value(aval) for aval in body.in_avals]
+    outputs = inliner.inline(body.jaxpr, [Constant(const) for const in body.consts], inputs)
+    program = written_out(Program(tuple(inliner.equations), known=tuple(inputs), stacked=tuple(outputs)))
+    values = dict(zip(inputs, operands, strict=True))
+    evaluate(program.equations, values)
+    return [read(atom, values) for atom in program.stacked]

@@ -1,0 +1,209 @@
+"""Small loops of a CPU run written out, by one plain scan, and equal `lax.scan` in every transformation."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import rnnscan as rs
+from benchmarks.small_steps import USES, Use, in_rows, kalman
+
+
+STEPS = 7
+SOME = ["Kalman filter, 4 states, 2 observed", "square root Kalman filter, 4 states", "GRU, 8 units"]
+IN_ONE_KERNEL = [name for name in USES if "16 states" not in name]
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def plain(use, **options):
+    return lambda params, carry, xs: lax.scan(partial(use.cell, params), carry, xs, **options)
+
+
+def by_rnnscan(use, **options):
+    return lambda params, carry, xs: rs.scan(use.cell, params, carry, xs, **options)
+
+
+def loss_of(run):
+    def loss(*arguments):
+        final, ys = run(*arguments)
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(final)) + jnp.sum(ys)
+
+    return loss
+
+
+def assert_equal(got, expected, tolerance=1e-10):
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), got, expected)
+
+
+def arguments_of(use):
+    return use.params, use.carry, use.xs
+
+
+@pytest.mark.parametrize("name", USES)
+def test_values_and_gradients_are_those_of_lax_scan(name):
+    use = USES[name](STEPS)
+    for transformed in (lambda run: run, lambda run: jax.grad(loss_of(run), (0, 1, 2))):
+        got, expected = (transformed(run)(*arguments_of(use)) for run in (by_rnnscan(use), plain(use)))
+        assert_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_what_is_small_is_one_kernel_and_says_so(name):
+    with jax.enable_x64(False):
+        use = USES[name](1_000)
+        explanation = rs.explain(use.cell, *arguments_of(use))
+    assert ("one kernel" in str(explanation)) == (name in IN_ONE_KERNEL)
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+    "options",
+    [{"reverse": True}, {"unroll": 2}, {"truncate": 3}]
+    + [{"memory": rs.Memory(**choice)} for choice in ({"recompute": "all"}, {"segment": 3}, {"segment": "sqrt"})],
+    ids=str,
+)
+def test_options_change_no_value(name, options):
+    use = USES[name](STEPS)
+    by_lax = partial(rs.scan, use.cell, engine="lax", **options)
+    assert rs.explain(use.cell, *arguments_of(use), **options).engine == "lax"
+    got, expected = (
+        jax.value_and_grad(loss_of(run), (0, 1, 2))(*arguments_of(use)) for run in (by_rnnscan(use, **options), by_lax)
+    )
+    assert_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_second_order_and_forward_mode(name):
+    use = USES[name](STEPS)
+    tangents = jax.tree.map(jnp.cos, arguments_of(use))
+
+    def second(run):
+        return jax.jvp(jax.grad(loss_of(run), (0, 1, 2)), arguments_of(use), tangents)[1]
+
+    def reverse(run):
+        return jax.grad(lambda params: loss_of(lambda *rest: run(*rest))(params, use.carry, use.xs))
+
+    assert_equal(second(by_rnnscan(use)), second(plain(use)), 1e-8)
+    got, expected = (
+        jax.grad(lambda params, run=run: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(reverse(run)(params))))(
+            use.params
+        )
+        for run in (by_rnnscan(use), plain(use))
+    )
+    assert_equal(got, expected, 1e-7)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_vmap_is_a_loop_over_rows(name):
+    use = USES[name](STEPS)
+    stacked = jnp.stack([use.xs, 0.5 * use.xs, -use.xs])
+    gradient = jax.grad(loss_of(by_rnnscan(use)))
+    got = jax.vmap(gradient, (None, None, 0))(use.params, use.carry, stacked)
+    expected = [gradient(use.params, use.carry, xs) for xs in stacked]
+    assert_equal(got, jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected))
+
+
+def test_lengths_and_resets():
+    use = in_rows(kalman(3, 2, STEPS), 2)
+    options = {"seq_lengths": jnp.asarray([4, 7]), "reset_to": jax.tree.map(jnp.ones_like, use.carry)}
+    options["reset"] = jnp.zeros((STEPS, 2), bool).at[2, 1].set(True)
+    by_lax = partial(rs.scan, use.cell, engine="lax", **options)
+    assert "one kernel" in str(rs.explain(use.cell, *arguments_of(use), **options))
+    got, expected = (
+        jax.value_and_grad(loss_of(run), (0, 1, 2))(*arguments_of(use)) for run in (by_rnnscan(use, **options), by_lax)
+    )
+    assert_equal(got, expected)
+
+
+def test_integers_keys_and_numbers_in_the_carry():
+    def cell(params, carry, x):
+        (count, number, matrix) = carry
+        matrix = matrix @ params["matrix"] + jnp.diag(x)
+        return (count + 1, number + matrix[0, 0], matrix), (matrix.sum(), count)
+
+    params = {"matrix": jnp.asarray([[0.5, 0.1], [0.2, 0.4]])}
+    carry, xs = (0, 1.0, jnp.eye(2)), jnp.linspace(0, 1, 2 * STEPS).reshape(STEPS, 2)
+    assert "one kernel" in str(rs.explain(cell, params, carry, xs))
+    assert_equal(rs.scan(cell, params, carry, xs), lax.scan(partial(cell, params), carry, xs))
+
+
+def test_a_leaf_that_does_not_change_and_arrays_that_are_closed_over_have_gradients():
+    weights = jnp.asarray([[0.5, 0.1], [0.2, 0.4]])
+
+    def loss(weights, fixed, run):
+        def cell(params, carry, x):
+            state, fixed = carry
+            state = jnp.tanh(weights @ jnp.outer(state, fixed) @ weights)[:, 0] + x
+            return (state, fixed), state
+
+        return jnp.sum(run(cell, (jnp.ones(2), fixed), jnp.ones((STEPS, 2)))[1] ** 2)
+
+    fixed = jnp.asarray([0.3, 0.7])
+    ours = lambda cell, carry, xs: rs.scan(cell, None, carry, xs)  # noqa: E731
+    plain = lambda cell, carry, xs: lax.scan(partial(cell, None), carry, xs)  # noqa: E731
+    got, expected = (jax.grad(loss, (0, 1))(weights, fixed, run) for run in (ours, plain))
+    assert_equal(got, expected)
+
+
+def saved_bytes(use, **options):
+    def residuals(*arguments):
+        return jax.vjp(by_rnnscan(use, **options), *arguments)[1]
+
+    return sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(residuals, *arguments_of(use)))
+    )
+
+
+def test_small_residuals_are_kept_and_others_are_not():
+    """A short scan keeps them. A long one keeps the carry, as one that recomputes everything does."""
+    everything = rs.Memory(recompute="all")
+    short, long = (USES["hidden Markov model, 4 states"](steps) for steps in (100, 20_000))
+    assert saved_bytes(short) > 1.5 * saved_bytes(short, memory=everything)
+    assert saved_bytes(long) == saved_bytes(long, memory=everything)
+    assert "one kernel" in str(rs.explain(long.cell, *arguments_of(long)))
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="before jax 0.12 a loop of one kernel touches 1 KiB at most")
+@pytest.mark.parametrize("name", [name for name in IN_ONE_KERNEL if "units" not in name])
+def test_xla_compiles_both_loops_to_one_kernel(name):
+    with jax.enable_x64(False):
+        use = USES[name](1_000)
+        gradient = jax.jit(jax.grad(loss_of(by_rnnscan(use))))
+        compiled = gradient.lower(*arguments_of(use)).compile().as_text()
+        assert compiled.count("xla_cpu_small_call") == compiled.count(" while(") == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: kalman(4, 2, STEPS), {"engine": "fission"}),
+        (lambda: kalman(4, 2, STEPS), {"memory": rs.Memory(chunk=4)}),
+        (lambda: USES["Kalman filter by division, 16 states"](STEPS), {}),
+    ],
+)
+def test_what_asks_for_more_runs_as_before(make, options):
+    use = make()
+    assert rs.explain(use.cell, *arguments_of(use), **options).engine == "fission"
+    assert_equal(by_rnnscan(use, **options)(*arguments_of(use)), plain(use)(*arguments_of(use)))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_only_a_cpu_has_such_kernels(platform):
+    use = kalman(4, 2, STEPS)
+    with rs.tuned_for(platform):
+        assert "one kernel" not in str(rs.explain(use.cell, *arguments_of(use)))
+
+
+def test_names_that_are_recomputed_or_kept_in_a_long_scan_are_honored():
+    def cell(params, carry, x):
+        product = rs.name(params @ carry @ params.T, "product")
+        return jnp.tanh(product) + x, product[0, 0]
+
+    use = Use(cell, jnp.eye(2) / 2, jnp.eye(2), jnp.ones((5, 2, 2)))
+    assert rs.explain(cell, *arguments_of(use)).engine == "lax"
+    assert rs.explain(cell, *arguments_of(use), memory=rs.Memory(recompute=("product",))).engine == "fission"
+    long = use._replace(xs=jnp.ones((50_000, 2, 2)))
+    assert rs.explain(cell, *arguments_of(long)).engine == "fission"

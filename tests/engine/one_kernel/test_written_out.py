@@ -1,0 +1,166 @@
+"""Products, factors, solves, sorts and reads that are written out equal those of JAX, with their derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from rnnscan.engine.one_kernel.written_out import written_out
+from rnnscan.ir.program import evaluate, read
+from rnnscan.ir.trace import trace
+
+
+CALLS = frozenset(
+    [
+        "dot_general",
+        "gather",
+        "scatter",
+        "sort",
+        "cholesky",
+        "triangular_solve",
+        "lu",
+        "lu_pivots_to_permutation",
+        "qr",
+        "while",
+        "cond",
+    ]
+)
+
+# (square matrix, columns, positive definite matrix, tall matrix) -> results
+FUNCTIONS = {
+    "product": lambda a, b, s, t: t @ a @ b,
+    "einsum": lambda a, b, s, t: jnp.einsum("ij,kj,kl->li", a, t, t),
+    "batched product": lambda a, b, s, t: jnp.einsum("bi,bij,bj->b", t, a[None] * t[:, :1, None], t),
+    "matrix and vector": lambda a, b, s, t: a @ b[:, 0],
+    "outer product": lambda a, b, s, t: jnp.tensordot(a[0], b[:, 0], 0),
+    "cholesky": lambda a, b, s, t: jnp.linalg.cholesky(s),
+    "cho_solve": lambda a, b, s, t: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(s), True), b),
+    "solve": lambda a, b, s, t: jnp.linalg.solve(a, b),
+    "solve of a vector": lambda a, b, s, t: jnp.linalg.solve(a, b[:, 0]),
+    "positive solve": lambda a, b, s, t: jax.scipy.linalg.solve(s, b, assume_a="pos"),
+    "inv": lambda a, b, s, t: jnp.linalg.inv(a),
+    "det": lambda a, b, s, t: jnp.linalg.det(a),
+    "slogdet": lambda a, b, s, t: jnp.linalg.slogdet(a)[1],
+    "lu": lambda a, b, s, t: jax.scipy.linalg.lu(a),
+    "qr": lambda a, b, s, t: jnp.linalg.qr(t),
+    "r of qr": lambda a, b, s, t: jnp.linalg.qr(t, mode="r"),
+    "diag": lambda a, b, s, t: jnp.diag(a),
+    "rows": lambda a, b, s, t: a[jnp.array([0, -1])],
+    "set": lambda a, b, s, t: a.at[0, -1].set(b[0, 0]),
+    "sort": lambda a, b, s, t: jnp.sort(a, 0),
+    "argsort": lambda a, b, s, t: 1.0 * jnp.argsort(b, 0),
+    "median": lambda a, b, s, t: jnp.median(a, 1),
+}
+
+
+def written(function):
+    def run(*arguments):
+        program = written_out(trace(lambda *arguments: jax.tree.leaves(function(*arguments)), *arguments))
+        values = dict(zip(program.known, arguments, strict=True))
+        evaluate(program.equations, values)
+        return [read(atom, values) for atom in program.stacked]
+
+    return run
+
+
+def matrices(rows, dtype=jnp.float64, seed=0):
+    random = np.random.default_rng(seed)
+    a, b, t = (random.normal(size=size) for size in ((rows, rows), (rows, 3), (rows + 2, rows)))
+    a += 2 * np.eye(rows)
+    return [jnp.asarray(each, dtype) for each in (a, b, a @ a.T / rows + np.eye(rows), t)]
+
+
+def assert_equal(got, expected, tolerance):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def sines(function):
+    return lambda *arguments: sum(jnp.sum(jnp.sin(leaf + 1)) for leaf in jax.tree.leaves(function(*arguments)))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_derivatives_are_those_of_jax(name, rows):
+    function, arguments = FUNCTIONS[name], matrices(rows)
+    form = written(function)
+    assert_equal(form(*arguments), function(*arguments), 1e-10)
+    every = (0, 1, 2, 3)
+    assert_equal(jax.grad(sines(form), every)(*arguments), jax.grad(sines(function), every)(*arguments), 1e-9)
+    tangents = [jnp.cos(argument) for argument in arguments]
+    assert_equal(jax.jvp(sines(form), arguments, tangents), jax.jvp(sines(function), arguments, tangents), 1e-9)
+    second = [
+        jax.jvp(jax.grad(sines(each)), [*arguments[:1]], tangents[:1])[1]
+        for each in _of_first(form, function, arguments)
+    ]
+    assert_equal(second[0], second[1], 1e-7)
+    stacked = [jnp.stack([argument, 1.5 * argument]) for argument in arguments]
+    assert_equal(jax.vmap(form)(*stacked), jax.vmap(function)(*stacked), 1e-10)
+
+
+def _of_first(form, function, arguments):
+    return [lambda first, each=each: each(first, *arguments[1:]) for each in (form, function)]
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_call_is_left(name):
+    arguments = matrices(3)
+    program = written_out(trace(lambda *arguments: jax.tree.leaves(FUNCTIONS[name](*arguments)), *arguments))
+    assert CALLS.isdisjoint(equation.name for equation in program.equations)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rounding_is_that_of_lapack(name):
+    """In float32 the error against float64 is that of JAX, or a few units in the last place."""
+    errors = []
+    with jax.enable_x64(True):
+        for seed in range(5):
+            wide = matrices(4, seed=seed)
+            narrow = [argument.astype(jnp.float32) for argument in wide]
+            exact = jax.tree.leaves(FUNCTIONS[name](*(argument.astype(jnp.float64) for argument in narrow)))
+            errors.append(
+                [
+                    max(
+                        float(jnp.max(jnp.abs(got - want)))
+                        for got, want in zip(jax.tree.leaves(each), exact, strict=True)
+                    )
+                    for each in (written(FUNCTIONS[name])(*narrow), FUNCTIONS[name](*narrow))
+                ]
+            )
+    mine, jaxs = np.mean(errors, 0)
+    assert mine <= 1.5 * jaxs + 3e-7
+
+
+def test_a_matrix_that_is_not_positive_definite_has_nan_where_lapack_has_it():
+    for matrix in ([[1.0, 2.0], [2.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]], [[np.nan, 0.0], [0.0, 1.0]]):
+        s = jnp.asarray(matrix, jnp.float32)
+        np.testing.assert_array_equal(written(jnp.linalg.cholesky)(s)[0], jnp.linalg.cholesky(s))
+
+
+def test_a_singular_matrix_has_the_factors_of_lapack():
+    a = jnp.asarray([[0.0, 1.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 1.0]])
+    assert_equal(written(jax.scipy.linalg.lu)(a), jax.scipy.linalg.lu(a), 1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_column_that_is_zero_below_its_first_element_keeps_its_sign_and_has_its_gradient():
+    t = jnp.asarray([[2.0, 1.0], [0.0, 3.0], [0.0, 1.0]])
+    form = written(lambda t: jnp.linalg.qr(t, mode="r"))
+    assert_equal(form(t), jnp.linalg.qr(t, mode="r"), 1e-12)
+    tangent = jnp.asarray([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]])
+    function = lambda t: jnp.linalg.qr(t, mode="r")  # noqa: E731
+    assert_equal(jax.jvp(form, [t], [tangent])[1], jax.jvp(function, [t], [tangent])[1], 1e-12)
+
+
+def test_nan_and_equal_elements_are_sorted_as_jax_sorts_them():
+    keys = jnp.asarray([2.0, np.nan, -0.0, 0.0, -np.inf, 2.0])
+    others = jnp.arange(6)
+    for got, expected in zip(
+        written(lambda *operands: lax.sort(operands, num_keys=1))(keys, others),
+        lax.sort((keys, others), num_keys=1),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, expected)
