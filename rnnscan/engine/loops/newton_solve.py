@@ -26,8 +26,11 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
-from rnnscan.engine.loops.step_by_step import CycleLoop, all_finite, exact_unless
+from rnnscan.engine.loops.flat_function import is_zero, jvp, zero
+from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivative
+from rnnscan.engine.loops.step_by_step import CycleLoop, all_finite, exact_unless, or_exact
 from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
@@ -65,24 +68,21 @@ class Solver:
         Returns:
             The leaves after each step, the number of iterations, and whether the steps ran one by one.
         """
+        if before is not None:
+            return self._along(*start, *read_values, *before), jnp.int32(0), jnp.zeros((), bool)
 
-        @jax.custom_jvp
-        def solved(start: Vector, read_values: list[Any], before: Vector | None) -> tuple[Vector, Any, Any]:
-            if before is not None:
-                return self._after(before, read_values), jnp.int32(0), jnp.zeros((), bool)
+        def run(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
             return self._solve(start, read_values, steps)
 
-        @solved.defjvp
         def differentiate(primals: Any, tangents: Any) -> Any:
             # The derivative reads the solution of the same function, so that it has derivatives itself.
-            after, iterations, fell_back = solved(*primals)
-            start, read_values, before = primals
-            known = self._before(after, start) if before is None else before
-            moved = self._tangents(start, read_values, known, tangents)
-            counts = [jnp.zeros(jnp.shape(count), jax.dtypes.float0) for count in (iterations, fell_back)]
-            return (after, iterations, fell_back), (moved, *counts)
+            after, *counts = solved(*primals)
+            before = self._before(after, primals[0])
+            moved = jvp(lambda start, reads: self._along(*start, *reads, *before), primals, tangents)[1]
+            return (after, *counts), (moved, *map(zero, counts))
 
-        return solved(list(start), list(read_values), before)
+        solved = with_derivative(run, differentiate)
+        return tuple(solved(list(start), list(read_values)))
 
     def _solve(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         if self.newton is None:
@@ -188,21 +188,54 @@ class Solver:
         loop = CycleLoop(self.cycle, self.axes, steps, self.reverse, self.unroll)
         return loop(*start, *read_values)
 
-    def _tangents(self, start: Vector, read_values: list[Any], before: Vector, tangents: Any) -> Vector:
-        """The tangents of the leaves after each step: a linear recurrence with the Jacobian at the solution."""
-        start_tangents, read_tangents, _ = tangents
+    def _along(self, *arguments: Any) -> Vector:
+        """The leaves after each step, where those before each are known: only derivatives are left to solve for.
+
+        Args:
+            arguments: the leaves before the first step, the values of `cycle.reads` and the leaves before each step.
+        """
+
+        def after(*arguments: Any) -> Vector:
+            _, read_values, before = self._parts(arguments)
+            return self._after(before, read_values)
+
+        def one_by_one(*arguments: Any) -> Vector:
+            start, read_values, before = self._parts(arguments)
+            return self._step_by_step(start, read_values, len(before[0]))
+
         if self.cycle.diagonal:  # The whole Jacobian takes a step at a time.
-            run = partial(self._step_by_step, steps=len(before[0]))
-            return jax.jvp(run, (start, read_values), (start_tangents, read_tangents))[1]
-        _, terms = jax.jvp(partial(self._after, before), (read_values,), (read_tangents,))
+            return differentiate_as(one_by_one, after)(*arguments)
+        in_parallel, count = with_derivative(after, self._tangents), len(self.cycle.leaves)
+
+        def trusted(*arguments: Any) -> tuple[Vector, list[Any]]:
+            # Known leaves are those of the loop. A reset in a Jacobian times a tangent that is not finite is NaN.
+            return in_parallel(*arguments), [jnp.bool_(True)] * count
+
+        return or_exact(trusted, one_by_one, count)(*arguments)
+
+    def _parts(self, arguments: Sequence[Any]) -> list[list[Any]]:
+        """The arguments of `_along`, or their tangents, in three parts."""
+        return split_list(arguments, [len(self.cycle.leaves), len(self.axes)])
+
+    def _tangents(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Vector, Vector]:
+        """The rule of `_along`: a linear recurrence with the Jacobian at the solution."""
+        start, read_values, before = self._parts(primals)
+        start_tangents, read_tangents, _ = self._parts(tangents)
+        after, terms = jvp(partial(self._after, before), (read_values,), (read_tangents,))
         _, jacobian = self._at_all_steps(before, read_values, of_values=False)
-        return self._recurrence(jacobian, terms, start_tangents)
+        return after, self._recurrence(jacobian, _made(terms, after), _made(start_tangents, start))
 
     def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
         """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
         wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
         after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.reverse)
         return [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
+
+
+def _made(tangents: Vector, primals: Vector) -> Vector:
+    """The tangents, with arrays in place of symbolic zeros."""
+    pairs = zip(tangents, primals, strict=True)
+    return [jnp.zeros_like(primal) if is_zero(tangent) else tangent for tangent, primal in pairs]
 
 
 def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:
