@@ -48,10 +48,12 @@ class Backward:
     Attributes:
         plan: how the scan runs.
         spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
+        wide: those whose cotangents are not rounded to their dtype.
     """
 
     plan: ScanPlan
     spread: Collection[int] = ()
+    wide: Collection[int] = ()
 
     def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         """The cotangents of constants, initial carry and xs, from those of the final carry and of ys.
@@ -84,7 +86,9 @@ class Backward:
         ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
         sums = chunks.transpose.totals(sums, zeros, [index in self.spread for index in step_vjp.constants])
         pairs = zip(step_vjp.constants, sums, strict=True)
-        of_constants = [total.astype(saved.constants[index].dtype) for index, total in pairs]
+        of_constants = [
+            total if index in self.wide else total.astype(saved.constants[index].dtype) for index, total in pairs
+        ]
         of_carry = [ct_carry[step_vjp.moving_carry.index(index)] for index in step_vjp.carry]
         return step_vjp.of_wanted(of_constants, of_carry, ct_xs)
 

@@ -6,7 +6,7 @@ cotangent of the carry, and the gradients of the values that all steps share are
 contract over the steps.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,10 +20,11 @@ from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.flat_function import is_zero, jvp
 from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, with_derivative
 from rnnscan.engine.loops.saving import FlatSaving, Saving
-from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
+from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.batched_plan import batched_plan
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.run.copies import Copies, Copy, narrow_constants
 from rnnscan.engine.run.forward import Saved, run_and_count, run_and_save, run_forward
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import run_sub_scans
@@ -47,14 +48,17 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     leaves, structure = jax.tree.flatten(call.carry)
     xs = jax.tree.leaves(call.xs)
     rows = sharded_rows([*leaves, *map(type_of_step, xs)], constants)
-    spread: dict[int, ShardedRows] = {}
-    copies = []
     if rows is not None:
         constants = [rows.on_mesh(constant) for constant in constants]
-    if rows is not None and memory.segment is not None and plan.state_chunk is None:
-        # Segments run in a loop, and each has gradients of the constants: their total is taken after all segments.
-        spread = dict.fromkeys(rows.summed_for(constants, plan.step.constants_over_units), rows)
-        copies = [rows.spread(constants[index]) for index in spread]
+    copied: Copies = {}
+    if memory.segment is not None and plan.state_chunk is None:
+        # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments,
+        # and taken over all rows.
+        copied = narrow_constants(constants)
+        if rows is not None:
+            summed = rows.summed_for(constants, plan.step.constants_over_units)
+            copied |= {index: Copy(constants[index].dtype, rows) for index in summed}
+    copies = [copy.of(constants[index]) for index, copy in copied.items()]
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
         windows = plan.windows(length)
@@ -63,7 +67,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         if windows is None:
             scan = plan.scan_to_run(length)
-            final, ys = _differentiable(scan, spread)(constants, copies, scan.axis_order.of(carry), xs)
+            final, ys = _differentiable(scan, copied)(constants, copies, scan.axis_order.of(carry), xs)
             return scan.axis_order.undone(final), ys
         in_windows = partial(run_windows, plan, windows, _run_loop)
         if plan.loops_forward:
@@ -102,12 +106,12 @@ def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list
     return final, ys, []
 
 
-def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
+def _differentiable(plan: ScanPlan, copied: Copies) -> Any:
     """`(constants, copies, carry, xs) -> (carry, ys)`, all lists of leaves, with the derivatives of this engine.
 
     Reverse mode transposes the linear map of the tangents, which runs the engine's backward pass. Forward mode
     differentiates the engine's forward pass; where it linearizes first, it evaluates that map by a plain scan. A
-    constant that was spread over parts of the rows has its derivative through its copies, which are not read.
+    constant that was copied has its derivative through its copy, which is not read.
     """
 
     def scan(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
@@ -115,12 +119,15 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
 
     def differentiate(primals: Any, tangents: Any) -> tuple[Any, Any]:
         constants, _, *carry_and_xs = primals
-        of_constants, of_copies, *of_carry_and_xs = tangents
-        of_all_constants = list({**dict(enumerate(of_constants)), **dict(zip(spread, of_copies, strict=True))}.values())
-        leaves = jax.tree.leaves([of_all_constants, of_carry_and_xs], is_leaf=is_zero)
+        leaves = tangents_of_leaves(tangents)
         saving = plan.for_derivatives
         *results, saved = run_and_save(saving, constants, *carry_and_xs, in_one_call=are_unknown(leaves))
-        return tuple(results), tangents_of_scan(saving, saved, results, leaves, spread)
+        return tuple(results), tangents_of_scan(saving, saved, results, leaves, copied)
+
+    def tangents_of_leaves(tangents: Any) -> list[Any]:
+        of_constants, of_copies, *of_carry_and_xs = tangents
+        of_all_constants = replace_at(of_constants, [*copied], of_copies)
+        return jax.tree.leaves([of_all_constants, of_carry_and_xs], is_leaf=is_zero)
 
     def save(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
         final, ys, saved = run_and_save(plan.for_derivatives, constants, carry, xs)
@@ -129,8 +136,7 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
     def tangents_from(arguments: Any, results: Any, residuals: Any, tangents: Any) -> Any:
         constants, _, carry, xs = arguments
         saved = Saved.of(plan.for_derivatives, (constants, carry, xs), results, residuals)
-        leaves = jax.tree.leaves(tangents, is_leaf=is_zero)
-        return tangents_of_scan(plan.for_derivatives, saved, results, leaves, {})
+        return tangents_of_scan(plan.for_derivatives, saved, results, tangents_of_leaves(tangents), copied)
 
     def reads_results() -> list[bool]:
         step, residuals = plan.for_derivatives.step, plan.for_derivatives.residuals
@@ -140,15 +146,15 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
     def in_forward_mode(primals: Any, tangents: Any) -> tuple[Any, Any]:
         constants, _, *carry_and_xs = primals
         of_constants, of_copies, *of_carry_and_xs = tangents
-        pairs = zip(of_copies, spread.values(), strict=True)
-        means = [leaf if is_zero(leaf) else rows.mean(leaf) for leaf, rows in pairs]
+        pairs = zip(of_copies, copied.values(), strict=True)
+        undone = [leaf if is_zero(leaf) else copy.undone(leaf) for leaf, copy in pairs]
         return jvp(
-            scan, (constants, [], *carry_and_xs), (replace_at(of_constants, [*spread], means), [], *of_carry_and_xs)
+            scan, (constants, [], *carry_and_xs), (replace_at(of_constants, [*copied], undone), [], *of_carry_and_xs)
         )
 
     def moving(flags: list[bool]) -> list[bool]:
-        of_constants, of_copies, flags_of_rest = split_list(flags, [len(plan.step.constants), len(spread)])
-        leaves = plan.step.moving([*replace_at(of_constants, [*spread], of_copies), *flags_of_rest])
+        of_constants, of_copies, flags_of_rest = split_list(flags, [len(plan.step.constants), len(copied)])
+        leaves = plan.step.moving([*replace_at(of_constants, [*copied], of_copies), *flags_of_rest])
         return [*leaves.carry, *leaves.ys]
 
     def plain(constants: Any, copies: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any]]:
@@ -156,13 +162,14 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
         return step_by_step(plan.step, every_step, checkpointed=False)(constants, carry, xs)
 
     def batched(axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
-        return None if spread else _run_on_rows(plan, axis, axes, arguments)
+        return _run_on_rows(plan, copied, axis, axes, arguments)
 
     size = len(plan.step.carry)
     batch_axis = lambda index: 0 if index < size else 1  # noqa: E731
     # Newton's method solves for the results first, and then for the tangents.
     together = None if plan.parallel is not None else (in_forward_mode, moving)
-    two_parts = None if spread else partial(FlatSaving, Saving(save, tangents_from, reads_results))
+    by_rows = any(copy.rows is not None for copy in copied.values())
+    two_parts = None if by_rows else partial(FlatSaving, Saving(save, tangents_from, reads_results))
     return with_derivative(
         scan,
         differentiate,
@@ -174,7 +181,9 @@ def _differentiable(plan: ScanPlan, spread: Mapping[int, ShardedRows]) -> Any:
     )
 
 
-def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[Any, list[int | None]] | None:
+def _run_on_rows(
+    plan: ScanPlan, copied: Copies, axis: Any, axes: Any, arguments: Any
+) -> tuple[Any, list[int | None]] | None:
     """Run a scan under `jax.vmap` by the plan of all rows.
 
     Newton's method and scans over a mesh keep the plan of one row.
@@ -182,11 +191,11 @@ def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[
     Returns:
         The final carry and ys, and the axes of the rows in them; None if the plan of one row runs.
     """
-    constants, _, carry, xs = arguments
+    constants, copies, carry, xs = arguments
     on_mesh = sharded_rows([*carry, *map(type_of_step, xs)], constants) is not None or unit_mesh([*constants, *carry])
     if plan.parallel is not None or on_mesh or any(varying(jax.typeof(leaf)) for leaf in [*constants, *carry, *xs]):
         return None
-    axes_of_constants, _, axes_of_carry, axes_of_xs = axes
+    axes_of_constants, axes_of_copies, axes_of_carry, axes_of_xs = axes
     flags = [row_axis is not None for group in (axes_of_constants, axes_of_carry, axes_of_xs) for row_axis in group]
     rows = batched_plan(plan, axis, flags)
 
@@ -195,13 +204,14 @@ def _run_on_rows(plan: ScanPlan, axis: Any, axes: Any, arguments: Any) -> tuple[
             return jnp.moveaxis(leaf, row_axis, place)
         return jnp.broadcast_to(leaf, (axis.size, *leaf.shape)) if is_mapped else leaf
 
-    constants = [
-        moved(leaf, row_axis, 0, is_mapped=False) for leaf, row_axis in zip(constants, axes_of_constants, strict=True)
-    ]
+    pairs = zip([*constants, *copies], [*axes_of_constants, *axes_of_copies], strict=True)
+    constants, copies = split_list(
+        [moved(leaf, row_axis, 0, is_mapped=False) for leaf, row_axis in pairs], [len(constants)]
+    )
     triples = zip(carry, axes_of_carry, rows.carry, strict=True)
     carry = [moved(leaf, row_axis, 0, is_mapped=is_mapped) for leaf, row_axis, is_mapped in triples]
     xs = [moved(leaf, row_axis, 1, is_mapped=False) for leaf, row_axis in zip(xs, axes_of_xs, strict=True)]
-    results = _differentiable(rows.plan, {})(constants, [], carry, xs)
+    results = _differentiable(rows.plan, copied)(constants, copies, carry, xs)
     return results, [
         *(0 if has_rows else None for has_rows in rows.carry),
         *(1 if has_rows else None for has_rows in rows.ys),

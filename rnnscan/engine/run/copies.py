@@ -1,0 +1,47 @@
+"""Copies of constants, through which their gradients are summed over segments.
+
+JAX adds up the cotangents of what a loop over segments reads, in its dtype. A copy is not read: it has the cotangents,
+in the dtype and the shape in which they are to be summed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan.engine.loops.sharded_rows import ShardedRows
+
+
+@dataclass(frozen=True)
+class Copy:
+    """How a constant is copied.
+
+    Attributes:
+        dtype: of the constant. The copy has at least float32.
+        rows: the rows, for each part of which there is a copy; None: there is one.
+    """
+
+    dtype: Any
+    rows: ShardedRows | None = None
+
+    def of(self, constant: Any) -> Any:
+        """The copy. Its gradient, rounded once, is that of the constant."""
+        wide = constant.astype(at_least_float32(self.dtype))
+        return wide if self.rows is None else self.rows.spread(wide)
+
+    def undone(self, copy: Any) -> Any:
+        """The constant, from its copy, or the tangent of it."""
+        wide = copy if self.rows is None else self.rows.mean(copy)
+        return wide.astype(self.dtype)
+
+
+# By position among the constants.
+Copies: TypeAlias = Mapping[int, Copy]
+
+
+def narrow_constants(constants: Sequence[Any]) -> dict[int, Copy]:
+    """Those whose cotangents are summed in a wider dtype than theirs."""
+    floats = {index: leaf.dtype for index, leaf in enumerate(constants) if jnp.issubdtype(leaf.dtype, jnp.inexact)}
+    return {index: Copy(dtype) for index, dtype in floats.items() if at_least_float32(dtype) != dtype}

@@ -1,0 +1,97 @@
+"""Gradients of parameters of 16 bits are summed in float32 over segments, too, and rounded once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rnnscan as rs
+from tiers import variants
+
+
+STEPS, ROWS, UNITS = 1024, 2, 8
+SEGMENTS = {"sqrt": "sqrt", "16": 16, "nested": (64, 8), "remainder": 60}
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def cell(params, carry, x):
+    carry = jnp.tanh(params["recurrent"] * carry + x @ params["kernel"] + params["bias"])
+    return carry, carry
+
+
+def arguments(dtype):
+    random = np.random.default_rng(0)
+    params = {
+        "recurrent": random.normal(size=UNITS) * 0.5,
+        "kernel": random.normal(size=(4, UNITS)),
+        "bias": random.normal(size=UNITS),
+    }
+    arrays = params, np.zeros((ROWS, UNITS)), random.uniform(0.5, 1.5, (STEPS, ROWS, 4))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), arrays)
+
+
+def loss(params, carry, xs, **options):
+    return rs.scan(cell, params, carry, xs, **options)[1].astype("float64").sum() / STEPS
+
+
+def gradient(**options):
+    return jax.grad(lambda *arrays: loss(*arrays, **options))
+
+
+def mapped(**options):
+    """Over sequences, whose parameters are their own, and then over all of them together."""
+
+    def run(params, carry, xs):
+        several = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), params)
+        own = jax.vmap(gradient(**options), (0, None, None))(several, carry, xs)
+        both = jnp.stack([xs, -xs])
+        shared = jax.grad(lambda params: jax.vmap(lambda xs: loss(params, carry, xs, **options))(both).sum())(params)
+        return own, shared
+
+    return run
+
+
+def forward(**options):
+    def run(params, carry, xs):
+        with_params = lambda params: gradient(**options)(params, carry, xs)  # noqa: E731
+        return jax.jvp(with_params, (params,), (params,))
+
+    return run
+
+
+def linearized(**options):
+    def run(params, carry, xs):
+        value, tangents = jax.linearize(lambda params: loss(params, carry, xs, **options), params)
+        return jax.linear_transpose(tangents, params)(jnp.ones_like(value))
+
+    return run
+
+
+FUNCTIONS = {"grad": gradient, "vmap": mapped, "jvp of grad": forward, "linearize": linearized}
+
+
+def error(found, exact):
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True)
+    return max(np.abs(np.asarray(leaf, "float64") - wanted).max() / np.abs(wanted).max() for leaf, wanted in pairs)
+
+
+CASES = {f"{function}, {segment}": (function, SEGMENTS[segment]) for function in FUNCTIONS for segment in SEGMENTS}
+TELLING = ["grad, sqrt", "grad, nested", "vmap, 16", "jvp of grad, sqrt", "linearize, remainder"]
+
+
+@pytest.mark.parametrize(("function", "segment"), variants(CASES, TELLING))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_segments_are_as_exact_as_one_scan(dtype, function, segment):
+    narrow = arguments(dtype)
+    exact = jax.tree.map(lambda leaf: leaf.astype("float64"), narrow)
+    wanted = jax.jit(FUNCTIONS[function](engine="lax", memory=None))(*exact)
+    found, whole = (
+        jax.jit(FUNCTIONS[function](memory=memory))(*narrow) for memory in (rs.Memory(segment=segment), rs.Memory())
+    )
+    jax.tree.map(lambda leaf, other: np.testing.assert_equal(leaf.dtype, other.dtype), found, whole)
+    assert error(found, wanted) <= error(whole, wanted)
