@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from rnnscan._util import effects
 from rnnscan._util.arguments import is_typed_array
 from rnnscan._util.dtypes import promoted
 from rnnscan._util.messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
@@ -263,11 +264,18 @@ def check_explicit_axes(carry: Any, traced: Any) -> None:
 
 def check_side_effects(memory: Memory, overview: StepInfo) -> None:
     """Refuse to recompute side effects."""
-    if overview.has_side_effects and memory.asks_to_recompute:
+    if not (overview.has_side_effects and memory.asks_to_recompute):
+        return
+    if not overview.has_refs and effects.are_of_local_refs(overview.effects):
         raise ValueError(
-            f"scan: a cell with side effects must not be recomputed; got {memory!r}. "
-            "Remove the side effects from the cell, or leave out `recompute`, `segment` and `offload`."
+            "scan: a cell that makes a ref, `jax.new_ref`, must not be recomputed, because JAX differentiates no "
+            f"`jax.checkpoint` of it; got {memory!r}. For `ref[index] = new` write `value = value.at[index].set(new)`, "
+            "or leave out `recompute`, `segment` and `offload`."
         )
+    raise ValueError(
+        f"scan: a cell with side effects must not be recomputed; got {memory!r}. "
+        "Remove the side effects from the cell, or leave out `recompute`, `segment` and `offload`."
+    )
 
 
 def validity(seq_lengths: Any, mask: Any, length: Length) -> Any:

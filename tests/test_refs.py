@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import rnnscan as rs
 
@@ -104,3 +105,20 @@ def test_refs_are_not_recomputed(memory):
         in_params(partial(rs.scan, memory=memory), RUNS["eager"])
     with pytest.raises(ValueError, match="a cell with side effects must not be recomputed"):
         in_xs(partial(rs.scan, memory=memory), RUNS["eager"])
+
+
+@pytest.mark.parametrize("memory", [rs.Memory(recompute="all"), rs.Memory(segment=2)], ids=str)
+def test_refs_that_a_step_makes_are_not_recomputed(memory):
+    """Nor does `jax.checkpoint` differentiate such a step."""
+    for run in RUNS.values():
+        with pytest.raises(ValueError, match=r"a cell that makes a ref, .*write `value = value.at\[index\]"):
+            local(partial(rs.scan, memory=memory), run)
+
+
+def test_another_effect_beside_a_ref_that_a_step_makes_is_named():
+    def cell(params, carry, x):
+        io_callback(lambda _: None, None, x)
+        return jax.new_ref(carry)[...], None
+
+    with pytest.raises(ValueError, match="a cell with side effects must not be recomputed"):
+        rs.scan(cell, None, 0.0, jnp.arange(4.0), memory=rs.Memory(recompute="all"))

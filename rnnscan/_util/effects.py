@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 
@@ -23,8 +24,23 @@ def once(effects: Iterable[Any]) -> frozenset[Any]:
     return frozenset(effect for effect in ordered(effects) if "Debug" not in str(effect))
 
 
+def are_of_local_refs(effects: Iterable[Any]) -> bool:
+    """Whether those effects that must happen once are all of refs that the step makes, `jax.new_ref`."""
+    return all(isinstance(effect, _local_ref()) for effect in once(effects))
+
+
+# JAX has no public names of the types of its effects.
+
+
+@cache
+def _local_ref() -> type:
+    """The type of the effect of making a ref."""
+    (effect,) = jax.make_jaxpr(lambda: jax.new_ref(jnp.zeros(()))[...])().effects
+    return type(effect)
+
+
 @cache
 def _collective() -> type:
-    """The type of a collective's effect. JAX has no public name of it."""
+    """The type of a collective's effect."""
     (effect,) = jax.make_jaxpr(lambda: lax.axis_index("rnnscan"), axis_env=[("rnnscan", 1)])().effects
     return type(effect)
