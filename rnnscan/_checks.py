@@ -10,6 +10,7 @@ from jax.export import is_symbolic_dim
 from rnnscan._util import effects
 from rnnscan._util.arguments import is_typed_array
 from rnnscan._util.dtypes import promoted
+from rnnscan._util.high_types import HighTypeError, high_type_reason, is_high_value
 from rnnscan._util.messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
 from rnnscan._util.refs import is_ref
 from rnnscan._util.step_wrappers import Length, Padding, repeat_over, valid_steps
@@ -42,6 +43,8 @@ def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
     def convert(path: Any, leaf: Any) -> Any:
         if is_ref(leaf):
             return leaf
+        if is_high_value(leaf):
+            raise HighTypeError(high_type_reason(**{root: tree}))
         try:
             return jnp.asarray(leaf)
         except TypeError as error:
@@ -194,14 +197,22 @@ def sequence_length(xs: Any, length: int | None) -> Length:
     return next(iter(lengths.values()))
 
 
-def carry_and_output(returned: Any) -> tuple[Any, Any]:
-    """The cell's result, if it is a pair of arrays."""
+def pair(returned: Any) -> tuple[Any, Any]:
+    """The cell's result, if it is a pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         what = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else describe(returned)
         raise TypeError(
             f"scan: a cell must return the pair (carry, y), the new carry first; got {what}. "
             "A cell without an output returns (carry, None)."
         )
+    return returned
+
+
+def carry_and_output(returned: Any) -> tuple[Any, Any]:
+    """The cell's result, if it is a pair of arrays."""
+    carry, y = pair(returned)
+    if reason := high_type_reason(carry=carry, y=y):
+        raise HighTypeError(reason)
     for root, tree in zip(("carry", "y"), returned, strict=True):
         for where, leaf in leaves_with_places(tree, root):
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
@@ -209,7 +220,7 @@ def carry_and_output(returned: Any) -> tuple[Any, Any]:
                     f"scan: a cell must return arrays or numbers; got {describe(leaf)} at {where}. "
                     "Return None as y for a cell without an output."
                 )
-    return returned
+    return carry, y
 
 
 def check_structure(carry: Any, new_carry: Any) -> None:

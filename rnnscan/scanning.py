@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
+from rnnscan._util.high_types import HighTypeError, high_type_reason
 from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import Padding
 from rnnscan.engine.run.execute import run_call
+from rnnscan.engine.run.plain_scan import run_plain
 from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit
@@ -133,13 +135,19 @@ def scan(
     memory = without_training(memory)
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
+    options["memory"] = memory
+    if reason := high_type_reason(carry=carry, xs=xs):
+        return run_plain(cell, {"params": params, "carry": carry, "xs": xs, **rows}, options, reason)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     checks.check_params(params)
     checks.check_time_is_whole(xs)
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
     steps = checks.sequence_length(xs, length)
     checks.check_lengths(seq_lengths, steps)
-    results = run_call(cell, arrays, options | {"memory": memory}, steps)
+    try:
+        results = run_call(cell, arrays, options, steps)
+    except HighTypeError as error:  # A trace of the step told what it returns.
+        return run_plain(cell, arrays, options, error.reason)
     if memory is not None and not getattr(jax.config, "jax_disable_jit", False):
         _warn_if_nothing_is_saved(memory, steps, unroll)
     return results

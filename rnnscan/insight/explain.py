@@ -7,12 +7,14 @@ from typing import Any, overload
 
 import jax
 
+from rnnscan._util.high_types import HighTypeError
 from rnnscan._util.messages import in_words, listing
 from rnnscan._util.reports import Report, Table, titled
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.random_choices import makes_random_choices
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.engine.run.estimate import PartCost, estimate_parts, relative_time_of_iteration
+from rnnscan.engine.run.plain_scan import steps_of
 from rnnscan.graph.draw.colors import KINDS
 from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
@@ -138,7 +140,8 @@ class Explanation(Report):
         lines = [f"{self.cell} under {self.memory!r}, for {self.length} steps", f"engine: {self.engine}{reason}"]
         if self.drops_nothing:
             lines.append(_DROPS_NOTHING)
-        lines.append(f"equations: {counts}")
+        if self.equations:
+            lines.append(f"equations: {counts}")
         for place, leaf in self.carry.items():
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
             axes = f", its axes in the order {leaf.axes}" if leaf.axes else ""
@@ -256,7 +259,13 @@ def explain(
         places = dict(zip(map(id, arrays), arguments.places, strict=True))
         explanations.extend(_explanation(ran.plan, places) for ran in arguments.plans(arrays))
 
-    arguments.eval_shape(look)
+    try:
+        arguments.eval_shape(look)
+    except HighTypeError as error:
+        if isinstance(cell, Net):
+            raise
+        steps = steps_of(xs, options.get("length"))
+        return Explanation(in_words(cell), memory, steps, "lax", error.reason, (), {}, ())
     if not isinstance(cell, Net):
         return explanations[0]
     scans = dict(zip(scan_names(cell), explanations, strict=True))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rnnscan import _checks as checks
 from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.high_types import HighTypeError, high_type_reason
 from rnnscan._util.messages import in_words, is_count, is_weak
 from rnnscan._util.reports import Report, Table, titled
 from rnnscan.insight.report_rows import Category, PhaseMemory, ReportRow, count_kept, inference, predict_kept, training
@@ -224,6 +225,8 @@ def memory_report(
 def _arguments(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> Arguments:
     """The arguments as shapes. A number in the carry takes the dtype that the cell returns."""
     checks.check_params(params, function="memory_report")
+    if reason := high_type_reason(carry=carry, xs=xs):
+        raise HighTypeError(reason)
     params, xs = jax.eval_shape(lambda *arguments: arguments, params, xs)
     with_shapes = Arguments(run, cell, params, carry, xs, options)
     returned, _ = with_shapes.eval_shape(lambda *arrays: with_shapes.run(arrays))

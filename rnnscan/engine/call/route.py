@@ -1,7 +1,7 @@
 """route(): choose the engine of a call."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import jax
 
@@ -12,6 +12,7 @@ from rnnscan.engine.units import explicit_reason
 from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import is_high
 from rnnscan.memory import kept_names
+from rnnscan.newton import Newton
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,29 @@ def route(call: Call) -> Route:
         )
     if call.parallel is not None:
         reason = 'engine="lax" was chosen' if call.engine == "lax" else _fallback_reason(call)
-        if reason:
-            raise ValueError(
-                f"scan: `parallel` needs the fission engine; got {call.parallel!r}, but {reason}. Leave `parallel` out."
-            )
+        refuse_parallel(call.parallel, reason)
     if call.engine == "lax":
         return Route.plain(call, 'engine="lax" was chosen')
     reason = _fallback_reason(call)
     if reason and call.engine == "fission":
-        raise ValueError(
-            f'scan: engine="fission" cannot run this call, because {reason}. Set engine="auto", which runs it with one '
-            "plain lax.scan."
-        )
+        refuse_fission(reason)
     return Route.plain(call, reason) if reason else Route("fission")
+
+
+def refuse_parallel(parallel: Newton | None, reason: str) -> None:
+    """Refuse `parallel` if there is a reason for the lax engine."""
+    if parallel is not None and reason:
+        raise ValueError(
+            f"scan: `parallel` needs the fission engine; got {parallel!r}, but {reason}. Leave `parallel` out."
+        )
+
+
+def refuse_fission(reason: str) -> NoReturn:
+    """Refuse `engine="fission"`, for the reason for the lax engine."""
+    raise ValueError(
+        f'scan: engine="fission" cannot run this call, because {reason}. Set engine="auto", which runs it with one '
+        "plain lax.scan."
+    )
 
 
 def _fallback_reason(call: Call) -> str:
