@@ -279,9 +279,9 @@ def check_side_effects(memory: Memory, overview: StepInfo) -> None:
         return
     if not overview.has_refs and effects.are_of_local_refs(overview.effects):
         raise ValueError(
-            "scan: a cell that makes a ref, `jax.new_ref`, must not be recomputed, because JAX differentiates no "
-            f"`jax.checkpoint` of it; got {memory!r}. For `ref[index] = new` write `value = value.at[index].set(new)`, "
-            "or leave out `recompute`, `segment` and `offload`."
+            "scan: a cell that makes a ref, `jax.new_ref`, must not be recomputed: JAX has no derivative of most "
+            f"such cells within `jax.checkpoint`; got {memory!r}. For `ref[index] = new` write "
+            "`value = value.at[index].set(new)`, or leave out `recompute`, `segment` and `offload`."
         )
     raise ValueError(
         f"scan: a cell with side effects must not be recomputed; got {memory!r}. "

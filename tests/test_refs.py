@@ -109,7 +109,7 @@ def test_refs_are_not_recomputed(memory):
 
 @pytest.mark.parametrize("memory", [rs.Memory(recompute="all"), rs.Memory(segment=2)], ids=str)
 def test_refs_that_a_step_makes_are_not_recomputed(memory):
-    """Nor does `jax.checkpoint` differentiate such a step."""
+    """`jax.checkpoint` differentiates few such steps."""
     for run in RUNS.values():
         with pytest.raises(ValueError, match=r"a cell that makes a ref, .*write `value = value.at\[index\]"):
             local(partial(rs.scan, memory=memory), run)
