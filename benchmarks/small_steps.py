@@ -24,7 +24,7 @@ def _linear_model(states: int, observed: int, steps: int) -> tuple[Any, Any]:
     """A linear Gaussian model, and observations."""
     keys = jax.random.split(jax.random.key(0), 2)
     params = {
-        "transition": 0.9 * jnp.eye(states) + 0.02,
+        "transition": 0.8 * jnp.eye(states) + 0.1 / states,
         "observation": jax.random.normal(keys[0], (observed, states)),
         "noise": jnp.full(states, 0.1),
         "observation_noise": jnp.full(observed, 0.3),
