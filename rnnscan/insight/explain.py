@@ -20,6 +20,7 @@ from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
+from rnnscan.insight.describe_kernel import describe_kernel
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
@@ -50,6 +51,7 @@ class Explanation(Report):
         machine: the machine that the estimate is for.
         drops_nothing: whether the cell makes random choices, such as dropout, that are off, because the call has no
             `key`.
+        kernel: of a small loop on a CPU, how it is one kernel, or what keeps it from that.
     """
 
     cell: str
@@ -67,6 +69,7 @@ class Explanation(Report):
     costs: tuple[PartCost, ...] = ()
     machine: str = ""
     drops_nothing: bool = False
+    kernel: str = ""
 
     def draw(
         self,
@@ -146,6 +149,8 @@ class Explanation(Report):
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
             axes = f", its axes in the order {leaf.axes}" if leaf.axes else ""
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}{axes}; kept {leaf.kept}")
+        if self.kernel:
+            lines.append(self.kernel)
         lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
         lines += [f"Newton's method for {place}: {text}" for place, text in self.solved.items()]
         lines += self._estimates()
@@ -297,6 +302,7 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         costs=estimate_parts(plan),
         machine=plan.choices.machine.name,
         drops_nothing=makes_random_choices(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)),
+        kernel=describe_kernel(plan),
     )
 
 

@@ -67,6 +67,11 @@ def run_checked_jaxpr(traced: Any, operands: Sequence[Any]) -> list[Any]:
     return results
 
 
+def are_searched() -> bool:
+    """Whether JAX is to look for invalid values."""
+    return bool(_searched())
+
+
 def _searched() -> dict[str, Callable[[Any], Any]]:
     """The values that JAX is to look for, and the functions that find them."""
     switches = {"nan": ("jax_debug_nans", jnp.isnan), "inf": ("jax_debug_infs", jnp.isinf)}

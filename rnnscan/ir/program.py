@@ -112,16 +112,28 @@ class Origin(NamedTuple):
             hold where the equation is evaluated.
         traceback: the lines that made it; None: unknown.
         name_stack: the `jax.named_scope`s around it.
+        call: the traceback of the call around it; None: there is none.
     """
 
     settings: Any = None
     traceback: Any = None
     name_stack: Any = source_info_util.NameStack()
+    call: Any = None
 
     @property
     def scope(self) -> str:
         """The path of the named scopes."""
         return str(self.name_stack)
+
+    @property
+    def place(self) -> str:
+        """The user's line, as JAX's messages write it. JAX's own functions are traced once, for lines of all users."""
+        places = (
+            source_info_util.summarize(source_info_util.SourceInfo(traceback, self.name_stack))
+            for traceback in (self.traceback, self.call)
+            if traceback is not None
+        )
+        return next(filter(None, places), "")
 
     def within(self, name_stack: Any) -> "Origin":
         """The origin within the named scopes of a caller."""

@@ -68,6 +68,7 @@ class Inliner:
         self.saved: list[Atom] = []
         self._policy: Any = None
         self._name_stack = NameStack()  # That of the calls around: a call's body has paths that begin at the call.
+        self._call: Any = None  # The traceback of the outermost call around.
 
     def inline(self, jaxpr: Any, consts: Sequence[Atom], arguments: Sequence[Atom]) -> list[Atom]:
         """Add the equations of a jaxpr, and return its results."""
@@ -94,7 +95,7 @@ class Inliner:
         if primitive.name == "select_n" and all(case is inputs[1] for case in inputs[2:]):
             return inputs[1:2]  # Padding holds a carry leaf that does not change.
         source = eqn.source_info
-        origin = Origin(eqn.ctx, source.traceback, source.name_stack).within(self._name_stack)
+        origin = Origin(eqn.ctx, source.traceback, source.name_stack, self._call).within(self._name_stack)
         inner = checkpointed(eqn)
         kind = primitive.name if inner is None else "checkpoint"
         stays_whole = kind in self._whole or _is_placed(params)
@@ -105,10 +106,11 @@ class Inliner:
             self.equations.append(Equation(primitive, params, tuple(inputs), outputs, in_order, origin))
             return outputs
         around, self._name_stack = self._name_stack, origin.name_stack
+        call_around, self._call = self._call, self._call or source.traceback
         policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy
         consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []
         results = self.inline(body.jaxpr if isinstance(body, core.ClosedJaxpr) else body, consts, inputs)
-        self._name_stack, self._policy = around, policy_around
+        self._name_stack, self._policy, self._call = around, policy_around, call_around
         return results
 
 

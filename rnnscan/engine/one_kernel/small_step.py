@@ -69,6 +69,13 @@ def residual_bytes(program: Program) -> int:
     return total_bytes(values_of(read - {*program.invariant}))
 
 
+def touched_bytes(step: FlatStep) -> int:
+    """About the bytes that a step reads and writes: its carry twice, its inputs and outputs, and what it sums."""
+    sums = [equation for equation in step.program.equations if equation.kind is Kind.REDUCE]
+    summed = sum(total_bytes([*equation.reads, *equation.outputs]) for equation in sums)
+    return summed + total_bytes([*step.constants, *step.x, *step.carry, *step.carry, *values_of(step.y)])
+
+
 # They are computed again, which XLA fuses with what reads them.
 _VIEWS = (Kind.VIEW, Kind.PART, Kind.JOIN)
 

@@ -22,6 +22,7 @@ from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
 from rnnscan.engine.units.shard_units import UnitCell
+from rnnscan.ir.invalid_values import are_searched
 from rnnscan.memory import Memory, kept_names
 
 
@@ -100,8 +101,10 @@ class ExecutionPlan:
         """The step of a loop that is one kernel; None if it is none, or if the memory choice needs names of values."""
         call = self.call
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
-        if not free or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
+        if not free or self.recomputes or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
             return None
+        if are_searched():
+            return None  # JAX says of a plain scan only that a value within it is not finite.
         return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
 
     @property

@@ -207,3 +207,30 @@ def test_names_that_are_recomputed_or_kept_in_a_long_scan_are_honored():
     assert rs.explain(cell, *arguments_of(use), memory=rs.Memory(recompute=("product",))).engine == "fission"
     long = use._replace(xs=jnp.ones((50_000, 2, 2)))
     assert rs.explain(cell, *arguments_of(long)).engine == "fission"
+
+
+def test_explain_says_what_is_written_out_and_what_is_kept():
+    use = kalman(4, 2, 100)
+    text = rs.explain(use.cell, *arguments_of(use)).kernel
+    assert "cholesky" in text
+    assert "4 triangular_solve" in text
+    assert "all residuals are kept, about " in text
+    text = rs.explain(use.cell, *arguments_of(use), memory=rs.Memory(recompute="all")).kernel
+    assert "computes each step again" in text
+
+
+@pytest.mark.skipif(jax.__version_info__ >= (0, 12), reason="from jax 0.12 on a step may touch any number of bytes")
+def test_explain_names_the_flag_where_the_bytes_are_the_reason(monkeypatch):
+    use = kalman(4, 2, 100)
+    assert "=65536 before jax starts" in rs.explain(use.cell, *arguments_of(use)).kernel
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=65536")
+    assert "XLA_FLAGS" not in rs.explain(use.cell, *arguments_of(use)).kernel
+
+
+def test_explain_names_what_keeps_a_small_loop_from_one_kernel():
+    def cell(params, carry, x):
+        return jnp.linalg.eigh(params @ carry @ params.T)[1] + x, x[0]  # This line.
+
+    text = rs.explain(cell, jnp.eye(3), jnp.eye(3), jnp.ones((5, 3, 3))).kernel
+    assert text.startswith("not one kernel: eigh at ")
+    assert f"{__file__}:{cell.__code__.co_firstlineno + 1}" in text

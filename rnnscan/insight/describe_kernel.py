@@ -1,0 +1,58 @@
+"""Describe a small loop: what is written out so that it is one kernel, or what keeps it from that."""
+
+import os
+from collections import Counter
+
+import jax
+
+from rnnscan._util.byte_sizes import readable_bytes
+from rnnscan._util.messages import listing
+from rnnscan.engine.one_kernel.fits import OneKernel
+from rnnscan.engine.one_kernel.small_step import SmallStep, residual_bytes, touched_bytes
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
+
+
+# Before jax 0.12 XLA compiles a loop to one kernel only if a step touches less (seen with 0.10.0 and 0.10.2).
+_MOST_BYTES = 1 << 10
+_OPTION = "xla_cpu_small_while_loop_byte_threshold"
+
+
+def describe_kernel(plan: ExecutionPlan) -> str:
+    """How a small loop is one kernel, or what keeps it from that, in a sentence; empty if the loop is too large."""
+    small = plan.route.one_kernel
+    if small is not None:
+        return "one kernel: " + "; ".join(filter(None, [_written(small), _kept(small, plan.call.length), _flag(small)]))
+    if plan.route.engine != "fission" or not plan.choices.one_kernel:
+        return ""
+    kernel = OneKernel(plan.call.flat.program, plan.choices.machine)
+    if not kernel.would_pay:
+        return ""
+    obstacle = kernel.obstacle
+    assert obstacle is not None
+    return (
+        f"not one kernel: {obstacle.name} at {obstacle.origin.place} is no work of a kernel, as calls of libraries, "
+        "random numbers and effects are not. Without it the loop would be one kernel, which is faster"
+    )
+
+
+def _written(small: SmallStep) -> str:
+    counts = Counter(small.kernel.calls)
+    names = [name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items())]
+    return f"written out are {listing(names)}" if names else "nothing in it calls a library"
+
+
+def _kept(small: SmallStep, length: int) -> str:
+    nbytes = readable_bytes(length * residual_bytes(small.step.program))
+    if small.keeps_all:
+        return f"all residuals are kept, about {nbytes}"
+    return f"the backward pass computes each step again, whose residuals are about {nbytes} in all"
+
+
+def _flag(small: SmallStep) -> str:
+    touched = touched_bytes(small.step)
+    if jax.__version_info__ >= (0, 12) or touched < _MOST_BYTES or _OPTION in os.environ.get("XLA_FLAGS", ""):
+        return ""
+    return (
+        f"a step touches about {readable_bytes(touched)}, and before jax 0.12 XLA makes one kernel of 1 KiB at most. "
+        f"Set XLA_FLAGS=--xla_backend_extra_options={_OPTION}=65536 before jax starts: about 3 to 15 times faster"
+    )
