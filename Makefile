@@ -179,7 +179,7 @@ test-oldest:
 
 test-core: $(VENV)/.installed-core
 	rm -f $(SUMMARY)
-	$(call part,core) $(PYTEST) -m "core and not slow" $(CORE_TESTS)
+	$(call part,core) SMALL_LOOPS=1 $(PYTEST) -m "core and not slow" $(CORE_TESTS)
 	$(call show,the core)
 
 test-newest:

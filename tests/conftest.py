@@ -85,19 +85,19 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
     return (yield from _without_early_remat3())
 
 
-# Where small loops run as one kernel, as they do for users. The other tests are of the engine, with small steps that it
-# would not see. `make test-oldest` and others run the core with small loops too.
+# Where small loops run as one kernel, as they do for users. Other tests show what the engine makes of larger steps, with
+# small ones. With SMALL_LOOPS=1 they run as one kernel in all tests that have no mark `large_loops`.
 _AS_USERS = ("rnnscan", "tests/docs", "tests/examples", "tests/notebooks", "tests/cli", "tests/engine/one_kernel")
-SMALL_LOOPS = os.environ.get("SMALL_LOOPS") == "1"
 
 
 @pytest.fixture(autouse=True)
 def small_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the small loops of a CPU as one kernel, or as larger loops run."""
+    """Run the small loops of a CPU as one kernel, or as larger ones run."""
     from rnnscan.engine.costs import heuristics  # Not before run-time type checks are set up.
 
+    everywhere = os.environ.get("SMALL_LOOPS") == "1" and request.node.get_closest_marker("large_loops") is None
     path = request.path.relative_to(request.config.rootpath).as_posix()
-    chosen = dataclasses.replace(heuristics.BACKENDS["cpu"], one_kernel=SMALL_LOOPS or path.startswith(_AS_USERS))
+    chosen = dataclasses.replace(heuristics.BACKENDS["cpu"], one_kernel=everywhere or path.startswith(_AS_USERS))
     monkeypatch.setitem(heuristics.BACKENDS, "cpu", chosen)
 
 

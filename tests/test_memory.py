@@ -15,7 +15,8 @@ from rnnscan.checkpointing import SubScan
 from rnnscan.insight import kept_bytes, temporary_bytes
 
 
-pytestmark = pytest.mark.typed  # `make test` runs these with the run-time type checks.
+# `make test` runs these with the run-time type checks. The rule of memory is for loops of any size, small ones aside.
+pytestmark = [pytest.mark.typed, pytest.mark.large_loops]
 
 
 FLOAT = 4

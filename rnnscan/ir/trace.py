@@ -10,6 +10,7 @@ from jax.extend.source_info_util import NameStack
 from jax.sharding import Sharding
 
 from rnnscan._util import effects
+from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
 from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value
 from rnnscan.naming import MARK
@@ -28,6 +29,11 @@ _INLINED = {
 
 
 _CHECKPOINTS = frozenset({"checkpoint", "remat2"})
+
+
+def has_checkpoint(jaxpr: Any) -> bool:
+    """Whether a jaxpr has a `jax.checkpoint`, in an inner one too."""
+    return any(eqn.primitive.name in _CHECKPOINTS or checkpointed(eqn) is not None for eqn in all_equations(jaxpr))
 
 
 def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:

@@ -341,6 +341,7 @@ def lengths_of_loops(jaxpr):
                 yield from lengths_of_loops(value.jaxpr)
 
 
+@pytest.mark.large_loops
 def test_where_linear_recurrences_run_in_parallel_no_loop_over_their_steps_is_left():
     def min_gru(params, carry, x):
         gate = jax.nn.sigmoid(x @ params)

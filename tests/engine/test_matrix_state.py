@@ -74,6 +74,7 @@ OPTIONS = {
 TELLING = ["MLSTM, resets, reversed"]
 
 
+@pytest.mark.large_loops
 @pytest.mark.core("recurrences in parallel")
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(

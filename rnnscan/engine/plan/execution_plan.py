@@ -23,6 +23,7 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
 from rnnscan.engine.units.shard_units import UnitCell
 from rnnscan.ir.invalid_values import are_searched
+from rnnscan.ir.trace import has_checkpoint
 from rnnscan.memory import Memory, kept_names
 
 
@@ -103,8 +104,9 @@ class ExecutionPlan:
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
         if not free or self.recomputes or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
             return None
-        if are_searched():
-            return None  # JAX says of a plain scan only that a value within it is not finite.
+        if are_searched() or has_checkpoint(call.info.traced.jaxpr):
+            # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
+            return None
         return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
 
     @property
