@@ -85,8 +85,8 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
     return (yield from _without_early_remat3())
 
 
-# Where small loops run as one kernel, as they do for users. Other tests show what the engine makes of larger steps, with
-# small ones. With SMALL_LOOPS=1 they run as one kernel in all tests that have no mark `large_loops`.
+# Where small loops run as one kernel, as they do for users. Other tests show with small steps what the engine makes of
+# large ones. With SMALL_LOOPS=1 they run as one kernel in all tests that have no mark `large_loops`.
 _AS_USERS = ("rnnscan", "tests/docs", "tests/examples", "tests/notebooks", "tests/cli", "tests/engine/one_kernel")
 
 
