@@ -141,13 +141,15 @@ def _by_slices(equation: Equation) -> Form | None:
 
 
 def _constants(equation: Equation) -> list[Constant] | None:
-    """The results of an equation of few numbers that are known; None if they are not, or are many."""
+    """The results of an equation of few numbers that are known; None if they are not, or are many.
+
+    Indices are made of integers, and of single floats for a quantile.
+    """
     numbers = [concrete(atom) for atom in equation.inputs]
     is_small = all(prod(atom.shape) <= _MOST_PLACES for atom in equation.outputs)
-    are_integers = all(
-        jnp.issubdtype(atom.dtype, jnp.integer) or atom.dtype == bool for atom in (*equation.inputs, *equation.outputs)
-    )
-    if equation.effects or not are_integers or not is_small or any(number is None for number in numbers):
+    atoms = (*equation.inputs, *equation.outputs)
+    are_indices = all(not atom.shape or jnp.issubdtype(atom.dtype, jnp.integer) or atom.dtype == bool for atom in atoms)
+    if equation.effects or not are_indices or not is_small or any(number is None for number in numbers):
         return None
     if equation.name != "iota" and not (equation.inputs and equation.kind in _FOLDED):
         return None
