@@ -51,6 +51,31 @@ def test_values_and_gradients_are_those_of_lax_scan(name):
 
 
 @pytest.mark.parametrize("name", USES)
+def test_rounding_in_float32_is_that_of_plain(name):
+    """The errors of the log likelihood and of its gradient, beside plain `lax.scan` in float64."""
+
+    def results(use, run):
+        likelihood = jax.jit(jax.value_and_grad(lambda params: jnp.sum(run(params, use.carry, use.xs)[1])))
+        value, gradient = likelihood(use.params)
+        return value, jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
+
+    with jax.enable_x64(False):
+        use = USES[name](200)
+        narrow = [results(use, run(use)) for run in (by_rnnscan, plain)]
+    wide = use._replace(
+        **{
+            part: jax.tree.map(lambda leaf: leaf.astype(jnp.float64), getattr(use, part))
+            for part in ("params", "carry", "xs")
+        }
+    )
+    for mine, of_plain, exact in zip(*narrow, results(wide, plain(wide)), strict=True):
+        size = jnp.max(jnp.abs(exact))
+        errors = [float(jnp.max(jnp.abs(each - exact)) / size) for each in (mine, of_plain)]
+        assert errors[0] <= 1.5 * errors[1] + 1e-6
+        np.testing.assert_allclose(mine / size, of_plain / size, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", USES)
 def test_what_is_small_is_one_kernel_and_says_so(name):
     with jax.enable_x64(False):
         use = USES[name](1_000)
