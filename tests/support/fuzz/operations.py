@@ -9,9 +9,12 @@ from jax import lax
 
 import rnnscan as rs
 from fuzz.draw import LABELS, Draw
+from fuzz.rules import product_with_vjp, sine_with_jvp
 
 
 OPERATIONS: dict[str, Callable[[Draw], Any]] = {}
+# A feature of cells: of the functions with a corner this one has a rule for its derivative.
+RELU_WITH_RULE = "relu with its rule"
 
 
 def operation(function: Callable[[Draw], Any]) -> Callable[[Draw], Any]:
@@ -317,6 +320,8 @@ def softmax(draw):
 def relu(draw):
     """Away from its corner."""
     rectify = draw.pick([jax.nn.relu, jax.nn.relu6, jax.nn.leaky_relu, jax.nn.elu, jnp.abs])
+    if rectify is jax.nn.relu:
+        draw.features.add(RELU_WITH_RULE)
     value = draw.value()
     return rectify(value + draw.weights(value.shape[1]))
 
@@ -327,34 +332,14 @@ def logsumexp(draw):
     return jnp.logaddexp(value, other) - jax.nn.logsumexp(other, axis=1, keepdims=True)
 
 
-@jax.custom_vjp
-def _with_vjp(value, other):
-    return value * jnp.tanh(other)
-
-
-# Not its derivative, on purpose: whoever differentiates what it computes gets another result.
-_with_vjp.defvjp(
-    lambda value, other: (value * jnp.tanh(other), other),
-    lambda other, cotangent: (cotangent * jnp.cos(other), 0.3 * cotangent),
-)
-
-
 @operation
 def custom_vjp(draw):
-    return _with_vjp(*draw.pair())
-
-
-@jax.custom_jvp
-def _with_jvp(value):
-    return jnp.sin(value)
-
-
-_with_jvp.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 0.7 * tangents[0] * jnp.tanh(primals[0])))
+    return product_with_vjp(*draw.pair())
 
 
 @operation
 def custom_jvp(draw):
-    return _with_jvp(draw.value())
+    return sine_with_jvp(draw.value())
 
 
 @operation

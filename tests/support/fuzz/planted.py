@@ -5,17 +5,19 @@ What does not depend on a value in the loop does not depend on it in any plan, a
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 import rnnscan as rs
 from fuzz import options as scan_options
 from fuzz.compare import COMPILER_OPTIONS, PLAIN, TOLERANCE, TOLERANCE_WITH_FLOAT32, Comparison, Run, UnequalError
 from fuzz.layers import is_inexact
+from fuzz.operations import RELU_WITH_RULE
 from fuzz.orders import RefusedError
 from fuzz.planted_parts import CARRIES, PLANTED_OPERATIONS
 from fuzz.random_cells import Case
@@ -126,6 +128,23 @@ def check_planted(seed: int, platforms: Collection[str] = ()) -> frozenset[str]:
         return comparison.features
 
 
+@lru_cache
+def _without_second_derivative() -> frozenset[str]:
+    """The features of cells that are not differentiated twice.
+
+    `rs.scan` does not differentiate a `jax.custom_vjp` twice. Plain `lax.scan` drops the rule of a relu there with jax
+    0.10: a NaN has a zero as its tangent outside of `lax.scan`, where the rule selects, and a NaN within.
+    """
+
+    def total(xs: Any) -> Any:
+        return lax.scan(lambda carry, x: (carry, jax.nn.relu(x)), 0.0, xs)[1].sum()
+
+    xs = jnp.full(2, jnp.nan)
+    tangent = jax.jvp(lambda xs: jax.value_and_grad(total)(xs)[0], (xs,), (xs,))[1]
+    drops_rule = bool(jnp.isnan(tangent))
+    return frozenset({"operation: custom vjp", *([RELU_WITH_RULE] if drops_rule else [])})
+
+
 class PlantedComparison(Comparison):
     """One planted case, run in several ways."""
 
@@ -133,8 +152,8 @@ class PlantedComparison(Comparison):
 
     def check(self, platforms: Collection[str] = ()) -> None:
         case = self.case
-        if case.mode == "forward over reverse" and "operation: custom vjp" in case.features:
-            raise RefusedError  # rs.scan does not differentiate it twice.
+        if case.mode == "forward over reverse" and case.features & _without_second_derivative():
+            raise RefusedError
         try:
             expected = self._results(self.by_scan(PLAIN, inner=PLAIN))
         except Exception as error:

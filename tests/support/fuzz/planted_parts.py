@@ -131,5 +131,14 @@ def _small_product(draw: Draw) -> Any:
     return jnp.einsum("nv,nw,vw->nw", value, value, draw.weights(value.shape[1], value.shape[1])) / 4
 
 
-for _operation in (_select, _select_operand, _power, _unbounded, _small_product):
+def _one_hot(draw: Draw) -> Any:
+    """A select, in place of a product with ones and zeros.
+
+    XLA makes a select of the product itself, but only where one program has both: zero times NaN is zero there, and NaN
+    where the ones and zeros were stored. So `jax.checkpoint` around a step changes what plain `lax.scan` gives.
+    """
+    return jnp.where(draw.index(3)[:, None] == jnp.arange(3), draw.value(3), 0.0)
+
+
+for _operation in (_one_hot, _select, _select_operand, _power, _unbounded, _small_product):
     PLANTED_OPERATIONS[_operation.__name__.strip("_").replace("_", " ")] = _operation

@@ -12,6 +12,7 @@ from jax.experimental import io_callback
 
 from fuzz.layers import AXIS
 from fuzz.leaves import STEPS, Run, Scan
+from fuzz.rules import sine, sine_with_jvp
 
 
 # How often each effect happened. Whoever counts clears it before, and waits for `jax.effects_barrier`.
@@ -50,18 +51,6 @@ def _step(inner: Callable[[Any], Any], of_count: Callable[[Any], Any] = lambda c
     return run
 
 
-def _sine(value: Any) -> Any:
-    """The sine without its derivative, which a rule adds: without the rule the derivative is zero.
-
-    A rule of another function's derivative has no second derivatives of its own: those of JAX depend on the order.
-    """
-    return jnp.sin(lax.stop_gradient(value))
-
-
-_with_jvp = jax.custom_jvp(_sine)
-_with_jvp.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), tangents[0] * jnp.cos(primals[0])))
-
-
 def _nothing(value: Any) -> None:
     pass
 
@@ -69,7 +58,7 @@ def _nothing(value: Any) -> None:
 def _sine_with_rule(on_forward: Callable[[Any], None], on_backward: Callable[[Any], None]) -> Any:
     """The sine, whose rules note that they run."""
 
-    sine = jax.custom_vjp(_sine)
+    with_rule = jax.custom_vjp(sine)
 
     def forward(value: Any) -> Any:
         on_forward(value)
@@ -79,11 +68,11 @@ def _sine_with_rule(on_forward: Callable[[Any], None], on_backward: Callable[[An
         on_backward(cotangent)
         return (cotangent * residual,)
 
-    sine.defvjp(forward, backward)
-    return sine
+    with_rule.defvjp(forward, backward)
+    return with_rule
 
 
-_with_effect_in_jvp = jax.custom_jvp(_sine)
+_with_effect_in_jvp = jax.custom_jvp(sine)
 
 
 @_with_effect_in_jvp.defjvp
@@ -157,7 +146,7 @@ def _inner_scan(hidden: Any) -> Any:
 
 # Without effects that happen: any memory choice works.
 PURE: dict[str, Run] = {
-    "custom_jvp": _step(_with_jvp),
+    "custom_jvp": _step(sine_with_jvp),
     "custom_vjp": _step(_sine_with_rule(_nothing, _nothing)),
     "custom_vjp with symbolic zeros": _step(lambda hidden: _with_symbolic_zeros(hidden, hidden)),
     "custom_vjp with symbolic zeros and a constant": _step(lambda hidden: _with_symbolic_zeros(hidden, jnp.ones(2))),
