@@ -20,10 +20,10 @@ def cholesky(equation: Equation, a: Any) -> list[Any]:
     rest, columns, is_positive = a, [], jnp.ones((*a.shape[:-2], 1, 1), bool)
     for index in range(a.shape[-1]):
         pivot = rest[..., :1, :1]
-        is_positive = is_positive & (pivot > 0)
-        column = rest[..., :, :1] / jnp.sqrt(pivot)
-        columns.append(_padded(column, index, axis=-2))
-        below = column[..., 1:, :]
+        is_positive = is_positive & ~(pivot <= 0)  # A NaN goes no further than sums and products take it.
+        root = jnp.sqrt(pivot)  # Not `pivot / root`, which is NaN for an infinity.
+        below = rest[..., 1:, :1] / root
+        columns.append(_padded(jnp.concatenate([root, below], -2), index, axis=-2))
         rest = rest[..., 1:, 1:] - below * _transposed(below)
     return [jnp.where(is_positive, jnp.concatenate(columns, -1), jnp.full((), jnp.nan, a.dtype))]
 
@@ -67,10 +67,10 @@ def lu(equation: Equation, a: Any) -> list[Any]:
         column = a[..., :, index : index + 1]
         below = (order > index) & (divisor != 0)
         factor = jnp.where(below, column / jnp.where(divisor == 0, jnp.ones_like(divisor), divisor), 0)
-        row = jnp.where(lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - 1) > index, a[..., index : index + 1, :], 0)
-        a = a - factor * row
-        is_column = lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - 1) == index
-        a = jnp.where(is_column & (order > index), jnp.broadcast_to(factor, a.shape), a)
+        place = lax.broadcasted_iota(jnp.int32, a.shape, a.ndim - 1)
+        # Selected, not multiplied with zeros: an infinity stays what it is in the rows and columns that are done.
+        a = jnp.where((order > index) & (place > index), a - factor * a[..., index : index + 1, :], a)
+        a = jnp.where((order > index) & (place == index), jnp.broadcast_to(factor, a.shape), a)
     return [a, jnp.concatenate(pivots, -2)[..., 0], permutation.reshape(*a.shape[:-2], count)]
 
 
@@ -97,9 +97,7 @@ def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
     """The factors q and r, of all rows or of as many as columns."""
     rows, columns = a.shape[-2:]
     q = jnp.broadcast_to(jnp.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
-    size = jnp.max(jnp.abs(a), (-2, -1), keepdims=True)
-    size = jnp.where(size > 0, size, jnp.ones_like(size))  # Squares of what is much smaller are zero.
-    rest, finished = a / size, []
+    rest, finished = a, []
     for index in range(min(rows, columns)):
         normal, scale, sign = _reflection(rest[..., :, :1])
         rest = rest - normal * (scale * jnp.sum(normal * rest, -2, keepdims=True))
@@ -108,7 +106,7 @@ def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
         before, row = q[..., :, :index], _transposed(normal)
         turned = q[..., :, index:] - (scale * jnp.sum(q[..., :, index:] * row, -1, keepdims=True)) * row
         q = jnp.concatenate([before, sign * turned[..., :, :1], turned[..., :, 1:]], -1)
-    r = size * jnp.concatenate(finished, -2)
+    r = jnp.concatenate(finished, -2)
     if whole and rows > columns:
         return q, jnp.concatenate([r, jnp.zeros((*r.shape[:-2], rows - columns, columns), r.dtype)], -2)
     return (q, r) if whole else (q[..., :, : min(rows, columns)], r)
@@ -119,8 +117,11 @@ def _reflection(x: Any) -> tuple[Any, Any, Any]:
 
     The sign is that of the row of the first element after it: LAPACK reflects nothing if the others are zero.
     """
+    is_done = jnp.all(x[..., 1:, :] == 0, -2, keepdims=True)
+    # Squares of what is far from one are zero, or infinite. The reflection does not depend on the size.
+    size = lax.stop_gradient(jnp.max(jnp.abs(x), -2, keepdims=True))
+    x = x / jnp.where(size > 0, size, jnp.ones_like(size))
     first, below = x[..., :1, :], jnp.sum(jnp.square(x[..., 1:, :]), -2, keepdims=True)
-    is_done = below == 0
     norm = jnp.sqrt(jnp.where(is_done, jnp.ones_like(below), jnp.square(first) + below))
     element = jnp.where(first < 0, first - norm, first + norm)
     normal = jnp.concatenate([element, x[..., 1:, :]], -2)

@@ -140,6 +140,36 @@ def test_a_matrix_that_is_not_positive_definite_has_nan_where_lapack_has_it():
         np.testing.assert_array_equal(written(jnp.linalg.cholesky)(s)[0], jnp.linalg.cholesky(s))
 
 
+@pytest.mark.parametrize("plant", [np.nan, np.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_factor_of_a_positive_definite_matrix_is_not_finite_where_that_of_lapack_is_not(place, plant):
+    s = jnp.asarray(5 * np.eye(3) + 1, jnp.float32).at[place, place].set(plant)
+    assert_equal(written(jnp.linalg.cholesky)(s)[0], jnp.linalg.cholesky(s), 1e-6)
+
+
+@pytest.mark.parametrize("place", [(0, 2), (1, 2), (2, 2)])
+def test_an_infinity_goes_no_further_in_the_factors_of_lu_than_in_those_of_lapack(place):
+    a = jnp.asarray([[4.0, 1.0, 2.0], [1.0, 3.0, 1.0], [2.0, 1.0, 5.0]]).at[place].set(-np.inf)
+    assert_equal(written(jax.scipy.linalg.lu)(a), jax.scipy.linalg.lu(a), 1e-6)
+
+
+# Squares of these overflow, or are zero beside those of others.
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("rows", [slice(None), slice(0, 1), slice(1, None)])
+@pytest.mark.parametrize("column", [0, 1])
+def test_reflections_are_those_of_lapack_beside_numbers_of_another_size(column, rows, scale):
+    t = jnp.asarray([[2.0, 1.0], [0.5, 3.0], [-1.0, 1.0]], jnp.float32).at[rows, column].multiply(scale)
+    for got, expected in zip(written(jnp.linalg.qr)(t), jnp.linalg.qr(t), strict=True):
+        size = jnp.max(jnp.abs(expected), 0)
+        assert_equal(got / size, expected / size, 1e-5)
+
+
+@pytest.mark.parametrize("mode", ["reduced", "complete", "r"])
+def test_a_nan_goes_no_further_in_the_factors_of_qr_than_in_those_of_lapack(mode):
+    t = jnp.asarray([[2.0, 1.0], [0.5, 3.0], [-1.0, 1.0]]).at[1, 1].set(np.nan)
+    assert_equal(written(lambda t: jnp.linalg.qr(t, mode=mode))(t), jax.tree.leaves(jnp.linalg.qr(t, mode=mode)), 1e-6)
+
+
 def test_a_singular_matrix_has_the_factors_of_lapack():
     a = jnp.asarray([[0.0, 1.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 1.0]])
     assert_equal(written(jax.scipy.linalg.lu)(a), jax.scipy.linalg.lu(a), 1e-6)
