@@ -86,6 +86,27 @@ def test_a_sequence_of_no_steps_returns_the_carry(choice):
     assert_close(carry_gradient["hidden"], jax.grad(lambda hidden: loss({"hidden": hidden}))(carry["hidden"]))
 
 
+# Each is nothing but a loop, which runs in parallel.
+ONLY_A_LOOP = {
+    "affine": lambda params, carry, x: (params * carry + x, None),
+    "delay": lambda params, carry, x: (params * x, carry),
+    "clamped": lambda params, carry, x: (jnp.maximum(carry + params, x), carry),
+}
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", ONLY_A_LOOP)
+def test_a_recurrence_of_no_steps_returns_the_carry(name, platform):
+    def total(params, carry):
+        final, _ = rs.scan(ONLY_A_LOOP[name], params, carry, jnp.zeros((0, 2, 3)), reverse=True)
+        return jnp.sum(final), final
+
+    params, carry = jnp.full(3, 0.5), jnp.ones((2, 3))
+    with rs.tuned_for(platform):
+        (_, final), gradients = jax.value_and_grad(total, (0, 1), has_aux=True)(params, carry)
+    assert_close((final, *gradients), (carry, jnp.zeros(3), jnp.ones((2, 3))))
+
+
 def random_options(seed):
     """Options of scan at random, the same for a seed: replay a failure by its seed."""
     random = np.random.default_rng(seed)

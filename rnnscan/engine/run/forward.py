@@ -206,7 +206,7 @@ def _run(
             outputs += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
         return new_carry, to_host(outputs, offloaded), chunk.starts or [carry[i] for i in starting]
 
-    if is_only_a_loop and (in_one_loop is not None or not starting):
+    if plan.length and is_only_a_loop and (in_one_loop is not None or not starting):
         return run_chunk(list(carry), stacks, [], plan.length)
     # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
     run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
