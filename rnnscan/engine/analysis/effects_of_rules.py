@@ -1,4 +1,4 @@
-"""Do derivative rules within a step have effects?
+"""Does a step have derivative rules, and do these have effects?
 
 The trace of a step holds the function of a `jax.custom_vjp`, and not its rules. What these do besides computing
 cotangents, such as `jax.debug.print`, a callback, a write to a ref or a log, shows in a trace of the derivative alone.
@@ -39,6 +39,11 @@ def effects_of_rules(equations: Iterable[Equation]) -> RuleEffects:
     different = {_operation(equation): equation for equation in _with_rules(equations)}
     found = [*map(_of_derivative, different.values())]
     return RuleEffects(any(each.has_effects for each in found), any(each.has_logs for each in found))
+
+
+def has_jvp_rules(equations: Iterable[Equation]) -> bool:
+    """Whether a step has a `jax.custom_jvp`."""
+    return any(equation.name == "custom_jvp_call" for equation in _with_rules(equations))
 
 
 def _with_rules(equations: Iterable[Equation]) -> Iterator[Equation]:

@@ -6,7 +6,7 @@ cotangent of the carry, and the gradients of the values that all steps share are
 contract over the steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ from jax import lax
 
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.varying import varying
+from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.loops.flat_function import is_zero, jvp
 from rnnscan.engine.loops.own_derivative import are_unknown, differentiate_as, with_derivative
@@ -31,6 +32,7 @@ from rnnscan.engine.run.segments import run_sub_scans
 from rnnscan.engine.run.tangents import step_by_step, tangents_of_scan
 from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.engine.units.shard_units import UnitCell
+from rnnscan.ir.program import Equation
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves
@@ -101,6 +103,14 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
     return counts
 
 
+def _loses_rules(equations: Iterable[Equation]) -> bool:
+    """Whether partial evaluation takes the forward pass of a step apart and drops the rule of a `jax.custom_jvp` in it.
+
+    A derivative around it would be that of the function: JAX before 0.12 expects none. It cannot look into a call.
+    """
+    return jax.__version_info__ < (0, 12) and has_jvp_rules(equations)
+
+
 def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
     final, ys = _differentiable(plan, {})(constants, [], carry, xs)
     return final, ys, []
@@ -121,7 +131,8 @@ def _differentiable(plan: ScanPlan, copied: Copies) -> Any:
         constants, _, *carry_and_xs = primals
         leaves = tangents_of_leaves(tangents)
         saving = plan.for_derivatives
-        *results, saved = run_and_save(saving, constants, *carry_and_xs, in_one_call=are_unknown(leaves))
+        in_one_call = are_unknown(leaves) or _loses_rules(saving.step.program.equations)
+        *results, saved = run_and_save(saving, constants, *carry_and_xs, in_one_call=in_one_call)
         return tuple(results), tangents_of_scan(saving, saved, results, leaves, copied)
 
     def tangents_of_leaves(tangents: Any) -> list[Any]:
