@@ -136,8 +136,8 @@ def _in_one_call(run: Run, program: Program) -> Run:
     """A run as one call, which JAX evaluates as a whole where it linearizes a rule and knows all arguments.
 
     Else it looks for unknown values in each `lax.scan`, finds none, but traces nested bodies up to five times. In other
-    traces the policies of `jax.checkpoint` should see the scans. As JAX does not differentiate the call, it may run in
-    place.
+    traces the policies of `jax.checkpoint` should see the scans, unless rules would be lost (run/fission.py). As JAX
+    does not differentiate the call, it may run in place.
 
     Args:
         run: runs all chunks.
