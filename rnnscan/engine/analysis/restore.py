@@ -1,5 +1,6 @@
 """Values that the backward pass is given, and need not compute again: kept ones, and new carries."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -57,13 +58,25 @@ def reading_kept(program: Program, pairs: int) -> Program:
     size = len(program.stacked) - 2 * pairs
     same: dict[Atom, Atom] = dict(zip(program.stacked[size::2], program.stacked[size + 1 :: 2], strict=True))
 
-    compared = _compared(program)
+    compared, maker = _compared(program), program.maker
+    not_chosen = {computed: kept for computed, kept in same.items() if not _is_chosen(computed, maker)}
     equations = [
-        equation if compared.issuperset(equation.outputs) else replace_inputs(equation, same)
+        replace_inputs(equation, not_chosen if compared.issuperset(equation.outputs) else same)
         for equation in program.equations
     ]
     program = replace_outputs(replace(program, stacked=program.stacked[:size]), same)
     return replace(program, equations=tuple(needed(equations, program.stacked)))
+
+
+def _is_chosen(atom: Atom, maker: Mapping[Atom, Equation]) -> bool:
+    """Whether a value is one of some operands, which its derivative finds by comparing."""
+    equation = maker.get(atom)
+    while equation is not None and equation.kind in (Kind.VIEW, Kind.SAME):
+        equation = maker.get(equation.inputs[0])
+    return equation is not None and equation.name in _CHOOSING
+
+
+_CHOOSING = frozenset({"max", "min", "reduce_max", "reduce_min", "cummax", "cummin"})
 
 
 def _compared(program: Program) -> set[Value]:
