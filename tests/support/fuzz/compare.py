@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import jax
@@ -9,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import rnnscan as rs
+from fuzz.choices import choices_of
 from fuzz.layers import is_inexact
 from fuzz.loop import loop
 from fuzz.random_cells import Case
+from rnnscan.engine.costs.heuristics import using
 
 
 # Relative to the largest element of a leaf. Where something is float32, its rounding differs between two programs.
@@ -89,10 +92,10 @@ class Comparison:
             if is_inexact(leaf):
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
         fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
-        for platform in platforms or (case.backend,):
-            with rs.tuned_for(platform):
+        for whose, choices in chain.from_iterable(map(choices_of, platforms or (case.backend,))):
+            with using(choices):
                 results = self.results_and_gradients(self.by_scan(fission, inner=None))
-            self._assert_close(results, expected, f"fission, with the choices of a {platform}")
+            self._assert_close(results, expected, f"fission, with the choices of {whose}")
         if not platforms and case.seed % LOOP_EVERY == 0:
             self._assert_close(self.results_and_gradients(self.by_loop(), jit=False), expected, "the loop")
 

@@ -6,6 +6,7 @@ What does not depend on a value in the loop does not depend on it in any plan, a
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, Self
 
 import jax
@@ -13,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-import rnnscan as rs
 from fuzz import options as scan_options
+from fuzz.choices import choices_of
 from fuzz.compare import COMPILER_OPTIONS, PLAIN, TOLERANCE, TOLERANCE_WITH_FLOAT32, Comparison, Run, UnequalError
 from fuzz.layers import is_inexact
 from fuzz.operations import RELU_WITH_RULE
 from fuzz.orders import RefusedError
 from fuzz.planted_parts import CARRIES, PLANTED_OPERATIONS
 from fuzz.random_cells import Case
+from rnnscan.engine.costs.heuristics import using
 
 
 PLANTS = (np.nan, np.inf, -np.inf, 1e200, -1e200)
@@ -160,10 +162,10 @@ class PlantedComparison(Comparison):
             raise RefusedError from error
         memory = None if case.is_plain else case.memory
         fission = {"engine": "auto", "memory": memory, "unroll": case.unroll}
-        for platform in platforms or (case.backend,):
-            with rs.tuned_for(platform):
+        for whose, choices in chain.from_iterable(map(choices_of, platforms or (case.backend,))):
+            with using(choices):
                 actual = self._results(self.by_scan(fission, inner=None))
-            self._assert_same(actual, expected, f"with the choices of a {platform}")
+            self._assert_same(actual, expected, f"with the choices of {whose}")
 
     def _results(self, run: Run) -> dict[str, Any]:
         return results(run, self.case.arguments, self._loss, mode=self.case.mode, groups=self._wanted)
