@@ -4,6 +4,8 @@
 # make bench-sweep SEED=1000 USES=60: the same uses and the cells of make bench at random sizes, into
 # docs/benchmarks_sweep.md; with AGAINST=checkout another version of rnnscan beside, and with RECORD=file a run
 # that was stopped goes on. Seeds 0 to 9 are for tuning, and write no page.
+# make bench-small: small loops of a CPU by plain lax.scan, rnnscan and other libraries, with the jax for PYTHON and with
+# the newest one, into docs/benchmarks_of_small_loops.md.
 # make bench-cost-model: the constants of the engine's cost model, measured on this machine beside those in the code.
 # make papers: figures of papers and those of rnnscan beside them, into docs/papers.md.
 # make bench-imports: the processor time of `import rnnscan` beside that of `import jax`.
@@ -76,7 +78,7 @@ show = @echo; echo "$(1), with $$($(BIN)/python tests/support/installed.py) in $
 find = path=$$($(PYTHON) tests/support/interpreters.py $${pair%,*})
 with = jax=$${pair\#*,}; $(MAKE) $(1) PYTHON=$$path VENV=.venv-$${pair%,*} JAX="$$jax $${jax/jax/jaxlib}"
 
-.PHONY: demo bench bench-beyond bench-sweep bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test lint-part test-parts test-oldest test-core test-newest test-newest-here test-pages test-all test-slow test-remat test-pythons test-orders test-orders-here test-suites coverage lint clean
+.PHONY: demo bench bench-beyond bench-sweep bench-small bench-small-here bench-cost-model bench-imports papers accelerators accelerators-here docs docs-version dist test lint-part test-parts test-oldest test-core test-newest test-newest-here test-pages test-all test-slow test-remat test-pythons test-orders test-orders-here test-suites coverage lint clean
 
 demo: $(VENV)/.installed-train
 	@echo "This demo shows the memory of training. It sets no record in language modeling."
@@ -98,6 +100,17 @@ bench-sweep: $(VENV)/.installed-train
 	$(BIN)/python -m benchmarks.sweep --seed $(SEED) --uses $(USES) \
 	    $(addprefix --against ,$(AGAINST)) $(addprefix --record ,$(RECORD)) \
 	    $(if $(PUBLISHED),--published,$(if $(filter-out 0 1 2 3 4 5 6 7 8 9,$(SEED)),--write docs/benchmarks_sweep.md))
+
+bench-small:
+	$(MAKE) bench-small-here
+	for pair in $(PYTHONS); do \
+	    if $(find); then $(call with,bench-small-here); exit; fi; \
+	done
+
+# Without the flag of XLA that makes larger loops one kernel, and with it.
+bench-small-here: $(VENV)/.installed-bench-small
+	$(BIN)/python -m benchmarks.small_loops uses --write docs/benchmarks_of_small_loops.md
+	$(BIN)/python -m benchmarks.small_loops uses --flag --write docs/benchmarks_of_small_loops.md
 
 bench-cost-model: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.cost_model
@@ -269,6 +282,9 @@ $(VENV)/.installed-train: pyproject.toml
 
 $(VENV)/.installed-bench: pyproject.toml
 	$(call install,bench)
+
+$(VENV)/.installed-bench-small: pyproject.toml
+	$(call install,bench-small)
 
 $(VENV)/.installed-papers: pyproject.toml
 	$(call install,papers)

@@ -75,6 +75,7 @@ def take_turns(
     rounds: int,
     report: Callable[[int, int], None],
     seconds: float = SECONDS_PER_ROW,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Run all rows in every round, so that other load slows all of them alike.
 
@@ -83,13 +84,14 @@ def take_turns(
         rounds: the least number of rounds; there are more if the plain row takes less time in them than `seconds`.
         report: called with the number of the round and of all rounds.
         seconds: that time.
+        clock: what tells the time in seconds.
 
     Returns:
         The seconds of each round, by row.
     """
     for run in runs.values():
         run()
-    enough = math.ceil(seconds / _seconds(runs["plain"]))
+    enough = math.ceil(seconds / _seconds(runs["plain"], clock))
     rounds = max(rounds, min(enough, MOST_ROUNDS))
     times: dict[str, list[float]] = {row: [] for row in runs}
     order = list(runs)
@@ -99,17 +101,17 @@ def take_turns(
         # Shuffled, because a row inherits caches and threads from the row before it.
         shuffle(order)
         for row in order:
-            times[row].append(_seconds(runs[row]))
+            times[row].append(_seconds(runs[row], clock))
     return times
 
 
 _ONES = (jax.ShapeDtypeStruct((8, 8), jnp.float32),)
 
 
-def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def _seconds(run: Callable[[], Any], clock: Callable[[], float]) -> float:
+    start = clock()
     run()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def _compile(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:

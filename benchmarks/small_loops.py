@@ -1,12 +1,17 @@
-"""The time of small loops of plain `lax.scan` with the jax that is installed: `python -m benchmarks.small_loops`.
+"""The time of small loops: `python -m benchmarks.small_loops uses` and `python -m benchmarks.small_loops versions`.
 
-docs/versions.md has the figures of two versions. It is the least processor time of several calls, so it can be measured
-beside other programs.
+`uses` has plain `lax.scan`, rnnscan and compiled programs of other libraries, for docs/benchmarks_of_small_loops.md.
+`versions` has plain `lax.scan` with the jax that is installed; docs/versions.md has the figures of two. Both measure
+processor time, so they can run beside other programs.
 """
 
+import datetime
+import platform
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import jax
@@ -16,7 +21,13 @@ from jax import Array, lax
 from rich.console import Console
 
 import rnnscan as rs
-from benchmarks.table import rich_table
+from benchmarks import small_peers, small_uses
+from benchmarks.app import known
+from benchmarks.machine import describe_machine
+from benchmarks.others import Others
+from benchmarks.small_page import with_section
+from benchmarks.small_steps import USES
+from benchmarks.table import markdown_table, rich_table
 
 
 STEPS = 10_000
@@ -67,7 +78,40 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
-def main(
+def uses(
+    name: Annotated[list[str] | None, typer.Option(help="a use; may be repeated; all without it")] = None,
+    steps: Annotated[int, typer.Option(min=1)] = 1_000,
+    rounds: Annotated[int, typer.Option(min=1, help="the least number of rounds")] = 9,
+    flag: Annotated[bool, typer.Option("--flag", help="let XLA compile larger loops to one kernel")] = False,
+    peers: Annotated[bool, typer.Option(help="other libraries too")] = True,
+    write: Annotated[Path | None, typer.Option(help="a Markdown page, for a section with the results")] = None,
+) -> None:
+    """Plain `lax.scan`, rnnscan and other libraries."""
+    names = known(name or list(USES), USES, "--name")
+    if flag:
+        small_uses.set_flag()
+    console, others = Console(highlight=False, width=140), Others()
+    results = {}
+    for use in filter(names.__contains__, USES):
+        with console.status(use):
+            results[use] = small_uses.measure(use, steps, rounds)
+    tables = [(small_uses.HEADINGS, small_uses.table_rows(results))]
+    if peers:
+        tables.append((small_peers.HEADINGS, [*small_peers.rows_of_peers(steps, rounds)]))
+    title = f"jax {jax.__version__}, {'with' if flag else 'without'} the flag"
+    for headings, rows in tables:
+        console.print(rich_table(f"{title}: {steps:,} steps, processor time", headings, rows))
+    share = others.share()
+    load = "" if share is None else f"Other programs took {100 * share:.0f} % of the processors."
+    console.print(load)
+    if write is not None:
+        parts = [_condition(steps, load), *(markdown_table(*table) for table in tables)]
+        write.write_text(with_section(write.read_text() if write.exists() else "", title, "\n\n".join(parts)))
+        console.print(f"written to {write}")
+
+
+@app.command()
+def versions(
     steps: Annotated[int, typer.Option(min=1)] = STEPS,
     calls: Annotated[int, typer.Option(min=1, help="calls of each loop")] = 15,
 ) -> None:
@@ -89,6 +133,13 @@ def seconds_of(name: str, steps: int, calls: int) -> list[float]:
         return jnp.sum(run(xs) ** 2)
 
     return [min(_times(jax.jit(function), xs, calls)) for function in (run, jax.grad(loss))]
+
+
+def _condition(steps: int, load: str) -> str:
+    """A sentence on versions, date and machine."""
+    versions = f"rnnscan {version('rnnscan')}, jax {jax.__version__} and Python {platform.python_version()}"
+    machine = describe_machine(None)["machine"]
+    return f"Measured with {versions} on {datetime.date.today()}: {steps:,} steps on {machine}. {load}".strip()
 
 
 def _times(function: Callable[[Array], Array], xs: Array, calls: int) -> list[float]:

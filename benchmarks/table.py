@@ -25,7 +25,7 @@ HEADINGS = (
 )
 # The headings of columns of text, which start on the left.
 _TEXTS = frozenset({"row", "use", "workload", "what", "target", "meaning", "loops", "met", "where", "project"})
-_TEXTS |= {"memory", "figure", "version", "cause", "sizes", "task", "published", "source"}
+_TEXTS |= {"memory", "figure", "version", "cause", "sizes", "task", "published", "source", "loop", "program"}
 # What the summary says of each of these rows: training time and temporary bytes, of plain's.
 SUMMARY_ROWS = ("checkpoint", "rnnscan", "rnnscan-all")
 SUMMARY_HEADINGS = ("workload", *(f"{row}: {what}" for row in SUMMARY_ROWS for what in ("training", "temporary")))

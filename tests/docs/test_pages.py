@@ -19,7 +19,7 @@ def test_the_extras_of_the_quick_start_are_there():
     text = "\n".join(page.read_text() for page in PAGES)
     extras |= set(re.findall(r"\(?extra `(\w+)`\)?", text))
     assert extras <= set(project["optional-dependencies"])
-    for_contributors = {"bench", "papers", "docs", "dist", "core", "dev", "pages", "coverage"}
+    for_contributors = {"bench", "bench-small", "papers", "docs", "dist", "core", "dev", "pages", "coverage"}
     assert set(project["optional-dependencies"]) - for_contributors <= in_table
     assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in text
 

@@ -13,7 +13,7 @@ from pages import ROOT, code, table
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Those for working on rnnscan itself.
-NOT_FOR_USERS = {"notebooks", "bench", "papers", "docs", "dist", "core", "dev", "pages", "coverage"}
+NOT_FOR_USERS = {"notebooks", "bench", "bench-small", "papers", "docs", "dist", "core", "dev", "pages", "coverage"}
 
 
 def required():
