@@ -90,7 +90,7 @@ def uses(
     names = known(name or list(USES), USES, "--name")
     if flag:
         small_uses.set_flag()
-    console, others = Console(highlight=False, width=140), Others()
+    console, others = Console(highlight=False, width=150), Others()
     results = {}
     for use in filter(names.__contains__, USES):
         with console.status(use):

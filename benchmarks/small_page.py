@@ -9,10 +9,12 @@ PAGE = f"""\
 # Benchmarks of small loops
 
 Small loops of a CPU by plain `lax.scan` and by rnnscan: `make bench-small`. [Small loops](small_loops.md) explains the
-figures. All programs of a row take turns in one process, and a time is the median of processor time. "training" is the
-sum of the outputs with its gradient by the parameters, "ratio" is rnnscan's time of plain's, and "compile" is the same
-for tracing and compiling both. Before the timing, values and gradients were equal to rounding. The flag is
-`XLA_FLAGS={FLAG}`. Log likelihoods beside other libraries are in float64, the rest in float32.
+figures. All programs of a row take turns in one process, and times are medians of processor time. "training" is the
+sum of the outputs with its gradient by the parameters. "ratio" is rnnscan's time of plain's, the median over the
+rounds, and "compile" the same for tracing and compiling both. "kernels" says how many loops of rnnscan's training step
+are one kernel. Before the timing, values and gradients were equal to rounding. Log likelihoods beside other libraries
+are in float64, the rest in float32.
+The flag is `XLA_FLAGS={FLAG}`.
 """
 
 

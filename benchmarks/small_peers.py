@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from statistics import median
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from benchmarks.measure import check_agreement
 from benchmarks.small_steps import Use, garch, kalman_by_division
-from benchmarks.small_uses import FORMS, called, medians
+from benchmarks.small_uses import FORMS, Pair, called, seconds_in_turns
 
 
 HEADINGS = ("loop", "program", "ms", "rnnscan, of it")
@@ -89,9 +90,9 @@ def _rows(
             absent.append(name)
         else:
             check_agreement(f"{title}: {name}", jnp.asarray(runs[name]()), runs["rnnscan"](), 1e-8)
-    times = medians(runs, rounds)
+    times = seconds_in_turns(runs, rounds)
     for name, seconds in times.items():
-        yield title, name, f"{1e3 * seconds:.3f}", f"{times['rnnscan'] / seconds:.2f}"
+        yield title, name, f"{1e3 * median(seconds):.3f}", f"{Pair(seconds, times['rnnscan']).ratio:.2f}"
     yield from ((title, name, "not installed", "") for name in absent)
 
 
