@@ -102,7 +102,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
     equations = [
         EquationInfo(
             operation=equation.name,
-            result=_type(equation.outputs[0]),
+            result=_type(equation.outputs[0]) if equation.outputs else "",  # A print has none.
             name=", ".join(labels[output] for output in equation.outputs if output in labels),
             reads=tuple(sources(atom) for atom in equation.inputs),
             kind=kinds[equation],

@@ -129,7 +129,7 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield replace(elementwise, is_bilinear=True), "mul"
     yield replace(elementwise, linear=_FIRST, is_linear_in_integers=False), "div"
     yield replace(elementwise, derivative_reads="both"), "max min"
-    yield elementwise, "rem sign clamp nextafter square integer_pow one_minus_square floor ceil round"
+    yield elementwise, "rem sign clamp nextafter square integer_pow floor ceil round"
     yield elementwise, "and or xor not population_count shift_left shift_right_logical shift_right_arithmetic"
     yield replace(function, derivative_reads="results"), "exp exp2 expm1 logistic sqrt cbrt tan tanh erf_inv"
     yield replace(function, derivative_reads="both"), "rsqrt bessel_i0e bessel_i1e"
@@ -176,7 +176,7 @@ def _rows() -> Iterator[tuple[Traits, str]]:
 _OPAQUE = (
     "random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap",
     "threefry2x32 igamma_grad_a random_gamma_grad",
-    "iota empty clz log2 bitcast_convert_type mulhi to_edtype from_edtype eq_to le_to lt_to",
+    "iota empty clz log2 one_minus_square bitcast_convert_type mulhi to_edtype from_edtype eq_to le_to lt_to",
     "reduce reduce_window reduce_window_max reduce_window_min reduce_window_sum",
     "select_and_gather_add select_and_scatter select_and_scatter_add approx_top_k fft ragged_dot_general",
     "cholesky cholesky_update eig eigh hessenberg householder_product geqrf geqp3 ormqr lu lu_pivots_to_permutation",

@@ -190,3 +190,13 @@ def test_a_title_says_what_the_cell_is():
         return carry, x
 
     assert [in_words(cell) for cell in (step, rs.cells.GRU(3), Silent())] == ["step", "GRU(hidden_size=3)", "Silent"]
+
+
+def test_a_step_that_prints_is_explained():
+    def cell(params, carry, x):
+        jax.debug.print("{}", carry[0])
+        return carry + x, carry[0]
+
+    explanation = rs.explain(cell, None, jnp.ones(2), jnp.ones(3))
+    assert explanation.engine == "lax"
+    assert "side effects" in str(explanation)

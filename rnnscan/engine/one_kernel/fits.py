@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from jax.export import is_symbolic_dim
+
 from rnnscan.engine.costs.machine import Machine, is_fused
 from rnnscan.engine.one_kernel.written_out import form_of, written_out
 from rnnscan.ir.contraction import contraction_of
@@ -31,7 +33,9 @@ _KINDS = frozenset(
         Kind.BRANCH,
     }
 )
-_NAMES = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call", "iota"})
+_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call"})
+# The table says of these no more than that they are batched over time.
+_OTHERS = frozenset({"iota", "one_minus_square", "log2", "clz"})
 # Compiling takes longer with each equation.
 _MOST_EQUATIONS = 2_000
 # A sum of more elements may be a call of a library (jaxlib 0.10.2 and 0.12.0: not one of 1,728, but one of 4,096).
@@ -57,9 +61,11 @@ class OneKernel:
 
     @cached_property
     def written(self) -> Program | None:
-        """The step, written out; None if that is too large."""
+        """The step, written out; None if that is too large, or if a size is a symbolic dimension of `jax.export`."""
         equations = self._equations
-        if len(equations) > _MOST_EQUATIONS or any(_multiplications(equation) > _MOST_SUMMED for equation in equations):
+        if len(equations) > _MOST_EQUATIONS or any(map(_has_symbolic_sizes, equations)):
+            return None
+        if any(_multiplications(equation) > _MOST_SUMMED for equation in equations):
             return None
         written = written_out(self.program)
         return written if len(written.equations) <= _MOST_EQUATIONS else None
@@ -131,9 +137,13 @@ def _with_bodies(equations: Iterable[Equation]) -> Iterator[Equation]:
             yield from _with_bodies(inliner.equations)
 
 
+def _has_symbolic_sizes(equation: Equation) -> bool:
+    return any(is_symbolic_dim(size) for atom in (*equation.inputs, *equation.outputs) for size in atom.shape)
+
+
 def _is_in_a_kernel(equation: Equation) -> bool:
     is_large = equation.kind is Kind.REDUCE and any(prod(atom.shape) > _MOST_SUMMED for atom in equation.inputs)
-    return (equation.kind in _KINDS or equation.name in _NAMES) and not is_large and not equation.effects
+    return (equation.kind in _KINDS or equation.name in _CALLS | _OTHERS) and not is_large and not equation.effects
 
 
 def _nanoseconds(equation: Equation, machine: Machine) -> float:

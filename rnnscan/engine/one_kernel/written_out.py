@@ -97,8 +97,6 @@ def _traced(equation: Equation, form: Form, operands: Sequence[Value]) -> Any:
 
 def form_of(equation: Equation) -> Form | None:
     """How an equation is written out; None if it stays."""
-    if any(not isinstance(size, int) for atom in (*equation.inputs, *equation.outputs) for size in atom.shape):
-        return None
     if contraction_of(equation) is not None:
         return product if equation.params.get("out_sharding") is None else None
     if equation.name in ("gather", "scatter"):

@@ -104,7 +104,7 @@ class ExecutionPlan:
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
         if not free or self.recomputes or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
             return None
-        if are_searched() or has_checkpoint(call.info.traced.jaxpr):
+        if are_searched() or has_checkpoint(call.info.traced.jaxpr) or self.state_chunk is not None:
             # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
             return None
         return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
