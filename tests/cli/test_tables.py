@@ -50,7 +50,11 @@ def test_plan() -> None:
     lines = shown("plan", "LSTM", *FLAGS, "--budget", "4MiB")
     (title,) = (line for line in lines if line.startswith("part"))
     end = title.index("training") + len("training")
-    numbers = [line[:end].split("  ")[-1].strip() for line in lines if line.startswith(("xs ", "carry[", "ys, kept", "residuals"))]
+    numbers = [
+        line[:end].split("  ")[-1].strip()
+        for line in lines
+        if line.startswith(("xs ", "carry[", "ys, kept", "residuals"))
+    ]
     assert len(numbers) >= 4
     # The numbers end below their title's end.
     assert all(re.fullmatch(r"[\d.]+ (B|KiB|MiB)", number) for number in numbers)
