@@ -95,9 +95,10 @@ def small_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Run the small loops of a CPU as one kernel, or as larger ones run."""
     from rnnscan.engine.costs import heuristics  # Not before run-time type checks are set up.
 
-    everywhere = os.environ.get("SMALL_LOOPS") == "1" and request.node.get_closest_marker("large_loops") is None
     path = request.path.relative_to(request.config.rootpath).as_posix()
-    chosen = dataclasses.replace(heuristics.BACKENDS["cpu"], one_kernel=everywhere or path.startswith(_AS_USERS))
+    as_users = os.environ.get("SMALL_LOOPS") == "1" or path.startswith(_AS_USERS)
+    is_small = as_users and request.node.get_closest_marker("large_loops") is None
+    chosen = dataclasses.replace(heuristics.BACKENDS["cpu"], one_kernel=is_small)
     monkeypatch.setitem(heuristics.BACKENDS, "cpu", chosen)
 
 

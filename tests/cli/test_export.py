@@ -208,6 +208,7 @@ def test_wrong_options_of_text(rnnscan: Command, language_model: Path, net: Any)
 # --- arrays
 
 
+@pytest.mark.large_loops  # The exported program has a batch of any size: its bits are those of large loops.
 def test_lines_of_json(net: Any, tmp_path: Path) -> None:
     folder, live = net
     text, file = (
@@ -223,6 +224,7 @@ def test_lines_of_json(net: Any, tmp_path: Path) -> None:
     assert fed("", "run", folder).stdout == ""
 
 
+@pytest.mark.large_loops  # The exported program has a batch of any size: its bits are those of large loops.
 def test_npz_files(rnnscan: Command, net: Any, tmp_path: Path) -> None:
     folder, live = net
     np.savez(tmp_path / "given.npz", xs=sequence(3, 2))

@@ -53,9 +53,12 @@ def small_step(flat: FlatStep, length: int, memory: Memory, choices: Heuristics,
     step = replace(flat, program=kernel.written)
     longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in memory.sub_scans(length))
     keeps_all = memory.recompute == () and longest * residual_bytes(step.program) <= choices.small_residuals
+    is_plain = keeps_all and memory.segment is None and not kernel.calls
+    if not is_plain and not kernel.calls:
+        return None  # A loop that is one kernel as it is gains nothing more.
     if named and memory.recompute == () and not keeps_all:
         return None
-    return SmallStep(step, kernel, keeps_all, keeps_all and memory.segment is None and not kernel.calls)
+    return SmallStep(step, kernel, keeps_all, is_plain)
 
 
 def residual_bytes(program: Program) -> int:

@@ -83,7 +83,7 @@ def test_what_is_small_is_one_kernel_and_says_so(name):
     assert ("one kernel" in str(explanation)) == (name in IN_ONE_KERNEL)
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", [*SOME[:2], "SIR epidemic, Runge-Kutta 4"])
 @pytest.mark.parametrize(
     "options",
     [{"reverse": True}, {"unroll": 2}, {"truncate": 3}]
@@ -93,7 +93,9 @@ def test_what_is_small_is_one_kernel_and_says_so(name):
 def test_options_change_no_value(name, options):
     use = USES[name](STEPS)
     by_lax = partial(rs.scan, use.cell, engine="lax", **options)
-    assert rs.explain(use.cell, *arguments_of(use), **options).engine == "lax"
+    calls_nothing, asks = "SIR" in name, "memory" in options
+    runs_as_large = calls_nothing and asks  # It would gain nothing.
+    assert (rs.explain(use.cell, *arguments_of(use), **options).engine == "fission") == runs_as_large
     got, expected = (
         jax.value_and_grad(loss_of(run), (0, 1, 2))(*arguments_of(use)) for run in (by_rnnscan(use, **options), by_lax)
     )
@@ -185,10 +187,17 @@ def saved_bytes(use, **options):
 def test_small_residuals_are_kept_and_others_are_not():
     """A short scan keeps them. A long one keeps the carry, as one that recomputes everything does."""
     everything = rs.Memory(recompute="all")
-    short, long = (USES["hidden Markov model, 4 states"](steps) for steps in (100, 20_000))
+    short, long = (kalman(4, 2, steps) for steps in (100, 20_000))
     assert saved_bytes(short) > 1.5 * saved_bytes(short, memory=everything)
     assert saved_bytes(long) == saved_bytes(long, memory=everything)
     assert "one kernel" in str(rs.explain(long.cell, *arguments_of(long)))
+
+
+def test_a_long_loop_without_calls_runs_as_large_loops_do():
+    """One kernel would only compute it again, as they do, and keep the inputs and carries that they keep."""
+    short, long = (USES["hidden Markov model, 4 states"](steps) for steps in (100, 20_000))
+    assert rs.explain(short.cell, *arguments_of(short)).engine == "lax"
+    assert rs.explain(long.cell, *arguments_of(long)).engine == "fission"
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="before jax 0.12 a loop of one kernel touches 1 KiB at most")
