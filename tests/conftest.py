@@ -87,7 +87,10 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 # Where small loops run as one kernel, as they do for users. Other tests show with small steps what the engine makes of
 # large ones. With SMALL_LOOPS=1 they run as one kernel in all tests that have no mark `large_loops`.
-_AS_USERS = ("rnnscan", "tests/docs", "tests/examples", "tests/notebooks", "tests/cli", "tests/engine/one_kernel")
+_AS_USERS = (
+    *("rnnscan", "tests/docs", "tests/examples", "tests/notebooks", "tests/cli", "tests/engine/one_kernel"),
+    "tests/train/test_kills.py",  # It compares with a process of its own.
+)
 
 
 @pytest.fixture(autouse=True)

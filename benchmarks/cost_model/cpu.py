@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
+from itertools import chain
 from typing import Any
 
 import jax
@@ -39,7 +40,8 @@ _LEAST_GAIN = 1.5
 
 def cpu_probes(sizes: Sizes) -> list[Probe]:
     """All probes."""
-    return [*_equations(sizes), *_functions(sizes), *_moves(sizes), *_products(sizes), *_kept(sizes), *_written(sizes)]
+    probes = (_equations, _functions, _moves, _products, _small_loops, _kept, _written)
+    return [*chain.from_iterable(each(sizes) for each in probes)]
 
 
 def _compared(field: str, title: str, more: Unary, fewer: Unary, carry: Array, steps: int, units: float) -> Probe:
@@ -133,6 +135,17 @@ def _products(sizes: Sizes) -> Iterator[Probe]:
     tall = jnp.full((sizes.rows, width), 0.1)
     programs = [(1, lambda: tall @ matrix), (-1, lambda: tall[: sizes.rows // 4] @ matrix)]
     yield Probe("ns_per_batched_operation", f"{width} x {width}", programs, 1.5 * sizes.rows * width**2)
+
+
+def _small_loops(sizes: Sizes) -> Iterator[Probe]:
+    """A step that calls a library, and one of a loop that XLA compiles to one kernel."""
+    steps = sizes.steps
+    factor = partial(lax.linalg.cholesky, symmetrize_input=False)
+    more, fewer = _repeated(factor, 3), _repeated(factor, 1)
+    yield _compared("ns_per_call", "a Cholesky factor of 2 x 2", more, fewer, jnp.eye(2), steps, 2)
+    more, fewer = _repeated(_mixed, 10), _repeated(_mixed, 2)
+    title = "abs, min, mul, add of 4 elements"
+    yield _compared("ns_per_equation_in_a_kernel", title, more, fewer, _spread(4), steps, 32)
 
 
 def _kept(sizes: Sizes) -> Iterator[Probe]:

@@ -70,6 +70,7 @@ def test_only_inputs_and_carries_are_kept(engine):
     assert kept < plain / 2
 
 
+@pytest.mark.large_loops  # Small ones keep all, names or not.
 def test_a_name_in_a_module_is_known():
     class Named(eqx.Module):
         kernel: jax.Array

@@ -76,6 +76,7 @@ def test_only_inputs_and_carries_are_kept(engine):
     assert kept < plain / 2
 
 
+@pytest.mark.large_loops  # Small ones keep all, names or not.
 def test_a_name_in_a_transformed_function_is_known():
     step = hk.without_apply_rng(
         hk.transform(lambda x, hidden: jnp.tanh(rs.name(hk.Linear(HIDDEN_SIZE)(x), "product") + hidden))
