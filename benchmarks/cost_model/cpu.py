@@ -139,13 +139,17 @@ def _products(sizes: Sizes) -> Iterator[Probe]:
 
 def _small_loops(sizes: Sizes) -> Iterator[Probe]:
     """A step that calls a library, and one of a loop that XLA compiles to one kernel."""
-    steps = sizes.steps
     factor = partial(lax.linalg.cholesky, symmetrize_input=False)
     more, fewer = _repeated(factor, 3), _repeated(factor, 1)
-    yield _compared("ns_per_call", "a Cholesky factor of 2 x 2", more, fewer, jnp.eye(2), steps, 2)
-    more, fewer = _repeated(_mixed, 10), _repeated(_mixed, 2)
+    yield _compared("ns_per_call", "a Cholesky factor of 2 x 2", more, fewer, jnp.eye(2), sizes.steps, 2)
+    steps = 16 * sizes.steps
+
+    def one_kernel(times: int) -> Callable[[], Any]:
+        body = _repeated(_mixed, times)
+        return lambda: lax.scan(lambda carry, _: (body(carry), None), _spread(4), None, steps)[0]
+
     title = "abs, min, mul, add of 4 elements"
-    yield _compared("ns_per_equation_in_a_kernel", title, more, fewer, _spread(4), steps, 32)
+    yield Probe("ns_per_equation_in_a_kernel", title, [(1, one_kernel(10)), (-1, one_kernel(2))], 32 * steps)
 
 
 def _kept(sizes: Sizes) -> Iterator[Probe]:
