@@ -20,6 +20,7 @@ from rnnscan.memory import Memory, MemoryBudget, without_training
 from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
+from rnnscan.scan_observer import observed_scan
 
 
 def scan(
@@ -132,6 +133,9 @@ def scan(
     options |= {"truncate": truncate, "engine": engine, "parallel": parallel}
     rows = {"seq_lengths": seq_lengths, "mask": mask, "reset": reset, "reset_to": reset_to}
     rows |= {"key": key, "first_step": jnp.asarray(first_step)} if key is not None else {}
+    results = observed_scan(cell, params, carry, xs, {**options, **rows, "memory": memory})
+    if results is not None:
+        return results
     memory = without_training(memory)
     if isinstance(memory, MemoryBudget):
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
