@@ -30,8 +30,8 @@ def describe_kernel(plan: ExecutionPlan) -> str:
     obstacle = kernel.obstacle
     assert obstacle is not None
     return (
-        f"not one kernel: {obstacle.name} at {obstacle.origin.place} is no work of a kernel, as calls of libraries, "
-        "random numbers and effects are not. Without it the loop would be one kernel, which is faster"
+        f"not one kernel: {obstacle.name} at {obstacle.origin.place} is no work of a kernel, as calls of libraries "
+        "and effects are not. Without it the loop would be one kernel, which is faster"
     )
 
 

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import jax
+import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.costs.machine import Machine, is_fused
 from rnnscan.engine.one_kernel.written_out import form_of, written_out
 from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.trace import Inliner
-from rnnscan.ir.traits import Kind
+from rnnscan.ir.traits import Kind, names_of
 from rnnscan.ir.work import flops_of_product
 
 
@@ -35,7 +38,10 @@ _KINDS = frozenset(
 )
 _CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call"})
 # The table says of these no more than that they are batched over time.
-_OTHERS = frozenset({"iota", "one_minus_square", "log2", "clz"})
+_OTHERS = frozenset({"iota", "one_minus_square", "log2", "clz", "bitcast_convert_type"})
+# Threefry's rounds are loops of elementwise operations. Other generators are calls.
+_RANDOM = frozenset(name for name in names_of(Kind.OPAQUE) if name.startswith("random_") and "gamma" not in name)
+_THREEFRY = "key<fry>"
 # Compiling takes longer with each equation.
 _MOST_EQUATIONS = 2_000
 # A sum of more elements may be a call of a library (jaxlib 0.10.2 and 0.12.0: not one of 1,728, but one of 4,096).
@@ -100,8 +106,13 @@ class OneKernel:
 
     @property
     def nanoseconds(self) -> float:
-        """The estimated time of a step, as one kernel."""
-        return sum(map(self.machine.nanoseconds_in_a_kernel, self._in_kernel))
+        """The estimated time of a step, as one kernel. XLA computes once what depends on constants alone."""
+        written = self.written
+        if written is None:
+            return 0.0
+        varying = depending(written.equations, [*written.invariant, *written.known, *written.carry])
+        equations = [equation for equation in written.equations if not varying.isdisjoint(equation.outputs)]
+        return sum(map(self.machine.nanoseconds_in_a_kernel, _with_bodies(equations)))
 
     @property
     def _is_faster(self) -> bool:
@@ -143,7 +154,19 @@ def _has_symbolic_sizes(equation: Equation) -> bool:
 
 def _is_in_a_kernel(equation: Equation) -> bool:
     is_large = equation.kind is Kind.REDUCE and any(prod(atom.shape) > _MOST_SUMMED for atom in equation.inputs)
-    return (equation.kind in _KINDS or equation.name in _CALLS | _OTHERS) and not is_large and not equation.effects
+    is_known = equation.kind in _KINDS or equation.name in _CALLS | _OTHERS
+    is_known |= _is_one_scatter(equation) or _is_threefry(equation)
+    return is_known and not is_large and not equation.effects
+
+
+def _is_one_scatter(equation: Equation) -> bool:
+    """Whether a scatter has one index, which XLA turns to a write of a slice."""
+    return equation.kind is Kind.SCATTER and prod(equation.inputs[1].shape[:-1]) <= 1
+
+
+def _is_threefry(equation: Equation) -> bool:
+    keys = [atom for atom in (*equation.inputs, *equation.outputs) if jnp.issubdtype(atom.dtype, jax.dtypes.prng_key)]
+    return equation.name in _RANDOM and all(str(atom.dtype) == _THREEFRY for atom in keys)
 
 
 def _nanoseconds(equation: Equation, machine: Machine) -> float:

@@ -1,9 +1,14 @@
-"""Reads and writes by indices that are known, as slices."""
+"""Reads and writes by index, without scatters, which XLA for the CPU calls: in the step or in its derivative.
+
+Known indices take slices. Others are compared with every place of a small operand.
+"""
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -15,9 +20,9 @@ def places_of(equation: Equation, indices: Any) -> Any:
 
     Args:
         equation: a gather, or a scatter that overwrites, of operands with few elements.
-        indices: its indices.
+        indices: its indices, which are known.
     """
-    sizes = [int(np.prod(atom.shape)) for position, atom in enumerate(equation.inputs) if position != 1]
+    sizes = [prod(atom.shape) for position, atom in enumerate(equation.inputs) if position != 1]
     starts = np.cumsum([0, *sizes])
     numbers = [np.arange(start, start + size, dtype=np.int32) for start, size in zip(starts[:-1], sizes, strict=True)]
     shapes = [atom.shape for position, atom in enumerate(equation.inputs) if position != 1]
@@ -31,7 +36,7 @@ _FILL: dict[str, dict[str, Any]] = {"gather": {"fill_value": -1}, "scatter": {}}
 
 
 def taken(operands: list[Any], places: Any, fill: Any) -> Any:
-    """The elements of operands at places, in the shape of the places.
+    """The elements of operands at known places, in the shape of the places.
 
     Args:
         operands: arrays of one dtype.
@@ -59,3 +64,67 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int, int]]:
             end += 1
         yield first, max(step, 1), end - start
         start = end
+
+
+def comparisons(equation: Equation) -> int:
+    """The comparisons of a gather or scatter with indices that the step computes."""
+    elements = equation.outputs[0].shape if equation.name == "gather" else equation.inputs[2].shape
+    return prod(elements) * prod(equation.inputs[0].shape)
+
+
+def read_by_comparison(equation: Equation, operand: Any, indices: Any) -> list[Any]:
+    """A gather: each element is the sum of those of the operand whose place it asks for, which is one or none.
+
+    The indices are read by a gather of places, which has no derivative.
+    """
+    params = equation.primitive.get_bind_params({**equation.params, "fill_value": -1})
+    places = equation.primitive.bind(_numbered(operand.shape), indices, **params)
+    fill = equation.params.get("fill_value")
+    is_read = places[..., None] == jnp.arange(operand.size)
+    result = _sum_where(is_read, operand.reshape(-1), -1)
+    return [jnp.where(places < 0, jnp.asarray(jnp.nan if fill is None else fill, operand.dtype), result)]
+
+
+def written_by_comparison(equation: Equation, operand: Any, indices: Any, updates: Any) -> list[Any]:
+    """A scatter that overwrites or adds. Of several writes to one place the last one counts, as on a CPU."""
+    places = _places_of_updates(equation, operand, indices, updates).reshape(-1)
+    is_written = places[:, None] == jnp.arange(operand.size)
+    if equation.name == "scatter":
+        order = jnp.arange(1, places.size + 1)[:, None]
+        last = jnp.max(jnp.where(is_written, order, 0), 0)
+        is_written = order == last
+    written = _sum_where(is_written, updates.reshape(-1, 1), 0)
+    flat = operand.reshape(-1)
+    flat = jnp.where(last > 0, written, flat) if equation.name == "scatter" else flat + written
+    return [flat.reshape(operand.shape)]
+
+
+def _places_of_updates(equation: Equation, operand: Any, indices: Any, updates: Any) -> Any:
+    """The place in the flattened operand to which each update goes; -1: none. The gather is that of the derivative."""
+    numbers = equation.params["dimension_numbers"]
+    single = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    is_clipped = equation.params["mode"] == lax.GatherScatterMode.CLIP
+    mode = lax.GatherScatterMode.CLIP if is_clipped else lax.GatherScatterMode.FILL_OR_DROP
+    sizes = iter(updates.shape[axis] for axis in numbers.update_window_dims)
+    return lax.gather(
+        _numbered(operand.shape),
+        indices,
+        lax.GatherDimensionNumbers(
+            offset_dims=numbers.update_window_dims,
+            collapsed_slice_dims=numbers.inserted_window_dims,
+            start_index_map=numbers.scatter_dims_to_operand_dims,
+            operand_batching_dims=numbers.operand_batching_dims,
+            start_indices_batching_dims=numbers.scatter_indices_batching_dims,
+        ),
+        slice_sizes=tuple(1 if axis in single else next(sizes) for axis in range(operand.ndim)),
+        mode=mode,
+        fill_value=-1,
+    )
+
+
+def _numbered(shape: tuple[int, ...]) -> Any:
+    return np.arange(prod(shape), dtype=np.int32).reshape(shape)
+
+
+def _sum_where(condition: Any, values: Any, axis: int) -> Any:
+    return jnp.sum(jnp.where(condition, values, jnp.zeros((), values.dtype)), axis, dtype=values.dtype)

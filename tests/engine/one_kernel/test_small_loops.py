@@ -175,6 +175,76 @@ def test_a_leaf_that_does_not_change_and_arrays_that_are_closed_over_have_gradie
     assert_equal(got, expected)
 
 
+def noisy(steps):
+    """A step that draws numbers."""
+
+    def cell(params, carry, x):
+        key, state = carry
+        key, of_noise, of_choice = jax.random.split(key, 3)
+        state = jnp.tanh(params @ jnp.outer(state, x) @ params)[:, 0] + 0.1 * jax.random.normal(of_noise, (2,))
+        is_kept = jax.random.bernoulli(jax.random.fold_in(of_choice, 3), 0.7, (2,))
+        return (key, jnp.where(is_kept, state, 0.5 * state)), jnp.sum(state)
+
+    params = jnp.asarray([[0.5, 0.1], [-0.3, 0.8]])
+    return Use(cell, params, (jax.random.key(3), jnp.ones(2)), jnp.linspace(-1, 1, 2 * steps).reshape(steps, 2))
+
+
+def indexed(steps):
+    """A step that reads and writes by indices that it computes."""
+
+    def cell(params, carry, x):
+        table = params @ carry @ params.T
+        places = jnp.stack([jnp.argmax(table[:, 0]), jnp.argmin(table[:, 1])])
+        table = table.at[places].set(0.5 * table[places] + x[0]).at[places, 0].add(x).at[places[0]].set(x[0])
+        return jnp.tanh(table), jnp.sum(table[places[::-1]]) + table[places[1], 2]
+
+    params = 0.3 * jnp.cos(jnp.arange(9.0)).reshape(3, 3)
+    return Use(cell, params, jnp.eye(3), jnp.linspace(-1, 1, 2 * steps).reshape(steps, 2))
+
+
+@pytest.mark.parametrize("make", [noisy, indexed])
+def test_random_numbers_and_computed_indices_are_in_the_kernel(make):
+    use = make(STEPS)
+    assert rs.explain(use.cell, *arguments_of(use)).kernel.startswith("one kernel")
+    final, ys = by_rnnscan(use)(*arguments_of(use))
+    expected = plain(use)(*arguments_of(use))
+    assert_equal((jax.tree.leaves(final)[-1], ys), (jax.tree.leaves(expected[0])[-1], expected[1]))
+
+    def gradient(run):
+        """Of the last leaf of the carry too. The other one is a key."""
+
+        def loss(params, state, xs):
+            carry = (*use.carry[:-1], state) if isinstance(use.carry, tuple) else state
+            final, ys = run(params, carry, xs)
+            return jnp.sum(jnp.sin(jax.tree.leaves(final)[-1])) + jnp.sum(ys**2)
+
+        return jax.grad(loss, (0, 1, 2))
+
+    operands = use.params, jax.tree.leaves(use.carry)[-1], use.xs
+    tangents = jax.tree.map(jnp.cos, operands)
+    mine, of_plain = gradient(by_rnnscan(use)), gradient(plain(use))
+    assert_equal(mine(*operands), of_plain(*operands))
+    assert_equal(jax.jvp(mine, operands, tangents), jax.jvp(of_plain, operands, tangents))
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), operands)
+    assert_equal(jax.vmap(mine)(*stacked), jax.vmap(of_plain)(*stacked))
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="before jax 0.12 a loop of one kernel touches 1 KiB at most")
+@pytest.mark.parametrize("make", [noisy, indexed])
+def test_xla_compiles_random_numbers_and_computed_indices_into_the_kernel(make):
+    with jax.enable_x64(False):
+        use = make(1_000)
+        loss = lambda params: jnp.sum(rs.scan(use.cell, params, use.carry, use.xs)[1])  # noqa: E731
+        compiled = jax.jit(jax.grad(loss)).lower(use.params).compile().as_text()
+    assert compiled.count("xla_cpu_small_call") == compiled.count(" while(")
+
+
+def test_another_generator_than_threefry_keeps_a_loop_from_one_kernel():
+    use = noisy(STEPS)
+    carry = (jax.random.key(3, impl="rbg"), use.carry[1])
+    assert rs.explain(use.cell, use.params, carry, use.xs).kernel.startswith("not one kernel: random_")
+
+
 def saved_bytes(use, **options):
     def residuals(*arguments):
         return jax.vjp(by_rnnscan(use, **options), *arguments)[1]
