@@ -1,11 +1,14 @@
 """Sums over steps whose terms are reduced: the loop adds up the values, and they are reduced once."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rnnscan as rs
+from benchmarks.small_steps import USES
 from drawn import normal
 from exports import with_any_batch
 from jaxprs import body_of, equations_of, is_loop
@@ -49,7 +52,11 @@ def assert_equal(found, wanted, tolerance=1e-11):
 
 def sums_of_rates(**options):
     """The types of what loops add up for the rates and the scales, and those of reductions within loops."""
-    program = jax.make_jaxpr(training(lambda *given: scanned(*given, **options)))(*arguments())
+    return carried_and_reduced(lambda *given: scanned(*given, **options), *arguments())
+
+
+def carried_and_reduced(run, *given):
+    program = jax.make_jaxpr(training(run))(*given)
     loops = [*filter(is_loop, equations_of(program.jaxpr))]
     bodies = [equation for loop in loops for equation in equations_of(body_of(loop))]
     inner = [loop for loop in loops if not any(map(is_loop, body_of(loop).eqns))]
@@ -70,6 +77,14 @@ def test_sums_of_many_bytes_are_reduced_first(monkeypatch):
     carried, reduced = sums_of_rates()
     assert (HEADS,) in carried
     assert reduced
+
+
+def test_no_more_is_added_up_than_reductions_would_read():
+    """The gradients of a filter's noises are sums of 8 values, of which the loop reduces most in any case."""
+    use = USES["Kalman filter by division, 16 states"](STEPS)
+    carried, _ = carried_and_reduced(partial(rs.scan, use.cell), use.params, use.carry, use.xs)
+    forward, back, transition, chunks = 1, 1, 1, 2  # The backward pass has a loop for 8 steps, and one for the rest.
+    assert carried.count((16, 16)) == forward + chunks * (back + transition)
 
 
 OPTIONS = {

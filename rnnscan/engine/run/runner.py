@@ -140,8 +140,9 @@ class Runner:
         if self.rows is not None:
             return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
         summed = self.split.program.summed
-        maker: dict[Atom, Equation] = {output: equation for equation in loop.body for output in equation.outputs}
-        terms_of = {position: unreduced(summed[position], maker, self._varies) for position in positions}
+        carry = [self.split.program.new_carry[position] for position in loop.carry]
+        results = [*carry, *loop.from_body]
+        terms_of = {position: unreduced(summed[position], loop.body, results, self._varies) for position in positions}
         instead = {position: values for position, values in terms_of.items() if values}
         return LoopSums([position for position in positions if position not in instead], instead)
 
