@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rnnscan.control.while_net import while_net as while_net
     from rnnscan.decoding.decode import decode as decode
     from rnnscan.engine.cache.closure_values import ChangedArrayWarning as ChangedArrayWarning
+    from rnnscan.inside.progress.cell import progress as progress
     from rnnscan.insight.explain import explain as explain
     from rnnscan.insight.memory_report import memory_report as memory_report
     from rnnscan.insight.newton_iterations import newton_iterations as newton_iterations
@@ -93,6 +94,7 @@ _NAMES = {
     "insight.memory_report": "memory_report",
     "insight.newton_iterations": "newton_iterations",
     "insight.plan": "plan",
+    "inside.progress.cell": "progress",
     "lengths": "last_valid mask_from_input pack reverse_by_length unpack",
     "memory": "Memory",
     "naming": "name",

@@ -148,6 +148,9 @@ def scan(
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
     steps = checks.sequence_length(xs, length)
     checks.check_lengths(seq_lengths, steps)
+    if hasattr(cell, "run_scan") and is_count(steps, least=1):
+        options.pop("length")
+        return cell.run_scan(params, carry, xs, steps, {**options, **rows})
     try:
         results = run_call(cell, arrays, options, steps)
     except HighTypeError as error:  # A trace of the step told what it returns.

@@ -1,0 +1,1 @@
+"""Look inside scans: values and cotangents, where a NaN began, where time goes, and how far a scan is."""

@@ -1,0 +1,1 @@
+"""Show how far a long scan is."""
