@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rnnscan.control.while_net import while_net as while_net
     from rnnscan.decoding.decode import decode as decode
     from rnnscan.engine.cache.closure_values import ChangedArrayWarning as ChangedArrayWarning
+    from rnnscan.inside.nonfinite.find import first_nonfinite as first_nonfinite
     from rnnscan.inside.progress.cell import progress as progress
     from rnnscan.insight.explain import explain as explain
     from rnnscan.insight.memory_report import memory_report as memory_report
@@ -90,6 +91,7 @@ _NAMES = {
     "control.while_net": "while_net",
     "decoding.decode": "decode",
     "engine.cache.closure_values": "ChangedArrayWarning",
+    "inside.nonfinite.find": "first_nonfinite",
     "insight.explain": "explain",
     "insight.memory_report": "memory_report",
     "insight.newton_iterations": "newton_iterations",

@@ -27,6 +27,8 @@ _INLINED = {
     "remat2": "jaxpr",
 }
 
+# The body computes the values, and a rule of the user's the derivatives.
+_WITH_RULES = dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), "call_jaxpr")
 
 _CHECKPOINTS = frozenset({"checkpoint", "remat2"})
 
@@ -60,15 +62,21 @@ class Inliner:
         equations: the equations so far.
         marked: the values that `rnnscan.naming` marked, by their positions. A nested `jit` may hold them.
         saved: the values that policies of `jax.checkpoint` save. Its body is inlined, so its policy is kept here.
+        named_calls: for each call that was inlined its name, its operands and the number of equations before it.
     """
 
-    def __init__(self, *, whole: Collection[str] = ()) -> None:
+    def __init__(self, *, whole: Collection[str] = (), all_calls: bool = False) -> None:
         """An inliner.
 
         Args:
             whole: calls that stay whole, by the names of their primitives.
+            all_calls: whether to inline the calls too whose equations alone do not mean the same: functions with rules
+                for derivatives, and calls that place their operands.
         """
         self._whole = whole
+        self._all_calls = all_calls
+        self._bodies = {**_INLINED, **(_WITH_RULES if all_calls else {})}
+        self.named_calls: list[tuple[str, Sequence[Atom], int]] = []
         self.equations: list[Equation] = []
         self.marked: dict[int, Atom] = {}
         self.saved: list[Atom] = []
@@ -104,13 +112,14 @@ class Inliner:
         origin = Origin(eqn.ctx, source.traceback, source.name_stack, self._call).within(self._name_stack)
         inner = checkpointed(eqn)
         kind = primitive.name if inner is None else "checkpoint"
-        stays_whole = kind in self._whole or _is_placed(params)
-        body = None if stays_whole else params.get(_INLINED.get(kind, ""), inner)
+        stays_whole = kind in self._whole or (_is_placed(params) and not self._all_calls)
+        body = None if stays_whole else params.get(self._bodies.get(kind, ""), inner)
         if body is None:
             outputs = tuple(Value(var.aval) for var in eqn.outvars)
             in_order = effects.ordered(eqn.effects)
             self.equations.append(Equation(primitive, params, tuple(inputs), outputs, in_order, origin))
             return outputs
+        self.named_calls.append((name, inputs, len(self.equations)))
         around, self._name_stack = self._name_stack, origin.name_stack
         call_around, self._call = self._call, self._call or source.traceback
         policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy

@@ -32,7 +32,7 @@ PACKAGES = [
     "rnnscan.train",
 ]
 
-NOT_PUBLIC = {f"rnnscan.{name}" for name in ("_flax", "_net", "_util", "cli", "engine", "ir", "planning")}
+NOT_PUBLIC = {f"rnnscan.{name}" for name in ("_flax", "_net", "_util", "cli", "engine", "inside", "ir", "planning")}
 # Public modules that are no packages: what they define themselves is public.
 MODULES = ["rnnscan.interop.cudnn", "rnnscan.interop.safetensors", "rnnscan.truncated"]
 

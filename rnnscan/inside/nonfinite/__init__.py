@@ -1,0 +1,1 @@
+"""Find the first operation whose result is not finite, in a function with scans and in its derivatives."""

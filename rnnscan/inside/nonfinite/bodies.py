@@ -1,0 +1,135 @@
+"""A jaxpr, or a body within one, as flat equations with the labels that its values flow into."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from rnnscan.inside.nonfinite.labels import Label
+from rnnscan.inside.nonfinite.patterns import Pattern, pattern_of
+from rnnscan.ir.program import Atom, Constant, Equation, Value, evaluate, read
+from rnnscan.ir.trace import Inliner
+
+
+@dataclass(frozen=True)
+class Labeled:
+    """A value with a label.
+
+    Attributes:
+        label: the label.
+        atom: the value.
+        position: the number of equations before the label.
+        is_tangent: whether the value is a tangent or a cotangent of the labeled one.
+    """
+
+    label: Label
+    atom: Atom
+    position: int
+    is_tangent: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """Flat equations between inputs and outputs, in running order.
+
+    Attributes:
+        inputs: the inputs.
+        equations: the equations. Calls are inlined; loops and branches are whole.
+        outputs: the results.
+        labels: the values with labels.
+        inner: the loops and branches among the equations, by their positions.
+    """
+
+    inputs: tuple[Value, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Atom, ...]
+    labels: tuple[Labeled, ...]
+    inner: Mapping[int, Any]
+    _patterns: dict[int, Pattern] = field(default_factory=dict)
+
+    @property
+    def scan_label(self) -> Label | None:
+        """A label of the scan whose step this is; None: it is no step of a scan of the library."""
+        return self.labels[0].label if self.labels else None
+
+    def values(self, inputs: Sequence[Any]) -> dict[Value, Any]:
+        """All values of the body, computed by one compiled program."""
+        variables = [*self.inputs, *(output for equation in self.equations for output in equation.outputs)]
+        return dict(zip(variables, self._all_values(list(inputs)), strict=True))
+
+    @cached_property
+    def _all_values(self) -> Callable[[list[Any]], list[Any]]:
+        return jax.jit(lambda inputs: [*values_in(self, inputs).values()], compiler_options=_QUICK)
+
+    def pattern(self, position: int) -> Pattern:
+        """Which elements of an equation's results read which of its operands."""
+        if position not in self._patterns:
+            self._patterns[position] = pattern_of(self.equations[position])
+        return self._patterns[position]
+
+    @property
+    def maker(self) -> dict[Atom, Equation]:
+        """The equation that makes each value."""
+        return {output: equation for equation in self.equations for output in equation.outputs}
+
+
+def body_of(jaxpr: Any, inner_of: Callable[[Equation], Any]) -> Body:
+    """The equations of a jaxpr, closed or not.
+
+    Args:
+        jaxpr: the jaxpr.
+        inner_of: from an equation to the loop or branch that it is; None: it is another.
+    """
+    flat = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
+    consts = [Constant(const) for const in jaxpr.consts] if isinstance(jaxpr, core.ClosedJaxpr) else []
+    inputs = tuple(Value(var.aval) for var in flat.invars)
+    inliner = Inliner(all_calls=True)
+    outputs = inliner.inline(flat, consts, inputs)
+    opened = ((position, inner_of(equation)) for position, equation in enumerate(inliner.equations))
+    inner = {position: each for position, each in opened if each is not None}
+    return Body(inputs, tuple(inliner.equations), tuple(outputs), tuple(_labels(inliner)), inner)
+
+
+def _labels(inliner: Inliner) -> list[Labeled]:
+    """The labels in running order."""
+    names = [(position, equation) for position, equation in enumerate(inliner.equations) if equation.name == "name"]
+    labels = [
+        Labeled(label, equation.inputs[0], position, is_tangent=False)
+        for position, equation in names
+        if (label := Label.read(equation.params["name"])) is not None
+    ]
+    named = {output for _, equation in names for output in equation.outputs}
+    for text, operands, position in inliner.named_calls:
+        label = Label.read(text)
+        if label is not None:
+            tangents = [operand for operand in operands if operand not in named]
+            labels += [Labeled(label, operand, position, is_tangent=True) for operand in tangents]
+    return sorted(labels, key=lambda each: each.position)
+
+
+def reached(equations: Sequence[Equation], start: Sequence[Value]) -> set[Atom]:
+    """The values that depend on some values, with these."""
+    reach: set[Atom] = set(start)
+    for equation in equations:
+        if any(operand in reach for operand in equation.inputs):
+            reach.update(equation.outputs)
+    return reach
+
+
+def values_in(body: Body, inputs: Sequence[Any]) -> dict[Value, Any]:
+    """All values of a body."""
+    values: dict[Value, Any] = dict(zip(body.inputs, inputs, strict=True))
+    evaluate(body.equations, values)
+    return values
+
+
+def results_in(body: Body, values: Mapping[Value, Any]) -> list[Any]:
+    """The results of a body."""
+    return [read(atom, values) for atom in body.outputs]
+
+
+# A body's values are computed a few times, and compiled once: compile quickly.
+_QUICK = {"xla_backend_optimization_level": 0}

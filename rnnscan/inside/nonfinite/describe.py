@@ -1,0 +1,146 @@
+"""From the operation to blame to a report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from rnnscan.inside.nonfinite.bodies import Body, Labeled, reached
+from rnnscan.inside.nonfinite.labels import Label
+from rnnscan.inside.nonfinite.locate import Blamed, Level
+from rnnscan.inside.nonfinite.origins import source_of
+from rnnscan.inside.nonfinite.patterns import is_inexact
+from rnnscan.inside.nonfinite.report import Direction, Nonfinite
+from rnnscan.ir.program import Value
+
+
+def describe_operation(blamed: Blamed, arguments: Sequence[str], results: Sequence[str]) -> Nonfinite:
+    """The report of an operation.
+
+    Args:
+        blamed: the operation.
+        arguments: the places of the function's arguments.
+        results: the places of its results.
+    """
+    level, equation = blamed.levels[-1], blamed.equation
+    output = equation.outputs[blamed.result]
+    value = level.value(output)
+    labeled = _label_after(blamed.levels, output)
+    step, row = _step_and_row(blamed)
+    numbers = [level.value(atom) for atom in equation.inputs if _is_number(atom)]
+    inexact = [atom for atom in equation.inputs if is_inexact(atom)]
+    largest = max(inexact, key=lambda atom: _largest(level.value(atom), blamed.index, output), default=None)
+    source = None if largest is None else source_of(blamed.levels, largest, arguments)
+    return Nonfinite(
+        step=step,
+        row=row,
+        name=_result_of(blamed, results) if labeled is None else labeled.label.text,
+        direction=_direction(blamed.levels, labeled),
+        value=value[blamed.index].item(),
+        index=blamed.index,
+        primitive=equation.name,
+        operands=tuple(_element(number, blamed.index, value.shape) for number in numbers),
+        place=equation.origin.place,
+        origin=None if source is None else source.place,
+        magnitude=None if source is None else source.magnitude,
+    )
+
+
+def describe_argument(place: str, leaf: Any, mask: Any, sizes: tuple[int | None, int | None]) -> Nonfinite:
+    """The report of an argument that holds the value.
+
+    Args:
+        place: its place among the arguments.
+        leaf: the argument.
+        mask: the elements to blame.
+        sizes: the numbers of steps and of rows; None: it has no such axis. They come first.
+    """
+    number, where = np.asarray(leaf), np.asarray(mask)
+    index = tuple(int(axis) for axis in np.unravel_index(int(where.argmax()), where.shape))
+    steps, rows = sizes
+    step = None if steps is None else index[0]
+    row = None if rows is None else index[0 if steps is None else 1]
+    value = number[index].item()
+    return Nonfinite(step, row, None, "forward", value, index, None, (), "", place, None)
+
+
+def _direction(levels: Sequence[Level], labeled: Labeled | None) -> Direction:
+    if any("transpose(" in level.equation.origin.scope for level in levels):
+        return "backward"
+    return "tangent" if labeled is not None and labeled.is_tangent else "forward"
+
+
+def _label_after(levels: Sequence[Level], output: Value) -> Labeled | None:
+    """The label that a value flows into next, in the innermost body that has one."""
+    start: Sequence[Value] = [output]
+    for level in reversed(levels):
+        reach = reached(level.walk.body.equations[level.position + 1 :], start)
+        for labeled in level.walk.body.labels:
+            if labeled.position > level.position and labeled.atom in reach:
+                return labeled
+        if level.inside is not None and level.inside.step is not None and level.walk.body.labels:
+            return None
+        start = levels[levels.index(level) - 1].equation.outputs
+    return None
+
+
+def _result_of(blamed: Blamed, results: Sequence[str]) -> str | None:
+    """The first result of the function that the value flows into."""
+    level = blamed.levels[0]
+    reach = reached(level.walk.body.equations[level.position + 1 :], level.equation.outputs)
+    return next((place for place, atom in zip(results, level.walk.body.outputs, strict=True) if atom in reach), None)
+
+
+def _step_and_row(blamed: Blamed) -> tuple[int | None, int | None]:
+    output = blamed.equation.outputs[blamed.result]
+    loops = [level for level in blamed.levels if level.inside is not None and level.inside.step is not None]
+    labeled = [level for level in loops if level.walk.body.scan_label is not None]
+    if not loops:
+        return next(
+            filter(None, (_outside(label, output, blamed.index) for label in labels_of(blamed.levels[0].walk.body))),
+            (None, None),
+        )
+    outer = (labeled or loops)[0]
+    assert outer.inside is not None
+    label = outer.walk.body.scan_label
+    rows = None if label is None else label.rows
+    inner = blamed.levels[-1]
+    varies = inner is not outer or output in reached(
+        inner.walk.body.equations, inner.walk.body.inputs[outer.inside.invariant :]
+    )
+    row = blamed.index[0] if varies and rows is not None and output.shape[:1] == (rows,) else None
+    return outer.inside.step, row
+
+
+def _outside(label: Label, output: Value, index: tuple[int, ...]) -> tuple[int | None, int | None] | None:
+    """The step and row of a value of all steps."""
+    if label.rows is None:
+        return None
+    return (index[0], index[1]) if output.shape[:2] == (label.steps, label.rows) else None
+
+
+def labels_of(body: Body) -> list[Label]:
+    """A label of each scan of a body, at any depth."""
+    inner = [each for loop in body.inner.values() for each in loop.bodies]
+    own = [each.scan_label for each in inner if each.scan_label is not None]
+    return own + [label for each in inner for label in labels_of(each)]
+
+
+def _is_number(atom: Any) -> bool:
+    return is_inexact(atom) or jnp.issubdtype(atom.dtype, jnp.number) or atom.dtype == bool
+
+
+def _largest(value: Any, index: tuple[int, ...], output: Value) -> float:
+    magnitude = abs(_element(np.asarray(value), index, output.shape))
+    return float("inf") if np.isnan(magnitude) else float(magnitude)
+
+
+def _element(number: Any, index: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    """The element of an operand at the place of a result, or else that of the largest magnitude."""
+    if number.ndim == len(shape) and all(size in (1, whole) for size, whole in zip(number.shape, shape, strict=True)):
+        return np.broadcast_to(number, shape)[index].item()
+    if number.size == 0:
+        return 0.0
+    flat = number.ravel()
+    return flat[int(np.abs(flat.astype(complex if np.iscomplexobj(flat) else float)).argmax())].item()

@@ -1,0 +1,208 @@
+"""first_nonfinite(): the first value that is not finite, in a cell, a net or any function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import keystr
+
+from rnnscan._util.messages import describe, describe_tree, is_array_like, is_float
+from rnnscan.inside.nonfinite.bodies import Body
+from rnnscan.inside.nonfinite.calls import ARGUMENTS, scan_call
+from rnnscan.inside.nonfinite.dependence import not_finite
+from rnnscan.inside.nonfinite.describe import describe_argument, describe_operation, labels_of
+from rnnscan.inside.nonfinite.labels import PlainScans
+from rnnscan.inside.nonfinite.locate import blame
+from rnnscan.inside.nonfinite.loops import open_jaxpr, walk_function
+from rnnscan.inside.nonfinite.report import Nonfinite
+from rnnscan.nets.base import Net
+from rnnscan.scan_observer import observing_scans
+
+
+def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options: Any) -> Nonfinite | None:
+    """Find the first value that is NaN or infinite and reaches the results: step, row, name, operation and line.
+
+    It calls the function once, as it is, and looks at the results. Only if one of them is not finite, it runs the
+    function again with each scan as a plain `lax.scan`, and follows the elements that are not finite back: through the
+    operations, the loops step by step, and the arguments. A mask of -inf whose effect is finite is never reported.
+
+    Args:
+        function: a function of arrays, such as a jitted training step or `jax.value_and_grad(loss)`; or a cell or a
+            net, which is run over time. A cell that is a function needs `loss` or an option of `scan`; or pass
+            `functools.partial(rs.scan, cell)`.
+        arguments: those of the function, pytrees of arrays. For a cell they are `(params, carry, xs)`, for a net
+            `(params, xs)`.
+        loss: for a cell or a net: `loss(carry, ys)`, a scalar. Its gradients are looked at too.
+        options: for a cell those of `scan`, for a net those of its call.
+
+    Returns:
+        The report, whose text is a sentence; None if all results are finite.
+
+    Raises:
+        TypeError: if an argument is no pytree of arrays, the function returns no floating-point array, or an option is
+            unknown.
+        ValueError: if the function donated its arguments, so that it cannot run again.
+        TypeError, ValueError: as the function raises for these arguments.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import rnnscan as rs
+        >>> cell = rs.cells.GRU(4)
+        >>> xs = jnp.ones((6, 2, 3))
+        >>> params, carry = cell.init(jax.random.key(0), input_size=3), cell.initial_carry(xs[0])
+        >>> rs.first_nonfinite(cell, params, carry, xs)
+        >>> report = rs.first_nonfinite(cell, params, carry, xs.at[4, 1, 0].set(jnp.nan))
+        >>> print(report)
+        step 4, row 1, forward: xs holds nan at [4, 1, 0]
+        >>> report.step, report.row
+        (4, 1)
+    """
+    target = _target(function, arguments, options, loss)
+    _check_results(jax.eval_shape(target.function, *target.arguments))
+    results = target.function(*target.arguments)
+    if bool(_all_finite(_floats(results))):
+        return None
+    _check_not_donated(target.arguments)
+    return _search(target) or _search(target, plain=False) or _unknown(target, results)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A function to search.
+
+    Attributes:
+        function: the function.
+        arguments: its arguments.
+        places: the places of their leaves, in words.
+        result_places: from the results to the places of their leaves.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    places: Sequence[str]
+    result_places: Callable[[Any], Sequence[str]]
+
+
+def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], loss: Any) -> _Target:
+    is_cell = isinstance(function, Net) or hasattr(function, "initial_carry") or loss is not None or bool(options)
+    if is_cell:
+        call, arguments = scan_call(function, arguments, options, loss)
+        target = _Target(call, arguments, _places(ARGUMENTS, arguments), call.result_places)
+    else:
+        if not callable(function):
+            raise TypeError(
+                "first_nonfinite: the first argument must be a function of arrays, a cell or a net; got "
+                f"{describe(function)}. Write first_nonfinite(function, *arguments)."
+            )
+        target = _Target(function, arguments, _places(_parameters(function), arguments), _places_of_results)
+    for place, leaf in zip(target.places, jax.tree.leaves(target.arguments), strict=True):
+        if not is_array_like(leaf):
+            raise TypeError(
+                f"first_nonfinite: arguments must be pytrees of arrays; got {describe(leaf)} at {place}. Bind "
+                "other arguments with functools.partial."
+            )
+    return target
+
+
+def _parameters(function: Any) -> list[str]:
+    """The names of a function's parameters, as far as they are known."""
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):  # Some callables have no signature.
+        return []
+    return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
+
+def _places(names: Sequence[str], arguments: tuple[Any, ...]) -> list[str]:
+    roots = [*names[: len(arguments)], *(f"argument {number}" for number in range(len(names), len(arguments)))]
+    return [
+        f"{root}{keystr(path)}" if root else keystr(path).strip("[]'")
+        for root, argument in zip(roots, arguments, strict=True)
+        for path, _ in jax.tree_util.tree_leaves_with_path(argument)
+    ]
+
+
+def _places_of_results(results: Any) -> list[str]:
+    return [f"result{keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(results)]
+
+
+def _check_results(types: Any) -> None:
+    if not _floats(types):
+        raise TypeError(
+            "first_nonfinite: the function must return floating-point arrays; got "
+            f"{describe_tree(types)}. Return the values to look at, such as the loss and its gradients."
+        )
+
+
+def _check_not_donated(arguments: Any) -> None:
+    if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves(arguments)):
+        raise ValueError(
+            "first_nonfinite: a result is not finite, and the function must run again on its arguments; got one that "
+            "donates them. Jit it without `donate_argnums` and `donate_argnames`."
+        )
+
+
+def _floats(tree: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(tree) if is_array_like(leaf) and is_float(jax.typeof(leaf))]
+
+
+@jax.jit
+def _all_finite(leaves: list[Any]) -> Any:
+    return jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]).all()
+
+
+def _search(target: _Target, *, plain: bool = True) -> Nonfinite | None:
+    """Search a function; None: its results are finite, or constants.
+
+    Args:
+        target: the function.
+        plain: whether its scans run as plain ones. Else they run as they would.
+    """
+    places: list[str] = []
+    leaves, structure = jax.tree.flatten(target.arguments)
+
+    def flat(*leaves: Any) -> list[Any]:
+        results = target.function(*jax.tree.unflatten(structure, leaves))
+        places[:] = target.result_places(results)
+        return jax.tree.leaves(results)
+
+    with observing_scans(PlainScans() if plain else None):
+        body = open_jaxpr(jax.make_jaxpr(flat)(*leaves))
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    walk = walk_function(body, leaves)
+    arguments = [*zip(target.places, leaves, walk.inputs, strict=True)]
+
+    def held(is_to_blame: Callable[[Any], Any]) -> Nonfinite | None:
+        for place, leaf, mask in arguments:
+            if mask is not None and (where := mask & is_to_blame(np.asarray(leaf))).any():
+                return describe_argument(place, leaf, where, _sizes(body, place, leaf))
+        return None
+
+    report = held(lambda leaf: np.isnan(leaf) | (leaf.real == np.inf))
+    if report is None and (blamed := blame(walk)) is not None:
+        report = describe_operation(blamed, target.places, places)
+    return report or held(lambda leaf: True)
+
+
+def _sizes(body: Body, place: str, leaf: Any) -> tuple[int | None, int | None]:
+    """The numbers of steps and rows, for an argument that has these axes first."""
+    for label in labels_of(body):
+        if label.rows is not None and leaf.shape[:2] == (label.steps, label.rows):
+            return label.steps, label.rows
+        if label.rows is not None and place.startswith("carry") and leaf.shape[:1] == (label.rows,):
+            return None, label.rows
+    return None, None
+
+
+def _unknown(target: _Target, results: Any) -> Nonfinite:
+    """The report of results that are finite where the operations run one by one."""
+    for place, leaf in zip(target.result_places(results), jax.tree.leaves(results), strict=True):
+        if is_array_like(leaf) and is_float(leaf) and (mask := not_finite(leaf)) is not None:
+            origin = f"{place}, which is finite where the operations run one by one,"
+            return describe_argument(origin, leaf, mask, (None, None))
+    raise AssertionError("a result is not finite")

@@ -1,0 +1,187 @@
+"""Follow elements that are not finite back through loops and branches.
+
+A loop runs forward once, compiled, and keeps the carry before each step. Then it is followed back step by step.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from rnnscan.inside.nonfinite.bodies import Body, body_of, results_in, values_in
+from rnnscan.inside.nonfinite.dependence import not_finite, union
+from rnnscan.inside.nonfinite.patterns import Mask, is_inexact
+from rnnscan.inside.nonfinite.walk import KINDS, Inside, walk_back
+from rnnscan.ir.bodies import carry_of_scan
+from rnnscan.ir.program import Equation
+
+
+def open_jaxpr(jaxpr: Any) -> Body:
+    """The equations of a jaxpr, with the loops and branches among them."""
+    return body_of(jaxpr, _inner_of)
+
+
+def _inner_of(equation: Equation) -> Any:
+    kinds: dict[str, Any] = {"scan": _Scan, "while": While, "cond": Branches}
+    return kinds[equation.name](equation) if equation.name in kinds else None
+
+
+class Loop:
+    """A loop over steps.
+
+    Attributes:
+        bodies: its body.
+    """
+
+    def __init__(self, body: Body, consts: int, carry: int, *, reverse: bool) -> None:
+        self.bodies = [body]
+        self._body, self._reverse = body, reverse
+        self._consts, self._end = consts, consts + carry
+
+    def walk_steps(
+        self, operands: Sequence[Any], masks: Sequence[Mask], length: int
+    ) -> tuple[list[Mask], list[Inside | None]]:
+        """Follow elements of the final carry and the stacked results.
+
+        Returns:
+            For each operand the elements to blame; and the first step with births of each kind.
+        """
+        consts, xs = (
+            list(operands[: self._consts]),
+            [np.asarray(leaf) if is_inexact(leaf) else leaf for leaf in operands[self._end :]],
+        )
+        before = self._carries(list(operands), length) if length else []
+        carry = self._end - self._consts
+        of_carry, of_ys = list(masks[:carry]), masks[carry:]
+        of_consts: list[Mask] = [None] * self._consts
+        of_xs: list[Mask] = [None] * len(xs)
+        first: list[Inside | None] = [None for _ in KINDS]
+        order = range(length) if self._reverse else reversed(range(length))
+        for step in order:
+            of_results = [*of_carry, *(_part(mask, step) for mask in of_ys)]
+            if all(mask is None for mask in of_results):
+                continue
+            inputs = [*consts, *(leaf[step] for leaf in before), *(leaf[step] for leaf in xs)]
+            walk = walk_back(self._body, self._body.values(inputs), of_results)
+            new_consts, of_carry, of_x = self._split(walk.inputs)
+            of_consts = [union(*pair) for pair in zip(of_consts, new_consts, strict=True)]
+            for number, mask in enumerate(of_x):
+                if mask is not None:
+                    of_xs[number] = np.zeros(np.shape(xs[number]), bool) if of_xs[number] is None else of_xs[number]
+                    of_xs[number][step] = mask
+            is_first = step == (length - 1 if self._reverse else 0)
+            for kind in KINDS:
+                if walk.first(kind) is not None:
+                    first[kind] = Inside(walk, self._places(len(operands), is_first), step, self._consts)
+        return [*of_consts, *of_carry, *of_xs], first
+
+    def _places(self, count: int, is_first: bool) -> list[int | None]:
+        return [place if is_first or not self._consts <= place < self._end else None for place in range(count)]
+
+    def _split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        return list(values[: self._consts]), list(values[self._consts : self._end]), list(values[self._end :])
+
+    @cached_property
+    def _carries(self) -> Callable[[list[Any], int], list[Any]]:
+        def run(operands: list[Any], length: int) -> list[Any]:
+            consts, carry, xs = self._split(operands)
+
+            def step(carry: Any, x: Any) -> Any:
+                results = results_in(self._body, values_in(self._body, [*consts, *carry, *x]))
+                return results[: self._end - self._consts], carry
+
+            return lax.scan(step, carry, xs, length=length, reverse=self._reverse)[1]
+
+        return jax.jit(run, static_argnums=1)
+
+
+def _part(mask: Mask, step: int) -> Mask:
+    """The mask of one step; None: no element."""
+    return None if mask is None or not mask[step].any() else mask[step]
+
+
+class _Scan(Loop):
+    """A `lax.scan`."""
+
+    def __init__(self, equation: Equation) -> None:
+        body = open_jaxpr(equation.params["jaxpr"])
+        carry = carry_of_scan(body.inputs, body.outputs, equation.inputs, equation.outputs)
+        self._length = equation.params["length"]
+        super().__init__(body, carry.start, len(carry), reverse=equation.params["reverse"])
+
+    def walk(self, operands: Sequence[Any], masks: Sequence[Mask]) -> tuple[list[Mask], list[Inside | None]]:
+        """Follow elements of the results."""
+        return self.walk_steps(operands, masks, self._length)
+
+
+class While:
+    """A `lax.while_loop`, whose steps are counted first.
+
+    Attributes:
+        bodies: its body.
+    """
+
+    def __init__(self, equation: Equation) -> None:
+        self._equation = equation
+        self._tests, self._consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
+        carry = len(equation.inputs) - self._tests - self._consts
+        self._loop = Loop(open_jaxpr(equation.params["body_jaxpr"]), self._consts, carry, reverse=False)
+        self.bodies = self._loop.bodies
+
+    def walk(self, operands: Sequence[Any], masks: Sequence[Mask]) -> tuple[list[Mask], list[Inside | None]]:
+        """Follow elements of the results."""
+        length = int(self._count(list(operands)))
+        of_operands, first = self._loop.walk_steps(operands[self._tests :], masks, length)
+        return [None] * self._tests + of_operands, [each and self._moved(each) for each in first]
+
+    def _moved(self, inside: Inside) -> Inside:
+        """Count the operands of the test too."""
+        places = [None if place is None else place + self._tests for place in inside.operands]
+        return Inside(inside.walk, places, inside.step, inside.invariant)
+
+    @cached_property
+    def _count(self) -> Callable[[list[Any]], Any]:
+        test, body = open_jaxpr(self._equation.params["cond_jaxpr"]), self.bodies[0]
+        start = self._tests + self._consts
+
+        def count(operands: list[Any]) -> Any:
+            tests, consts = operands[: self._tests], operands[self._tests : start]
+
+            def goes_on(state: Any) -> Any:
+                return results_in(test, values_in(test, [*tests, *state[1]]))[0]
+
+            def run(state: Any) -> Any:
+                return state[0] + 1, results_in(body, values_in(body, [*consts, *state[1]]))
+
+            return lax.while_loop(goes_on, run, (0, operands[start:]))[0]
+
+        return jax.jit(count)
+
+
+class Branches:
+    """A `lax.cond` or `lax.switch`.
+
+    Attributes:
+        bodies: its branches.
+    """
+
+    def __init__(self, equation: Equation) -> None:
+        self.bodies = [open_jaxpr(branch) for branch in equation.params["branches"]]
+
+    def walk(self, operands: Sequence[Any], masks: Sequence[Mask]) -> tuple[list[Mask], list[Inside | None]]:
+        """Follow elements of the results through the branch that runs."""
+        body = self.bodies[min(max(int(operands[0]), 0), len(self.bodies) - 1)]
+        walk = walk_back(body, body.values(operands[1:]), masks)
+        inside = Inside(walk, list(range(1, len(operands))))
+        return [None, *walk.inputs], [None if walk.first(kind) is None else inside for kind in KINDS]
+
+
+def walk_function(body: Body, inputs: Sequence[Any]) -> Any:
+    """Run a function, and follow all elements of its results that are not finite."""
+    values = body.values(inputs)
+    results = results_in(body, values)
+    masks = [not_finite(np.asarray(result)) if is_inexact(result) else None for result in results]
+    return walk_back(body, values, masks)
