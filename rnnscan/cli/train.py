@@ -93,6 +93,13 @@ def train(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The run's directory.")] = Path("runs/train"),
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    check_finite: Annotated[
+        bool,
+        typer.Option(
+            "--check-finite",
+            help="Stop at the first update that is not finite, say where it began, and keep what reproduces it.",
+        ),
+    ] = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too, in --out.")
     ] = False,
@@ -111,6 +118,8 @@ def train(
 
     def checked() -> tuple[RunDirectory, TrainConfig, Text, str | None, jax.sharding.Mesh | None]:
         _check_choices(resume=resume, overwrite=overwrite, temperature=temperature, learning_rate=learning_rate)
+        if check_finite and jax.process_count() > 1:
+            raise ValueError(f"train: --check-finite needs a single process; got {jax.process_count()}. Leave it out.")
         options = {
             "cell": None if cell is None else cell.value,
             "hidden": hidden,
@@ -150,7 +159,7 @@ def train(
         else:
             if state is not None:
                 console.print(f"Resuming from step {int(state.step)} of {config.steps}.")
-            state = train_language_model(config, text, state=state, run=run, mesh=devices)
+            state = train_language_model(config, text, state=state, run=run, mesh=devices, check_finite=check_finite)
         bits = bits_per_byte(config.model, state.params, text.held_out, rows=config.batch, window=config.window)
         if not console.quiet:
             print_held_out(console, config, text, bits)

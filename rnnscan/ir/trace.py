@@ -121,12 +121,18 @@ class Inliner:
             return outputs
         self.named_calls.append((name, inputs, len(self.equations)))
         around, self._name_stack = self._name_stack, origin.name_stack
-        call_around, self._call = self._call, self._call or source.traceback
+        call_around, self._call = self._call, self._call_at(source.traceback)
         policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy
         consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []
         results = self.inline(body.jaxpr if isinstance(body, core.ClosedJaxpr) else body, consts, inputs)
         self._name_stack, self._policy, self._call = around, policy_around, call_around
         return results
+
+    def _call_at(self, traceback: Any) -> Any:
+        """The call that tells the user's line of equations within: the outermost, or of all calls the innermost."""
+        if self._all_calls and Origin(traceback=traceback).place:
+            return traceback
+        return self._call or traceback
 
 
 def _is_placed(params: Mapping[str, Any]) -> bool:

@@ -101,6 +101,7 @@ def train_language_model(
     state: TrainState | None = None,
     run: RunDirectory | None = None,
     mesh: Mesh | None = None,
+    check_finite: bool = False,
 ) -> TrainState:
     """Train to the end of the run. The carry passes from window to window and restarts with each epoch.
 
@@ -110,6 +111,7 @@ def train_language_model(
         state: the state to resume from; None: start.
         run: the directory for metrics and checkpoints; None: write nothing.
         mesh: a mesh of `make_mesh`, on which `state` lies; None: one device.
+        check_finite: whether to stop at the first step that is not finite, and to say where it began; see `fit`.
 
     Returns:
         The state after the last step.
@@ -147,6 +149,7 @@ def train_language_model(
         carry_at=lambda step, carry: initial.carry if step % windows == 0 else carry,
         run=run,
         checkpoint_every=None if run is None else config.checkpoint_every,
+        check_finite=check_finite,
         describe=partial(_describe, tokens=config.batch * config.window),
     )
 

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from rnnscan._util.messages import describe as describe_array
 from rnnscan.train.batches import Batches, batches_from
+from rnnscan.train.failures import check_can_search, check_not_skipped
 from rnnscan.train.metrics import Metrics
 from rnnscan.train.processes import check_agreement, check_global, in_first, waiting_for_the_verdict
 from rnnscan.train.run_directory import RunDirectory
@@ -50,6 +51,7 @@ def fit(
     run: RunDirectory | None = None,
     checkpoint_every: int | None = None,
     most_skipped: int = 5,
+    check_finite: bool = False,
     progress: bool = True,
     describe: Callable[[Metrics, float], str] | None = None,
 ) -> TrainState:
@@ -78,6 +80,9 @@ def fit(
             In a single process the first Ctrl-C also saves, and raises `KeyboardInterrupt`; a second stops at once.
         checkpoint_every: steps between two checkpoints; the last step is always saved.
         most_skipped: the most steps in a row that may be skipped because a value is not finite.
+        check_finite: whether to stop at the first step that would be skipped, with a sentence that says where its first
+            value that is not finite began (`rnnscan.first_nonfinite`). With `run`, the state and the batch that
+            reproduce it are written to `run.failure`. Steps that are finite cost nothing more.
         progress: whether to show a progress bar.
         describe: `describe(metrics, steps_per_second)` returns the text of the progress bar; None: the loss.
 
@@ -85,7 +90,7 @@ def fit(
         The state after the last step.
 
     Raises:
-        FloatingPointError: if more than `most_skipped` steps in a row were skipped.
+        FloatingPointError: if more than `most_skipped` steps in a row were skipped; with `check_finite`, if one was.
         KeyboardInterrupt: after Ctrl-C.
         Stopped: after SIGTERM.
         TypeError: if `batches` has a wrong type.
@@ -107,6 +112,8 @@ def fit(
     """
     _check_run(run)
     _check_counts(steps, evaluate_every, checkpoint_every, run, most_skipped)
+    if check_finite:
+        check_can_search(step)
     first = int(state.step)
     _check_processes(state, run, steps=steps, evaluate_every=evaluate_every, checkpoint_every=checkpoint_every)
     if run is not None:
@@ -140,6 +147,8 @@ def fit(
             if evaluate is not None and _is_due(done, evaluate_every, steps):
                 metrics = _join(metrics, _numbers(evaluate(state)))
             log(done, metrics)
+            if check_finite:
+                check_not_skipped(step, state, batch, run)
             _check_skipped(state, metrics, most_skipped)
             if progress:
                 words = (describe or _loss)(metrics, _speed(bar.format_dict))

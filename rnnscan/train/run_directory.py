@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import jax
+import jax.numpy as jnp
 
 from rnnscan.train.checkpoint import Checkpoints
 from rnnscan.train.metrics import Metrics, append_line, check_tensorboard, cut_back, read_lines, tensorboard_writer
@@ -71,13 +72,18 @@ class RunDirectory:
         return Path(self.path) / "checkpoints"
 
     @property
+    def failure(self) -> Path:
+        """The state and batch of a step that was not finite, and `report.txt`, which says how to load them."""
+        return Path(self.path) / "failure"
+
+    @property
     def tensorboard_folder(self) -> Path:
         """TensorBoard's `--logdir`."""
         return Path(self.path) / "tensorboard"
 
     def clear(self) -> None:
         """Remove the run. Other files stay."""
-        for folder in (self.checkpoints, self.tensorboard_folder):
+        for folder in (self.checkpoints, self.failure, self.tensorboard_folder):
             shutil.rmtree(folder, ignore_errors=True)
         self.metrics_file.unlink(missing_ok=True)
 
@@ -112,6 +118,45 @@ class RunDirectory:
         step, state = self._checkpoints.restore(initial)
         in_first(lambda: cut_back(self.metrics_file, step))
         return state
+
+    def save_failure(self, state: TrainState, batch: Any, report: str) -> None:
+        """Write the state before a step that is not finite, its batch, and a text.
+
+        Args:
+            state: the state before the step.
+            batch: the step's batch.
+            report: what is not finite.
+        """
+        shutil.rmtree(self.failure, ignore_errors=True)
+        self._failures.save(int(state.step), _failure(state, batch))
+        (self.failure / "report.txt").write_text(
+            f"{report}\n\n"
+            "To load the state and the batch, given any state and batch of the run, and to run the step again:\n\n"
+            f"    state, batch = RunDirectory({str(self.path)!r}).load_failure(state, batch)\n"
+            "    print(step.first_nonfinite(state, batch))\n"
+        )
+
+    def load_failure(self, state: TrainState, batch: Any) -> tuple[TrainState, Any]:
+        """Read what `save_failure` wrote.
+
+        Args:
+            state: a state of the run, such as the initial one. Only its types matter.
+            batch: a batch of the run, likewise.
+
+        Returns:
+            The state before the step that is not finite, and its batch.
+
+        Raises:
+            FileNotFoundError: if there is none.
+            ValueError: if it is damaged, or the state or batch does not fit.
+        """
+        if not self._failures.steps():
+            raise FileNotFoundError(
+                f"load_failure: the run must have a step that was not finite; got no {self.failure}. Train it with "
+                "check_finite=True."
+            )
+        _, saved = self._failures.restore(_failure(state, batch))
+        return saved["state"], saved["batch"]
 
     def latest_step(self) -> int:
         """The step of the latest checkpoint, or 0."""
@@ -167,6 +212,15 @@ class RunDirectory:
     @property
     def _checkpoints(self) -> Checkpoints:
         return Checkpoints(self.checkpoints, self.keep)
+
+    @property
+    def _failures(self) -> Checkpoints:
+        return Checkpoints(self.failure, keep=1)
+
+
+def _failure(state: TrainState, batch: Any) -> dict[str, Any]:
+    """The arrays that reproduce a step."""
+    return {"state": state, "batch": jax.tree.map(jnp.asarray, batch)}
 
 
 def _write_mark(mark: Path) -> str:

@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import describe
+from rnnscan.inside.nonfinite.find import first_nonfinite
+from rnnscan.inside.nonfinite.report import Nonfinite
 from rnnscan.nets.pieces import training_carry
 from rnnscan.train.state import TrainState
 
@@ -38,7 +40,8 @@ def make_step(
     Returns:
         The step. Its metrics are `"loss"`, `"gradient_norm"` before clipping, `"skipped"`, the number of steps skipped
         so far, and those of `loss`. It compiles for each shape of batch, so make it once. It donates the parameters and
-        optimizer state of the given state.
+        optimizer state of the given state. `step.first_nonfinite(state, batch)` says why a step is skipped, as
+        `rnnscan.first_nonfinite` does.
 
     Raises:
         ValueError: if `clip_norm` is not above 0; while tracing, if a metric of `loss` has a reserved name, or a net
@@ -65,10 +68,9 @@ def make_step(
         raise ValueError(f"make_step: `clip_norm` must be above 0; got {clip_norm}. Pass None for no clipping.")
     update = optax.with_extra_args_support(optimizer).update
 
-    @partial(jax.jit, donate_argnames=("params", "optimizer_state"))
-    def compiled(
+    def updated(
         params: Any, optimizer_state: Any, rest: TrainState, batch: Any
-    ) -> tuple[TrainState, dict[str, Array]]:
+    ) -> tuple[Array, dict[str, Any], Array, Any, Any, Any]:
         key = jax.random.fold_in(rest.key, rest.step)
 
         def loss_of(params: Any) -> tuple[Array, tuple[Any, dict[str, Any]]]:
@@ -87,6 +89,13 @@ def make_step(
         updates, new_optimizer_state = update(
             gradient, optimizer_state, params, value=value, grad=gradient, value_fn=lambda params: loss_of(params)[0]
         )
+        return value, more, norm, updates, new_optimizer_state, carry
+
+    @partial(jax.jit, donate_argnames=("params", "optimizer_state"))
+    def compiled(
+        params: Any, optimizer_state: Any, rest: TrainState, batch: Any
+    ) -> tuple[TrainState, dict[str, Array]]:
+        value, more, norm, updates, new_optimizer_state, carry = updated(params, optimizer_state, rest, batch)
         finite = _all(jnp.isfinite, (value, norm, updates)) & _all(lambda leaf: ~jnp.isnan(leaf), carry)
         new = (optax.apply_updates(params, updates), new_optimizer_state, carry)
         old = (params, optimizer_state, rest.carry)
@@ -96,12 +105,37 @@ def make_step(
         state = TrainState(new_params, new_optimizer_state, carry, rest.key, rest.step + 1, skipped, in_a_row)
         return state, {"loss": value, **more, "gradient_norm": norm, "skipped": skipped}
 
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Array]]:
+    return _OptimizerStep(compiled, updated)
+
+
+class _OptimizerStep:
+    """A training step that can say which value is not finite."""
+
+    def __init__(self, compiled: Callable[..., Any], updated: Callable[..., Any]) -> None:
+        self._compiled, self._updated = compiled, updated
+
+    def __call__(self, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Array]]:
+        """Train on one batch."""
         rest = state._replace(params=None, optimizer_state=None)
-        state, metrics = compiled(state.params, state.optimizer_state, rest, batch)
+        state, metrics = self._compiled(state.params, state.optimizer_state, rest, batch)
         return state, {"loss": metrics.pop("loss"), **metrics}  # jit sorts by name
 
-    return step
+    def first_nonfinite(self, state: TrainState, batch: Any) -> Nonfinite | None:
+        """The first value that is not finite and for which the step is skipped; None if it is not skipped."""
+
+        @jax.jit
+        def checked(state: TrainState, batch: Any) -> dict[str, Any]:
+            rest = state._replace(params=None, optimizer_state=None)
+            value, _, norm, updates, _, carry = self._updated(state.params, state.optimizer_state, rest, batch)
+            carry = jax.tree.map(_without_infinities, carry)
+            return {"loss": value, "gradient_norm": norm, "updates": updates, "carry": carry}
+
+        return first_nonfinite(checked, state, batch)
+
+
+def _without_infinities(leaf: Array) -> Array:
+    """A leaf of the carry, which may have infinities, but no NaN."""
+    return jnp.where(jnp.isinf(leaf), 0, leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
 
 
 def _clip(gradient: Any, clip_norm: float | None) -> tuple[Any, Array]:

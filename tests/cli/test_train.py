@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import Result
 
-from rnnscan.train import LanguageModel, RunDirectory
+from rnnscan.train import LanguageModel, RunDirectory, TrainConfig, begin_language_model
 from rnnscan.train.metrics import Metrics
 from rnnscan.train.text import contiguous_streams
 
@@ -136,6 +136,28 @@ def test_losses_that_are_not_finite_stop_the_run_where_they_persist(
     values = losses(tmp_path / "run")
     assert None not in values[:2]
     assert values[2:] == [None] * 6
+
+
+def test_check_finite_stops_at_the_first_of_them_and_says_where_it_began(
+    rnnscan: Command, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_losses_that_are_not_finite(monkeypatch, {4})
+
+    result = rnnscan("train", text_file, *SMALL, "--seed", "7", "--check-finite", "--out", tmp_path / "run")
+
+    assert result.exit_code == 1
+    assert "Traceback" not in result.output
+    message = " ".join(result.stderr.split())
+    assert "Error: fit: update 3 of the training is not finite. `result['loss']`, forward: inf = select_n(" in message
+    assert "broken)" in message
+    report = tmp_path / "run" / "failure" / "report.txt"
+    assert "load_failure(state, batch)" in report.read_text()
+    assert [value is None for value in losses(tmp_path / "run")] == [False, False, False, True]
+    config = TrainConfig(hidden=8, embedding=4, batch=4, window=32, recompute=("gates",), steps=12, seed=7)
+    batch = np.zeros((33, 4), np.int32)
+    state, batch = RunDirectory(tmp_path / "run").load_failure(begin_language_model(config), batch)
+    assert int(state.step) == 3
+    assert batch[0, 0] < 0
 
 
 def test_a_single_loss_that_is_not_finite_is_skipped_and_counted(

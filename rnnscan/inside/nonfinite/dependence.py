@@ -17,9 +17,9 @@ class Births(NamedTuple):
     """The elements that an equation makes not finite. The first kind that occurs is to blame.
 
     Attributes:
-        from_finite: elements that depend on finite ones alone, or on NaN in a constant.
+        from_finite: elements that depend on finite ones alone, or on NaN or +inf in a constant.
         from_infinite: NaN that depends on infinite elements.
-        from_constant: infinite elements that depend on those of a constant.
+        from_constant: elements that depend on -inf in a constant, such as a mask.
     """
 
     from_finite: Any
@@ -63,18 +63,19 @@ def dependence(
     from_inf = [None if mask is None else mask & has & ~nan for mask, has, nan in zip(masks, bad, nans, strict=True)]
     reads_nan, reads_inf = pattern.read_by(operands, from_nan), pattern.read_by(operands, from_inf)
     blamed: list[Mask] = [None] * len(operands)
-    given_nan = given_inf = False
+    given = given_mask = False
     for number, (place, array) in enumerate(arrays.items()):
         infinite = reads_inf[number] & np.isinf(array) & _passed_on(equation, array, results)
         of_nan = reads_nan[number] & np.isnan(array)
         if isinstance(equation.inputs[place], Constant):
-            given_nan, given_inf = given_nan or bool(of_nan.any()), given_inf or bool(infinite.any())
+            is_mask = infinite & (array.real == -np.inf)
+            given, given_mask = given or bool((of_nan | (infinite & ~is_mask)).any()), given_mask or bool(is_mask.any())
         elif of_nan.any() or infinite.any():
             blamed[place] = of_nan | infinite
     births: list[Births | None] = [
         None
         if mask is None
-        else Births(mask & (~has | given_nan), infinite & np.isnan(np.asarray(result)), mask & given_inf)
+        else Births(mask & (~has | given), infinite & np.isnan(np.asarray(result)), mask & given_mask)
         for mask, has, infinite, result in zip(masks, bad, from_inf, results, strict=True)
     ]
     return blamed, births

@@ -12,7 +12,7 @@ from rnnscan.inside.nonfinite.locate import Blamed, Level
 from rnnscan.inside.nonfinite.origins import source_of
 from rnnscan.inside.nonfinite.patterns import is_inexact
 from rnnscan.inside.nonfinite.report import Direction, Nonfinite
-from rnnscan.ir.program import Value
+from rnnscan.ir.program import Atom, Value
 
 
 def describe_operation(blamed: Blamed, arguments: Sequence[str], results: Sequence[str]) -> Nonfinite:
@@ -86,10 +86,18 @@ def _label_after(levels: Sequence[Level], output: Value) -> Labeled | None:
 
 
 def _result_of(blamed: Blamed, results: Sequence[str]) -> str | None:
-    """The first result of the function that the value flows into."""
+    """The first result of the function, in running order, that the value flows into."""
     level = blamed.levels[0]
+    order: dict[Atom, int] = {
+        output: at for at, each in enumerate(level.walk.body.equations) for output in each.outputs
+    }
     reach = reached(level.walk.body.equations[level.position + 1 :], level.equation.outputs)
-    return next((place for place, atom in zip(results, level.walk.body.outputs, strict=True) if atom in reach), None)
+    places = [
+        (order.get(atom, 0), place)
+        for place, atom in zip(results, level.walk.body.outputs, strict=True)
+        if atom in reach
+    ]
+    return min(places, key=lambda each: each[0], default=(0, None))[1]
 
 
 def _step_and_row(blamed: Blamed) -> tuple[int | None, int | None]:
