@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax.tree_util import keystr
 
 from rnnscan._util.messages import describe_tree, is_float, listing, nearest
-from rnnscan.nets.base import Net
+from rnnscan.nets.base import Net, Options
 from rnnscan.nets.calls import run
 from rnnscan.protocols import Cell, check_cell
 from rnnscan.scanning import scan
@@ -109,6 +110,8 @@ def _check_options(cell: Any, options: Mapping[str, Any]) -> None:
     function: Any = type(cell).__call__ if isinstance(cell, Net) else scan
     parameters = inspect.signature(function).parameters.values()
     known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        known += [each.name for each in fields(Options)]
     for name in options:
         if name not in known:
             owner = "the net" if isinstance(cell, Net) else "`scan`"

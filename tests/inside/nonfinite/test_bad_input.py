@@ -1,0 +1,106 @@
+"""What `first_nonfinite` refuses, before it computes anything."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from rnnscan import cells
+
+
+pytestmark = pytest.mark.bad_input
+
+GRU = cells.GRU(4)
+XS = jnp.ones((6, 3, 5))
+PARAMS = GRU.init(jax.random.key(0), 5)
+CARRY = GRU.initial_carry(XS[0])
+NET = rs.layer(GRU)
+
+
+def sum_of(carry, ys):
+    return ys.sum()
+
+
+def computes(*arguments):
+    """A function that only a trace may call."""
+    assert any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)), "it computes"
+    return "no array"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: rs.first_nonfinite(3), TypeError, r"must be a function of arrays, a cell or a net; got int\. Write"),
+        (
+            lambda: rs.first_nonfinite(jnp.sin, "text"),
+            TypeError,
+            r"arguments must be pytrees of arrays; got str at x\. Bind other arguments with functools\.partial",
+        ),
+        (
+            lambda: rs.first_nonfinite(lambda params: params, {"w": object()}),
+            TypeError,
+            r"got object at params\['w'\]",
+        ),
+        (
+            lambda: rs.first_nonfinite(lambda x: x > 0, XS),
+            TypeError,
+            r"must return floating-point arrays; got bool\[6,3,5\]\. Return the values to look at",
+        ),
+        (lambda: rs.first_nonfinite(lambda x: None, XS), TypeError, r"must return floating-point arrays; got None"),
+        (
+            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, seqlengths=jnp.ones(3)),
+            TypeError,
+            r"the options must be those of `scan`: .*; got 'seqlengths'\. Did you mean 'seq_lengths'\?",
+        ),
+        (
+            lambda: rs.first_nonfinite(NET, PARAMS, XS, unroll=2),
+            TypeError,
+            r"the options must be those of the net: .*; got 'unroll'",
+        ),
+        (
+            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY),
+            TypeError,
+            r"a cell takes \(cell, params, carry, xs\), and options by name; got 2 arguments",
+        ),
+        (
+            lambda: rs.first_nonfinite(NET, PARAMS, XS, CARRY),
+            TypeError,
+            r"a net takes \(net, params, xs, \*, carry=None\), and options by name; got 3 arguments",
+        ),
+        (lambda: rs.first_nonfinite(NET, PARAMS, XS, xs=XS), TypeError, r"got xs twice\. Pass each once"),
+        (
+            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, loss=3),
+            TypeError,
+            r"`loss` must be a function of the carry and the outputs, loss\(carry, ys\); got 3",
+        ),
+        (
+            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, loss=lambda carry, ys: ys),
+            TypeError,
+            r"`loss` must return a floating-point scalar; got float32\[6,3,4\]\. Sum it or take its mean",
+        ),
+        (
+            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, memory=rs.Memory(recompute=("gate",))),
+            ValueError,
+            r"Did you mean 'gates'\?",
+        ),
+        (
+            lambda: rs.first_nonfinite(
+                rs.bidirectional(GRU, GRU),
+                {"forward": PARAMS, "backward": PARAMS},
+                XS,
+                carry=(CARRY, CARRY),
+                reset=jnp.zeros((6, 3)),
+            ),
+            (TypeError, ValueError),
+            r"reset",
+        ),
+    ],
+)
+def test_bad_input_is_an_error_that_says_what_to_do(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_nothing_is_computed_before_the_results_are_known_to_be_arrays():
+    with pytest.raises(TypeError):
+        rs.first_nonfinite(computes, XS)
