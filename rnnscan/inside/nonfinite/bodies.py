@@ -6,6 +6,9 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.extend import core
 
 from rnnscan.inside.nonfinite.labels import Label
@@ -57,12 +60,44 @@ class Body:
 
     def values(self, inputs: Sequence[Any]) -> dict[Value, Any]:
         """All values of the body, computed by one compiled program."""
-        variables = [*self.inputs, *(output for equation in self.equations for output in equation.outputs)]
-        return dict(zip(variables, self._all_values(list(inputs)), strict=True))
+        return dict(zip(self._variables, [*inputs, *self._computed(list(inputs))], strict=True))
+
+    def values_of_steps(self, consts: Sequence[Any], others: Sequence[Any]) -> Callable[[int], dict[Value, Any]]:
+        """All values of the body in several steps, computed by one compiled program.
+
+        Args:
+            consts: the leading inputs, which all steps share.
+            others: the other inputs, stacked over the steps, on the host.
+
+        Returns:
+            A function from the number of a step to its values.
+        """
+        stacked = [on_host(leaf) for leaf in self._computed_in_steps(list(consts), list(others))]
+
+        def values(step: int) -> dict[Value, Any]:
+            of_step = (leaf[step] for leaf in (*others, *stacked))
+            return dict(zip(self._variables, [*consts, *of_step], strict=True))
+
+        return values
 
     @cached_property
-    def _all_values(self) -> Callable[[list[Any]], list[Any]]:
-        return jax.jit(lambda inputs: [*values_in(self, inputs).values()], compiler_options=_QUICK)
+    def _variables(self) -> list[Value]:
+        return [*self.inputs, *(output for equation in self.equations for output in equation.outputs)]
+
+    def _compute(self, inputs: list[Any]) -> list[Any]:
+        values = values_in(self, inputs)
+        return [values[variable] for variable in self._variables[len(self.inputs) :]]
+
+    @cached_property
+    def _computed(self) -> Callable[[list[Any]], list[Any]]:
+        return jax.jit(self._compute, compiler_options=_QUICK)
+
+    @cached_property
+    def _computed_in_steps(self) -> Callable[[list[Any], list[Any]], list[Any]]:
+        def run(consts: list[Any], others: list[Any]) -> list[Any]:
+            return lax.map(lambda of_step: self._compute([*consts, *of_step]), others)
+
+        return jax.jit(run, compiler_options=_QUICK)
 
     def pattern(self, position: int) -> Pattern:
         """Which elements of an equation's results read which of its operands."""
@@ -117,6 +152,11 @@ def reached(equations: Sequence[Equation], start: Sequence[Value]) -> set[Atom]:
         if any(operand in reach for operand in equation.inputs):
             reach.update(equation.outputs)
     return reach
+
+
+def on_host(leaf: Any) -> Any:
+    """An array of numbers as NumPy slices it, in a tenth of JAX's time; others, such as keys, as they are."""
+    return leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.extended) else np.asarray(leaf)
 
 
 def values_in(body: Body, inputs: Sequence[Any]) -> dict[Value, Any]:

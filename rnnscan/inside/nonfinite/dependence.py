@@ -56,29 +56,62 @@ def dependence(
         For each operand the elements to blame; and for each result the elements that the equation makes.
     """
     floats = [place for place, atom in enumerate(equation.inputs) if is_inexact(atom)]
-    arrays = {place: np.asarray(operands[place]) for place in floats}
-    nans = pattern.readers(operands, [np.isnan(array) for array in arrays.values()])
-    bad = pattern.readers(operands, [~np.isfinite(array) for array in arrays.values()])
-    from_nan = [None if mask is None else mask & nan for mask, nan in zip(masks, nans, strict=True)]
-    from_inf = [None if mask is None else mask & has & ~nan for mask, has, nan in zip(masks, bad, nans, strict=True)]
-    reads_nan, reads_inf = pattern.read_by(operands, from_nan), pattern.read_by(operands, from_inf)
+    arrays = [np.asarray(operands[place]) for place in floats]
+    of_nan = [np.isnan(array) for array in arrays]
+    from_nan, others = _parted(masks, pattern.readers(operands, of_nan))
+    reads = [np.False_] * len(floats) if _is_empty(from_nan) else pattern.read_by(operands, from_nan)
+    to_blame = [read & nan for read, nan in zip(reads, of_nan, strict=True)]
+    births: list[Births | None] = [None] * len(results)
+    from_inf: list[Mask] = [None] * len(results)
+    if not _is_empty(others):  # Elements that are not NaN because an operand is.
+        of_inf = [np.isinf(array) for array in arrays]
+        from_inf, own = _parted(others, pattern.readers(operands, of_inf))
+        reads = pattern.read_by(operands, from_inf)
+        for number, (read, inf) in enumerate(zip(reads, of_inf, strict=True)):
+            to_blame[number] = to_blame[number] | (read & inf & _passed_on(equation, arrays[number], results))
+        nothing = np.False_
+        births = [
+            None
+            if mask is None and infinite is None
+            else Births(
+                nothing if mask is None else mask,
+                nothing if infinite is None else infinite & np.isnan(np.asarray(result)),
+                nothing,
+            )
+            for mask, infinite, result in zip(own, from_inf, results, strict=True)
+        ]
     blamed: list[Mask] = [None] * len(operands)
-    given = given_mask = False
-    for number, (place, array) in enumerate(arrays.items()):
-        infinite = reads_inf[number] & np.isinf(array) & _passed_on(equation, array, results)
-        of_nan = reads_nan[number] & np.isnan(array)
-        if isinstance(equation.inputs[place], Constant):
-            is_mask = infinite & (array.real == -np.inf)
-            given, given_mask = given or bool((of_nan | (infinite & ~is_mask)).any()), given_mask or bool(is_mask.any())
-        elif of_nan.any() or infinite.any():
-            blamed[place] = of_nan | infinite
-    births: list[Births | None] = [
-        None
-        if mask is None
-        else Births(mask & (~has | given), infinite & np.isnan(np.asarray(result)), mask & given_mask)
-        for mask, has, infinite, result in zip(masks, bad, from_inf, results, strict=True)
-    ]
+    for place, array, mask in zip(floats, arrays, to_blame, strict=True):
+        if mask.any():
+            if isinstance(equation.inputs[place], Constant):
+                is_of_mask = not (mask & ~(array.real == -np.inf)).any()
+                births = [_with_constant(each, mask, is_of_mask) for each, mask in zip(births, masks, strict=True)]
+            else:
+                blamed[place] = mask
     return blamed, births
+
+
+def _parted(masks: Sequence[Mask], readers: Sequence[Any]) -> tuple[list[Mask], list[Mask]]:
+    """The elements of masks that read some elements, and the others."""
+    pairs = [
+        (None, None) if mask is None else (mask & read, mask & ~read) for mask, read in zip(masks, readers, strict=True)
+    ]
+    parts = [[None if mask is None or not mask.any() else mask for mask in part] for part in zip(*pairs, strict=True)]
+    return parts[0], parts[1]
+
+
+def _is_empty(masks: Sequence[Mask]) -> bool:
+    return all(mask is None for mask in masks)
+
+
+def _with_constant(births: Births | None, mask: Mask, is_of_mask: bool) -> Births | None:
+    """Births, and elements that depend on a constant, which is a mask of -inf or has other values."""
+    if mask is None:
+        return births
+    births = births or Births(np.False_, np.False_, np.False_)
+    if is_of_mask:
+        return births._replace(from_constant=births.from_constant | mask)
+    return births._replace(from_finite=births.from_finite | mask)
 
 
 def _passed_on(equation: Equation, operand: Any, results: Sequence[Any]) -> Any:

@@ -11,12 +11,12 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.inside.nonfinite.bodies import Body, body_of, results_in, values_in
+from rnnscan.inside.nonfinite.bodies import Body, body_of, on_host, results_in, values_in
 from rnnscan.inside.nonfinite.dependence import not_finite, union
 from rnnscan.inside.nonfinite.patterns import Mask, is_inexact
 from rnnscan.inside.nonfinite.walk import KINDS, Inside, walk_back
 from rnnscan.ir.bodies import carry_of_scan
-from rnnscan.ir.program import Equation
+from rnnscan.ir.program import Equation, Value
 
 
 def open_jaxpr(jaxpr: Any) -> Body:
@@ -49,23 +49,25 @@ class Loop:
         Returns:
             For each operand the elements to blame; and the first step with births of each kind.
         """
-        consts, xs = (
-            list(operands[: self._consts]),
-            [np.asarray(leaf) if is_inexact(leaf) else leaf for leaf in operands[self._end :]],
-        )
-        before = self._carries(list(operands), length) if length else []
+        consts, xs = list(operands[: self._consts]), [on_host(leaf) for leaf in operands[self._end :]]
+        before = [on_host(leaf) for leaf in self._carries(list(operands), length)] if length else []
         carry = self._end - self._consts
         of_carry, of_ys = list(masks[:carry]), masks[carry:]
         of_consts: list[Mask] = [None] * self._consts
         of_xs: list[Mask] = [None] * len(xs)
         first: list[Inside | None] = [None for _ in KINDS]
+        window = range(0)
+        values: Callable[[int], dict[Value, Any]]
         order = range(length) if self._reverse else reversed(range(length))
         for step in order:
             of_results = [*of_carry, *(_part(mask, step) for mask in of_ys)]
             if all(mask is None for mask in of_results):
                 continue
-            inputs = [*consts, *(leaf[step] for leaf in before), *(leaf[step] for leaf in xs)]
-            walk = walk_back(self._body, self._body.values(inputs), of_results)
+            if step not in window:
+                window = _window_of(step, length)
+                of_window = [leaf[window.start : window.stop] for leaf in (*before, *xs)]
+                values = self._body.values_of_steps(consts, of_window)
+            walk = walk_back(self._body, values(step - window.start), of_results)
             new_consts, of_carry, of_x = self._split(walk.inputs)
             of_consts = [union(*pair) for pair in zip(of_consts, new_consts, strict=True)]
             for number, mask in enumerate(of_x):
@@ -96,6 +98,17 @@ class Loop:
             return lax.scan(step, carry, xs, length=length, reverse=self._reverse)[1]
 
         return jax.jit(run, static_argnums=1)
+
+
+# Steps whose values are computed at once.
+_WINDOW = 32
+
+
+def _window_of(step: int, length: int) -> range:
+    """Steps with a given one, as many for each: the last ones begin earlier."""
+    size = min(_WINDOW, length)
+    start = min(step // size * size, length - size)
+    return range(start, start + size)
 
 
 def _part(mask: Mask, step: int) -> Mask:

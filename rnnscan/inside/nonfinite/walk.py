@@ -85,7 +85,9 @@ def walk_back(body: Body, values: Mapping[Value, Any], masks: Sequence[Mask]) ->
         else:
             results = [values[output] for output in equation.outputs]
             pattern = body.pattern(position)
-            of_operands, walk.births[position] = dependence(equation, pattern, operands, results, of_results)
+            of_operands, births = dependence(equation, pattern, operands, results, of_results)
+            if any(each is not None for each in births):
+                walk.births[position] = births
         for atom, mask in zip(equation.inputs, of_operands, strict=True):
             if isinstance(atom, Value):
                 followed[atom] = union(followed.get(atom), mask)

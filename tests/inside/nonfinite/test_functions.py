@@ -125,7 +125,7 @@ def test_calls_loops_and_branches_are_searched(form):
         "custom": with_rule,
     }
     x = jnp.array([30.0, 1.5, 40.0])
-    report = rs.first_nonfinite(jax.jit(functions[form]), x)
+    report = rs.first_nonfinite(jax.jit(lambda x: functions[form](x)), x)
     assert report.primitive == "log"
     assert report.index == (1,)
     assert report.operands == (-0.5,)
