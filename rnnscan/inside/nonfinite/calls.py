@@ -34,7 +34,7 @@ class ScanCall:
         _check_options(cell, options)
         if loss is not None and not callable(loss):
             raise TypeError(
-                f"{_FUNCTION}: `loss` must be a function of the carry and the outputs, loss(carry, ys); got {loss!r}. "
+                f"{_FUNCTION}: `loss` must be a function of the results, loss((carry, ys)); got {loss!r}. "
                 "Leave it out for the values of the forward pass alone."
             )
 
@@ -51,7 +51,7 @@ class ScanCall:
                 every[place] = leaf
             params, carry, xs = jax.tree.unflatten(structure, every)
             assert self._loss is not None
-            return self._loss(*run(self._cell, params, carry, xs, **self._options, **arrays))
+            return self._loss(run(self._cell, params, carry, xs, **self._options, **arrays))
 
         loss = jax.eval_shape(loss_of, [leaves[place] for place in floats])
         if getattr(loss, "shape", None) != () or not is_float(loss):

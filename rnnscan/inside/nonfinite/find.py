@@ -36,7 +36,8 @@ def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options:
             `functools.partial(rs.scan, cell)`.
         arguments: those of the function, pytrees of arrays. For a cell they are `(params, carry, xs)`, for a net
             `(params, xs)`.
-        loss: for a cell or a net: `loss(carry, ys)`, a scalar. Its gradients are looked at too.
+        loss: for a cell or a net: a function of the results `(carry, ys)` that returns a scalar. Its gradients are
+            looked at too.
         options: for a cell those of `scan`, for a net those of its call.
 
     Returns:

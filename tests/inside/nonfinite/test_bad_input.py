@@ -17,10 +17,6 @@ CARRY = GRU.initial_carry(XS[0])
 NET = rs.layer(GRU)
 
 
-def sum_of(carry, ys):
-    return ys.sum()
-
-
 def computes(*arguments):
     """A function that only a trace may call."""
     assert any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)), "it computes"
@@ -71,10 +67,10 @@ def computes(*arguments):
         (
             lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, loss=3),
             TypeError,
-            r"`loss` must be a function of the carry and the outputs, loss\(carry, ys\); got 3",
+            r"`loss` must be a function of the results, loss\(\(carry, ys\)\); got 3",
         ),
         (
-            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, loss=lambda carry, ys: ys),
+            lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, loss=lambda results: results[1]),
             TypeError,
             r"`loss` must return a floating-point scalar; got float32\[6,3,4\]\. Sum it or take its mean",
         ),

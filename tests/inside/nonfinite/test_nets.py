@@ -16,8 +16,8 @@ STEPS, ROWS, FEATURES = 6, 3, 5
 XS = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, size=(STEPS, ROWS, FEATURES)), jnp.float32)
 
 
-def total(carry, ys):
-    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((carry, ys)))
+def total(results):
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(results))
 
 
 class Logarithm:
@@ -88,8 +88,7 @@ def test_an_attention_decoder_with_lengths_of_its_memory():
 
     def loss(params, xs, memory):
         cell = decoder.over(params, memory, encoder_lengths=jnp.array([7, 3, 1]))
-        carry, ys = rs.scan(cell, params, cell.initial_carry(xs[0]), xs)
-        return total(carry, ys)
+        return total(rs.scan(cell, params, cell.initial_carry(xs[0]), xs))
 
     function = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
     assert rs.first_nonfinite(function, params, XS, memory) is None
@@ -164,7 +163,7 @@ def test_under_vmap_of_sequences(direction):
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), clean, plants)
 
     def loss(params, plants):
-        return total(*rs.scan(cell, params, carry, (XS, plants)))
+        return total(rs.scan(cell, params, carry, (XS, plants)))
 
     function = jax.jit(jax.grad(lambda params, plants: jax.vmap(partial(loss, params))(plants).sum()))
     assert rs.first_nonfinite(function, params, jax.tree.map(lambda leaf: 0 * leaf, both)) is None

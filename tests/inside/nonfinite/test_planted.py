@@ -34,8 +34,8 @@ CELLS = {
 QUICK = ("RNN", "LSTM", "QRNN", "RGLRU", "stack")
 
 
-def loss(carry, ys):
-    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((carry, ys)))
+def loss(results):
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(results))
 
 
 @cache
@@ -86,7 +86,7 @@ def test_the_first_and_the_last_step_are_found_in_functions_too(step, jitted, re
 
     def value_and_grad(params, inputs):
         def of(params):
-            return loss(*rs.scan(cell, params, carry, inputs, reverse=reverse))
+            return loss(rs.scan(cell, params, carry, inputs, reverse=reverse))
 
         return jax.value_and_grad(of)(params)
 
@@ -107,7 +107,7 @@ def test_a_planted_tangent_is_found(which):
 
     @jax.jit
     def tangents(params, inputs):
-        return jax.jvp(lambda params: loss(*rs.scan(cell, params, carry, inputs)), (params,), (params,))
+        return jax.jvp(lambda params: loss(rs.scan(cell, params, carry, inputs)), (params,), (params,))
 
     assert rs.first_nonfinite(tangents, params, (xs, clean)) is None
     for name in clean["tangent"]:
