@@ -1,7 +1,7 @@
 """Functions of arrays: where values begin outside of scans, in loops, branches, rules and arguments."""
 
-import warnings
 from functools import partial
+from html import escape
 
 import jax
 import jax.numpy as jnp
@@ -224,21 +224,46 @@ def test_a_whole_training_step_is_searched(jitted):
     assert "(test_a_whole_training_step_is_searched.<locals>.step.<locals>.loss)" in report.place
 
 
+def test_results_that_are_finite_the_second_time_are_named():
+    calls = []
+
+    def nan_at_first(x):
+        calls.append(x)
+        return np.full(3, np.nan if len(calls) == 1 else 1, np.float32)
+
+    def function(x):
+        return 2 * x, jax.pure_callback(nan_at_first, jax.ShapeDtypeStruct((3,), jnp.float32), x)
+
+    report = rs.first_nonfinite(function, jnp.ones(3))
+    assert str(report) == "forward: result[1], which is finite where the operations run one by one, holds nan at [0]"
+
+
+def test_carries_of_keys_and_integers_pass():
+    def noisy(params, carry, x):
+        key, count = carry
+        key, own = jax.random.split(key)
+        return (key, count + 1), rs.name(jnp.log(x + 10) + jax.random.normal(own, x.shape), "noise")
+
+    function = jax.jit(jax.value_and_grad(lambda xs: rs.scan(noisy, None, (jax.random.key(0), 0), xs)[1].sum()))
+    assert rs.first_nonfinite(function, XS) is None
+    report = rs.first_nonfinite(function, XS.at[3, 2, 1].set(-12))
+    assert (report.step, report.row, report.name, report.operands) == (3, 2, "noise", (-2.0,))
+
+
+def test_without_compilation_a_loop_is_a_function_of_python():
+    with jax.disable_jit():
+        report = rs.first_nonfinite(partial(rs.scan, exponential), {"kernel": jnp.full((5, 4), 200.0)}, CARRY[0], XS)
+    assert (report.primitive, report.direction) == ("exp", "forward")
+    assert "(exponential)" in report.place
+
+
 def test_donated_arguments_are_an_error():
     function = jax.jit(lambda x: jnp.log(x), donate_argnums=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if not jnp.ones(3).is_deleted():
-            x = jnp.array([-1.0])
-            function(x)
-            if not x.is_deleted():
-                pytest.skip("this device donates nothing")
-        with pytest.raises(ValueError, match=r"must run again on its arguments; got one that donates them"):
-            rs.first_nonfinite(function, jnp.array([-1.0]))
+    with pytest.raises(ValueError, match=r"must run again on its arguments; got one that donates them"):
+        rs.first_nonfinite(function, jnp.array([-1.0]))
 
 
 def test_a_report_shows_in_notebooks():
-    report = rs.first_nonfinite(lambda x: jnp.log(x), jnp.array([-1.0]))
-    assert report._repr_html_() == f"<p>{report}</p>".replace("<lambda>", "&lt;lambda&gt;").replace(
-        "<locals>", "&lt;locals&gt;"
-    ).replace("`", "`")
+    report = rs.first_nonfinite(jnp.log, jnp.array([-1.0]))
+    assert str(report).startswith("`result`, forward: nan = log(-1) at [0]; its operand came from x, 1")
+    assert report._repr_html_() == f"<p>{escape(str(report))}</p>"
