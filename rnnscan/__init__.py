@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rnnscan.engine.cache.closure_values import ChangedArrayWarning as ChangedArrayWarning
     from rnnscan.inside.nonfinite.find import first_nonfinite as first_nonfinite
     from rnnscan.inside.progress.cell import progress as progress
+    from rnnscan.inside.tracing.trace import trace as trace
     from rnnscan.insight.explain import explain as explain
     from rnnscan.insight.memory_report import memory_report as memory_report
     from rnnscan.insight.newton_iterations import newton_iterations as newton_iterations
@@ -92,6 +93,7 @@ _NAMES = {
     "decoding.decode": "decode",
     "engine.cache.closure_values": "ChangedArrayWarning",
     "inside.nonfinite.find": "first_nonfinite",
+    "inside.tracing.trace": "trace",
     "insight.explain": "explain",
     "insight.memory_report": "memory_report",
     "insight.newton_iterations": "newton_iterations",

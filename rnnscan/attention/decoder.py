@@ -16,6 +16,7 @@ from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.attention.encoder import batch_first, check_encoder, valid_by_row
 from rnnscan.attention.mechanism import Mechanism
 from rnnscan.compose.output import extras_of, output_of
+from rnnscan.paths import part as path_part
 from rnnscan.protocols import Cell, ComposableCell, check_cell
 from rnnscan.randomness import RandomStep, with_key
 
@@ -159,7 +160,8 @@ class AttentionCell:
         self.decoder.check_params(params)
         self._check(carry, x)
         inner_carry, context, *state = carry
-        new_inner, y = cell(params["cell"], inner_carry, _concatenate(x, context))
+        with path_part("cell"):
+            new_inner, y = cell(params["cell"], inner_carry, _concatenate(x, context))
         hidden = output_of(y)
         new_context, new_state, weights = self.decoder.attention.attend(
             params["attention"], self.encoded, self.valid, hidden, context, tuple(state)

@@ -12,6 +12,7 @@ from rnnscan.cli.graph import graph
 from rnnscan.cli.info import info
 from rnnscan.cli.plan import plan
 from rnnscan.cli.run import run
+from rnnscan.cli.trace import trace
 from rnnscan.cli.tradeoff import tradeoff
 from rnnscan.cli.train import train
 
@@ -29,6 +30,7 @@ app.command(cls=Command)(export)
 app.command(cls=Command)(run)
 app.command(cls=Command)(tradeoff)
 app.command(cls=Command)(explain)
+app.command(cls=Command)(trace)
 app.command(cls=Command)(plan)
 app.command(cls=Command)(graph)
 app.command(cls=Command)(info)

@@ -1,6 +1,5 @@
 """Calls that cannot fit this machine, or their budget, are refused before they are tried."""
 
-import os
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 
 import rnnscan as rs
 from rnnscan._util.byte_sizes import budget_bytes, readable_bytes
+from rnnscan._util.machine_memory import machine_bytes
 from rnnscan.cli.cells import Example
 from rnnscan.nets.calls import run
 from rnnscan.planning.arguments import Arguments
@@ -67,17 +67,6 @@ def check_model_fits(config: TrainConfig) -> None:
         "optimizer state": _bytes(state.optimizer_state),
     }
     _check(parts, "--hidden, --layers, --embedding or --batch")
-
-
-def machine_bytes() -> int | None:
-    """The memory of the device, or of this machine if the device is a CPU; None if the system does not say."""
-    limit = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
-    if limit is not None:
-        return int(limit)
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # Windows, or a system without these names.
-        return None
 
 
 def _check(parts: Mapping[str, int], options: str, *, at_most: int = 0) -> None:

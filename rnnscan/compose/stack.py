@@ -14,6 +14,7 @@ from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.dropout import dropout as drop_out
 from rnnscan.compose.output import output_of
 from rnnscan.compose.residual import residual as with_residual
+from rnnscan.paths import part
 from rnnscan.protocols import ComposableCell, check_cell
 from rnnscan.randomness import RandomStep, with_key
 
@@ -63,7 +64,8 @@ class Stack:
         new_carries = []
         y = x
         for layer, (cell, layer_carry) in enumerate(zip(self.cells, carry, strict=True)):
-            new_carry, y = cell(params[_layer_name(layer)], layer_carry, output_of(y) if layer else x)
+            with part(_layer_name(layer)):
+                new_carry, y = cell(params[_layer_name(layer)], layer_carry, output_of(y) if layer else x)
             new_carries.append(new_carry)
         return tuple(new_carries), y
 
@@ -81,7 +83,8 @@ class Stack:
             y = x
             for layer, (layer_step, layer_carry) in enumerate(zip(steps, carry, strict=True)):
                 below = output_of(y) if layer else x
-                new_carry, y = layer_step(params[_layer_name(layer)], layer_carry, (below, index))
+                with part(_layer_name(layer)):
+                    new_carry, y = layer_step(params[_layer_name(layer)], layer_carry, (below, index))
                 new_carries.append(new_carry)
             return tuple(new_carries), y
 

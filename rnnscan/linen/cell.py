@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
+from rnnscan.paths import part
 from rnnscan.protocols import InitializableCell, check_cell
 from rnnscan.randomness import with_key
 
@@ -64,10 +65,11 @@ class Cell(nn.RNNCellBase):
             The new carry, and y.
         """
         params = self._params(jnp.shape(inputs)[-1])
-        if self.deterministic or not self.has_rng(self.rng_collection):
-            return self.cell(params, carry, inputs)
-        random_step = with_key(self.cell, self.make_rng(self.rng_collection), params, inputs)
-        return random_step(params, carry, (inputs, step))
+        with part(self.name or "cell"):
+            if self.deterministic or not self.has_rng(self.rng_collection):
+                return self.cell(params, carry, inputs)
+            random_step = with_key(self.cell, self.make_rng(self.rng_collection), params, inputs)
+            return random_step(params, carry, (inputs, step))
 
     @nn.nowrap
     def initialize_carry(self, rng: PRNGKey, input_shape: tuple[int, ...]) -> Any:

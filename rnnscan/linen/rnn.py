@@ -17,6 +17,7 @@ from rnnscan.linen.lifted_scan import lifted_scan
 from rnnscan.memory import Memory
 from rnnscan.nets.pieces import REVERSED
 from rnnscan.newton import Newton
+from rnnscan.paths import parts
 from rnnscan.scanning import scan
 
 
@@ -220,7 +221,8 @@ class RNN(nn.RNN):
             split_rngs=split_rngs,
             reverse=reverse,
         )
-        return loop(self.cell, carry, steps)
+        with parts(self.path):
+            return loop(self.cell, carry, steps)
 
 
 def _call(cell: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:

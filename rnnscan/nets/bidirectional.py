@@ -18,6 +18,7 @@ from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_carries, check_parts, part_of
 from rnnscan.nets.layer import Layer
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, check_start
+from rnnscan.paths import part
 from rnnscan.protocols import ComposableCell, check_cell
 
 
@@ -114,16 +115,13 @@ class Bidirectional(Net):
         settings.check_names("bidirectional", self.names)
         settings = settings.planned(self, params, xs, carry, key)
         keys = (None, None) if key is None else jax.random.split(key)
-        ran = [
-            Layer(cell, reverse=direction == "backward")(
-                params[direction],
-                xs,
-                carry=part_of(carry, number),
-                key=keys[number],
-                **vars(settings.of_part(number, cell.names)),
-            )
-            for number, (direction, cell) in enumerate(zip(_PARTS, (self.forward, self.backward), strict=True))
-        ]
+        ran = []
+        for number, (direction, cell) in enumerate(zip(_PARTS, (self.forward, self.backward), strict=True)):
+            layer, of_part = Layer(cell, reverse=direction == "backward"), settings.of_part(number, cell.names)
+            with part(direction):
+                ran.append(
+                    layer(params[direction], xs, carry=part_of(carry, number), key=keys[number], **vars(of_part))
+                )
         (forward_carry, forward_ys), (backward_carry, backward_ys) = ran
         merged = self._merge(output_of(forward_ys), output_of(backward_ys))
         extras = (*extras_of(forward_ys), *extras_of(backward_ys))

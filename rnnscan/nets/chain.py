@@ -18,6 +18,7 @@ from rnnscan.compose.wrapper import check_rate
 from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_carries, check_parts, part_of
 from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
+from rnnscan.paths import part as path_part
 from rnnscan.randomness import drop, warn_if_differentiated, warns_without_key
 
 
@@ -112,7 +113,8 @@ class Chain(Net):
         for number, (part, net) in enumerate(zip(self._parts, self.nets, strict=True)):
             net_key = None if key is None else jax.random.fold_in(key, 2 * number)
             of_part = vars(settings.of_part(number, net.names))
-            new_carry, xs = net(params[part], xs, carry=part_of(carry, number), key=net_key, **of_part)
+            with path_part(part):
+                new_carry, xs = net(params[part], xs, carry=part_of(carry, number), key=net_key, **of_part)
             carries.append(new_carry)
             if number + 1 < len(self.nets):
                 xs = output_of(xs)

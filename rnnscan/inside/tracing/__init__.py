@@ -1,0 +1,1 @@
+"""trace(): the values inside of scans, and their cotangents."""

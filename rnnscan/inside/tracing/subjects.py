@@ -1,0 +1,175 @@
+"""What trace() takes: a cell, a net, a Flax module, or a function that runs scans, as a function without arguments."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from rnnscan._util.messages import in_words, nearest
+from rnnscan.nets.axes import check_positional
+from rnnscan.nets.base import Net, Options
+from rnnscan.scan_observer import observing_scans
+from rnnscan.scanning import scan
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A function with its arguments.
+
+    Attributes:
+        function: the function.
+        arguments: its arguments.
+        options: its keyword arguments.
+        words: what it is, for titles.
+    """
+
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    options: Mapping[str, Any]
+    words: str
+
+    def __call__(self) -> Any:
+        """Call the function."""
+        return self.function(*self.arguments, **self.options)
+
+    def arrays(self) -> list[Any]:
+        """The arrays among the arguments. Numbers are no arrays: the function may branch on them."""
+        return [leaf for leaf in jax.tree.leaves((self.arguments, self.options)) if _is_array(leaf)]
+
+    def with_arrays(self, arrays: Sequence[Any]) -> "Subject":
+        """The same with other arrays."""
+        leaves, structure = jax.tree.flatten((self.arguments, self.options))
+        others = iter(arrays)
+        leaves = [next(others) if _is_array(leaf) else leaf for leaf in leaves]
+        arguments, options = jax.tree.unflatten(structure, leaves)
+        return replace(self, arguments=arguments, options=options)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
+    """The call that a user means.
+
+    Raises:
+        TypeError: if the arguments fit neither.
+        ValueError: if a function may be a cell, and may be a function that runs scans.
+    """
+    if isinstance(function, Net):
+        return _net(function, arguments, options)
+    module = _nnx_module(function, arguments, options)
+    if module is not None:
+        return module
+    if not callable(function):
+        raise TypeError(
+            "trace: the first argument must be a cell, a net, a Flax module or a function that runs scans; got "
+            f"{in_words(function)}. Of a Flax linen module, pass module.apply and its variables."
+        )
+    as_function = Subject(function, arguments, options, in_words(function))
+    if hasattr(function, "initial_carry"):
+        return _cell(function, arguments, options)
+    if len(arguments) + len(_ARGUMENTS & options.keys()) not in (2, 3) or not {*_unknown(options)} <= _ARGUMENTS:
+        return as_function
+    return _cell_or_function(as_function)
+
+
+_ARGUMENTS = frozenset({"params", "carry", "xs"})
+_SCAN_OPTIONS = frozenset(inspect.signature(scan).parameters) - {"cell"} - _ARGUMENTS
+
+
+def _unknown(options: Mapping[str, Any]) -> list[str]:
+    return [option for option in options if option not in _SCAN_OPTIONS]
+
+
+def _cell(cell: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
+    for option in options:
+        if option not in _SCAN_OPTIONS | _ARGUMENTS:
+            raise TypeError(
+                f"trace: a cell takes (cell, params, carry, xs) and the options of rnnscan.scan; got {option!r}."
+                f"{nearest(option, [*_SCAN_OPTIONS, *_ARGUMENTS])}"
+            )
+    return Subject(lambda *arguments, **options: scan(cell, *arguments, **options), arguments, options, in_words(cell))
+
+
+def _net(net: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
+    check_positional("trace", arguments[2:], call="trace(net, params, xs, carry=carry)")
+    known = ["params", "xs", "carry", "key", *(field.name for field in fields(Options))]
+    for option in options:
+        if option not in known:
+            raise TypeError(
+                "trace: a net takes (net, params, xs, *, carry=None) and the options of its call; got "
+                f"{option!r}.{nearest(option, known)}"
+            )
+    return Subject(net, arguments, options, in_words(net))
+
+
+def _nnx_module(module: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject | None:
+    """A module of `flax.nnx`, split into its graph and its state: what a call changes of it is dropped."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    if nnx is None or not isinstance(module, nnx.Module):
+        return None
+    graph, state = nnx.split(module)
+    return Subject(
+        lambda state, *arguments, **options: nnx.merge(graph, state)(*arguments, **options),
+        (state, *arguments),
+        options,
+        type(module).__name__,
+    )
+
+
+def _cell_or_function(subject: Subject) -> Subject:
+    """A function of three arguments: a cell if `scan` takes it with them, or one that runs scans of its own."""
+    cell = _cell(subject.function, subject.arguments, subject.options)
+    failures = [_failure_of(cell), _failure_of(subject)]
+    if failures == [None, None]:
+        raise ValueError(
+            f"trace: `{subject.words}` must be a cell or a function that runs scans; got a function that can be both. "
+            "Write rs.trace(lambda: function(...)) for the function, and rs.trace(lambda: rs.scan(cell, params, carry, "
+            "xs)) for the cell."
+        )
+    if failures[1] is None:
+        return subject
+    if failures[0] is None:
+        return cell
+    raise failures[0] if isinstance(failures[1], NoScanError) and len(subject.arguments) == 3 else failures[1]
+
+
+class NoScanError(ValueError):
+    """Raised where a function runs no scan."""
+
+
+def no_scan(words: str) -> NoScanError:
+    """The error of a function that runs no scan."""
+    return NoScanError(
+        f"trace: the function must run a scan of rnnscan: `rs.scan`, a net, `rs.recurrent_net` or an RNN of rs.linen "
+        f"or rs.nnx; got `{words}`, which runs none. For jax.lax.scan(f, init, xs) write rs.scan(lambda _, carry, x: "
+        "f(carry, x), None, init, xs). A cell comes with its arguments: rs.trace(cell, params, carry, xs)."
+    )
+
+
+def _failure_of(subject: Subject) -> Exception | None:
+    """Why a subject cannot be traced; None if it can."""
+    counter = _Counter()
+    try:
+        with observing_scans(counter):
+            jax.eval_shape(subject)
+    except Exception as error:  # Whatever the function raises: its error is shown if nothing else fits.
+        return error
+    return None if counter.count else no_scan(subject.words)
+
+
+class _Counter:
+    """Counts the scans of a function."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def scan(self, cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
+        """Run a scan."""
+        self.count += 1
+        return scan(cell, params, carry, xs, **options)
