@@ -5,11 +5,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
 
+@runtime_checkable
 class ScanObserver(Protocol):
     """Runs scans in place of `scan`."""
 
