@@ -61,7 +61,7 @@ COMMANDS := tests/benchmarks $(addprefix tests/cli/test_,train.py tradeoff.py)
 # onnx, which `make test` does not install.
 PAGES := rnnscan tests/docs tests/notebooks tests/examples $(COMMANDS) \
     tests/cli/test_processes.py tests/export/test_processes.py \
-    $(addprefix tests/interop/test_,equinox.py haiku.py) tests/export/onnx tests/insight/test_plan_on_meshes.py tests/test_mesh.py \
+    $(addprefix tests/interop/test_,equinox.py haiku.py) tests/export/onnx tests/insight/test_plan_on_meshes.py tests/inside/tracing/test_devices.py tests/test_mesh.py \
     $(addprefix tests/train/test_,kills.py processes.py placement.py) \
     $(addprefix tests/sharding/test_,units.py every_cell.py over_time.py pipeline.py others.py)
 WITHOUT_PAGES := tests $(addprefix --ignore=,$(PAGES))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rnnscan._util.messages import listing, nearest
-from rnnscan.inside.tracing.sites import matching
+from rnnscan.inside.tracing.sites import matching, with_ends
 
 
 try:
@@ -50,7 +50,7 @@ def _chosen(trace: "Trace", names: Sequence[str] | None) -> list[str]:
             if not found:
                 raise ValueError(
                     f"trace.draw: `names` must be names of the trace; got {name!r}, and it has {listing(trace)}."
-                    f"{nearest(name, trace)}"
+                    f"{nearest(name, with_ends(trace))}"
                 )
             paths += found
     return list(dict.fromkeys(paths))

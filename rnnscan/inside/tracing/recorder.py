@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +66,7 @@ class _Mark:
     is_perturbation: bool = False
 
 
+@runtime_checkable
 class RunScan(Protocol):
     """Runs a scan that a recorder observes."""
 

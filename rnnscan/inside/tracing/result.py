@@ -6,10 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jaxtyping import Array
 
 from rnnscan._util.messages import describe, listing, nearest
-from rnnscan.inside.tracing.sites import Kind, matching
+from rnnscan.inside.tracing.sites import Kind, matching, with_ends
 from rnnscan.inside.tracing.summary import TraceSummary, summarize
 
 
@@ -42,7 +41,7 @@ class ByPath(Mapping[str, Any]):
             return self._arrays[name]
         paths = matching(name, self._arrays)
         if not paths:
-            raise KeyError(f"{name!r}: there are {listing(self._arrays)}.{nearest(name, self._arrays)}")
+            raise KeyError(f"{name!r}: there are {listing(self._arrays)}.{nearest(name, with_ends(self._arrays))}")
         heads = {path.rpartition("/")[0] for path in paths}
         if len(heads) > 1:
             raise KeyError(f"{name!r} must be the name of one cell's values; got {listing(paths)}. Write a path.")
@@ -74,7 +73,7 @@ class Trace(Mapping[str, Any]):
     Attributes:
         arrays: the values, `(T, ...)` or `(len(steps), ...)`.
         cotangent_arrays: the cotangent of each value; None without.
-        loss: the loss; None without.
+        loss: the loss, a scalar; None without.
         subject: the cell or function, in words.
         steps: the steps of the values.
         rows: the rows of the values; None: all.
@@ -84,7 +83,7 @@ class Trace(Mapping[str, Any]):
 
     arrays: tuple[Any, ...]
     cotangent_arrays: tuple[Any, ...]
-    loss: Array | None
+    loss: Any
     subject: str
     steps: tuple[int, ...]
     rows: tuple[int, ...] | None

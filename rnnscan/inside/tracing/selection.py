@@ -1,6 +1,6 @@
 """The choice of names, steps and rows, checked against the sites of a function."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import prod
 from operator import index
@@ -10,7 +10,7 @@ from rnnscan._util.byte_sizes import readable_bytes
 from rnnscan._util.machine_memory import machine_bytes
 from rnnscan._util.messages import listing, nearest
 from rnnscan.inside.tracing.recorder import ScanFacts
-from rnnscan.inside.tracing.sites import Site, matching
+from rnnscan.inside.tracing.sites import Site, matching, with_ends
 
 
 def chosen_paths(names: Sequence[str] | None, paths: Mapping[str, Site], untraced: Mapping[str, str]) -> list[str]:
@@ -33,15 +33,10 @@ def chosen_paths(names: Sequence[str] | None, paths: Mapping[str, Site], untrace
                 raise ValueError(f"trace: a value must run at every step; {path!r} cannot be traced: {untraced[path]}.")
             raise ValueError(
                 f"trace: `names` must be names or paths of values in the scans; got {name!r}, and there are "
-                f"{listing(paths)}.{nearest(name, _all_names(paths))}"
+                f"{listing(paths)}.{nearest(name, with_ends(paths))}"
             )
         chosen.update(found)
     return [path for path in paths if path in chosen]
-
-
-def _all_names(paths: Iterable[str]) -> list[str]:
-    """The paths, and their last parts."""
-    return list(dict.fromkeys(each for path in paths for each in (path, path.rpartition("/")[2])))
 
 
 def chosen_steps(steps: Any, scans: Sequence[ScanFacts]) -> tuple[int, ...] | None:

@@ -90,6 +90,16 @@ def matching(request: str, paths: Iterable[str]) -> list[str]:
     return []
 
 
+def with_ends(paths: Iterable[str]) -> list[str]:
+    """The paths and their last parts, with and without numbers, for a hint at the nearest."""
+    known = list(paths)
+    return list(dict.fromkeys([*known, *(end for path in known for end in _ends(path.rpartition("/")[2]))]))
+
+
+def _ends(name: str) -> tuple[str, str]:
+    return _unnumbered(name), name
+
+
 def _is_path(request: str, path: str) -> bool:
     return path == request
 

@@ -51,7 +51,10 @@ def zeros(cell, xs):
     return cell.initial_carry(xs[0])
 
 
-@pytest.mark.parametrize("options", [{}, {"seq_lengths": LENGTHS}], ids=["plain", "lengths"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, id="plain", marks=pytest.mark.slow), pytest.param({"seq_lengths": LENGTHS}, id="lengths")],
+)
 def test_a_chain_of_a_bidirectional_net(options):
     forward, backward, top = cells.LSTM(3), cells.GRU(4), cells.GRU(2)
     net, xs = rs.chain(rs.bidirectional(forward, backward), rs.layer(top)), normal(1, 6, 2, 3)
