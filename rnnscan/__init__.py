@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rnnscan import sharding as sharding
     from rnnscan import train as train
     from rnnscan import truncated as truncated
+    from rnnscan.checking.check import check as check
     from rnnscan.compose.adaptive_computation import adaptive_computation as adaptive_computation
     from rnnscan.compose.dropout import drop_weights as drop_weights
     from rnnscan.compose.dropout import dropout as dropout
@@ -79,6 +80,7 @@ _MODULES = (
     "truncated",
 )
 _NAMES = {
+    "checking.check": "check",
     "compose.adaptive_computation": "adaptive_computation",
     "compose.dropout": "drop_weights dropout",
     "compose.residual": "residual",

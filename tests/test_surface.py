@@ -14,7 +14,7 @@ import rnnscan as rs
 
 SOURCE = Path(rs.__file__).read_text()
 EXTRAS = {"linen": "flax", "nnx": "flax", "train": "optax"}
-LOADED_WHEN_USED = ("export", "graph", "insight", "interop", "sharding", "linen", "nnx", "train")
+LOADED_WHEN_USED = ("checking", "export", "graph", "insight", "interop", "sharding", "linen", "nnx", "train")
 
 
 def names_for_type_checkers():

@@ -1,4 +1,4 @@
-"""The command line: `rnnscan train`, `export`, `run`, `tradeoff`, `explain`, `plan`, `graph` and `info`.
+"""The command line: `rnnscan train`, `export`, `run`, `tradeoff`, `explain`, `plan`, `check`, `graph` and `info`.
 
 Only `main` is public.
 """

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rnnscan.cli.check import check
 from rnnscan.cli.commands import Command, Group
 from rnnscan.cli.explain import explain
 from rnnscan.cli.export import export
@@ -32,6 +33,7 @@ app.command(cls=Command)(tradeoff)
 app.command(cls=Command)(explain)
 app.command(cls=Command)(trace)
 app.command(cls=Command)(plan)
+app.command(cls=Command)(check)
 app.command(cls=Command)(graph)
 app.command(cls=Command)(info)
 

@@ -17,6 +17,7 @@ PACKAGES = [
     "rnnscan",
     "rnnscan.attention",
     "rnnscan.cells",
+    "rnnscan.checking",
     "rnnscan.compose",
     "rnnscan.control",
     "rnnscan.decoding",

@@ -1,0 +1,112 @@
+"""The sizes and the dtype at which a model is checked."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rnnscan._util.messages import describe_tree, is_array_like
+from rnnscan.checking.leaves import cast
+from rnnscan.checking.model import Model
+from rnnscan.checking.trial import Arrays, Size, Trial
+from rnnscan.ir.jaxprs import all_equations
+
+
+STEPS, ROWS = 8, 3
+
+_TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1, "float16": 0.02}
+
+
+def trial_of(
+    model: Model, given: tuple[Any, Any, Any], *, seed: int, tolerance: float | None, batched: bool | None
+) -> Trial:
+    """The trial of a model: 8 steps, 2 or 3 rows and float64, if it allows them.
+
+    Raises:
+        TypeError: if the inputs are not arrays with a time axis.
+        ValueError: if the model's results are not finite, or have no time axis.
+    """
+    params, carry, xs = (_as_arrays(tree) for tree in given)
+    leaves = jax.tree.leaves(xs)
+    if not leaves or not all(is_array_like(leaf) and len(leaf.shape) for leaf in leaves):
+        raise TypeError(
+            f"check: xs must be arrays or types with a time axis, (T, N, ...); got {describe_tree(xs)}. A model "
+            "without inputs can take zeros (T, N)."
+        )
+    rows = _has_rows(model, carry, leaves) if batched is None else batched
+    errors: list[Exception] = []
+    for dtype, size in _settings(leaves, rows):
+        trial = Trial(model, (params, carry, xs), rows, size, dtype, 0.0, seed=seed)
+        try:
+            with jax.enable_x64(dtype == jnp.float64):
+                narrow = _narrowest(trial)
+                break
+        except Exception as error:
+            errors.append(error)
+    else:
+        # The widest sizes that the user has used fail too, so that the error is the model's.
+        raise errors[-1]
+    narrow = None if narrow == jnp.dtype(dtype) else narrow
+    working = jnp.dtype(dtype if narrow is None else narrow).name
+    return replace(trial, tolerance=_TOLERANCES[working] if tolerance is None else tolerance, narrow=narrow)
+
+
+def _as_arrays(tree: Any) -> Any:
+    """NumPy arrays, types and PRNG keys in place of other leaves, such as numbers."""
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct) or (
+            hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        ):
+            return leaf
+        if not hasattr(leaf, "dtype"):
+            leaf = jnp.asarray(leaf)
+        return np.asarray(leaf)
+
+    return jax.tree.map(convert, tree)
+
+
+def _has_rows(model: Model, carry: Any, leaves: list[Any]) -> bool:
+    if model.says_rows is not None:
+        return model.says_rows(len(leaves[0].shape))
+    if any(len(leaf.shape) < 2 for leaf in leaves):
+        return False
+    if all(len(leaf.shape) > 2 or not jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves):
+        return True
+    carries = jax.tree.leaves(carry)
+    return bool(carries) and all(leaf.shape[:1] == leaves[0].shape[1:2] for leaf in carries)
+
+
+def _settings(leaves: list[Any], has_rows: bool) -> Iterator[tuple[Any, Size]]:
+    """Dtypes and sizes to try, the best first. A model may be made for one number of rows, or of steps."""
+    given = Size(leaves[0].shape[0], leaves[0].shape[1] if has_rows else 1)
+    rows = min(max(given.rows, 2), ROWS) if has_rows else 1
+    sizes = dict.fromkeys((Size(STEPS, rows), Size(STEPS, given.rows), Size(given.steps, given.rows)))
+    for size in sizes:
+        for dtype in (jnp.float64, jnp.float32):
+            yield dtype, size
+
+
+def _narrowest(trial: Trial) -> Any:
+    """The narrowest floating dtype that a run computes in."""
+    arguments = (trial.params(), trial.start(trial.size), trial.inputs(trial.size))
+    arrays = Arrays(*(cast(tree, trial.dtype) for tree in arguments))
+    jaxpr = jax.make_jaxpr(lambda arrays: trial.model.run(*arrays))(arrays)
+    dtypes = {_real(dtype) for dtype in _floating(jaxpr.jaxpr)} | {jnp.dtype(trial.dtype)}
+    return min(dtypes, key=lambda dtype: (-float(jnp.finfo(dtype).eps), str(dtype)))
+
+
+def _real(dtype: Any) -> Any:
+    return jnp.dtype(jnp.finfo(dtype).dtype)
+
+
+def _floating(jaxpr: Any) -> Iterator[Any]:
+    """The floating dtypes of all equations' results, also of inner jaxprs."""
+    for equation in all_equations(jaxpr):
+        for value in equation.outvars:
+            dtype = getattr(value.aval, "dtype", None)
+            if dtype is not None and jnp.issubdtype(dtype, jnp.inexact):
+                yield dtype

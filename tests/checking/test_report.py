@@ -1,0 +1,161 @@
+"""The report of `check`, and what bad arguments get."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import rnnscan as rs
+from rnnscan.checking import CheckError
+from rnnscan.checking.registry import CHECKS
+
+
+CELL = rs.cells.RNN(3)
+XS = jax.ShapeDtypeStruct((8, 3, 2), jnp.float32)
+PARAMS = CELL.init(jax.random.key(0), 2)
+
+
+def mixed(params, xs):
+    return params * xs / (1 + jnp.abs(xs).sum(1, keepdims=True))
+
+
+def reads_the_future(params, xs):
+    return params * xs[::-1]
+
+
+@pytest.fixture(scope="module")
+def report():
+    return rs.check(mixed, jnp.float32(0.5), XS, only=["steps", "future", "rows"])
+
+
+def test_the_report_has_each_check_in_order(report):
+    assert [outcome.name for outcome in report.outcomes] == ["steps", "future", "rows"]
+    assert [outcome.result for outcome in report.outcomes] == ["does not apply", "holds", "does not hold"]
+    assert not report.ok
+    assert report.failed == ("rows",)
+    assert report["steps"].detail == "a function that takes and returns no carry"
+
+
+def test_the_report_is_text_rich_and_html(report):
+    text = str(report)
+    assert text.startswith("mixed: 1 holds, 1 does not hold, 1 does not apply\n8 steps, 3 rows, float64")
+    assert "rows    does not hold   1 step, 2 rows: y at step 0, row 1 changes by" in text
+    html = report._repr_html_()
+    assert "<table" in html
+    assert "a counterexample" in html
+    from rich.console import Console
+
+    with (console := Console(width=60)).capture() as capture:
+        console.print(report)
+    shown = capture.get()
+    assert max(map(len, shown.splitlines())) <= 60
+    assert "does not hold" in shown
+
+
+def test_a_failure_raises_an_assertion_with_the_smallest_input(report):
+    with pytest.raises(CheckError, match=r"mixed is not what it claims\.\n  rows: 1 step, 2 rows: y at step 0"):
+        report.raise_if_failed()
+    assert issubclass(CheckError, AssertionError)
+    rs.check(mixed, jnp.float32(0.5), XS, only="future").raise_if_failed()
+
+
+def test_an_unknown_check_names_the_nearest(report):
+    with pytest.raises(ValueError, match=r"`only` must name checks: 'types'.*; got 'row'\. Did you mean 'rows'\?"):
+        rs.check(mixed, None, XS, only="row")
+    with pytest.raises(ValueError, match=r"`skip` must name checks.*got 'futures'"):
+        rs.check(mixed, None, XS, skip=["rows", "futures"])
+    with pytest.raises(KeyError, match="got 'row'"):
+        report["row"]
+
+
+def test_skip_leaves_checks_out():
+    report = rs.check(reads_the_future, jnp.float32(1), XS, only=["future", "rows"], skip="future")
+    assert [outcome.name for outcome in report.outcomes] == ["rows"]
+
+
+def test_every_check_has_a_claim_and_a_name_of_its_own():
+    assert [*CHECKS] == [check.name for check in CHECKS.values()]
+    assert all(check.claim.endswith(".") for check in CHECKS.values())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CELL, PARAMS), r"takes check\(cell, params, carry, xs\); got 1 arguments after the first"),
+        ((CELL, PARAMS, XS), r"takes check\(cell, params, carry, xs\); got 2 arguments"),
+        ((rs.layer(CELL), PARAMS), r"takes check\(net, params, xs, carry=carry\); got 1"),
+        ((3, PARAMS, XS), "a cell, net, function or module comes first; got int"),
+        ((rs.cells.RNN, PARAMS, None, XS), "a cell must be callable.*the class RNN"),
+        ((lambda params, xs, horizon: xs, PARAMS, XS), r"which needs 'horizon'\. Bind other arguments"),
+        ((mixed, PARAMS, jnp.float32(1)), r"xs must be arrays or types with a time axis, \(T, N, \.\.\.\)"),
+        ((mixed, PARAMS, None), "xs must be arrays or types with a time axis"),
+    ],
+)
+def test_bad_arguments_get_a_message(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        rs.check(*arguments, only="rows")
+
+
+@pytest.mark.bad_input
+def test_a_carry_or_a_layout_that_is_not_used_is_an_error():
+    with pytest.raises(TypeError, match="takes no carry; got one"):
+        rs.check(mixed, None, XS, carry=0)
+    with pytest.raises(TypeError, match="got it by name too"):
+        rs.check(CELL, PARAMS, None, XS, carry=0)
+    with pytest.raises(TypeError, match="`time_major` is for modules of Flax; got time_major=True"):
+        rs.check(mixed, None, XS, time_major=True)
+
+
+def test_an_error_of_the_model_is_raised_before_any_check():
+    with pytest.raises(ValueError, match="no such thing"):
+        rs.check(lambda params, xs: _raise(), None, XS, only="rows")
+
+
+def _raise():
+    raise ValueError("no such thing")
+
+
+def test_types_and_arrays_make_the_same_sizes():
+    xs = jnp.ones((100, 64, 2))
+    for given in (xs, jax.ShapeDtypeStruct(xs.shape, xs.dtype)):
+        assert rs.check(mixed, jnp.float32(1), given, only="future").setting.startswith("8 steps, 3 rows, float64")
+
+
+def test_a_model_for_float32_alone_is_checked_in_float32():
+    def function(params, xs):
+        start = jnp.zeros(xs.shape[1:], jnp.float32)
+        return lax.scan(lambda carry, x: (jnp.tanh(params * carry + x),) * 2, start, xs)[1]
+
+    report = rs.check(function, jnp.float32(0.5), XS, only=["future", "finite_differences"])
+    assert report.setting == "8 steps, 3 rows, float32, tolerance 0.0002"
+    assert report["future"].result == "holds"
+    assert report["finite_differences"].result == "does not apply"
+
+
+def test_a_model_that_rounds_is_compared_to_its_rounding():
+    cell = rs.cells.RNN(3, dtype=jnp.float32)
+    report = rs.check(cell, PARAMS, None, XS, only=["steps", "finite_differences"])
+    assert report.setting == "8 steps, 3 rows, float64, in which the model computes in float32, tolerance 0.0002"
+    assert report["steps"].result == "holds"
+    assert "computes in float32" in report["finite_differences"].detail
+
+
+def test_one_row_without_a_batch_axis():
+    report = rs.check(
+        CELL, PARAMS, None, jax.ShapeDtypeStruct((8, 2), jnp.float32), only=["steps", "rows", "documents"]
+    )
+    assert report.ok
+    assert report.setting.startswith("8 steps, float64")
+    assert report["rows"].detail == "inputs without a batch axis"
+
+
+def test_token_ids_stay_in_their_range():
+    def function(params, tokens):
+        return lax.scan(lambda carry, token: (carry + params[token],) * 2, jnp.zeros((3, 4)), tokens)[1]
+
+    table = jax.random.normal(jax.random.key(0), (5, 4))
+    tokens = jnp.arange(24).reshape(8, 3) % 5
+    report = rs.check(function, table, tokens, only=["future", "rows", "finite_differences"])
+    assert report.ok
+    assert report["rows"].result == "holds"
