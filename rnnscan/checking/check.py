@@ -46,10 +46,10 @@ def check(
     | steps | a run equals a Python loop over its steps |
     | future | no output reads a later input |
     | rows | no row reads another row |
-    | documents | no packed document reads another, forward or backward, with NaN and inf in it too |
     | padding | padding reaches no value and no gradient, with NaN and inf in it too |
-    | windows | windows with the carry handed on equal the whole, with resets and with a key |
     | reverse | a reversed run reverses each row by its length |
+    | documents | no packed document reads another, forward or backward, with NaN and inf in it too |
+    | windows | windows with the carry handed on equal the whole, with resets and with a key |
     | memory | recomputed, segmented and chunked runs equal one plain `lax.scan` |
     | parallel | `rnnscan.Newton` equals it |
     | export | a saved and loaded export equals the run (extra `export`) |

@@ -178,7 +178,7 @@ TRANSFORMATIONS = Check(
     "transformations",
     "jit, vmap and jvp agree with the run and its gradient.",
     always,
-    parts(jit=jit_changes_nothing, vmap=vmap_is_a_loop, jvp=jvp_is_the_transpose_of_vjp),
+    parts(jit=jit_changes_nothing, jvp=jvp_is_the_transpose_of_vjp, vmap=vmap_is_a_loop),
 )
 FINITE_DIFFERENCES = Check(
     "finite_differences", "Gradients are the finite differences of values.", _in_float64, _difference_parts

@@ -94,10 +94,10 @@ def _export_parts(trial: Trial) -> Iterator[tuple[str, Part]]:
 def an_export_equals_the_run(trial: Trial, size: Size) -> Finding:
     """The values of an export that was saved and loaded, and those of a run."""
     model = trial.model
-    dtype = jnp.float32
+    arrays = trial.arrays(size)
+    params, carry, xs = (cast(tree, jnp.float32) for tree in arrays)
+    cotangents = cast(trial.cotangents(arrays), jnp.float32)
     with jax.enable_x64(False):
-        params, carry, xs = (cast(tree, dtype) for tree in trial.arrays(size))
-        cotangents = cast(trial.cotangents(trial.arrays(size)), dtype)
         expected = trial.run(Arrays(params, carry, xs), cotangents)
         is_function = model.kind == "function"
 

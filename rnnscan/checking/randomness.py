@@ -41,16 +41,22 @@ def is_random(trial: Trial) -> bool:
     def trace() -> bool:
         if "key" not in trial.model.options:
             return False
-        arrays = types_of(trial.arrays(trial.size))
-        key = jax.random.key(0)
         try:
-            jaxpr = jax.make_jaxpr(lambda arrays: trial.model.run(*arrays, key=key, first_step=0))(arrays)
+            with_one = _draws(trial, key=jax.random.key(0), first_step=0)
         except TypeError:  # A module that rejects a key, because its cell makes no choices with one.
             return False
-        return any(equation.primitive.name in _DRAWS for equation in all_equations(jaxpr.jaxpr))
+        # A cell may draw from a key of its own besides.
+        return with_one > _draws(trial)
 
     drawn: bool = trial.remember("is random", trace)
     return drawn
+
+
+def _draws(trial: Trial, **options: Any) -> int:
+    """How many times a run draws, as it is traced."""
+    arrays = types_of(trial.arrays(trial.size))
+    jaxpr = jax.make_jaxpr(lambda arrays: trial.model.run(*arrays, **options))(arrays)
+    return sum(equation.primitive.name in _DRAWS for equation in all_equations(jaxpr.jaxpr))
 
 
 def two_traces_agree(trial: Trial, size: Size) -> Finding:
