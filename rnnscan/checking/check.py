@@ -9,7 +9,7 @@ from rnnscan.checking.adapters import as_model, form_of
 from rnnscan.checking.registry import CHECKS
 from rnnscan.checking.report import CheckReport
 from rnnscan.checking.run import outcome_of
-from rnnscan.checking.setting import trial_of
+from rnnscan.checking.setting import check_finite, trial_of
 from rnnscan.randomness import without_key_on_purpose
 
 
@@ -107,6 +107,8 @@ def check(
     with without_key_on_purpose():
         trial = trial_of(adapted, given, seed=seed, tolerance=tolerance, batched=batched)
         trial = replace(trial, forms={name: form_of(adapted, form) for name, form in (forms or {}).items()})
+        if not trial.broken and names != ["types"]:
+            check_finite(trial)
         outcomes = tuple(outcome_of(CHECKS[name], trial) for name in names)
     return CheckReport(adapted.title, trial.setting, outcomes)
 

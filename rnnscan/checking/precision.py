@@ -78,4 +78,10 @@ def _error(actual: Any, expected: Any) -> float:
     return float(np.nan_to_num(np.abs(wide(actual) - expected), nan=np.inf).max(initial=0)) / scale
 
 
-PRECISION = Check("precision", f"float32 errs at most {FACTOR} times as much as step by step.", _reason, _parts)
+PRECISION = Check(
+    "precision",
+    f"float32 errs at most {FACTOR} times as much as step by step.",
+    _reason,
+    _parts,
+    measure="largest error, in errors of the steps,",
+)

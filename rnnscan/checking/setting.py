@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rnnscan._util.messages import describe_tree, is_array_like
+from rnnscan.checking.compare import place, wide
 from rnnscan.checking.leaves import cast
 from rnnscan.checking.model import Model
 from rnnscan.checking.trial import Arrays, Size, Trial
+from rnnscan.checking.types import keeps_its_types
 from rnnscan.ir.jaxprs import all_equations
 
 
@@ -44,10 +46,14 @@ def trial_of(
             with jax.enable_x64(dtype == jnp.float64):
                 narrow = _narrowest(trial)
                 break
+        except _ShapeError:
+            raise
         except Exception as error:
             errors.append(error)
     else:
-        # The widest sizes that the user has used fail too, so that the error is the model's.
+        # The sizes of the user fail too, so the error is the model's. If its carry is at fault, the report says so.
+        if not _keeps_its_types(trial):
+            return replace(trial, broken=True, tolerance=_TOLERANCES[jnp.dtype(trial.dtype).name])
         raise errors[-1]
     narrow = None if narrow == jnp.dtype(dtype) else narrow
     working = jnp.dtype(dtype if narrow is None else narrow).name
@@ -94,9 +100,52 @@ def _narrowest(trial: Trial) -> Any:
     """The narrowest floating dtype that a run computes in."""
     arguments = (trial.params(), trial.start(trial.size), trial.inputs(trial.size))
     arrays = Arrays(*(cast(tree, trial.dtype) for tree in arguments))
-    jaxpr = jax.make_jaxpr(lambda arrays: trial.model.run(*arrays))(arrays)
+    jaxpr, (_, ys) = jax.make_jaxpr(lambda arrays: trial.model.run(*arrays), return_shape=True)(arrays)
+    _check_time(trial, ys)
     dtypes = {_real(dtype) for dtype in _floating(jaxpr.jaxpr)} | {jnp.dtype(trial.dtype)}
     return min(dtypes, key=lambda dtype: (-float(jnp.finfo(dtype).eps), str(dtype)))
+
+
+class _ShapeError(ValueError):
+    """Outputs that are no sequence. Other sizes do not change it."""
+
+
+def _check_time(trial: Trial, ys: Any) -> None:
+    if not all(leaf.shape[:1] == trial.size[:1] for leaf in jax.tree.leaves(ys)):
+        raise _ShapeError(
+            f"check: a {trial.model.kind} must return outputs with a time axis, (T, N, ...); got {describe_tree(ys)} "
+            f"for {trial.size.steps} steps. Return the outputs of all steps, not a carry or a loss."
+        )
+
+
+def _keeps_its_types(trial: Trial) -> bool:
+    """Whether a step keeps its carry, or has none."""
+    try:
+        return (
+            trial.model.lacks("carry") is not None
+            or keeps_its_types(trial, trial.size, dtype=trial.dtype).problem is None
+        )
+    except Exception:  # The step itself fails; the error of the run says how.
+        return True
+
+
+def check_finite(trial: Trial) -> None:
+    """Reject results that are not finite: nothing can be compared to them.
+
+    Raises:
+        ValueError: if a result of a run or a gradient is not finite.
+    """
+    with jax.enable_x64(jnp.dtype(trial.dtype) == jnp.float64):
+        results = trial.run(trial.arrays(trial.size))
+    for named, of in ((results.outputs, ""), (results.gradients, "the gradient of ")):
+        for name, leaf in named.items():
+            value = wide(leaf)
+            if value.dtype.kind in "fc" and not np.isfinite(value).all():
+                index = tuple(map(int, np.argwhere(~np.isfinite(value))[0]))
+                raise ValueError(
+                    f"check: the model's results must be finite for random inputs; got {value[index].item():.3g} in "
+                    f"{of}{name}{place(name, index)}. Pass parameters, and xs in a range, for which they are."
+                )
 
 
 def _real(dtype: Any) -> Any:

@@ -50,6 +50,7 @@ class Trial:
         narrow: a narrower dtype that the model computes in by itself, or None.
         seed: the seed of random inputs.
         forms: other forms of the model, by the user's names.
+        broken: whether the model does not run, because a step does not keep the types of its carry.
     """
 
     model: Model
@@ -61,6 +62,7 @@ class Trial:
     narrow: Any = None
     seed: int = 0
     forms: Mapping[str, Model] = field(default_factory=dict)
+    broken: bool = False
 
     @property
     def setting(self) -> str:

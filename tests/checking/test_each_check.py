@@ -165,7 +165,7 @@ FIRST = {
 def test_a_check_finds_its_fault(check):
     report = FIRST[check](only=check)
     assert report.failed == (check,)
-    assert "Error" not in report[check].detail
+    assert "Error" not in report[check].detail, report[check].detail
 
 
 @pytest.mark.slow

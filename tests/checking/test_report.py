@@ -159,3 +159,33 @@ def test_token_ids_stay_in_their_range():
     report = rs.check(function, table, tokens, only=["future", "rows", "finite_differences"])
     assert report.ok
     assert report["rows"].result == "holds"
+
+
+def test_a_carry_that_changes_its_type_as_it_is_given_is_the_one_fault():
+    def step(params, carry, x):
+        return (params * carry + x).astype(jnp.float16), x
+
+    report = rs.check(step, jnp.float32(0.5), jnp.zeros((3, 2)), XS)
+    assert report.failed == ("types",)
+    assert "carry is float32[1,2] before a step, and float16[1,2] after it" in report["types"].detail
+    assert report["steps"].detail.startswith("a model that does not run, because its steps")
+
+
+def test_a_carry_that_changes_its_structure_is_the_one_fault():
+    report = rs.check(lambda params, carry, x: ((carry, x), x), None, jnp.zeros((3, 2)), XS, only=["types", "rows"])
+    assert report.failed == ("types",)
+    assert report["rows"].result == "does not apply"
+
+
+def test_results_that_are_not_finite_are_an_error():
+    with pytest.raises(ValueError, match=r"must be finite for random inputs; got inf in y at step 0, row 0\."):
+        rs.check(lambda params, xs: xs / params, jnp.float32(0), jnp.ones((8, 3, 2)), only="rows")
+    with pytest.raises(ValueError, match=r"got nan in the gradient of xs at step 0, row 0"):
+        rs.check(lambda params, xs: jnp.sqrt(0 * xs), None, jnp.ones((8, 3, 2)), only="rows")
+
+
+def test_outputs_without_a_time_axis_are_an_error():
+    with pytest.raises(
+        ValueError, match=r"a function must return outputs with a time axis.*got float64\[\] for 8 steps"
+    ):
+        rs.check(lambda params, xs: xs.sum(), None, XS)
