@@ -93,7 +93,12 @@ def _of_cell(cell: Any) -> Model:
         step=cell,
         cell=cell,
         says_rows=None if axes is None else lambda ndim: ndim == len(axes) + 3,
+        init=_init_of(cell),
     )
+
+
+def _init_of(model: Any) -> Callable[[int], Any] | None:
+    return (lambda features: model.init(jax.random.key(0), features)) if hasattr(model, "init") else None
 
 
 def _run_cell(cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
@@ -116,6 +121,7 @@ def _of_net(net: Net) -> Model:
         backward=net.needs_whole,
         cell=net,
         says_rows=None if axes is None else lambda ndim: ndim == len(axes) + 3,
+        init=_init_of(net),
     )
 
 

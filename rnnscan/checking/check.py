@@ -59,8 +59,8 @@ def check(
     | precision | float32 is at most 8 times as far from float64 as the loop over steps is |
     | randomness | without a key nothing is drawn; with one, each step draws its own mask |
 
-    It runs 8 steps of 2 or 3 rows, in float64 where the model allows it. A failed check then runs with fewer rows and
-    steps, until it holds.
+    It runs 8 steps of 2 or 3 rows, in float64 where the model allows it. A failed check then runs with fewer rows,
+    steps and, if the model has `init`, features, to find the smallest input that shows the fault.
 
     Args:
         model: what to check.

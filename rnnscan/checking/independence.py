@@ -112,6 +112,10 @@ def documents_of(size: Size) -> list[tuple[int, int, int]]:
     return found_documents
 
 
+def _span(start: int, stop: int) -> str:
+    return f"step {start}" if stop == start + 1 else f"steps {start} to {stop - 1}"
+
+
 def _resets(trial: Trial, size: Size) -> dict[str, Any]:
     starts = np.zeros(size, bool)
     for row, start, _ in documents_of(size):
@@ -137,7 +141,7 @@ def documents_do_not_leak(trial: Trial, size: Size, *, what: str) -> Finding:
             carry = fill(trial, carry, of_row[0], what, "carry")
         xs = fill(trial, arrays.xs, of_row & ~inside, what, "xs")
         after = trial.run(Arrays(arrays.params, carry, xs), kept, options=options)
-        document = f"the document of steps {start} to {stop - 1}, row {row},"
+        document = f"the document of {_span(start, stop)}, row {row},"
         cause = f"xs outside of it {'changes' if what == 'other numbers' else f'is {what}'}"
         finding = found(
             unaffected(before.outputs, after.outputs, either(within, at(trial, of_carry, "carry")), cause),
@@ -187,7 +191,7 @@ def documents_equal_themselves_alone(trial: Trial, size: Size) -> Finding:
         for together, apart, root, gradients in pairs:
             finding = close(of(together, root, start), of(apart, root, 0), trial.tolerance, than, gradients=gradients)
             if finding.problem:
-                where = f"in the document of steps {start} to {stop - 1}, row {row}, counted from its start,"
+                where = f"in the document of {_span(start, stop)}, row {row}, counted from its start,"
                 return Finding(finding.worst, f"{where} {finding.problem}")
             findings.append(finding)
     return found(*findings)

@@ -19,7 +19,7 @@ class Model:
         backward: why it reads the future, in a sentence; None: it does not.
         cell: the cell or net as it was given.
         says_rows: whether a leaf of `xs` of this number of axes has rows; None where the model does not say.
-        output_carry: whether y may be a carry of itself.
+        init: makes parameters for a number of input features; None: it does not make its own.
     """
 
     title: str
@@ -31,6 +31,7 @@ class Model:
     backward: str | None = None
     cell: Any = None
     says_rows: Callable[[int], bool] | None = None
+    init: Callable[[int], Any] | None = None
 
     def lacks(self, option: str) -> str | None:
         """Why a check that needs an option of `run` does not apply; None if the model takes it."""

@@ -1,9 +1,12 @@
 """Run one check, and find the smallest input that shows a fault."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rnnscan.checking.checks import Check, DoesNotApplyError, Part
 from rnnscan.checking.compare import Finding
@@ -29,8 +32,8 @@ def outcome_of(check: Check, trial: Trial) -> Outcome:
                 continue
             ran += 1
             if finding.problem:
-                size, smallest = _shrink(check, part, trial, finding)
-                return Outcome(check.name, "does not hold", f"{_in_words(size, trial)}: {smallest.problem}")
+                smallest = _shrink(check, part, trial, finding)
+                return Outcome(check.name, "does not hold", f"{smallest.size}: {smallest.finding.problem}")
             worst = max(worst, finding.worst)
         if not ran:
             return Outcome(check.name, "does not apply", reasons[0] if reasons else "nothing to check")
@@ -50,19 +53,54 @@ def _run(part: Part, trial: Trial, size: Size) -> Finding:
         return Finding(float("inf"), f"{type(error).__name__}: {first}")
 
 
-def _shrink(check: Check, part: Part, trial: Trial, finding: Finding) -> tuple[Size, Finding]:
-    """The smallest size at which a part fails in the same way: fewest rows, then fewest steps."""
+class _Failure(NamedTuple):
+    """The size of an input that shows a fault, in words, and what it shows."""
+
+    size: str
+    finding: Finding
+
+
+def _shrink(check: Check, part: Part, trial: Trial, finding: Finding) -> _Failure:
+    """The smallest input for which a part fails: fewest rows, then fewest steps, then fewest features."""
     size = trial.size
     for sizes in (_fewer_rows, _fewer_steps):
         for smaller in sizes(check, size):
-            try:
-                found = part(trial, smaller)
-            except Exception:  # Such as a model for one number of rows: it cannot be made smaller this way.
-                continue
-            if found.problem:
-                size, finding = smaller, found
+            smaller_finding = _try(part, trial, smaller)
+            if smaller_finding is not None:
+                size, finding = smaller, smaller_finding
                 break
-    return size, finding
+    for features, narrower in _fewer_features(trial):
+        smaller_finding = _try(part, narrower, size)
+        if smaller_finding is not None:
+            return _Failure(f"{_in_words(size, trial)}, {_count(features, 'feature')}", smaller_finding)
+    return _Failure(_in_words(size, trial), finding)
+
+
+def _try(part: Part, trial: Trial, size: Size) -> Finding | None:
+    """The finding of a part that fails at a smaller size."""
+    try:
+        finding = part(trial, size)
+    except Exception:  # Such as a model for one number of rows: it cannot be made smaller this way.
+        return None
+    return finding if finding.problem else None
+
+
+def _fewer_features(trial: Trial) -> Iterator[tuple[int, Trial]]:
+    """The same model with new parameters for fewer input features, if it makes its own."""
+    params, carry, xs = trial.given
+    leaves, structure = jax.tree.flatten(xs)
+    if trial.model.init is None or len(leaves) != 1 or len(leaves[0].shape) < len(trial.size) + 1:
+        return
+    *shape, most = leaves[0].shape
+    features = 1
+    while features < most:
+        narrow = jax.ShapeDtypeStruct((*shape, features), leaves[0].dtype)
+        try:
+            params = jax.tree.map(np.asarray, trial.model.init(features))
+        except Exception:  # Such as a cell with one unit for each feature.
+            return
+        yield features, replace(trial, given=(params, carry, jax.tree.unflatten(structure, [narrow])))
+        features *= 2
 
 
 def _fewer_rows(check: Check, size: Size) -> Iterator[Size]:
@@ -74,8 +112,12 @@ def _fewer_steps(check: Check, size: Size) -> Iterator[Size]:
 
 
 def _in_words(size: Size, trial: Trial) -> str:
-    steps = f"{size.steps} step{'s' * (size.steps != 1)}"
-    return f"{steps}, {size.rows} row{'s' * (size.rows != 1)}" if trial.has_rows else steps
+    steps = _count(size.steps, "step")
+    return f"{steps}, {_count(size.rows, 'row')}" if trial.has_rows else steps
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _largest(check: Check, worst: float) -> str:

@@ -24,7 +24,7 @@ def test_a_planted_fault_is_found_by_name(fault, cell):
     assert report.failed == (planted.check,)
     detail = report[planted.check].detail
     assert "Error" not in detail, detail
-    steps, rows = map(int, re.match(r"(\d+) steps?, (\d+) rows?: ", detail).groups())
+    steps, rows = map(int, re.match(r"(\d+) steps?, (\d+) rows?[,:] ", detail).groups())
     assert steps <= 4
     assert rows == (2 if planted.check == "rows" else 1)
 

@@ -189,3 +189,49 @@ def test_outputs_without_a_time_axis_are_an_error():
         ValueError, match=r"a function must return outputs with a time axis.*got float64\[\] for 8 steps"
     ):
         rs.check(lambda params, xs: xs.sum(), None, XS)
+
+
+def test_the_smallest_input_has_the_fewest_rows_steps_and_features():
+    class Mixed(rs.cells.RNN):
+        """Reads other rows after ten steps."""
+
+        def initial_carry(self, x):
+            return (*super().initial_carry(x), jnp.zeros(x.shape[:1], jnp.int32))
+
+        def __call__(self, params, carry, x):
+            *carry, count = carry
+            carry, y = super().__call__(params, tuple(carry), x)
+            return (*carry, count + 1), jnp.where(count[0] < 10, y, y.sum(0))
+
+    cell = Mixed(3)
+    report = rs.check(cell, PARAMS, None, XS, only="rows")
+    # The carry of a check is that after as many steps as it runs, so 6 steps are the fewest that count to 10.
+    assert report["rows"].detail.startswith("6 steps, 2 rows, 1 feature: y at step 4, row 1 changes by")
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_whether_there_are_rows_can_be_said(batched):
+    def step(params, carry, x):
+        carry = params * carry + x
+        return carry, carry
+
+    xs = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+    report = rs.check(step, jnp.float32(0.5), jnp.zeros(3), xs, only=["rows", "steps"], batched=batched)
+    assert report.ok
+    assert report["rows"].result == ("holds" if batched else "does not apply")
+
+
+@pytest.mark.parametrize("name", ["reset", "document_ids", "segment_ids"])
+def test_a_function_may_take_documents_by_each_of_their_names(name):
+    def sums(params, xs, ids):
+        same = ids[:, None] == ids
+        same &= jnp.tri(len(xs), dtype=bool)[..., None]
+        return jnp.where(same[..., None], params * xs, 0).sum(1)
+
+    functions = {
+        "reset": lambda params, xs, reset: sums(params, xs, jnp.cumsum(reset, 0)),
+        "document_ids": lambda params, xs, document_ids: sums(params, xs, document_ids),
+        "segment_ids": lambda params, xs, *, segment_ids: sums(params, xs, segment_ids),
+    }
+    report = rs.check(functions[name], jnp.float32(2), XS, only="documents")
+    assert report["documents"].result == "holds"
