@@ -17,6 +17,7 @@ class Table:
         styles: rich's style of a row, by the text of one of its cells.
         fills: the color of a cell for a browser, by its text.
         legend: what the fills mean.
+        wrapped_columns: the columns whose texts wrap in a terminal, whatever they hold.
     """
 
     header: Sequence[str]
@@ -25,6 +26,7 @@ class Table:
     styles: Mapping[str, str] = field(default_factory=dict)
     fills: Mapping[str, str] = field(default_factory=dict)
     legend: Mapping[str, str] = field(default_factory=dict)
+    wrapped_columns: Sequence[int] = (0,)
 
     def __str__(self) -> str:
         """The table as text."""
@@ -41,7 +43,8 @@ class Table:
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """The table for rich. It has no vertical lines, so that more columns fit 80 characters.
 
-        Only the first column wraps. In a terminal that is too narrow, so do other texts without a type.
+        Only the first column wraps, or those in `wrapped_columns`. In a terminal that is too narrow, so do other texts
+        without a type.
         """
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -59,7 +62,7 @@ class Table:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
         for number, (title, column) in enumerate(zip(header, columns, strict=True)):
             is_text = number < self.text_columns
-            wraps = number == 0 or (is_text and not fits and not any("[" in cell for cell in column))
+            wraps = number in self.wrapped_columns or (is_text and not fits and not any("[" in cell for cell in column))
             table.add_column(title, justify="left" if is_text else "right", overflow="fold", no_wrap=not wraps)
         for section in self.sections:
             for row in section:

@@ -85,7 +85,7 @@ class CheckReport(Report):
         shown = ", ".join(f"{count} {result if count == 1 else _PLURALS[result]}" for result, count in counts.items())
         yield f"{self.model}: {shown}\n{self.setting}"
         rows = [(outcome.name, outcome.result, outcome.detail) for outcome in self.outcomes]
-        yield Table(("check", "result", "detail"), [rows], 3, _STYLES, _FILLS, _LEGEND)
+        yield Table(("check", "result", "detail"), [rows], 3, _STYLES, _FILLS, _LEGEND, wrapped_columns=(2,))
 
 
 _PLURALS = {"holds": "hold", "does not hold": "do not hold", "does not apply": "do not apply"}

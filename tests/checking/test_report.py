@@ -1,12 +1,14 @@
 """The report of `check`, and what bad arguments get."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
 import rnnscan as rs
-from rnnscan.checking import CheckError
+from rnnscan.checking import CheckError, Outcome
 from rnnscan.checking.registry import CHECKS
 
 
@@ -45,11 +47,13 @@ def test_the_report_is_text_rich_and_html(report):
     assert "a counterexample" in html
     from rich.console import Console
 
+    long = replace(report, outcomes=(*report.outcomes, Outcome("types", "does not hold", "bfloat16[3,4] " * 12)))
     with (console := Console(width=60)).capture() as capture:
-        console.print(report)
-    shown = capture.get()
-    assert max(map(len, shown.splitlines())) <= 60
-    assert "does not hold" in shown
+        console.print(long)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [line.split()[0] for line in lines if "does not hold  " in line] == ["rows", "types"]
+    assert "".join(lines).count("bfloat16[3,4]") == 12
 
 
 def test_a_failure_raises_an_assertion_with_the_smallest_input(report):
