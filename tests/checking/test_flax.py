@@ -22,6 +22,7 @@ def test_a_module_of_linen_holds():
     assert "modules of Flax run padded steps" in report["padding"].detail
 
 
+@pytest.mark.typed
 def test_a_module_of_nnx_holds():
     report = rs.check(RNN(rs.cells.GRU(4), in_features=3, rngs=nnx.Rngs(0)), INPUTS, only=FEW)
     assert [outcome.result for outcome in report.outcomes] == ["holds"] * 4

@@ -120,6 +120,7 @@ def _raise():
     raise ValueError("no such thing")
 
 
+@pytest.mark.typed
 def test_types_and_arrays_make_the_same_sizes():
     xs = jnp.ones((100, 64, 2))
     for given in (xs, jax.ShapeDtypeStruct(xs.shape, xs.dtype)):
@@ -154,6 +155,7 @@ def test_one_row_without_a_batch_axis():
     assert report["rows"].detail == "inputs without a batch axis"
 
 
+@pytest.mark.typed
 def test_token_ids_stay_in_their_range():
     def function(params, tokens):
         return lax.scan(lambda carry, token: (carry + params[token],) * 2, jnp.zeros((3, 4)), tokens)[1]
