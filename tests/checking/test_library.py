@@ -46,7 +46,7 @@ def test_a_net_holds(net):
 
 @pytest.mark.slow
 def test_a_cell_with_attention_holds():
-    decoder = rs.attention.decoder(rs.cells.LSTM(4), Additive(5, encoder_size=4))
+    decoder = rs.attention.decoder(rs.cells.LSTM(4), Additive(4, 5))
     params = decoder.init(jax.random.key(0), 3)
     cell = decoder.over(params, jax.random.normal(jax.random.key(1), (5, 2, 4)))
     assert_holds(rs.check(cell, params, None, jax.ShapeDtypeStruct((8, 2, 3), jnp.float32)))
