@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.sources import named_after
@@ -24,8 +25,7 @@ def run(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
     assert memory is not None
     leaves, structure = jax.tree.flatten(call.carry)
     step = named_after(partial(small.step.run, constants), call.cell)
-    # XLA merges nothing across the border of a loop, so no barriers are needed.
-    checkpointed = jax.checkpoint(step, policy=small.policy, prevent_cse=False)
+    checkpointed = _checkpointed(step, small)
 
     def run_steps(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         return lax.scan(checkpointed, carry, xs, length=length, reverse=call.reverse, unroll=call.unroll)
@@ -35,3 +35,16 @@ def run(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
     final, ys = run_sub_scans(run_steps, changing, jax.tree.leaves(call.xs), sub_scans=sub_scans, reverse=call.reverse)
     carry = replace_at(leaves, small.step.changing, final)
     return jax.tree.unflatten(structure, carry), jax.tree.unflatten(jax.tree.structure(call.y), ys)
+
+
+def _checkpointed(step: Any, small: SmallStep) -> Any:
+    """The step, with what its derivative keeps.
+
+    `jax.checkpoint` saves no complex value by a policy (`reduce_precision` refuses them in jax 0.10.2 and 0.12.0).
+    Without it, JAX keeps views too.
+    """
+    values = [atom for equation in small.step.program.equations for atom in equation.outputs]
+    if small.keeps_all and any(jnp.issubdtype(atom.dtype, jnp.complexfloating) for atom in values):
+        return step
+    # XLA merges nothing across the border of a loop, so no barriers are needed.
+    return jax.checkpoint(step, policy=small.policy, prevent_cse=False)

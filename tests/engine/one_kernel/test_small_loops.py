@@ -245,6 +245,35 @@ def test_another_generator_than_threefry_keeps_a_loop_from_one_kernel():
     assert rs.explain(use.cell, use.params, carry, use.xs).kernel.startswith("not one kernel: random_")
 
 
+@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(recompute="all"), rs.Memory(segment=3)])
+def test_complex_states_have_gradients(memory):
+    def cell(params, carry, x):
+        carry = jnp.exp(1j * params["angle"] - 0.1) * carry + (params["inputs"] @ jnp.outer(x, x))[:, 0]
+        return carry, jnp.real(carry * jnp.conj(carry))
+
+    params = {"angle": jnp.asarray([0.3, 1.1]), "inputs": jnp.asarray([[0.5, 0.1], [-0.3, 0.8]])}
+    use = Use(cell, params, jnp.asarray([1.0 + 0.5j, -0.2j]), jnp.linspace(-1, 1, 2 * STEPS).reshape(STEPS, 2))
+
+    def loss(run):
+        return lambda params, xs: jnp.sum(jnp.sin(run(params, use.carry, xs)[1]))
+
+    runs = by_rnnscan(use, memory=memory), plain(use)
+    assert rs.explain(cell, *arguments_of(use)).kernel.startswith("one kernel")
+    assert_equal(*(jax.grad(loss(run), (0, 1))(use.params, use.xs) for run in runs))
+    assert_equal(*(jax.jvp(loss(run), (use.params, use.xs), (use.params, use.xs)) for run in runs))
+
+
+def test_a_small_lru_has_gradients():
+    cell = rs.cells.LRU(4)
+    xs = jnp.cos(jnp.arange(8.0 * 3 * 3)).reshape(8, 3, 3)
+    params = cell.init(jax.random.key(0), input_size=3)
+
+    def loss(params, **options):
+        return jnp.sum(jnp.sin(rs.scan(cell, params, cell.initial_carry(xs[0]), xs, **options)[1]))
+
+    assert_equal(jax.grad(loss)(params), jax.grad(loss)(params, engine="lax"))
+
+
 def saved_bytes(use, **options):
     def residuals(*arguments):
         return jax.vjp(by_rnnscan(use, **options), *arguments)[1]
