@@ -28,7 +28,7 @@ class Check:
         reason: why it does not apply to a model; None if it does.
         parts: its parts by name, in the order in which they run.
         least: the smallest size that can show a fault.
-        measure: what the largest number of its findings is.
+        measure: how the largest number of its findings is told.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Check:
     reason: Callable[[Trial], str | None]
     parts: Callable[[Trial], Iterator[tuple[str, Part]]]
     least: Size = _ONE_STEP
-    measure: str = "largest difference"
+    measure: str = "largest difference {:.1g}"
 
 
 def parts(**named: Part) -> Callable[[Trial], Iterator[tuple[str, Part]]]:

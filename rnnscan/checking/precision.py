@@ -83,5 +83,5 @@ PRECISION = Check(
     f"float32 errs at most {FACTOR} times as much as step by step.",
     _reason,
     _parts,
-    measure="largest error, in errors of the steps,",
+    measure="largest error {:.1g} times that of the steps",
 )

@@ -121,4 +121,4 @@ def _count(number: int, what: str) -> str:
 
 
 def _largest(check: Check, worst: float) -> str:
-    return f"{check.measure} {worst:.1g}" if worst else "no difference"
+    return check.measure.format(worst) if worst else "no difference"
