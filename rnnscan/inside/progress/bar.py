@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 
@@ -46,24 +45,14 @@ class Bar:
 
 
 def call_after(move: Callable[[Any], None], tree: Any, done: Any) -> Any:
-    """The tree, which waits for a call with the steps done, which waits for the tree.
-
-    So windows and calls keep their order. XLA for the CPU drops barriers, so that each reads an element of the other.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    at = next((number for number, leaf in enumerate(leaves) if leaf.size and not _is_key(leaf)), None)
-    element = jnp.zeros(()) if at is None else _first_element(lax.stop_gradient(leaves[at]))
-
-    def call(done: Any, _: Any) -> Any:
-        move(done)
-        return np.asarray(done, np.int32)
-
-    # A pure callback has a result to wait for, and no effect that `jax.checkpoint` refuses.
-    called = jax.pure_callback(call, jax.ShapeDtypeStruct((), np.int32), done, element, vmap_method="sequential")
-    jax.debug.callback(_keep, called)
-    if at is not None:
-        leaves[at] = jnp.where(called < 0, jnp.zeros_like(leaves[at]), leaves[at])
-    return jax.tree.unflatten(structure, leaves)
+    """The tree, and a call with the steps done once it is computed."""
+    leaf = next((leaf for leaf in jax.tree.leaves(tree) if leaf.size and not _is_key(leaf)), None)
+    if leaf is None:
+        jax.debug.callback(move, done)
+    else:
+        # XLA for the CPU drops barriers, so that the call reads an element of the tree.
+        jax.debug.callback(lambda done, _: move(done), done, _first_element(lax.stop_gradient(leaf)))
+    return tree
 
 
 @jax.custom_batching.custom_vmap
@@ -79,10 +68,6 @@ def _(axis_size: int, is_batched: Any, leaf: Any) -> tuple[Any, bool]:
 
 def _is_key(leaf: Any) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.extended))
-
-
-def _keep(called: Any) -> None:
-    """Nothing: an effect, so that JAX does not drop the call whose result this reads."""
 
 
 def check_tqdm() -> None:

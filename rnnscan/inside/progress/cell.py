@@ -17,7 +17,7 @@ class Progress:
     Attributes:
         cell: the inner cell.
         total: the steps of a whole bar; None: those of the scan.
-        every: the steps between two moves; None: about a hundredth of the scan.
+        every: the steps between two moves; None: about a twentieth of the scan.
         forward: the bar of the forward pass.
         backward: the bar of the backward pass.
     """
@@ -68,7 +68,7 @@ def progress(cell: Any, *, total: int | None = None, every: int | None = None, l
             net too: `rs.layer(rs.progress(cell))`. A cell within another, as in `rs.stack`, moves no bar.
         total: the steps of a whole bar, where several scans, such as windows of a long sequence, share one. None: the
             steps of the scan.
-        every: the number of steps after which the bar moves. None: about a hundredth of the scan. With `truncate`, the
+        every: the number of steps after which the bar moves. None: about a twentieth of the scan. With `truncate`, the
             next multiple of it. A memory choice with segments holds for each such window.
         label: the text before the bar. That of the backward pass is followed by ", backward".
 
