@@ -77,6 +77,32 @@ def test_a_planted_value_of_a_cell_is_found_by_name(which, direction, plant):
         assert "planted_values.py" in report.place
 
 
+# Infinities that a gate saturates with reach nothing, so these are cells of which some reach the results.
+REACHED = {"RNN": 0, "LSTM": 0, "GRU": 1, "SRU": 1, "QRNN": 0, "stack": 1, "SLSTM": 1, "LayerNormLSTM": 1}
+
+
+@pytest.mark.parametrize("which", variants({name: (name,) for name in REACHED}, ("RNN", "GRU", "SRU")))
+def test_a_planted_infinity_is_found_if_it_reaches_the_results(which):
+    cell = Planted(CELLS[which])
+    params, carry, xs = arguments(which)
+    clean = cell.plants(STEPS, ROWS)
+
+    @jax.jit
+    def function(params, plants):
+        return jax.value_and_grad(lambda params: loss(rs.scan(cell, params, carry, (xs, plants))))(params)
+
+    found = 0
+    for name in clean["forward"]:
+        plants = planted(clean, "forward", name, 2, 1, 1.0)
+        is_finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(function(params, plants)))
+        report = rs.first_nonfinite(function, params, plants)
+        assert (report is None) == is_finite
+        if report is not None:
+            found += 1
+            assert (report.step, report.row, report.name, report.value) == (2, 1, name, -np.inf), str(report)
+    assert (found > 0) == bool(REACHED[which])
+
+
 @pytest.mark.parametrize("step", [0, STEPS - 1])
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
