@@ -206,8 +206,7 @@ class Traced:
             return name(value, marks[number].site.label) if marks[number].is_name else value
 
         replay = Replay(recorder._owner, named, by_place)
-        consts = self.closed.consts if consts is None else consts
-        results = replay.run(self.closed.jaxpr, [*consts, *jax.tree.leaves(arguments)])
+        results = replay.run(self.closed, jax.tree.leaves(arguments), consts)
         for number, reason in replay.unreachable.items():
             recorder.untraced.setdefault(recorder.site_of((number, 0)), reason)
         found = {(mark.site.parts, mark.site.label) for number, mark in enumerate(marks) if counts[number]}

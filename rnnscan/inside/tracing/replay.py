@@ -51,10 +51,12 @@ class Replay:
     hidden: set[int] = field(default_factory=set)
     counts: Counter[int] = field(default_factory=Counter)
 
-    def run(self, body: Any, operands: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr. The constants of one that is not closed come before its inputs."""
+    def run(self, body: Any, operands: Sequence[Any], consts: Sequence[Any] | None = None) -> list[Any]:
+        """The results of a jaxpr, closed or without constants. `consts` take the place of its own."""
         is_closed = isinstance(body, core.ClosedJaxpr)
-        jaxpr, consts = (body.jaxpr, body.consts) if is_closed else (body, ())
+        jaxpr = body.jaxpr if is_closed else body
+        if consts is None:
+            consts = body.consts if is_closed else ()
         values: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))
 
         def read(var: Any) -> Any:

@@ -8,7 +8,8 @@ import jax
 from jaxtyping import Array
 
 from rnnscan._util.messages import describe_tree, is_float
-from rnnscan.inside.tracing.recorder import Choice, Recorder, ScanFacts
+from rnnscan._util.zeros import zeros_of_value
+from rnnscan.inside.tracing.recorder import Choice, Recorder, ScanFacts, Traced
 from rnnscan.inside.tracing.result import Trace, ValueFacts
 from rnnscan.inside.tracing.selection import check_memory, chosen_paths, chosen_rows, chosen_steps
 from rnnscan.inside.tracing.sites import Site, paths_of
@@ -93,9 +94,10 @@ def trace(
     traced = recorder.trace(lambda *arrays: subject.with_arrays(arrays)(), *arrays)
 
     def run(consts: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
-        _, values, zeros = traced.run(arrays, consts=consts)
         if loss is None:
+            _, values, _ = traced.run(arrays, consts=consts)
             return [values[site] for site in sites], [None] * len(sites), None
+        zeros = _zeros(traced, consts, arrays)
 
         def loss_of(added: Sequence[Any]) -> tuple[Any, list[Any]]:
             results, values, _ = traced.run(arrays, dict(zip(zeros, added, strict=True)), consts=consts)
@@ -125,6 +127,19 @@ def trace(
         ),
         reasons=tuple(survey.untraced.items()),
     )
+
+
+def _zeros(traced: Traced, consts: Sequence[Any], arrays: Sequence[Any]) -> dict[Site, Any]:
+    """What is added to the values of sites, without a run of the function, whose effects happen once."""
+    sites = list[Site]()
+
+    def zeros(consts: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+        _, _, zeros = traced.run(arrays, consts=consts)
+        sites[:] = zeros
+        return [*zeros.values()]
+
+    types = jax.make_jaxpr(zeros)(consts, arrays).out_avals
+    return {site: zeros_of_value(aval) for site, aval in zip(sites, types, strict=True)}
 
 
 def _inner(site: Site) -> Site:
