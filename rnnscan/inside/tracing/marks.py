@@ -8,6 +8,7 @@ import jax
 from jax import lax
 
 from rnnscan.ir.jaxprs import inner_jaxprs
+from rnnscan.ir.opened import checkpointed
 
 
 _MARK = "rnnscan trace "
@@ -53,5 +54,6 @@ def _numbers(jaxpr: Any, owner: int) -> Iterator[int]:
         if number is not None:
             yield number
             continue
-        for body in inner_jaxprs(eqn.params):
+        inner = checkpointed(eqn)  # Under JAX_REMAT3=1 it is in an object among the parameters.
+        for body in inner_jaxprs(eqn.params) if inner is None else [getattr(inner, "jaxpr", inner)]:
             yield from _numbers(body, owner)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import rnnscan as rs
 from programs import report_of
@@ -267,3 +268,29 @@ def test_no_steps_at_all():
     trace = rs.trace(cell, params, carry, xs[:0], loss=lambda results: results[1].sum())
     assert trace["layer_0/gates"].shape == (0, N, 4 * H)
     assert trace.summary().values["y"].norm == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": [1, 3]}], ids=["all steps", "chosen steps"])
+def test_effects_of_a_cell_happen_once_a_step(options):
+    seen = []
+
+    def cell(params, carry, x):
+        io_callback(lambda number: seen.append(int(number)), None, jax.lax.stop_gradient(x[0]), ordered=True)
+        return carry + rs.name(x, "x"), None
+
+    rs.trace(cell, None, jnp.zeros(1), jnp.arange(5.0)[:, None], **options)
+    jax.effects_barrier()
+    assert seen == [0, 1, 2, 3, 4]
+
+
+def test_values_have_gradients_of_their_own():
+    cell, params, carry, xs = example(cells.GRU(4))
+
+    def of_trace(params):
+        return (rs.trace(cell, params, carry, xs, names="y", steps=[2])["y"] ** 2).sum()
+
+    def plain(params):
+        return (rs.scan(cell, params, carry, xs)[1][2] ** 2).sum()
+
+    for ours, theirs in zip(*(jax.tree.leaves(jax.grad(of)(params)) for of in (of_trace, plain)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
