@@ -83,3 +83,8 @@ def _planting(plants: Any) -> Any:
 
     with naming.reading(Planter()):
         yield
+
+
+def own_name(report):
+    """The name in its cell, without the path of the cell."""
+    return report.name.rpartition("/")[2]

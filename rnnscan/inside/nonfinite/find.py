@@ -20,6 +20,7 @@ from rnnscan.inside.nonfinite.locate import blame
 from rnnscan.inside.nonfinite.loops import open_jaxpr, walk_function
 from rnnscan.inside.nonfinite.report import Nonfinite
 from rnnscan.nets.base import Net
+from rnnscan.paths import paths_from
 from rnnscan.scan_observer import observing_scans
 
 
@@ -172,7 +173,7 @@ def _search(target: _Target, *, plain: bool = True) -> Nonfinite | None:
         places[:] = target.result_places(results)
         return jax.tree.leaves(results)
 
-    with observing_scans(PlainScans() if plain else None):
+    with observing_scans(PlainScans() if plain else None), paths_from(()):
         body = open_jaxpr(jax.make_jaxpr(flat)(*leaves))
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     walk = walk_function(body, leaves)

@@ -12,6 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.tree_util import keystr
 
 from rnnscan.naming import reading
+from rnnscan.paths import current_path
 from rnnscan.scan_observer import observing_scans
 from rnnscan.scanning import scan
 
@@ -66,16 +67,20 @@ class _Labeler:
     depth: int = 0
 
     def read(self, leaf: Any, label: str) -> Any:
-        return Label(label, True, self.rows, self.steps).put_on(leaf)
+        return Label(_with_path(label), True, self.rows, self.steps).put_on(leaf)
 
     def forget(self) -> None:
         pass
 
     def label_results(self, root: str, tree: Any) -> Any:
         def put(path: Any, leaf: Any) -> Any:
-            return Label(f"{root}{keystr(path)}", False, self.rows, self.steps).put_on(leaf)
+            return Label(_with_path(f"{root}{keystr(path)}"), False, self.rows, self.steps).put_on(leaf)
 
         return jax.tree_util.tree_map_with_path(put, tree)
+
+
+def _with_path(label: str) -> str:
+    return "/".join((*current_path(), label))
 
 
 @dataclass(frozen=True)
