@@ -9,6 +9,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan.inside.progress.windows import Windows
+from tiers import variants
 
 
 T, N, D = 23, 3, 2
@@ -83,8 +84,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("every", [5, *(pytest.param(every, marks=pytest.mark.slow) for every in (None, 1, 100))])
-@pytest.mark.parametrize("name", OPTIONS)
+QUICK = ["held padding, reverse", "resets", "truncate", "key, reverse"]
+
+
+@pytest.mark.parametrize("every", variants([5, None, 1, 100], [5]))
+@pytest.mark.parametrize("name", variants(list(OPTIONS), QUICK))
 def test_results_and_gradients_are_those_without_a_bar(name, every, bars):
     cell, options = rs.dropout(rs.cells.LSTM(4), 0.5), OPTIONS[name]
     given = arguments(cell)
@@ -96,17 +100,27 @@ def test_results_and_gradients_are_those_without_a_bar(name, every, bars):
     assert all(bar.closed and bar.n == T for bar in bars())
 
 
-def test_every_transformation_has_the_results_without_a_bar():
+def tangents_of(given):
+    return jax.tree.map(jnp.cos, given)
+
+
+TRANSFORMED = {
+    "jvp": lambda loss, given: jax.jvp(loss, given, tangents_of(given)),
+    "jvp of grad": lambda loss, given: jax.jvp(jax.grad(loss), given, tangents_of(given)),
+    "hessian": lambda loss, given: jax.hessian(loss, 1)(*given),
+    "vmap": lambda loss, given: jax.vmap(jax.grad(loss))(
+        *(jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), given))
+    ),
+    "checkpoint": lambda loss, given: jax.grad(jax.checkpoint(loss))(*given),
+}
+
+
+@pytest.mark.parametrize("name", variants(list(TRANSFORMED), ["jvp", "vmap"]))
+def test_every_transformation_has_the_results_without_a_bar(name):
     cell = rs.cells.GRU(3)
     given = arguments(cell)
-    losses = [loss_of(each) for each in (rs.progress(cell, every=5), cell)]
-    tangents = jax.tree.map(jnp.cos, given)
-    assert_equal(*(jax.jvp(loss, given, tangents) for loss in losses))
-    assert_equal(*(jax.jit(jax.jvp, static_argnums=0)(jax.grad(loss), given, tangents) for loss in losses))
-    assert_equal(*(jax.hessian(loss, 1)(*given) for loss in losses))
-    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), given)
-    assert_equal(*(jax.vmap(jax.grad(loss))(*stacked) for loss in losses))
-    assert_equal(*(jax.grad(jax.checkpoint(loss))(*given) for loss in losses))
+    transformed = jax.jit(TRANSFORMED[name], static_argnums=0)
+    assert_equal(*(transformed(loss_of(each), given) for each in (rs.progress(cell, every=5), cell)))
 
 
 @pytest.mark.parametrize("jit", [False, True])
