@@ -264,6 +264,6 @@ def accelerator(name: str, *, launch_ns: float, bytes_per_second: float, flops_p
 # (docs/accelerators.md). Values between fused equations do not go through memory.
 _EQUATIONS_PER_LAUNCH, _BYTES_PER_FUSED_ELEMENT = 14, 2
 # Data sheets, and published launches (docs/accelerators.md, "Modeled time"): nothing here was measured.
-GPU = accelerator("an H200, by its data sheet", launch_ns=1400, bytes_per_second=4.8e12, flops_per_second=494e12)
+GPU = accelerator("an H200, by its data sheet", launch_ns=1400.0, bytes_per_second=4.8e12, flops_per_second=494e12)
 # An operation takes at least 1,830 cycles of 1.5 GHz by the estimate of the TPU's compiler (docs/decisions.md).
-TPU = accelerator("a TPU v5e, by its data sheet", launch_ns=1220, bytes_per_second=819e9, flops_per_second=197e12)
+TPU = accelerator("a TPU v5e, by its data sheet", launch_ns=1220.0, bytes_per_second=819e9, flops_per_second=197e12)
