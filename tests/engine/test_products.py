@@ -309,6 +309,7 @@ def test_other_scatters_stay(step):
     assert before == after
 
 
+@pytest.mark.large_loops
 def test_a_gradient_changes_rows_of_the_cotangent_of_a_table_in_place():
     def cell(kernel, table, x):
         indices, push = x

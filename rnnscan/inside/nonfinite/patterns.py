@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ def is_inexact(atom: Any) -> bool:
     return bool(jnp.issubdtype(atom.dtype, jnp.inexact))
 
 
+@runtime_checkable
 class Pattern(Protocol):
     """Which elements of results read which elements of the operands that may be NaN or inf.
 

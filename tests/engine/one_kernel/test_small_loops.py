@@ -10,6 +10,7 @@ from jax import lax
 
 import rnnscan as rs
 from benchmarks.small_steps import USES, Use, in_rows, kalman
+from tiers import variants
 
 
 STEPS = 7
@@ -42,7 +43,15 @@ def arguments_of(use):
     return use.params, use.carry, use.xs
 
 
-@pytest.mark.parametrize("name", USES)
+QUICK = [
+    *SOME,
+    "Kalman filter by division, 16 states",
+    "extended Kalman filter, 3 states",
+    "8 Kalman filters, 2 states",
+]
+
+
+@pytest.mark.parametrize("name", variants(list(USES), QUICK))
 def test_values_and_gradients_are_those_of_lax_scan(name):
     use = USES[name](STEPS)
     for transformed in (lambda run: run, lambda run: jax.grad(loss_of(run), (0, 1, 2))):
@@ -50,7 +59,7 @@ def test_values_and_gradients_are_those_of_lax_scan(name):
         assert_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", variants(list(USES), SOME))
 def test_rounding_in_float32_is_that_of_plain(name):
     """The errors of the log likelihood and of its gradient, beside plain `lax.scan` in float64."""
 
@@ -102,7 +111,7 @@ def test_options_change_no_value(name, options):
     assert_equal(got, expected)
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", variants(SOME, SOME[2:]))
 def test_second_order_and_forward_mode(name):
     use = USES[name](STEPS)
     tangents = jax.tree.map(jnp.cos, arguments_of(use))
@@ -123,7 +132,7 @@ def test_second_order_and_forward_mode(name):
     assert_equal(got, expected, 1e-7)
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", variants(SOME, SOME[2:]))
 def test_vmap_is_a_loop_over_rows(name):
     use = USES[name](STEPS)
     stacked = jnp.stack([use.xs, 0.5 * use.xs, -use.xs])

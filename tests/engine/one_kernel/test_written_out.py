@@ -9,6 +9,7 @@ from jax import lax
 from rnnscan.engine.one_kernel.written_out import written_out
 from rnnscan.ir.program import evaluate, read
 from rnnscan.ir.trace import trace
+from tiers import variants
 
 
 CALLS = frozenset(
@@ -100,7 +101,7 @@ def sines(function):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("rows", variants([1, 2, 4], [2]))
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_derivatives_are_those_of_jax(name, rows):
     function, arguments = FUNCTIONS[name], matrices(rows)
@@ -136,7 +137,7 @@ def test_no_call_is_left(name):
     )
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", variants(list(FUNCTIONS), ["cholesky", "cho_solve", "solve", "qr", "slogdet"]))
 def test_rounding_is_that_of_lapack(name):
     """In float32 the error against float64 is that of JAX, or a few units in the last place."""
     errors = []

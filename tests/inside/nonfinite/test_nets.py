@@ -10,6 +10,7 @@ import pytest
 import rnnscan as rs
 from planted_values import Planted, own_name
 from rnnscan import attention, cells
+from tiers import variants
 
 
 STEPS, ROWS, FEATURES = 6, 3, 5
@@ -60,7 +61,7 @@ def test_a_name_has_the_path_of_its_cell():
     assert "layer_1" in str(report)
 
 
-@pytest.mark.parametrize("which", [name for name in NETS if "second" not in name])
+@pytest.mark.parametrize("which", variants([name for name in NETS if "second" not in name], ["reversed", "chain"]))
 @pytest.mark.parametrize("loss", [None, total])
 def test_nets(which, loss):
     net = NETS[which]

@@ -9,7 +9,6 @@ import pytest
 from jax.experimental import io_callback
 
 import rnnscan as rs
-from programs import report_of
 from rnnscan import cells
 from rnnscan.inside.tracing import selection
 
@@ -115,12 +114,6 @@ def test_cotangents_of_a_few_steps_need_no_more_memory_than_the_gradient():
     temporary, results = bytes_of(length, steps=[0, 9, 50], loss=loss)
     assert temporary <= 1.05 * plain
     assert results <= 2 * 3 * 2 * 4 * 32 * 4 + 128
-
-
-@pytest.mark.parametrize("way", ["auto", "explicit", "shard_map"])
-@pytest.mark.parametrize("steps", ["all steps", "chosen steps"])
-def test_several_devices_trace_what_one_does(way, steps):
-    assert report_of("traced_on_devices.py", flags=("-W", "ignore"))[f"{way}, {steps}"] < 1e-12
 
 
 def test_a_trace_is_a_pytree_and_its_summary_reads_it():
