@@ -98,7 +98,8 @@ def with_groups(program: Program, groups: Sequence[Group]) -> Program:
         new_leaves = [program.new_carry[state.index] for state in group.states]
         outputs = tuple(values_of([*group.results, *new_leaves]))
         group = replace(group, equations=_between(equations, group.needs.union(leaves), outputs))
-        needs = group.needs.union(inputs_of(group.equations))
+        # What its equations make is no operand: as one it would be stacked, and get a cotangent of zeros.
+        needs = group.needs.union(inputs_of(group.equations)).difference(outputs_of(group.equations))
         reads = [value for value in (*program.invariant, *program.known, *outputs_of(before)) if value in needs]
         step = Equation(_matrix_states, {"group": group}, (*reads, *leaves), outputs)
         equations = [*before, step, *after]

@@ -89,8 +89,13 @@ class Solver:
             after, iterations, converged = self._solve_linear(start, read_values, steps)
         else:
             after, iterations, converged = self._iterate(self.newton, start, read_values, steps)
-        one_by_one = partial(self._step_by_step, start, read_values, steps)
-        return exact_unless(after, [converged] * len(after), one_by_one), iterations, ~converged
+
+        def one_by_one(*arguments: Any) -> Vector:
+            start, read_values = split_list(arguments, [len(self.cycle.leaves)])
+            return self._step_by_step(start, read_values, steps)
+
+        results = exact_unless(after, [converged] * len(after), one_by_one, [*start, *read_values])
+        return results, iterations, ~converged
 
     def _solve_linear(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.

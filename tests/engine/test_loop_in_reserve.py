@@ -1,0 +1,52 @@
+"""The loop in reserve of a parallel form runs only where that is not finite: XLA leaves it where it is."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rnnscan as rs
+from rnnscan import cells
+from rnnscan.engine.loops.step_by_step import RESERVE
+
+
+STEPS, ROWS, INPUTS = 128, 2, 8
+CELLS = {
+    "matrix state": (cells.RetNet(64, heads=2, key_size=32), "cpu", {}),
+    "linear recurrence": (cells.MinGRU(8), "gpu", {}),
+    "Newton's method": (cells.ParaGRU(8), "cpu", {"parallel": rs.Newton()}),
+}
+TRANSFORMS = {
+    "gradients": lambda loss: jax.grad(loss, (0, 1)),
+    "tangents": lambda loss: lambda *arguments: jax.jvp(loss, arguments, arguments),
+    "gradients of rows": lambda loss: (
+        lambda params, xs: jax.vmap(jax.grad(loss, (0, 1)), (None, 1))(params, xs[:, :, None])
+    ),
+}
+
+
+def compiled_text(name, transform):
+    cell, platform, options = CELLS[name]
+    params = cell.init(jax.random.key(0), INPUTS)
+    xs = jax.random.normal(jax.random.key(1), (STEPS, ROWS, INPUTS))
+
+    def loss(params, xs):
+        return jnp.square(rs.scan(cell, params, cell.initial_carry(xs[0]), xs, **options)[1]).sum()
+
+    with rs.tuned_for(platform):
+        return jax.jit(TRANSFORMS[transform](loss)).lower(params, xs).compile().as_text()
+
+
+def loops_in_reserve(computations):
+    return re.findall(rf" while\(.*op_name=\"[^\"]*{RESERVE}\b", computations)
+
+
+@pytest.mark.core("values that are not finite")
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", CELLS)
+def test_xla_moves_no_loop_in_reserve_to_where_it_always_runs(name, transform):
+    # XLA moved it out of the loop of at most one iteration around it, because it depended on nothing in there.
+    others, entry = compiled_text(name, transform).split("\nENTRY ")
+    assert loops_in_reserve(others)
+    assert not loops_in_reserve(entry)
