@@ -1,19 +1,17 @@
 """A scan of a cell, or a call of a net, as a function of arrays; with a loss, its gradients too."""
 
-import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr
 
-from rnnscan._util.messages import describe_tree, is_float, listing, nearest
-from rnnscan.nets.base import Net, Options
+from rnnscan._util.messages import describe_tree, is_float
+from rnnscan.inside.options import check_options
+from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run
 from rnnscan.protocols import Cell, check_cell
-from rnnscan.scanning import scan
 
 
 # The options that hold arrays.
@@ -31,7 +29,7 @@ class ScanCall:
         self._cell, self._loss = cell, loss
         self._options = {name: value for name, value in options.items() if name not in _ARRAYS}
         self.arrays = {name: value for name, value in options.items() if name in _ARRAYS and value is not None}
-        _check_options(cell, options)
+        check_options(_FUNCTION, cell, options)
         if loss is not None and not callable(loss):
             raise TypeError(
                 f"{_FUNCTION}: `loss` must be a function of the results, loss((carry, ys)); got {loss!r}. "
@@ -103,19 +101,3 @@ def scan_call(
         check_cell(_FUNCTION, cell, Cell)
     call = ScanCall(cell, options, loss)
     return call, (given["params"], given.get("carry"), given.get("xs"), call.arrays)
-
-
-def _check_options(cell: Any, options: Mapping[str, Any]) -> None:
-    """Reject options that the call does not have."""
-    function: Any = type(cell).__call__ if isinstance(cell, Net) else scan
-    parameters = inspect.signature(function).parameters.values()
-    known = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-        known += [each.name for each in fields(Options)]
-    for name in options:
-        if name not in known:
-            owner = "the net" if isinstance(cell, Net) else "`scan`"
-            raise TypeError(
-                f"{_FUNCTION}: the options must be those of {owner}: {listing(known)}; got {name!r}."
-                f"{nearest(name, known)}"
-            )

@@ -1,17 +1,17 @@
 """What trace() takes: a cell, a net, a Flax module, or a function that runs scans, as a function without arguments."""
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from rnnscan._util.messages import in_words, nearest
+from rnnscan._util.messages import in_words
+from rnnscan.inside.options import ARGUMENTS, SCAN_OPTIONS, check_options
 from rnnscan.nets.axes import check_positional
-from rnnscan.nets.base import Net, Options
+from rnnscan.nets.base import Net
 from rnnscan.scan_observer import observing_scans
 from rnnscan.scanning import scan
 
@@ -73,38 +73,20 @@ def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, An
     as_function = Subject(function, arguments, options, in_words(function))
     if hasattr(function, "initial_carry"):
         return _cell(function, arguments, options)
-    if len(arguments) + len(_ARGUMENTS & options.keys()) not in (2, 3) or not {*_unknown(options)} <= _ARGUMENTS:
+    named = [option for option in options if option not in SCAN_OPTIONS]
+    if len(arguments) + len({*named} & {*ARGUMENTS}) not in (2, 3) or not {*named} <= {*ARGUMENTS}:
         return as_function
     return _cell_or_function(as_function)
 
 
-_ARGUMENTS = frozenset({"params", "carry", "xs"})
-_SCAN_OPTIONS = frozenset(inspect.signature(scan).parameters) - {"cell"} - _ARGUMENTS
-
-
-def _unknown(options: Mapping[str, Any]) -> list[str]:
-    return [option for option in options if option not in _SCAN_OPTIONS]
-
-
 def _cell(cell: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
-    for option in options:
-        if option not in _SCAN_OPTIONS | _ARGUMENTS:
-            raise TypeError(
-                f"trace: a cell takes (cell, params, carry, xs) and the options of rnnscan.scan; got {option!r}."
-                f"{nearest(option, [*_SCAN_OPTIONS, *_ARGUMENTS])}"
-            )
+    check_options("trace", cell, options)
     return Subject(lambda *arguments, **options: scan(cell, *arguments, **options), arguments, options, in_words(cell))
 
 
 def _net(net: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
     check_positional("trace", arguments[2:], call="trace(net, params, xs, carry=carry)")
-    known = ["params", "xs", "carry", "key", *(field.name for field in fields(Options))]
-    for option in options:
-        if option not in known:
-            raise TypeError(
-                "trace: a net takes (net, params, xs, *, carry=None) and the options of its call; got "
-                f"{option!r}.{nearest(option, known)}"
-            )
+    check_options("trace", net, options)
     return Subject(net, arguments, options, in_words(net))
 
 

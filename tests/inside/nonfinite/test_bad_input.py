@@ -46,12 +46,12 @@ def computes(*arguments):
         (
             lambda: rs.first_nonfinite(GRU, PARAMS, CARRY, XS, seqlengths=jnp.ones(3)),
             TypeError,
-            r"the options must be those of `scan`: .*; got 'seqlengths'\. Did you mean 'seq_lengths'\?",
+            r"a cell takes .* the options of rnnscan\.scan; got 'seqlengths'\. Did you mean 'seq_lengths'\?",
         ),
         (
             lambda: rs.first_nonfinite(NET, PARAMS, XS, unroll=2),
             TypeError,
-            r"the options must be those of the net: .*; got 'unroll'",
+            r"a net takes .* the options of its call; got 'unroll'",
         ),
         (
             lambda: rs.first_nonfinite(GRU, PARAMS, CARRY),

@@ -8,7 +8,7 @@ import pytest
 import rnnscan as rs
 from rnnscan import cells
 from tiers import variants
-from traced_loop import loop, with_cotangents
+from traced_loop import loop, loss_of, normal, with_cotangents, with_noise
 
 
 STEPS, ROWS, FEATURES = 7, 3, 4
@@ -34,24 +34,6 @@ OPTIONS = ["plain", "lengths", "hold", "drop", "reset", "reverse", "truncate", "
 def _float64():
     with jax.enable_x64(True):
         yield
-
-
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape, jnp.float64)
-
-
-def with_noise(params):
-    """Parameters whose biases are not zeros."""
-    leaves, structure = jax.tree.flatten(params)
-    return jax.tree.unflatten(
-        structure, [leaf.astype(float) + 0.3 * normal(i, *leaf.shape) for i, leaf in enumerate(leaves)]
-    )
-
-
-def loss_of(results):
-    """A loss in which every element of every result has a weight of its own."""
-    leaves = jax.tree.leaves(results)
-    return sum((normal(50 + i, *leaf.shape) * leaf**2).sum() for i, leaf in enumerate(leaves))
 
 
 def example(cell):

@@ -7,7 +7,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
-from traced_loop import loop, with_cotangents
+from traced_loop import loop, loss_of, normal, with_cotangents, with_noise
 
 
 LENGTHS = jnp.array([6, 3])
@@ -17,21 +17,6 @@ LENGTHS = jnp.array([6, 3])
 def _float64():
     with jax.enable_x64(True):
         yield
-
-
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape, jnp.float64)
-
-
-def with_noise(params):
-    leaves, structure = jax.tree.flatten(params)
-    noisy = [leaf.astype(float) + 0.3 * normal(i, *leaf.shape) for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(structure, noisy)
-
-
-def loss_of(results):
-    leaves = jax.tree.leaves(results)
-    return sum((normal(50 + i, *leaf.shape) * leaf**2).sum() for i, leaf in enumerate(leaves))
 
 
 def assert_agrees(trace, values, cotangents):
