@@ -29,7 +29,8 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import rnnscan as rs
-from benchmarks.accelerators.hlo import Instruction, Program, cycles, type_bytes
+from benchmarks.accelerators.hlo import Program, cycles, type_bytes
+from rnnscan._util.hlo import Instruction
 from rnnscan.engine.costs import heuristics
 
 

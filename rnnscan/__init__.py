@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rnnscan.decoding.decode import decode as decode
     from rnnscan.engine.cache.closure_values import ChangedArrayWarning as ChangedArrayWarning
     from rnnscan.inside.nonfinite.find import first_nonfinite as first_nonfinite
+    from rnnscan.inside.profiling.profile import profile as profile
     from rnnscan.inside.progress.cell import progress as progress
     from rnnscan.inside.tracing.trace import trace as trace
     from rnnscan.insight.explain import explain as explain
@@ -100,6 +101,7 @@ _NAMES = {
     "insight.memory_report": "memory_report",
     "insight.newton_iterations": "newton_iterations",
     "insight.plan": "plan",
+    "inside.profiling.profile": "profile",
     "inside.progress.cell": "progress",
     "lengths": "last_valid mask_from_input pack reverse_by_length unpack",
     "memory": "Memory",

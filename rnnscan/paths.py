@@ -4,7 +4,7 @@ Its parts are the keys of the parameters: a cell or net that runs others enters 
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import jax
 
@@ -14,14 +14,16 @@ import jax
 _path = jax.make_user_context(None)
 
 
-def part(name: str) -> AbstractContextManager[None]:
-    """A context in which a part of a cell or net runs."""
-    return parts((name,))
+@contextmanager
+def part(name: str) -> Iterator[None]:
+    """A context in which a part of a cell or net runs: a `jax.named_scope`, which tools see as a path too."""
+    with jax.named_scope(name), parts((name,)):
+        yield
 
 
 @contextmanager
 def parts(names: tuple[str, ...]) -> Iterator[None]:
-    """A context in which a part of a part runs."""
+    """A context in which a part of a part runs that has named scopes of its own, as modules of Flax have."""
     around: tuple[str, ...] | None = _path.value
     if around is None:
         yield

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Integer
 from rnnscan import _checks as checks
 from rnnscan._util.high_types import HighTypeError, high_type_reason
 from rnnscan._util.messages import is_count
+from rnnscan._util.sources import scope_of
 from rnnscan._util.step_wrappers import Padding
 from rnnscan.engine.run.execute import run_call
 from rnnscan.engine.run.plain_scan import run_plain
@@ -141,7 +142,8 @@ def scan(
         memory = fit(memory, scan, cell, params, carry, xs, options | rows)
     options["memory"] = memory
     if reason := high_type_reason(carry=carry, xs=xs):
-        return run_plain(cell, {"params": params, "carry": carry, "xs": xs, **rows}, options, reason)
+        with scope_of(cell):
+            return run_plain(cell, {"params": params, "carry": carry, "xs": xs, **rows}, options, reason)
     xs, carry = checks.as_arrays(xs, "xs"), checks.as_arrays(carry, "carry")
     checks.check_params(params)
     checks.check_time_is_whole(xs)
@@ -151,10 +153,11 @@ def scan(
     if hasattr(cell, "run_scan") and is_count(steps, least=1):
         options.pop("length")
         return cell.run_scan(params, carry, xs, steps, {**options, **rows})
-    try:
-        results = run_call(cell, arrays, options, steps)
-    except HighTypeError as error:  # A trace of the step told what it returns.
-        return run_plain(cell, arrays, options, error.reason)
+    with scope_of(cell):
+        try:
+            results = run_call(cell, arrays, options, steps)
+        except HighTypeError as error:  # A trace of the step told what it returns.
+            return run_plain(cell, arrays, options, error.reason)
     if memory is not None and not getattr(jax.config, "jax_disable_jit", False):
         _warn_if_nothing_is_saved(memory, steps, unroll)
     return results

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from benchmarks.accelerators.hlo import Instruction, Program, arrays, launches, type_bytes
+from benchmarks.accelerators.hlo import Program, arrays, launches, type_bytes
+from rnnscan._util.hlo import Instruction
 
 
 @dataclass(frozen=True)

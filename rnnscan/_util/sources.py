@@ -6,10 +6,12 @@ wrappers of rnnscan and the lines that call the user's function.
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
 from jax.extend.source_info_util import register_exclusion
 
 
@@ -46,12 +48,28 @@ def named_after(wrapper: _Function, function: Any) -> _Function:
     return wrapper
 
 
+def scope_of(cell: Any) -> AbstractContextManager[None]:
+    """The `jax.named_scope` of a cell's scan, which profilers show."""
+    return jax.named_scope(scope_name(cell))
+
+
+def scope_name(cell: Any) -> str:
+    """The name of a cell's class or function."""
+    cell = _unwrapped(cell)
+    return str(getattr(cell, "__name__", type(cell).__name__))
+
+
 def _innermost(function: Any) -> Any:
     """The function that a user wrote, within wrappers. Of an object that is callable, its method."""
-    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
-        function = function.func if isinstance(function, partial) else function.__wrapped__
+    function = _unwrapped(function)
     method: Any = type(function).__call__
     return function if hasattr(function, "__code__") else method
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
+    return function
 
 
 def _with_names_of(signature: inspect.Signature, function: Any) -> inspect.Signature:

@@ -139,6 +139,10 @@ class Origin(NamedTuple):
         """The origin within the named scopes of a caller."""
         return self._replace(name_stack=name_stack + self.name_stack) if len(name_stack) else self
 
+    def scoped(self, name: str) -> "Origin":
+        """The origin with one more named scope, the innermost."""
+        return self._replace(name_stack=self.name_stack.extend(name))
+
     def run(self, function: Callable[..., Any], /, *operands: Any, **params: Any) -> Any:
         """Call a function as if it were called at the origin, as `jax.core.eval_jaxpr` does."""
         scopes = self.name_stack

@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
-from rnnscan.paths import part
+from rnnscan.paths import parts
 from rnnscan.protocols import InitializableCell, check_cell
 from rnnscan.randomness import with_key
 
@@ -65,7 +65,7 @@ class Cell(nn.RNNCellBase):
             The new carry, and y.
         """
         params = self._params(jnp.shape(inputs)[-1])
-        with part(self.name or "cell"):
+        with parts((self.name or "cell",)):
             if self.deterministic or not self.has_rng(self.rng_collection):
                 return self.cell(params, carry, inputs)
             random_step = with_key(self.cell, self.make_rng(self.rng_collection), params, inputs)

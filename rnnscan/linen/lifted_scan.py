@@ -34,6 +34,7 @@ def lifted_scan(
     variable_carry: Any,
     split_rngs: Mapping[Any, bool],
     reverse: bool,
+    name: str,
 ) -> Callable[..., tuple[Any, Any]]:
     """A transform for `flax.linen.transforms.lift_transform`: scan a function of a module over time.
 
@@ -46,6 +47,7 @@ def lifted_scan(
         split_rngs: as in `flax.linen.scan`.
         reverse: whether `run` goes from the last step to the first. Scanned variables and step keys are in the order of
             the run.
+        name: the name of the cell, for profilers.
 
     Returns:
         `(scopes, carry, xs) -> (carry, ys)`, leaves of xs and ys `(T, ...)`.
@@ -86,6 +88,7 @@ def lifted_scan(
             _check_carried(carry[0], new_carry[0])
             return new_carry, y
 
+        cell.__name__ = name
         (carried, carry), (ys, scanned) = run(cell, broadcast, carry, xs)
         if reverse:
             scanned = _flip(scanned)

@@ -10,7 +10,7 @@ from flax.linen.transforms import lift_transform
 from flax.typing import PRNGKey
 from jaxtyping import Array, Bool, Integer, Num
 
-from rnnscan._flax.sequence import Steps, run_sequence, with_resets
+from rnnscan._flax.sequence import Steps, cell_name, run_sequence, with_resets
 from rnnscan._util.zeros import zeros_of_step
 from rnnscan.linen.cell import Cell, as_module
 from rnnscan.linen.lifted_scan import lifted_scan
@@ -220,6 +220,7 @@ class RNN(nn.RNN):
             variable_carry=self.variable_carry,
             split_rngs=split_rngs,
             reverse=reverse,
+            name=cell_name(self.cell),
         )
         with parts(self.path):
             return loop(self.cell, carry, steps)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rnnscan._flax.sequence import Call
+from rnnscan._flax.sequence import Call, cell_name
 from rnnscan.naming import trace_step
 from rnnscan.scanning import scan
 
@@ -51,6 +51,7 @@ def scan_module(module: Any, call: Call, carry: Any, xs: Any, *, state_axes: Axe
         _, carried, stepwise = states
         return (carry, carried), (y, stepwise)
 
+    step.__name__ = cell_name(module)
     stepwise = [_move_axis(state, axis, 0) for state, axis in zip(stepwise, numbers, strict=True)]
     (carry, carried), (ys, stepwise) = scan(step, constant, (carry, carried), (xs, stepwise), **options)
     stepwise = [_move_axis(state, 0, axis) for state, axis in zip(stepwise, numbers, strict=True)]

@@ -87,7 +87,7 @@ def test_text_that_is_no_program():
 def test_cycles_are_those_that_the_compiler_writes(program):
     assert program.cost(cycles)[0] == 0  # The CPU's compiler writes none.
     (instruction, *_) = [placed.instruction for placed in program.placed() if launches(placed.instruction)]
-    assert replace(instruction, rest='backend_config={"estimated_cycles":"320","x":1}').estimated_cycles == 320
+    assert cycles(replace(instruction, rest='backend_config={"estimated_cycles":"320","x":1}')) == 320
 
 
 def test_bytes_of_printed_types():

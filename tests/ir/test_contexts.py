@@ -72,6 +72,28 @@ def test_named_scopes_and_source_lines_reach_the_program(lowered):
         assert f'test_contexts.py":{line}:' in text
 
 
+def named_step(kernel, hidden, x):
+    drive = rs.name(x @ kernel, "drive")
+    hidden = jnp.tanh(hidden @ kernel + drive)
+    return hidden, rs.name(jnp.sin(hidden), "seen")
+
+
+@pytest.mark.parametrize("lowered", [case for case in CASES if case[1] != "none"], indirect=True)
+def test_cells_and_names_are_scopes(lowered):
+    text = lowered(named_step)
+    assert re.search(r'loc\("[^"]*named_step\)*/', text)
+    # The product is what the first name needs, and the other product what the second needs beside it.
+    assert re.search(r'loc\("[^"]*drive\)*/dot_general', text)
+    assert re.search(r'loc\("[^"]*seen\)*/(dot_general|tanh|sin|cos)', text)
+    assert not re.search(r'loc\("[^"]*drive\)*/(tanh|sin|cos)', text)
+
+
+def test_plain_autodiff_has_the_scope_of_the_cell_alone():
+    text = jax.jit(jax.grad(loss_of(named_step, None))).lower(jnp.eye(3)).as_text(debug_info=True)
+    assert "named_step" in text
+    assert not re.search(r"\b(drive|seen)\)*/", text)
+
+
 def test_scopes_of_calls_within_a_step_are_paths():
     @jax.jit
     def inner(x):

@@ -12,7 +12,7 @@ from rnnscan.engine.analysis.restore import restored
 from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.ir.axes import SameAxes, other_axes
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Program, Value, evaluate, outputs_of, read, values_of
+from rnnscan.ir.program import Atom, Equation, Program, Value, evaluate, outputs_of, read, values_of
 from rnnscan.ir.trace import Inliner
 from rnnscan.naming import Names
 
@@ -256,6 +256,18 @@ class FlatStep:
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y], pairs
 
 
+def _scoped_by_names(equations: Sequence[Equation], marked: Mapping[int, Atom], names: Names) -> list[Equation]:
+    """The equations within the scopes of names, which profilers show: each within the first name that needs it."""
+    scopes: dict[Equation, str] = {}
+    for position, atom in sorted(marked.items()):
+        rest = [equation for equation in equations if equation not in scopes]
+        scopes.update(dict.fromkeys(needed(rest, [atom]), names.labels[position]))
+    return [
+        replace(equation, origin=equation.origin.scoped(scopes[equation])) if equation in scopes else equation
+        for equation in equations
+    ]
+
+
 def flatten(traced: Any, carry_size: int, names: Names) -> FlatStep:
     """Make a flat step of a traced one, which keeps no named values.
 
@@ -274,7 +286,7 @@ def flatten(traced: Any, carry_size: int, names: Names) -> FlatStep:
     changing = [index for index, leaf in enumerate(carry) if new_carry[index] is not leaf]
     unchanged = [index for index, leaf in enumerate(carry) if new_carry[index] is leaf]
     program = Program(
-        tuple(inliner.equations),
+        tuple(_scoped_by_names(inliner.equations, inliner.marked, names)),
         invariant=(*constants, *(carry[index] for index in unchanged)),
         known=tuple(inputs[carry_size:]),
         carry=tuple(carry[index] for index in changing),

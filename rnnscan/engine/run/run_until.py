@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from rnnscan._util.sources import named_after
+from rnnscan._util.sources import named_after, scope_of
 from rnnscan._util.step_wrappers import Step, type_of_step
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
@@ -54,7 +54,7 @@ def run_until(
     Raises:
         ValueError: if the step has side effects.
     """
-    with inside_scan():
+    with inside_scan(), scope_of(cell):
         call = prepare(cell, params, carry, xs, length=max_steps, memory=memory, engine="auto")
         if call.info.has_side_effects:
             raise ValueError(
