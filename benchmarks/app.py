@@ -46,28 +46,36 @@ def main(
         precision=precision,
     )
     names = known(workload or list(WORKLOADS), WORKLOADS, "--workload")
-    _set_precision(precision)
+    set_precision(precision)
     machine = describe_machine(precision)
     console = console_with(machine)
-    results = _run_all([name for name in WORKLOADS if name in names], options, console)
+    results, wrong = _run_all([name for name in WORKLOADS if name in names], options, console)
     console.print(rich_table("Targets", BAR_HEADINGS, bar_rows(bars(results))))
     if write is not None:
         command = shown_command("benchmarks", write)
         write.parent.mkdir(parents=True, exist_ok=True)
         write.write_text(make_page(results, machine=machine, command=command, descriptions=DESCRIPTIONS))
         console.print(f"written to {write}")
+    if wrong:
+        raise SystemExit(f"benchmarks: results must be those of plain autodiff; they differ in {', '.join(wrong)}.")
 
 
-def _run_all(names: list[str], options: Options, console: Console) -> dict[str, Result]:
+def _run_all(names: list[str], options: Options, console: Console) -> tuple[dict[str, Result], list[str]]:
+    """The results of workloads, and the names of those whose rows do not agree."""
     warm_compiler()
-    results = {}
+    results, wrong = {}, []
     for name in names:
         with console.status("") as status:
-            results[name] = run_workload(WORKLOADS[name], options, status.update)
+            try:
+                results[name] = run_workload(WORKLOADS[name], options, status.update)
+            except ArithmeticError as error:  # The others are measured, and the command fails in the end.
+                wrong.append(name)
+                console.print(f"workload {name}: {error}", style="bold red", markup=False)
+                continue
         console.print(rich_table(f"{name}: {WORKLOADS[name].title}", HEADINGS, result_rows(results[name])))
         for note in notes(results[name]):
             console.print(note)
-    return results
+    return results, wrong
 
 
 def _default_rows(quick: bool) -> set[str]:
@@ -88,7 +96,8 @@ def known(names: list[str], known: Collection[str], option: str) -> set[str]:
     return set(names)
 
 
-def _set_precision(precision: Precision) -> None:
+def set_precision(precision: Precision) -> None:
+    """The precision of products on a GPU."""
     # XLA reserves most of a GPU's memory, and torch needs some. JAX reads this when it first uses the backend.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if jax.default_backend() != "cpu":

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.app import known, shown_command
+from benchmarks.app import known, set_precision, shown_command
 from benchmarks.beyond.bars import beyond_bars
 from benchmarks.beyond.run import run_use
 from benchmarks.beyond.table import USE_HEADINGS, load_note, make_page, use_rows
@@ -27,6 +27,7 @@ def main(
 ) -> None:
     """Time and memory of rnnscan beside plain `lax.scan`, for uses that are no RNN."""
     chosen = known(use or [name for name in USES if not (quick and USES[name].long)], USES, "--use")
+    set_precision("float32")
     machine = describe_machine("float32")
     console = console_with(machine)
     warm_compiler()

@@ -44,9 +44,9 @@ def seconds_of(run: Callable[[], Any], runs: int) -> float:
 
 
 def _events(data: Any, operations: Mapping[str, Operation]) -> Iterator[Event]:
-    planes = [plane for plane in data.planes if plane.name.startswith("/device:")]
     # On a CPU operations run on threads of the host.
-    planes = planes or [plane for plane in data.planes if plane.name == "/host:CPU"]
+    begin = "/host:CPU" if jax.default_backend() == "cpu" else "/device:"
+    planes = [plane for plane in data.planes if plane.name.startswith(begin)]
     for number, line in enumerate(line for plane in planes for line in plane.lines):
         for event in line.events:
             name = _operation(event, operations)
