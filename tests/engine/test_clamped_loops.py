@@ -25,14 +25,23 @@ LOOPS = {
     "selected": lambda m, shift, low, high: jnp.where(shift > 0, jnp.maximum(m + shift, low), high),
     "selected, without limits": lambda m, shift, low, high: jnp.where(shift > 0, m + shift, m),
 }
+# Short chunks run their steps one by one.
+STEPS, LONG = 40, {"memory": rs.Memory(chunk=40)}
 OPTIONS = {
-    "plain": {},
-    "reversed, in chunks": {"reverse": True, "memory": rs.Memory(chunk=4)},
-    "resets": {"reset": jnp.arange(11) % 4 == 2, "reset_to": jnp.full((2, 3), 0.7)},
-    "lengths, truncated": {"seq_lengths": jnp.asarray([11, 6]), "truncate": 4},
+    "plain": LONG,
+    "reversed, in chunks": {"reverse": True, "memory": rs.Memory(chunk=20)},
+    "short chunks": {"memory": rs.Memory(chunk=16)},
+    "resets": {"reset": jnp.arange(STEPS) % 4 == 2, "reset_to": jnp.full((2, 3), 0.7), **LONG},
+    "lengths, truncated": {"seq_lengths": jnp.asarray([STEPS, 23]), "truncate": 4, **LONG},
 }
 CASES = {f"{loop}, {name}": (loop, name) for loop in LOOPS for name in OPTIONS}
-TELLING = ["max-plus, plain", "limits that cross, reversed, in chunks", "selected, resets", "clamp, lengths, truncated"]
+TELLING = [
+    "max-plus, plain",
+    "limits that cross, reversed, in chunks",
+    "selected, resets",
+    "clamp, lengths, truncated",
+    "both limits, short chunks",
+]
 
 
 def cell(loop, params, m, x):
@@ -43,7 +52,7 @@ def cell(loop, params, m, x):
 
 def arguments(ties=False):
     random = np.random.default_rng(0)
-    xs = random.integers(-2, 3, size=(11, 2, 9)) / 2 if ties else random.normal(size=(11, 2, 9))
+    xs = random.integers(-2, 3, size=(STEPS, 2, 9)) / 2 if ties else random.normal(size=(STEPS, 2, 9))
     return jnp.ones(9) if ties else jnp.asarray(random.normal(size=9)), jnp.zeros((2, 3)) + 0.5, jnp.asarray(xs)
 
 
@@ -63,7 +72,7 @@ def engine_and_plain(loop, options, function, given):
 def loops_over_steps(loop):
     """The loops over single steps that the engine runs forward, but where a value is not finite."""
     with rs.tuned_for("gpu"):
-        jaxpr = jax.make_jaxpr(partial(loss, loop, {}))(*arguments()).jaxpr
+        jaxpr = jax.make_jaxpr(partial(loss, loop, OPTIONS["reversed, in chunks"]))(*arguments()).jaxpr
     return len(scans_that_run(jaxpr)) - 1  # One is over chunks.
 
 

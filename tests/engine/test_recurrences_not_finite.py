@@ -25,9 +25,12 @@ OPTIONS = {
     "resets": {
         "reset": (jnp.arange(STEPS) % 9 == 5)[:, None] & (jnp.arange(ROWS) < 2),
         "reset_to": jnp.ones((ROWS, 2)),
+        "memory": rs.Memory(chunk=STEPS),
     },
-    "reversed, in chunks": {"reverse": True, "memory": rs.Memory(chunk=16)},
-    "lengths": {"seq_lengths": jnp.asarray([40, 23, 7])},
+    "reversed, in chunks": {"reverse": True, "memory": rs.Memory(chunk=20)},
+    # Short chunks run their steps one by one.
+    "short chunks": {"memory": rs.Memory(chunk=16)},
+    "lengths": {"seq_lengths": jnp.asarray([40, 23, 7]), "memory": rs.Memory(chunk=STEPS)},
 }
 # Before and after a reset, in the first row, and in a step that the last row does not have.
 PLANTED = {"inf": (3, 0, jnp.inf), "NaN": (12, 1, jnp.nan), "overflow": (20, 2, 3e38), "-inf": (30, 0, -jnp.inf)}
@@ -91,13 +94,14 @@ def test_planted_values_reach_what_they_reach_in_the_loop(cell: str, function: s
 def test_growing_factors_over_zeros(function: str):
     """A product of factors overflows, and the carry is 0."""
     zeros = jnp.zeros((STEPS, ROWS, 2))
-    compare(lambda p, c, x: 1e5 * p * c + x, function, zeros[0], zeros, {})
+    compare(lambda p, c, x: 1e5 * p * c + x, function, zeros[0], zeros, {"memory": rs.Memory(chunk=STEPS)})
 
 
 def test_other_elements_keep_their_bits():
     """A row beside one that is not finite has the values that it has alone."""
     xs = jnp.asarray(np.random.default_rng(0).normal(size=(STEPS, ROWS, 2)), jnp.float32)
-    run = lambda xs: rs.scan(lambda _, c, x: (0.3 * c + x,) * 2, None, xs[0], xs)[1]  # noqa: E731
+    memory = rs.Memory(chunk=STEPS)
+    run = lambda xs: rs.scan(lambda _, c, x: (0.3 * c + x,) * 2, None, xs[0], xs, memory=memory)[1]  # noqa: E731
     with rs.tuned_for("gpu"):
         np.testing.assert_array_equal(run(xs.at[3, 1].set(jnp.inf))[:, ::2], run(xs)[:, ::2])
 
@@ -107,5 +111,5 @@ def test_a_maximum_that_begins_at_minus_infinity():
     xs, start = jnp.zeros((STEPS, ROWS)).at[4].set(-jnp.inf), jnp.full(ROWS, -jnp.inf)
     step = lambda c, x: (jnp.maximum(c + x, -3.0),) * 2  # noqa: E731
     with rs.tuned_for("gpu"):
-        actual = rs.scan(lambda _, c, x: step(c, x), None, start, xs)[1]
+        actual = rs.scan(lambda _, c, x: step(c, x), None, start, xs, memory=rs.Memory(chunk=STEPS))[1]
     np.testing.assert_array_equal(actual, jax.lax.scan(step, start, xs)[1])

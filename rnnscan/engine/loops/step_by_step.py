@@ -17,9 +17,11 @@ from jax import lax
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
+from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
 from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivative
+from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Equation
 
 
@@ -72,6 +74,19 @@ class CycleLoop:
             1
         ]
         return after
+
+
+def run_unrolled(
+    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool
+) -> tuple[list[Any], list[Any]]:
+    """Run the steps of a recurrence over a short chunk one by one, without a loop. See `Executor`.
+
+    It is exact, so nothing has to be in reserve. On a GPU a loop in reserve makes the device wait for the host, which
+    reads whether it runs: 0.1 ms for each chunk of an LSTM on an H100, a fifth of a training step (jax 0.11.2).
+    """
+    loop = CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=True)
+    after = loop(*start, *map(chunk.read, loop.cycle.reads))
+    return before_and_after(after, start, reverse=reverse)
 
 
 def or_exact(parallel: Parallel, exact: Exact, count: int, equations: Sequence[Equation] = ()) -> Exact:

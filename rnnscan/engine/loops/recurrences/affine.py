@@ -13,8 +13,8 @@ from jax import lax
 
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.in_blocks import apply_linear, compose_linear, run_in_blocks
-from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact
+from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, apply_linear, compose_linear, run_in_blocks
+from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact, run_unrolled
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Atom, Constant, Equation
 
@@ -27,6 +27,8 @@ def run_affine(
     Two steps `c -> a c + b` and `c -> a' c + b'` make one, `c -> (a' a) c + (a' b + b')`. Of states that are all finite
     each is that of the loop: within a block they follow from each other, and no composed step has overflowed.
     """
+    if chunk.steps <= COMPOSED_FROM:
+        return run_unrolled(recurrence, chunk, start, reverse=reverse)
     (first,), loop = start, CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
     read_values = [*map(chunk.read, loop.cycle.reads)]
 

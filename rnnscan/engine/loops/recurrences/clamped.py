@@ -19,8 +19,8 @@ from rnnscan.engine.analysis.clamped import SHIFTS
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.in_blocks import run_in_blocks
-from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact
+from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, run_in_blocks
+from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact, run_unrolled
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Atom, Equation, Value, read
 
@@ -36,6 +36,8 @@ def run_clamped(
     The backward pass differentiates the step, not the rounds. So where a value equals a limit, gradients are those of
     the loop. Second derivatives there are those of the rounds.
     """
+    if chunk.steps <= COMPOSED_FROM:
+        return run_unrolled(recurrence, chunk, start, reverse=reverse)
     (first,), loop = start, CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
 
     def in_blocks(first: Any, *read_values: Any) -> tuple[list[Any], list[Any]]:
