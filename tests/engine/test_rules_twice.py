@@ -1,4 +1,4 @@
-"""The rule of a `jax.custom_jvp` counts in second derivatives, as in `lax.scan`."""
+"""The rules of `jax.custom_jvp` and `jax.custom_vjp` count in second derivatives, as in `lax.scan`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from jax import lax
 
 import rnnscan as rs
 from fuzz.rules import sine_with_jvp
+from tiers import variants
 
 
 MEMORIES = {
@@ -17,13 +18,39 @@ MEMORIES = {
 }
 
 
-def cell(params, carry, x):
-    carry = 0.9 * carry + sine_with_jvp(rs.name(params * x, "gates"))
-    return carry, sine_with_jvp(carry)
+@jax.custom_vjp
+def sine_with_vjp(x):
+    return jnp.sin(x)
 
 
-def second(scan):
-    """The tangents of a loss and its gradient. Without its rule the function has no derivative."""
+# The value of the rule, its derivative and the cotangent differ on purpose: each shows which of them is used.
+sine_with_vjp.defvjp(lambda x: (jnp.sin(1.1 * x), x), lambda x, cotangent: (cotangent * jnp.cos(x) * x,))
+
+
+def by_branch(x):
+    return lax.cond(x.sum() > 0.5, sine_with_vjp, jnp.cos, x)
+
+
+def by_inner_scan(x):
+    return lax.scan(lambda x, _: (sine_with_vjp(x), None), x, length=2)[0]
+
+
+RULES = {
+    "custom_jvp": sine_with_jvp,
+    "custom_vjp": sine_with_vjp,
+    "custom_vjp of jit": jax.jit(sine_with_vjp),
+    "custom_vjp in a branch": by_branch,
+    "custom_vjp in an inner scan": by_inner_scan,
+}
+
+
+def second(scan, sine):
+    """A loss and its gradient, and their tangents. Without its rule the function has no derivative."""
+
+    def cell(params, carry, x):
+        carry = 0.9 * carry + sine(rs.name(params * x, "gates"))
+        return carry, sine(carry)
+
     xs = jnp.linspace(0.1, 1.0, 10).reshape(5, 2)
 
     def loss(params):
@@ -31,7 +58,7 @@ def second(scan):
         return jnp.sum(final**2) + jnp.sum(ys**2)
 
     params = jnp.asarray([0.7, 1.3])
-    return jax.jvp(jax.value_and_grad(loss), (params,), (params,))[1]
+    return jax.jvp(jax.value_and_grad(loss), (params,), (params,))
 
 
 def plain(cell, params, carry, xs):
@@ -41,9 +68,10 @@ def plain(cell, params, carry, xs):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("outside", [lambda scan: scan, lambda scan: jax.checkpoint(scan, static_argnums=0)])
 @pytest.mark.parametrize("name", MEMORIES)
-def test_a_rule_counts_in_a_second_derivative(name, outside):
+@pytest.mark.parametrize("rule", variants([*RULES], ["custom_jvp", "custom_vjp"]))
+def test_a_rule_counts_in_a_second_derivative(rule, name, outside):
     def by_rnnscan(*arguments):
         return rs.scan(*arguments, memory=MEMORIES[name])
 
-    results = second(outside(by_rnnscan))
-    jax.tree.map(lambda got, expected: np.testing.assert_allclose(got, expected, 1e-10), results, second(plain))
+    results, expected = second(outside(by_rnnscan), RULES[rule]), second(plain, RULES[rule])
+    jax.tree.map(lambda got, expected: np.testing.assert_allclose(got, expected, 1e-10), results, expected)

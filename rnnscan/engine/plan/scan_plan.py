@@ -14,6 +14,7 @@ from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
 from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
@@ -206,7 +207,8 @@ class ScanPlan:
         Args:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
-        program = passes.apply(passes.FORWARD, self.returning(save=save))
+        program = self.returning(save=save)
+        program = passes.apply(passes.FORWARD, forward_rules(program) if save else program)
         return self.split(program, should_batch=self.heuristics.should_batch_forward)
 
     def split(self, program: Program, **options: Any) -> Split:

@@ -148,6 +148,12 @@ def _inner_scan(hidden: Any) -> Any:
 PURE: dict[str, Run] = {
     "custom_jvp": _step(sine_with_jvp),
     "custom_vjp": _step(_sine_with_rule(_nothing, _nothing)),
+    "custom_vjp in a branch": _step(
+        lambda hidden: lax.cond(hidden.sum() > 0.4, _sine_with_rule(_nothing, _nothing), jnp.cos, hidden)
+    ),
+    "custom_vjp in an inner scan": _step(
+        lambda hidden: lax.scan(lambda h, _: (_sine_with_rule(_nothing, _nothing)(h), h), hidden, length=2)[0]
+    ),
     "custom_vjp with symbolic zeros": _step(lambda hidden: _with_symbolic_zeros(hidden, hidden)),
     "custom_vjp with symbolic zeros and a constant": _step(lambda hidden: _with_symbolic_zeros(hidden, jnp.ones(2))),
     "checkpoint": _step(jax.checkpoint(jnp.sin)),
