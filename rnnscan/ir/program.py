@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -274,12 +274,15 @@ def total_bytes(values: Iterable[Value]) -> int:
     return sum(value.nbytes for value in values)
 
 
+def operation(primitive: Any, params: dict[str, Any], inputs: Sequence[Atom], origin: Origin = _NOWHERE) -> Equation:
+    """An equation whose result has the type that its primitive gives it."""
+    traced = jax.make_jaxpr(partial(primitive.bind, **params))(*(atom.aval for atom in inputs))
+    return Equation(primitive, params, tuple(inputs), tuple(map(Value, traced.out_avals)), origin=origin)
+
+
 def concatenated(atoms: Sequence[Atom], axis: int, origin: Origin = _NOWHERE) -> Equation:
     """An equation that concatenates values along an axis."""
-    types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in atoms]
-    axis %= len(types[0].shape)
-    aval = jax.eval_shape(lambda *parts: lax.concatenate(parts, axis), *types)
-    return Equation(lax.concatenate_p, {"dimension": axis}, tuple(atoms), (Value(aval),), origin=origin)
+    return operation(lax.concatenate_p, {"dimension": axis % len(atoms[0].shape)}, atoms, origin)
 
 
 def evaluate(equations: Iterable[Equation], values: dict[Value, Any]) -> None:

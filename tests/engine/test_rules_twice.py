@@ -27,6 +27,35 @@ def sine_with_vjp(x):
 sine_with_vjp.defvjp(lambda x: (jnp.sin(1.1 * x), x), lambda x, cotangent: (cotangent * jnp.cos(x) * x,))
 
 
+def noise(key, x, number, count):
+    return jnp.sin(x) * number + 0.1 * jax.random.normal(key, x.shape) + count
+
+
+noisy = jax.custom_vjp(noise)
+
+
+def noisy_forward(key, x, number, count):
+    return noise(key, 1.1 * x, number, count), (key, x)
+
+
+def noisy_backward(residuals, cotangent):
+    key, x = residuals
+    return None, cotangent * jnp.cos(x) + 0.1 * jax.random.normal(key, x.shape), jnp.sum(cotangent), None
+
+
+noisy.defvjp(noisy_forward, noisy_backward)
+
+
+def of_other_operands(x):
+    """A key, a Python number, and an integer that depends on the input, beside the operand with a tangent."""
+    return noisy(jax.random.key(3), x, 0.5, (x.sum() > 1).astype(int))
+
+
+def of_a_number(x):
+    """The rules' operands are a literal and an integer, and have no tangent."""
+    return sine_with_vjp(0.3) * x + sine_with_vjp(jnp.arange(2).astype(float))
+
+
 def by_branch(x):
     return lax.cond(x.sum() > 0.5, sine_with_vjp, jnp.cos, x)
 
@@ -38,6 +67,8 @@ def by_inner_scan(x):
 RULES = {
     "custom_jvp": sine_with_jvp,
     "custom_vjp": sine_with_vjp,
+    "custom_vjp of a key and numbers": of_other_operands,
+    "custom_vjp of a number": of_a_number,
     "custom_vjp of jit": jax.jit(sine_with_vjp),
     "custom_vjp in a branch": by_branch,
     "custom_vjp in an inner scan": by_inner_scan,
@@ -68,7 +99,7 @@ def plain(cell, params, carry, xs):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("outside", [lambda scan: scan, lambda scan: jax.checkpoint(scan, static_argnums=0)])
 @pytest.mark.parametrize("name", MEMORIES)
-@pytest.mark.parametrize("rule", variants([*RULES], ["custom_jvp", "custom_vjp"]))
+@pytest.mark.parametrize("rule", variants([*RULES], ["custom_jvp", "custom_vjp", "custom_vjp of a key and numbers"]))
 def test_a_rule_counts_in_a_second_derivative(rule, name, outside):
     def by_rnnscan(*arguments):
         return rs.scan(*arguments, memory=MEMORIES[name])

@@ -9,6 +9,7 @@ from jax.interpreters import partial_eval
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import places, replace_at
+from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.program import Atom, Constant, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
@@ -21,18 +22,24 @@ def forward_rules(program: Program) -> Program:
     JAX cannot differentiate the function forward, which `jax.hessian` does with the forward pass of a gradient. The
     forward rule is equations like others.
     """
+    if not any(map(_has_forward_rule, program.equations)):
+        return program
+    active = depending(program.equations, filter(is_float, program.inputs))
     replacements: dict[Atom, Atom] = {}
     equations: list[Equation] = []
     for equation in program.equations:
-        equation = replace_inputs(equation, replacements)
-        by_rule = _by_rule(equation) if _has_forward_rule(equation) else None
+        by_rule = None
+        if _has_forward_rule(equation):
+            # Without a tangent JAX runs the function.
+            floats = places([atom in active and is_float(atom) for atom in equation.inputs])
+            by_rule = _by_rule(replace_inputs(equation, replacements), floats)
         if by_rule is None:
-            equations.append(equation)
+            equations.append(replace_inputs(equation, replacements))
         else:
             made, results = by_rule
             equations.extend(made)
             replacements.update(zip(equation.outputs, results, strict=True))
-    return replace_outputs(replace(program, equations=tuple(equations)), replacements) if replacements else program
+    return replace_outputs(replace(program, equations=tuple(equations)), replacements)
 
 
 def _has_forward_rule(equation: Equation) -> bool:
@@ -42,12 +49,15 @@ def _has_forward_rule(equation: Equation) -> bool:
     return "custom_vjp_call" in names and "rnnscan_call" not in names
 
 
-def _by_rule(equation: Equation) -> tuple[Sequence[Equation], Sequence[Atom]] | None:
+def _by_rule(equation: Equation, floats: Sequence[int]) -> tuple[Sequence[Equation], Sequence[Atom]] | None:
     """The equations of the forward rule, and its results; None if JAX has no derivative.
 
     `jax.vjp` runs the rule: JAX keeps it in private parameters.
+
+    Args:
+        equation: the call, or what has it in its bodies.
+        floats: the positions of the operands that may have tangents.
     """
-    floats = places([is_float(atom) for atom in equation.inputs])
 
     def forward(*operands: Any) -> list[Any]:
         def of_floats(*leaves: Any) -> list[Any]:

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import jax
 from jax import lax
 
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import determined
-from rnnscan.ir.program import Atom, Equation, Origin, Program, Value
+from rnnscan.ir.program import Atom, Equation, Program, Value, operation
 
 
 def store_transposed(program: Program) -> Program:
@@ -19,7 +18,7 @@ def store_transposed(program: Program) -> Program:
         if _reads_columns(equation, fixed):
             x, weight = equation.inputs
             if weight not in copies:
-                transposition = _transposed(weight, equation.origin)
+                transposition = operation(lax.transpose_p, {"permutation": (1, 0)}, [weight], equation.origin)
                 copies[weight] = transposition.outputs[0]
                 equations.append(transposition)
             (contracted, _), batch = equation.params["dimension_numbers"]
@@ -28,12 +27,6 @@ def store_transposed(program: Program) -> Program:
         else:
             equations.append(equation)
     return replace(program, equations=tuple(equations))
-
-
-def _transposed(atom: Atom, origin: Origin) -> Equation:
-    rows, columns = atom.shape
-    aval = jax.ShapeDtypeStruct((columns, rows), atom.dtype)
-    return Equation(lax.transpose_p, {"permutation": (1, 0)}, (atom,), (Value(aval),), origin=origin)
 
 
 def _reads_columns(equation: Equation, fixed: set[Value]) -> bool:

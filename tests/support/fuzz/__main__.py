@@ -3,6 +3,8 @@
 import traceback
 import warnings
 from collections import Counter
+from itertools import chain
+from pathlib import Path
 from typing import Annotated
 
 import conftest  # noqa: F401  It sets the flags of XLA, before JAX makes its backend.
@@ -14,6 +16,8 @@ from fuzz.compare import Comparison, UnequalError, check
 from fuzz.many_rows import check_rows
 from fuzz.orders import RefusedError, check_order
 from fuzz.planted import PlantedCase, check_planted
+from fuzz.programs import changed
+from fuzz.programs import programs as programs_of
 from fuzz.random_cells import FEATURES, Case
 
 
@@ -30,10 +34,17 @@ def main(
     orders: Annotated[bool, typer.Option(help="Run each cell under a random order of transformations.")] = False,
     rows: Annotated[bool, typer.Option(help="Run cells with a product and a sum for each of many rows.")] = False,
     planted: Annotated[bool, typer.Option(help="Plant NaN, inf and overflows in the arguments.")] = False,
+    programs: Annotated[
+        Path | None,
+        typer.Option(help="Compare the cells' programs with those of this file, or write it. Runs nothing."),
+    ] = None,
     show: Annotated[bool, typer.Option(help="Show each cell, and where each failure comes from.")] = False,
 ) -> None:
     """Run random cells by the fission engine and plainly; show which seeds differ, and what the cells had."""
     warnings.simplefilter("error")
+    if programs is not None:
+        _compare_programs(range(start, start + count), programs)
+        return
     counts: Counter[str] = Counter()
     failed = []
     for seed in tqdm(range(start, start + count), unit="cell", disable=show):
@@ -59,6 +70,16 @@ def main(
         print(f"{counts[feature]:6}  {feature}")
     print(f"{count - len(failed)} of {count} cells are equal." + (f" Not: {failed}" if failed else ""))
     if failed:
+        raise typer.Exit(1)
+
+
+def _compare_programs(seeds: range, file: Path) -> None:
+    found = dict(chain.from_iterable(map(programs_of, tqdm(seeds, unit="cell"))))
+    different = changed(found, file)
+    for name in different:
+        print(f"changed: {name}")
+    print(f"{len(found) - len(different)} of {len(found)} programs are those of {file}.")
+    if different:
         raise typer.Exit(1)
 
 

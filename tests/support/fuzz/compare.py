@@ -91,13 +91,15 @@ class Comparison:
         for leaf in jax.tree.leaves(expected):
             if is_inexact(leaf):
                 assert np.all(np.abs(np.asarray(leaf)) < LARGEST), "the cell itself is ill-conditioned"
-        fission = {"engine": "auto", "memory": case.memory, "unroll": case.unroll}
         for whose, choices in chain.from_iterable(map(choices_of, platforms or (case.backend,))):
             with using(choices):
-                results = self.results_and_gradients(self.by_scan(fission, inner=None))
+                results = self.results_and_gradients(self.by_engine())
             self._assert_close(results, expected, f"fission, with the choices of {whose}")
         if not platforms and case.seed % LOOP_EVERY == 0:
             self._assert_close(self.results_and_gradients(self.by_loop(), jit=False), expected, "the loop")
+
+    def by_engine(self) -> Run:
+        return self.by_scan({"engine": "auto", "memory": self.case.memory, "unroll": self.case.unroll}, inner=None)
 
     def by_scan(self, options: dict[str, Any], *, inner: dict[str, Any] | None) -> Run:
         case = self.case
@@ -115,6 +117,14 @@ class Comparison:
 
     def results_and_gradients(self, run: Run, *, jit: bool = True) -> dict[str, Any]:
         """Values, loss, and the gradients in all floats of the wanted arguments."""
+        compute, *arguments = self.with_gradients(run)
+        (loss, (final, ys)), gradients = (jax.jit(compute, compiler_options=COMPILER_OPTIONS) if jit else compute)(
+            *arguments
+        )
+        return {"final": final, "ys": ys, "loss": loss, "gradients": gradients}
+
+    def with_gradients(self, run: Run) -> tuple[Callable[..., Any], list[Any], list[Any]]:
+        """The function that computes them, and its arguments."""
         arguments = self.case.arguments
         leaves, structure = jax.tree.flatten(arguments)
         groups = [group for group, tree in arguments.items() for _ in jax.tree.leaves(tree)]
@@ -131,12 +141,7 @@ class Comparison:
             result = run(**jax.tree.unflatten(structure, leaves))
             return self._loss(*result), result
 
-        compute = jax.value_and_grad(total, has_aux=True)
-        wanted = [leaves[position] for position in positions]
-        (loss, (final, ys)), gradients = (jax.jit(compute, compiler_options=COMPILER_OPTIONS) if jit else compute)(
-            wanted, leaves
-        )
-        return {"final": final, "ys": ys, "loss": loss, "gradients": gradients}
+        return jax.value_and_grad(total, has_aux=True), [leaves[position] for position in positions], leaves
 
     def _loss(self, final: Any, ys: Any) -> Any:
         """A sum with random weights over some leaves; the others have symbolic zeros as their cotangents."""
