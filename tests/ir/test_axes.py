@@ -12,7 +12,8 @@ from rnnscan.ir.trace import trace
 
 def same_as_first(function, *shapes):
     """For each axis of the result, the axes of the operands that are in its group, by operand and position."""
-    program = trace(lambda *arrays: [function(*arrays)], *(jax.ShapeDtypeStruct(shape, float) for shape in shapes))
+    types = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    program = trace(lambda *arrays: [function(*arrays)], *types)
     same, (result,) = SameAxes(program.equations), program.stacked
     return [
         [

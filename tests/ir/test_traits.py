@@ -16,7 +16,7 @@ from rnnscan.ir.trace import Inliner
 from rnnscan.ir.traits import TRAITS, Kind, _rows, names_of, traits_of
 
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.core("the table of primitives")]
 
 ELEMENT_BY_ELEMENT = (Kind.ELEMENTWISE, Kind.SAME)
 
