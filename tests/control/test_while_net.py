@@ -108,6 +108,38 @@ def test_derivatives_of_both_orders_are_those_of_as_many_steps_of_lax_scan(x64, 
     assert_close(found, wanted, tolerance=1e-9)
 
 
+@jax.custom_vjp
+def sine(x):
+    return jnp.sin(x)
+
+
+sine.defvjp(lambda x: (jnp.sin(x), jnp.cos(x)), lambda cosine, cotangent: (cotangent * cosine,))
+
+
+@pytest.mark.parametrize("memory", variants(MEMORIES, ["segments"]))
+def test_the_hessian_of_a_body_with_a_custom_vjp_is_that_of_the_unrolled_loop(x64, memory):
+    params, (start, _) = arguments()
+
+    def bending(params, carry):
+        return (1.2 * carry[0] + 0.1 * sine(carry[0] @ params["kernel"] + params["bias"]),)
+
+    def total(run, bias):
+        return (run({**params, "bias": bias})[0][0] ** 3).sum()
+
+    def by_net(params):
+        return rs.while_net(cond, bending, (start,), params=params, max_steps=40, memory=memory)
+
+    def by_steps(params):
+        carry = (start,)
+        for _ in range(steps):
+            carry = bending(params, carry)
+        return carry, steps
+
+    steps = int(by_net(params)[1])
+    found, expected = (jax.jit(jax.hessian(partial(total, run)))(params["bias"]) for run in (by_net, by_steps))
+    assert_close(found, expected, tolerance=1e-9)
+
+
 @pytest.mark.parametrize("leaf", [0, 1])
 def test_the_jitted_gradient_of_a_leaf_of_the_carry(x64, leaf):
     """The gradient's program then returns numbers, and a loop within it has them in its state."""
