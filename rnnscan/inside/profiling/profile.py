@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import mean, median
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from rnnscan._util.messages import describe, in_words
 from rnnscan._util.sources import scope_name
 from rnnscan.inside.profiling.operations import Operation, Operations
 from rnnscan.inside.profiling.report import LoopTime, Profile, ScanEstimate, ScopeTime
-from rnnscan.inside.profiling.run import run_profiled, seconds_of
+from rnnscan.inside.profiling.run import run_profiled, seconds_of_each
 from rnnscan.inside.profiling.timeline import Times, shared
 from rnnscan.insight.explain import explain
 from rnnscan.scan_observer import observing_scans
@@ -70,7 +71,7 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
     operations = Operations(compiled.as_text())
     run = _runner(compiled, lowered, arguments, options)
     run()
-    seconds = seconds_of(run, runs)
+    seconds = seconds_of_each(run, runs)
     events, profiled_seconds = run_profiled(run, runs, operations)
     if not events:
         raise RuntimeError(
@@ -80,15 +81,17 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
     counts = Counter(event.name for event in events)
     times = shared(events, operations)
     if jax.default_backend() == "cpu":  # The times of other devices are the device's own.
-        times = _without_overhead(times, counts, runs * max(0.0, 1e9 * (profiled_seconds - seconds)))
+        # Medians: a pause of the machine in one run is no time of the profiler.
+        overhead = max(0.0, median(profiled_seconds) - median(seconds))
+        times = _without_overhead(times, counts, 1e9 * runs * overhead)
     return Profile(
         function=in_words(function),
         device=jax.devices()[0].device_kind,
         scopes=tuple(_scope_times(times, operations, counts, runs)),
-        loops=tuple(_loop_times(times, operations, runs)),
+        loops=tuple(_loop_times(times, operations, counts, runs)),
         estimates=tuple(observer.estimates),
-        seconds=seconds,
-        profiled_seconds=profiled_seconds,
+        seconds=mean(seconds),
+        profiled_seconds=mean(profiled_seconds),
         runs=runs,
     )
 
@@ -144,9 +147,9 @@ def _without_overhead(times: Times, counts: Counter[str], overhead: float) -> Ti
     around them.
     """
     parts = [times.within, times.between]
-    mean = {(part, name): parts[part][name] / counts[name] for part in (0, 1) for name in parts[part]}
-    remaining, recorded, each = overhead, sum(counts[name] for _, name in mean), 0.0
-    for (_, name), time in sorted(mean.items(), key=lambda item: item[1]):
+    means = {(part, name): parts[part][name] / counts[name] for part in (0, 1) for name in parts[part]}
+    remaining, recorded, each = overhead, sum(counts[name] for _, name in means), 0.0
+    for (_, name), time in sorted(means.items(), key=lambda item: item[1]):
         each = remaining / recorded
         if time >= each:
             break
@@ -171,7 +174,8 @@ def _key(operation: Operation) -> tuple[str, str]:
     return "/".join(operation.scope.path), operation.scope.direction
 
 
-def _loop_times(times: Times, operations: Operations, runs: int) -> list[LoopTime]:
+def _loop_times(times: Times, operations: Operations, counts: Counter[str], runs: int) -> list[LoopTime]:
+    ran = {loop for name in counts for loop in (*operations[name].loops, name)}
     seconds = Counter[str]()
     for name, time in [*times.within.items(), *times.between.items()]:
         around = operations[name].loops
@@ -186,5 +190,5 @@ def _loop_times(times: Times, operations: Operations, runs: int) -> list[LoopTim
             between=1e-9 * times.between.get(name, 0.0) / runs,
         )
         for name, loop in operations.loops.items()
-        if seconds[name]
+        if name in ran
     ]

@@ -4,7 +4,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import jax
@@ -13,7 +12,9 @@ from rnnscan.inside.profiling.operations import Operation
 from rnnscan.inside.profiling.timeline import Event
 
 
-def run_profiled(run: Callable[[], Any], runs: int, operations: Mapping[str, Operation]) -> tuple[list[Event], float]:
+def run_profiled(
+    run: Callable[[], Any], runs: int, operations: Mapping[str, Operation]
+) -> tuple[list[Event], list[float]]:
     """Run a program several times under the profiler.
 
     Args:
@@ -22,42 +23,37 @@ def run_profiled(run: Callable[[], Any], runs: int, operations: Mapping[str, Ope
         operations: the operations of the program.
 
     Returns:
-        The operations that ran, and the time of a run in seconds, the mean.
+        The operations that ran, and the seconds of each run.
     """
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Python's own calls would slow the run.
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
-            seconds = seconds_of(run, runs)
+            seconds = seconds_of_each(run, runs)
         (path,) = Path(folder).rglob("*.xplane.pb")
         return [*_events(jax.profiler.ProfileData.from_file(str(path)), operations)], seconds
 
 
-def seconds_of(run: Callable[[], Any], runs: int) -> float:
-    """The time of a run in seconds, the mean of several."""
+def seconds_of_each(run: Callable[[], Any], runs: int) -> list[float]:
+    """The seconds of each of several runs."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return mean(times)
+    return times
 
 
 def _events(data: Any, operations: Mapping[str, Operation]) -> Iterator[Event]:
     # On a CPU operations run on threads of the host.
-    begin = "/host:CPU" if jax.default_backend() == "cpu" else "/device:"
-    planes = [plane for plane in data.planes if plane.name.startswith(begin)]
+    on_host = jax.default_backend() == "cpu"
+    planes = [plane for plane in data.planes if plane.name.startswith("/host:CPU" if on_host else "/device:")]
     for number, line in enumerate(line for plane in planes for line in plane.lines):
         for event in line.events:
-            name = _operation(event, operations)
-            if name is not None:
+            name = event.name
+            if name not in operations and not on_host:
+                # A kernel of a GPU's graph has a name of its own. On a CPU the statistics of some events end the
+                # process (jaxlib 0.12.0), and every operation has its name.
+                name = dict(event.stats).get("hlo_op")
+            if name in operations:
                 yield Event(event.start_ns, event.start_ns + event.duration_ns, name, number)
-
-
-def _operation(event: Any, operations: Mapping[str, Operation]) -> str | None:
-    """The operation of an event, if it is one: a CPU's has its name, a kernel of a GPU its own or that of its graph."""
-    name: str = event.name
-    if name in operations:
-        return name
-    of_graph = dict(event.stats).get("hlo_op")
-    return of_graph if of_graph in operations else None

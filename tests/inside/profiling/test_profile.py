@@ -1,5 +1,6 @@
 """profile() shows the scopes, passes and loops of a program, and what the engine estimated."""
 
+import sys
 from functools import partial
 
 import jax
@@ -22,6 +23,7 @@ def scopes_of(profile, direction=None):
     return {time.scope for time in profile.scopes if direction in (None, time.direction)}
 
 
+@pytest.mark.newest("profiles")
 @pytest.mark.parametrize("transform", [lambda f: f, jax.grad])
 def test_a_scan_has_its_cell_and_names(transform):
     cell = cells.LSTM(H)
@@ -111,3 +113,17 @@ def test_plain_autodiff_has_no_estimate():
 def test_bad_input(function, options, error, message):
     with pytest.raises(error, match=message):
         rs.profile(function, jnp.ones(3), **options)
+
+
+def test_a_pause_of_the_machine_takes_nothing_off(monkeypatch):
+    module = sys.modules["rnnscan.inside.profiling.profile"]
+    run_profiled = module.run_profiled
+
+    def with_a_pause(*arguments):
+        events, (*seconds, last) = run_profiled(*arguments)
+        return events, [*seconds, last + 10]
+
+    monkeypatch.setattr(module, "run_profiled", with_a_pause)
+    profile = rs.profile(lambda x: jax.lax.scan(lambda c, x: (jnp.tanh(c @ c) + x, c), x[0], x), jnp.ones((9, 300, 300)))
+    assert profile.profiled_seconds > 1 > profile.total > 0
+    assert [loop.iterations for loop in profile.loops] == [9]
