@@ -124,6 +124,7 @@ def test_a_pause_of_the_machine_takes_nothing_off(monkeypatch):
         return events, [*seconds, last + 10]
 
     monkeypatch.setattr(module, "run_profiled", with_a_pause)
-    profile = rs.profile(lambda x: jax.lax.scan(lambda c, x: (jnp.tanh(c @ c) + x, c), x[0], x), jnp.ones((9, 300, 300)))
+    xs = jnp.ones((9, 300, 300))
+    profile = rs.profile(lambda xs: jax.lax.scan(lambda carry, x: (jnp.tanh(carry @ carry) + x, carry), xs[0], xs), xs)
     assert profile.profiled_seconds > 1 > profile.total > 0
     assert [loop.iterations for loop in profile.loops] == [9]
