@@ -13,6 +13,7 @@ from jax import lax
 from jax.export import is_symbolic_dim
 from jax.extend import source_info_util
 
+from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.traits import Kind, Traits, traits_of
 
 
@@ -195,6 +196,12 @@ class Equation:
     def reads(self) -> tuple[Value, ...]:
         """The inputs that are not known while tracing."""
         return tuple(values_of(self.inputs))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of its primitive, and of those in the bodies of a loop, branches or a call."""
+        within = (eqn for body in inner_jaxprs(self.params) for eqn in all_equations(body))
+        return frozenset({self.name, *(str(eqn.primitive.name) for eqn in within)})
 
     @property
     def operation(self) -> Hashable:

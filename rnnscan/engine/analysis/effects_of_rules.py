@@ -43,7 +43,7 @@ def effects_of_rules(equations: Iterable[Equation]) -> RuleEffects:
 
 def has_jvp_rules(equations: Iterable[Equation]) -> bool:
     """Whether a step has a `jax.custom_jvp`."""
-    return any(equation.name == "custom_jvp_call" for equation in _with_rules(equations))
+    return any("custom_jvp_call" in equation.names for equation in equations)
 
 
 def _with_rules(equations: Iterable[Equation]) -> Iterator[Equation]:

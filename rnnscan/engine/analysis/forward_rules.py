@@ -10,7 +10,6 @@ from jax.interpreters import partial_eval
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.ir.dataflow import depending
-from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.program import Atom, Constant, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 from rnnscan.ir.trace import Inliner
@@ -44,9 +43,7 @@ def forward_rules(program: Program) -> Program:
 
 def _has_forward_rule(equation: Equation) -> bool:
     """Whether an equation is a `jax.custom_vjp`, or has one in its bodies. A scan of rnnscan sees to its own."""
-    within = [eqn for body in inner_jaxprs(equation.params) for eqn in all_equations(body)]
-    names = {equation.name, *(eqn.primitive.name for eqn in within)}
-    return "custom_vjp_call" in names and "rnnscan_call" not in names
+    return "custom_vjp_call" in equation.names and "rnnscan_call" not in equation.names
 
 
 def _by_rule(equation: Equation, floats: Sequence[int]) -> tuple[Sequence[Equation], Sequence[Atom]] | None:
