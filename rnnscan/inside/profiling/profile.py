@@ -20,8 +20,8 @@ from rnnscan.scan_observer import observing_scans
 from rnnscan.scanning import scan
 
 
-# Nanoseconds that the profiler takes for an operation: 500 to 1,600 were measured (jax 0.10.2 and 0.12.0). What takes
-# more of a run is other work of the machine.
+# Nanoseconds that the profiler takes for an operation: 100 to 300 on a quiet machine, 500 to 1,600 beside other work
+# (jax 0.10.2 and 0.12.0). A run that takes longer than that was held up by something else.
 _LONGEST_RECORD = 3_000
 
 
