@@ -141,6 +141,8 @@ def _inner_calls(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> I
     elif name == "cond":
         branches = params["branches"]
         yield branches[min(max(int(operands[0]), 0), len(branches) - 1)], operands[1:], results
+    elif getattr(eqn.primitive, "program", None) is not None:
+        yield eqn.primitive.program([*map(jax.typeof, operands)], params), operands, results
     else:
         bodies = [body for body in inner_bodies(params) if _size(body) == len(operands)]
         yield from ((body, operands, results) for body in bodies[:1])

@@ -1,13 +1,17 @@
 """The structure of a program: a key that is equal for programs that do the same operations on the same values."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
 from jax.extend import core
 
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
+
+
+# What must be equal: what equations do, the sources of derivative rules too, or functions themselves.
+Like: TypeAlias = Literal["work", "source", "function"]
 
 
 def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[Atom]) -> Hashable:
@@ -21,7 +25,7 @@ def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[At
     numbers = _Numbers(inputs)
     equations = tuple(
         (
-            _structure_of_operation(equation.primitive, equation.params, exact=False),
+            _structure_of_operation(equation.primitive, equation.params, like="work"),
             equation.origin.settings,
             numbers.read(equation.inputs),
             numbers.add(equation.outputs),
@@ -40,20 +44,37 @@ def structure_of_operation(equation: Equation) -> Hashable:
     Args:
         equation: the equation.
     """
-    return _structure_of_operation(equation.primitive, equation.params, exact=True)
+    return _structure_of_operation(equation.primitive, equation.params, like="source")
 
 
-def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, exact: bool) -> Hashable:
+def _structure_of_operation(primitive: Any, params: Mapping[str, Any], *, like: Like) -> Hashable:
     source = None
-    if exact and primitive.name.startswith("custom_"):
+    if like == "source" and primitive.name.startswith("custom_"):
         bodies = [getattr(value, "jaxpr", None) for value in params.values()]
         source = tuple(str(body.debug_info.func_src_info) for body in bodies if body is not None)
-    return primitive, source, _structure_of_parameter(params, exact=exact)
+    return primitive, source, _structure_of_parameter(params, like=like)
 
 
 def structure_of_jaxpr(jaxpr: Any) -> Hashable:
     """The structure of a jaxpr, with the numbers of its literals, by the rules of `structure_of_operation`."""
-    return _structure_of_jaxpr(jaxpr, exact=True)
+    return _structure_of_jaxpr(jaxpr, like="source")
+
+
+def key_of_step(program: Program) -> Hashable:
+    """A key that is equal for steps that do the same in the same named scopes. Functions equal themselves alone."""
+    numbers = _Numbers(program.inputs)
+    equations = tuple(
+        (
+            _structure_of_operation(equation.primitive, equation.params, like="function"),
+            (equation.origin.settings, equation.scope),
+            numbers.read(equation.inputs),
+            numbers.add(equation.outputs),
+        )
+        for equation in program.equations
+    )
+    groups = (program.invariant, program.known, program.carry)
+    types = tuple(tuple(value.aval for value in group) for group in groups)
+    return types, equations, *map(numbers.read, (program.new_carry, program.summed, program.stacked))
 
 
 class _Numbers:
@@ -85,36 +106,39 @@ class _Numbers:
 
 def structure_of_array(array: Any) -> Hashable:
     """A key that is equal for arrays of the same type and the same values, bit for bit."""
+    if isinstance(array, jax.core.Tracer):
+        return id(array)
     concrete = np.asarray(array)
     return "array", concrete.shape, concrete.dtype, concrete.tobytes()
 
 
-def _structure_of_parameter(value: Any, *, exact: bool) -> Hashable:
-    """A key of an equation's parameter. Functions, such as rules for derivatives, are told apart by type alone.
+def _structure_of_parameter(value: Any, *, like: Like) -> Hashable:
+    """A key of an equation's parameter.
 
-    So are objects that equal nothing but themselves, unless the key is exact: a scan within a step holds its rule in
-    one, and each trace makes another.
+    Functions, such as rules for derivatives, are told apart by type alone, or equal themselves alone: "function". So
+    are objects that equal nothing but themselves, where "work" is compared: a call holds its rule in one, and each
+    trace makes another.
     """
     if isinstance(value, core.ClosedJaxpr):
-        consts = tuple(_structure_of_const(const, exact=exact) for const in value.consts)
-        return "closed", consts, _structure_of_jaxpr(value.jaxpr, exact=exact)
+        consts = tuple(_structure_of_const(const, like=like) for const in value.consts)
+        return "closed", consts, _structure_of_jaxpr(value.jaxpr, like=like)
     if isinstance(value, core.Jaxpr):
-        return _structure_of_jaxpr(value, exact=exact)
+        return _structure_of_jaxpr(value, like=like)
     if isinstance(value, Mapping):
         pairs = sorted(value.items(), key=_key)
-        return "mapping", tuple((key, _structure_of_parameter(each, exact=exact)) for key, each in pairs)
+        return "mapping", tuple((key, _structure_of_parameter(each, like=like)) for key, each in pairs)
     if isinstance(value, tuple | list):
-        return type(value).__name__, tuple(_structure_of_parameter(each, exact=exact) for each in value)
+        return type(value).__name__, tuple(_structure_of_parameter(each, like=like) for each in value)
     if isinstance(value, np.ndarray):
         return structure_of_array(value)
     if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
-        return "function", type(value).__qualname__
-    if not exact and _equals_only_itself(value):
+        return value if like == "function" else ("function", type(value).__qualname__)
+    if like == "work" and _equals_only_itself(value):
         return "object", type(value).__qualname__
     try:
         hash(value)
     except TypeError:
-        return "object", type(value).__qualname__, repr(value)
+        return id(value) if like == "function" else ("object", type(value).__qualname__, repr(value))
     return value
 
 
@@ -127,17 +151,17 @@ def _key(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def _structure_of_const(array: Any, *, exact: bool) -> Hashable:
-    if not exact:
+def _structure_of_const(array: Any, *, like: Like) -> Hashable:
+    if like == "work":
         return str((getattr(array, "shape", ()), getattr(array, "dtype", type(array))))
-    return id(array) if isinstance(array, jax.core.Tracer) else structure_of_array(array)
+    return id(array) if like == "function" or isinstance(array, jax.core.Tracer) else structure_of_array(array)
 
 
-def _structure_of_jaxpr(jaxpr: Any, *, exact: bool) -> Hashable:
+def _structure_of_jaxpr(jaxpr: Any, *, like: Like) -> Hashable:
     numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars])
     equations = tuple(
         (
-            _structure_of_operation(eqn.primitive, eqn.params, exact=exact),
+            _structure_of_operation(eqn.primitive, eqn.params, like=like),
             eqn.ctx,
             numbers.read(eqn.invars),
             numbers.add(eqn.outvars),

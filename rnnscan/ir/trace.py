@@ -10,9 +10,10 @@ from jax.extend.source_info_util import NameStack
 from jax.sharding import Sharding
 
 from rnnscan._util import effects
+from rnnscan.ir.dataflow import needed
 from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
-from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value
+from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value, evaluate, read
 from rnnscan.naming import MARK
 
 
@@ -48,11 +49,28 @@ def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
     Returns:
         Its program. Arrays that the function closes over are constants of it.
     """
-    closed = jax.make_jaxpr(function)(*arguments)
+    return program_of(jax.make_jaxpr(function)(*arguments))
+
+
+def program_of(closed: core.ClosedJaxpr) -> Program:
+    """The program of a jaxpr, without a loop."""
     inliner = Inliner()
     inputs = tuple(Value(var.aval) for var in closed.jaxpr.invars)
     outputs = inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], inputs)
     return Program(tuple(inliner.equations), known=inputs, stacked=tuple(outputs))
+
+
+def program_as_jaxpr(
+    equations: Sequence[Equation], inputs: Sequence[Value], outputs: Sequence[Atom]
+) -> core.ClosedJaxpr:
+    """The jaxpr of the equations that outputs need."""
+
+    def run(*leaves: Any) -> list[Any]:
+        values = dict(zip(inputs, leaves, strict=True))
+        evaluate(needed(equations, outputs), values)
+        return [read(atom, values) for atom in outputs]
+
+    return jax.make_jaxpr(run)(*(value.aval for value in inputs))
 
 
 class Inliner:

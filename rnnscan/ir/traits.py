@@ -167,7 +167,8 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield Traits(Kind.SCATTER, derivative_reads="both"), "scatter-min scatter-max scatter_min scatter_max"
     yield Traits(Kind.LOOP, is_batchable=False), "scan while"
     yield Traits(Kind.BRANCH, is_batchable=False), "cond"
-    yield Traits(Kind.CALL), "jit pjit closed_call core_call checkpoint remat2 custom_jvp_call rnnscan_call"
+    yield Traits(Kind.CALL), "jit pjit closed_call core_call checkpoint remat2 custom_jvp_call"
+    yield Traits(Kind.CALL), " ".join(("rnnscan_call", *SCANS))
     yield Traits(Kind.CALL, is_batchable=False), "custom_vjp_call"
     yield Traits(Kind.KERNEL, is_batchable=False), "pallas_call"
     yield Traits(Kind.PLACE, linear=_ALL), "sharding_constraint reshard pvary pcast"
@@ -176,6 +177,8 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield from ((Traits(), names) for names in _OPAQUE)
 
 
+# Scans of rnnscan within a step.
+SCANS = frozenset({"rnnscan_scan", "rnnscan_joint_scan", "rnnscan_linear_scan", "rnnscan_cotangent_scan"})
 # They are batched over time, and do what no kind above says.
 _OPAQUE = (
     "random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap",

@@ -250,6 +250,9 @@ def _inlinable(equation: Equation) -> Callable[..., Sequence[Any]] | None:
     """The function of an equation that is a call or a loop of one iteration; None for others."""
     if "call_jaxpr" in equation.params:
         return core.jaxpr_as_fun(equation.params["call_jaxpr"])
+    program = getattr(equation.primitive, "program", None)
+    if program is not None:
+        return core.jaxpr_as_fun(program([atom.aval for atom in equation.inputs], equation.params))
     if equation.name != "scan" or equation.params["length"] != 1:
         return None
     body, carry_size = core.jaxpr_as_fun(_body(equation)), _carry_size(equation)

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from jaxprs import scans_that_run
+from jaxprs import running, scans_that_run
 from tiers import variants
 
 
@@ -72,7 +72,7 @@ def engine_and_plain(loop, options, function, given):
 def loops_over_steps(loop):
     """The loops over single steps that the engine runs forward, but where a value is not finite."""
     with rs.tuned_for("gpu"):
-        jaxpr = jax.make_jaxpr(partial(loss, loop, OPTIONS["reversed, in chunks"]))(*arguments()).jaxpr
+        jaxpr = running(partial(loss, loop, OPTIONS["reversed, in chunks"]))(*arguments()).jaxpr
     return len(scans_that_run(jaxpr)) - 1  # One is over chunks.
 
 

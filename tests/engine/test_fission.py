@@ -13,7 +13,7 @@ from jax.extend import core
 
 import remat3
 import rnnscan as rs
-from jaxprs import is_loop, scans_that_run
+from jaxprs import is_loop, running, scans_that_run
 from rnnscan import cells
 from rnnscan.engine.costs import heuristics
 from rnnscan.insight import kept_bytes
@@ -279,7 +279,7 @@ def test_no_stack_of_weight_sized_arrays_exists():
     def squares(params, xs):
         return jnp.sum(rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1] ** 2)
 
-    program = str(jax.make_jaxpr(jax.grad(squares, (0, 1)))(params, xs))
+    program = str(running(jax.grad(squares, (0, 1)))(params, xs))
     weights = r"(?:24,160|40,160|160,24|160,40)\]"
     assert re.search(r"f32\[" + weights, program), "the weights themselves are there"
     assert not re.search(r"f32\[\d+," + weights, program)
@@ -301,7 +301,7 @@ def test_the_innermost_loop_of_the_backward_pass_has_one_product():
     cell, params, xs = lstm(length=64, batch=2, features=24, hidden=40)
     memory = rs.Memory(recompute="all", chunk=8)
     run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, memory=memory, engine="fission")[1]  # noqa: E731
-    pull_back = jax.make_jaxpr(lambda params, xs, ct: jax.vjp(run, params, xs)[1](ct))(
+    pull_back = running(lambda params, xs, ct: jax.vjp(run, params, xs)[1](ct))(
         params, xs, jax.ShapeDtypeStruct((64, 2, 40), jnp.float32)
     )
     steps = [equation.outvars[0].aval.shape for equation in products_in_loops(pull_back.jaxpr)]
@@ -352,9 +352,9 @@ def test_where_linear_recurrences_run_in_parallel_no_loop_over_their_steps_is_le
         return jnp.sum(rs.scan(min_gru, params, xs[0], xs)[1] ** 2)
 
     params, xs = jnp.ones((4, 4)), jnp.ones((512, 2, 4))
-    assert 64 in lengths_of_loops(jax.make_jaxpr(jax.grad(total, (0, 1)))(params, xs).jaxpr)
+    assert 64 in lengths_of_loops(running(jax.grad(total, (0, 1)))(params, xs).jaxpr)
     with heuristics.using(heuristics.BACKENDS["gpu"]):
-        program = jax.make_jaxpr(jax.grad(total, (0, 1)))(params, xs)
+        program = running(jax.grad(total, (0, 1)))(params, xs)
     lengths = {scan.params["length"] for scan in scans_that_run(program.jaxpr)}
     assert lengths == {8}, "one trip a chunk, which is an eighth of the sequence"
 
@@ -378,8 +378,8 @@ def test_two_stacked_layers_are_two_loops(backend):
     xs = jnp.ones((32, 16, 64))
     run = lambda params, xs: rs.scan(cell, params, cell.initial_carry(xs[0]), xs, engine="fission")[1]  # noqa: E731
     with heuristics.using(heuristics.BACKENDS[backend]):
-        forward = jax.make_jaxpr(run)(params, xs)
-        both = jax.make_jaxpr(lambda params, xs: jax.vjp(run, params, xs)[1](xs))(params, xs)
+        forward = running(run)(params, xs)
+        both = running(lambda params, xs: jax.vjp(run, params, xs)[1](xs))(params, xs)
     ahead = [products for products in loops_with_products(forward.jaxpr) if products]
     behind = [products for products in loops_with_products(both.jaxpr) if products][len(ahead) :]
     trip = heuristics.BACKENDS[backend].unroll

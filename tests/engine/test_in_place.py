@@ -8,7 +8,8 @@ import pytest
 import rnnscan as rs
 from drawn import normal
 from exports import with_any_batch
-from jaxprs import equations_of, is_loop
+from jaxprs import equations_of, is_loop, running
+from rnnscan.engine.run import cotangent_scan
 from rnnscan.planning.bytes import temporary_bytes
 from tiers import variants
 from two_devices import MODES, on_two_devices
@@ -50,7 +51,7 @@ def assert_equal(found, wanted):
 
 def loops(function, *given):
     """The types of what the outer loops of a program carry."""
-    program = jax.make_jaxpr(function)(*given)
+    program = running(function)(*given)
     found = filter(is_loop, equations_of(program.jaxpr))
     return [[value.aval.shape for value in loop.outvars[: loop.params.get("num_carry")]] for loop in found]
 
@@ -80,18 +81,23 @@ def test_a_large_carry_is_not_written_at_each_step():
 def test_jax_differentiates_other_loops(monkeypatch):
     cell = CELLS["LSTM"]
     given = arguments(cell, 24)
+    in_place, run = [], cotangent_scan.run_backward
 
-    def carried():
-        def slope(*given):
-            gradients = training(cell, memory=rs.Memory(chunk=8))(*given)[1]
-            return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradients))
+    def noted(*given, **options):
+        in_place.append(options["in_place"])
+        return run(*given, **options)
 
-        return loops(jax.grad(slope), *given)
+    def slope(*given):
+        gradients = training(cell, memory=rs.Memory(chunk=8))(*given)[1]
+        return sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradients))
 
-    found = carried()
-    for module in ("forward", "backward"):
-        monkeypatch.setattr(f"rnnscan.engine.run.{module}.differentiate_as", lambda slow, _: slow)
-    assert found == carried()
+    monkeypatch.setattr(cotangent_scan, "run_backward", noted)
+    traced = jax.jit(jax.grad(slope)).trace(*given)
+    assert in_place == [False], "what is differentiated while JAX traces"
+    in_place.clear()
+    traced.lower()
+    assert in_place
+    assert all(in_place)
 
 
 # Chunks of 4 steps: without a remainder, with one of 1 and of 3 steps, one chunk, a shorter one alone.

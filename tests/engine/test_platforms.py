@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from drawn import normal
-from jaxprs import equations_of, scans_that_run
+from jaxprs import equations_of, running, scans_that_run
 from rnnscan.engine.costs import heuristics
 from rnnscan.engine.costs.platform import platform_of
 from tiers import variants
@@ -135,7 +135,7 @@ def test_bfloat16_products_have_float32_carries_and_sums(cell, platform):
 
     expected = jax.jit(gradient(memory=None))(*given)
     with rs.tuned_for(platform):
-        program = jax.make_jaxpr(gradient())(*given)
+        program = running(gradient())(*given)
         actual = jax.jit(gradient())(*given)
     for found, wanted in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=0.02 * float(jnp.abs(wanted).max()))
@@ -152,7 +152,7 @@ def test_no_step_of_a_whole_loop_adds_up_rows(dtypes):
     cell = rs.cells.GRU(4, **dtypes)
 
     def reductions(**options):
-        program = jax.make_jaxpr(jax.grad(loss_of(cell, **options)))(*arguments_of(cell))
+        program = running(jax.grad(loss_of(cell, **options)))(*arguments_of(cell))
         loops = [str(equation) for equation in program.jaxpr.eqns if equation.primitive.name == "scan"]
         return sum(loop.count("reduce_sum") for loop in loops)
 
@@ -165,7 +165,7 @@ def test_products_of_inputs_run_once_for_each_segment_of_a_whole_step():
     cell = CELLS["lstm"]
 
     def products(memory):
-        program = jax.make_jaxpr(loss_of(cell, memory=memory))(*arguments_of(cell))
+        program = running(loss_of(cell, memory=memory))(*arguments_of(cell))
         loops = [one for one in equations_of(program.jaxpr) if one.primitive.name == "scan"]
         return str(loops[-1]).count("dot_general")  # The inner loop, where there are two.
 
@@ -207,10 +207,10 @@ def test_the_backward_pass_has_the_choices_of_the_forward_pass(cell, count):
     def program(context):
         with context:
             total, pull = jax.vjp(loss, params, xs)
-        return count(jax.make_jaxpr(pull)(total))
+        return count(running(pull)(total))
 
     with rs.tuned_for("gpu"):
-        inside = count(jax.make_jaxpr(jax.vjp(loss, params, xs)[1])(1.0))
+        inside = count(running(jax.vjp(loss, params, xs)[1])(1.0))
     assert program(rs.tuned_for("gpu")) == inside != program(rs.tuned_for("cpu"))
 
 

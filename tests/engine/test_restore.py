@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
+from rnnscan.engine.plan import bound
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.traits import TRAITS
 
@@ -153,6 +154,7 @@ def test_products_that_only_the_new_carry_needs_do_not_run_again(cell, products,
 
     spared = count()
     monkeypatch.setattr(ScanPlan, "_restored", lambda *_: [])
+    monkeypatch.setattr(bound, "_known", {})  # Else an equal step has the plan from before.
     assert count() - spared == products
 
 

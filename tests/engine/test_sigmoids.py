@@ -10,7 +10,7 @@ import pytest
 
 import rnnscan as rs
 from drawn import normal
-from jaxprs import equations_of
+from jaxprs import equations_of, running
 from rnnscan.engine.passes.sigmoids import sigmoids
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import evaluate
@@ -112,7 +112,7 @@ def test_no_pass_of_a_scan_needs_a_softplus_for_its_slope():
     """That of the gate is a value that is read, forward."""
     arguments = jnp.ones((3, 4)), jnp.ones((2, 3)), jnp.ones((7, 2, 3))
     loss = partial(_loss, rs.Memory(recompute="all"))
-    forward = jax.make_jaxpr(loss)(*arguments)
-    both = jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*arguments)
+    forward = running(loss)(*arguments)
+    both = running(jax.grad(loss, (0, 1, 2)))(*arguments)
     counts = [[one.primitive.name for one in equations_of(program.jaxpr)].count("log1p") for program in (forward, both)]
     assert counts == [1, 2]

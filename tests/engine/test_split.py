@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
+from jaxprs import running
 from rnnscan.engine.analysis.split import split
 from rnnscan.engine.costs.heuristics import BACKENDS
 from rnnscan.ir.components import Components
@@ -113,5 +114,5 @@ def test_functions_of_kept_gates_run_at_once_from_4_kib(rows, at_once):
     cell, xs = rs.cells.LSTM(256), jnp.ones((32, rows, 3))
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3))
     gradient = jax.grad(lambda *arguments: (rs.scan(cell, *arguments)[1] ** 2).sum(), argnums=(0, 2))
-    jaxpr = str(jax.make_jaxpr(gradient)(params, cell.initial_carry(xs[0]), xs))
+    jaxpr = str(running(gradient)(params, cell.initial_carry(xs[0]), xs))
     assert len(re.findall(rf"f32\[\d+,{rows},\d+\] = logistic", jaxpr)) == at_once

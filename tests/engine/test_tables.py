@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from jaxprs import body_of, equations_of, is_loop
+from jaxprs import body_of, equations_of, is_loop, running
 from matrix_states import assert_equal, compiled
 from rnnscan.engine.costs.heuristics import BACKENDS, using
 from tiers import variants
@@ -61,7 +61,7 @@ def test_it_equals_the_plain_gradient(name, platform):
 
 @pytest.mark.parametrize("name", LARGE)
 def test_no_step_writes_a_table(name):
-    program = jax.make_jaxpr(loss(READS[name]))(*arguments()).jaxpr
+    program = running(loss(READS[name]))(*arguments()).jaxpr
     bodies = [body_of(equation) for equation in equations_of(program) if is_loop(equation)]
     steps = [body for body in bodies if not any(map(is_loop, body.eqns))]
     assert steps

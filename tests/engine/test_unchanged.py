@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
+from jaxprs import running
 from tiers import variants
 
 
@@ -76,7 +77,7 @@ def test_gradients_are_those_of_plain_autodiff(step, options):
 def test_no_cotangent_of_a_sum_is_stacked():
     """Not for the products that read it, which run for a chunk of 4 steps at once."""
     arguments = arguments_of(moments, length=20, rows=8, width=16, wider=32)
-    program = str(jax.make_jaxpr(gradient_of(moments, memory=rs.Memory(chunk=4)))(*arguments))
+    program = str(running(gradient_of(moments, memory=rs.Memory(chunk=4)))(*arguments))
     assert re.search(r"f32\[16,32\]", program), "the sum itself is there"
     assert not re.search(r"f32\[4,16,32\]", program)
 
@@ -84,5 +85,5 @@ def test_no_cotangent_of_a_sum_is_stacked():
 @pytest.mark.parametrize(("rows", "chunk"), [(2, 8), (32, 1)])
 def test_steps_without_a_loop_run_in_chunks_where_they_have_few_rows(rows, chunk):
     """More rows than 31 read a matrix often enough at each step."""
-    program = str(jax.make_jaxpr(gradient_of(accumulate))(*arguments_of(accumulate, length=64, rows=rows)))
+    program = str(running(gradient_of(accumulate))(*arguments_of(accumulate, length=64, rows=rows)))
     assert {int(size) for size in re.findall(rf"f32\[(\d+),{rows},{WIDER}\] = tanh", program)} == {chunk}

@@ -11,7 +11,7 @@ import rnnscan as rs
 from benchmarks.small_steps import USES
 from drawn import normal
 from exports import with_any_batch
-from jaxprs import body_of, equations_of, is_loop
+from jaxprs import body_of, equations_of, is_loop, running
 from tiers import variants
 from two_devices import MODES, on_two_devices
 
@@ -56,7 +56,7 @@ def sums_of_rates(**options):
 
 
 def carried_and_reduced(run, *given):
-    program = jax.make_jaxpr(training(run))(*given)
+    program = running(training(run))(*given)
     loops = [*filter(is_loop, equations_of(program.jaxpr))]
     bodies = [equation for loop in loops for equation in equations_of(body_of(loop))]
     inner = [loop for loop in loops if not any(map(is_loop, body_of(loop).eqns))]

@@ -10,7 +10,7 @@ from jax import lax
 
 import rnnscan as rs
 from drawn import normal
-from jaxprs import equations_of
+from jaxprs import equations_of, running
 from rnnscan.engine.costs.heuristics import BACKENDS, using
 from rnnscan.engine.loops.unrolled import scan_unrolled
 from tiers import variants
@@ -72,7 +72,7 @@ def test_a_carry_is_held_where_a_loop_has_products(name, held):
     cell = CELLS[name]
     params, xs = cell.init(jax.random.key(0), 3), jnp.ones((16, ROWS, 3))
     with using(BACKENDS["gpu"]):
-        program = jax.make_jaxpr(partial(_gradient, cell))(params, xs)
+        program = running(partial(_gradient, cell))(params, xs)
     barriers = [one for one in equations_of(program.jaxpr) if one.primitive.name == "optimization_barrier"]
     of_a_carry = [one for one in barriers if [leaf.aval.shape for leaf in one.invars] == [(ROWS, 4)]]
     assert (len(of_a_carry) >= 2 * 16 // BACKENDS["gpu"].barrier_every) == held

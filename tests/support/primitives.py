@@ -11,7 +11,7 @@ from jax import lax
 
 from rnnscan.ir.program import Constant, Equation, Value, evaluate, read
 from rnnscan.ir.trace import Inliner
-from rnnscan.ir.traits import TRAITS, Traits
+from rnnscan.ir.traits import SCANS, TRAITS, Traits
 
 
 X, Y, POSITIVE = (np.linspace(low, high, 12).reshape(3, 4) for low, high in ((-0.8, 0.9), (0.7, -0.4), (0.3, 0.9)))
@@ -112,7 +112,17 @@ CALLS: dict[str, Callable[[], Any]] = {
 # Another version of JAX, several devices or a kernel of a user's.
 WITHOUT_CALL = {
     *("copy_p", "expand_dims", "stack", "unstack", "name", "scatter_add", "scatter_sub", "scatter-sub", "scatter_mul"),
-    *("scatter_min", "scatter_max", "pjit", "closed_call", "core_call", "remat2", "rnnscan_call", "custom_vjp_call"),
+    *(
+        "scatter_min",
+        "scatter_max",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "remat2",
+        "rnnscan_call",
+        *SCANS,
+        "custom_vjp_call",
+    ),
     *("pallas_call", "sharding_constraint", "reshard", "pvary", "pcast", "psum", "psum_invariant"),
     # Nothing is claimed of these, but that they are batched over time.
     *(name for name, traits in TRAITS.items() if traits == Traits()),

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from jax.extend import core
+
 from rnnscan.engine.analysis.derivative_reads import read_first
 from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
@@ -14,7 +16,7 @@ from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.ir.axes import SameAxes, other_axes
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, evaluate, outputs_of, read, values_of
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import Inliner, program_as_jaxpr
 from rnnscan.naming import Names
 
 
@@ -167,6 +169,13 @@ class FlatStep:
         evaluate(needed(self.program.equations, [*self.new_carry, *self.y]), values)
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
+    @cached_property
+    def jaxpr(self) -> core.ClosedJaxpr:
+        """The step as a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept values with names)`."""
+        inputs = [*self.constants, *self.carry, *self.x]
+        stacked = self.program.stacked[: self.y_size + len(self.kept_labels)]
+        return program_as_jaxpr(self.program.equations, inputs, [*self.new_carry, *stacked])
+
     def moving(self, wanted: Sequence[bool]) -> Moving:
         """The leaves of the carry and of y that have a tangent in some step, as in `lax.scan`.
 
@@ -246,7 +255,7 @@ class FlatStep:
         for equation in needed(self.program.equations, [*self.new_carry, *self.y]):
             operands = [read(atom, values) for atom in equation.inputs]
             call = saving_call(equation)
-            if call is not None and restore.keys() >= {*equation.outputs[len(call.call.outputs) :]}:
+            if call is not None and restore.keys() >= {*equation.outputs[len(call.reads) :]}:
                 results = call.restored(operands, [restore.get(output) for output in equation.outputs])
                 values.update(zip(equation.outputs, results, strict=True))
                 continue

@@ -13,6 +13,7 @@ from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Atom, Constant, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 from rnnscan.ir.trace import Inliner
+from rnnscan.ir.traits import SCANS
 
 
 def forward_rules(program: Program) -> Program:
@@ -43,7 +44,7 @@ def forward_rules(program: Program) -> Program:
 
 def _has_forward_rule(equation: Equation) -> bool:
     """Whether an equation is a `jax.custom_vjp`, or has one in its bodies. A scan of rnnscan sees to its own."""
-    return "custom_vjp_call" in equation.names and "rnnscan_call" not in equation.names
+    return "custom_vjp_call" in equation.names and SCANS.isdisjoint(equation.names)
 
 
 def _by_rule(equation: Equation, floats: Sequence[int]) -> tuple[Sequence[Equation], Sequence[Atom]] | None:

@@ -13,7 +13,7 @@ from rnnscan.ir.bodies import bodies_of
 from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.opened import checkpointed, opened
 from rnnscan.ir.program import Equation, Value, total_bytes
-from rnnscan.ir.traits import Kind, traits_of
+from rnnscan.ir.traits import SCANS, Kind, traits_of
 from rnnscan.ir.work import flops_of_product
 
 
@@ -70,7 +70,7 @@ _have_unbatchable: WeakKeyDictionary[Equation, bool] = WeakKeyDictionary()
 
 def _has_unbatchable(name: str, params: Mapping[str, Any]) -> bool:
     """Whether a body among the parameters of an operation has an equation that must run step by step."""
-    is_scan = name == "rnnscan_call"
+    is_scan = name == "rnnscan_call" or name in SCANS
     # A batched sort does no more than many, and `jnp.linalg.solve` sorts pivots. A scan within a step is batched with
     # its loops, which run as often for one step as for many.
     harmless = {Kind.SORT, Kind.LOOP} if is_scan else {Kind.SORT}

@@ -22,6 +22,7 @@ from rnnscan.engine.costs.machine import CPU, GPU, TPU, Machine
 from rnnscan.engine.costs.platform import default_platform, platform_of
 from rnnscan.ir.program import Equation, Value, outputs_of, total_bytes
 from rnnscan.ir.traits import Kind
+from rnnscan.newton import Newton
 
 
 # Whether to batch an equation, given what materializes its operands, and the values that are the same at
@@ -370,14 +371,29 @@ def heuristics(arguments: Any = None) -> Heuristics:
     Args:
         arguments: a pytree of arrays. Their devices decide the platform, where they are known.
     """
-    chosen: Heuristics | None = _chosen.value
-    return chosen or for_platform(platform_of(arguments) or default_platform())
+    return chosen(arguments) or for_platform(default_platform())
+
+
+def chosen(arguments: Any = None) -> Heuristics | None:
+    """The heuristics in force whatever the default platform is: those of `using`, or of the devices of arrays.
+
+    Args:
+        arguments: a pytree of arrays.
+    """
+    heuristics: Heuristics | None = _chosen.value
+    platform = platform_of(arguments)
+    return heuristics or (for_platform(platform) if platform else None)
 
 
 def following(arguments: Any) -> AbstractContextManager[None]:
     """A context with the heuristics for the devices of concrete arguments, which `jax.jit` hides."""
-    chosen = heuristics(arguments)
-    return nullcontext() if chosen is heuristics() else using(chosen)
+    of_arguments = heuristics(arguments)
+    return nullcontext() if of_arguments is heuristics() else using(of_arguments)
+
+
+def solving(choices: Heuristics, parallel: Newton | None) -> Heuristics:
+    """The heuristics of a scan. Where Newton's method solves loops over many steps, all work is batched too."""
+    return choices if parallel is None else replace(choices, batch="everything", linear="associative")
 
 
 def for_platform(platform: str) -> Heuristics:

@@ -4,6 +4,7 @@ JAX has no public way to register a rule. `error_checks` and `checkify_jaxpr` of
 names here (jax 0.10 to 0.12). Without them checkify would run a scan and check nothing in it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,14 +12,19 @@ from jax._src import checkify
 from jax.extend.core import ClosedJaxpr, Primitive
 
 
-def check_within(primitive: Primitive) -> None:
-    """Check the operations of the function that a primitive calls."""
+def check_within(primitive: Primitive, program: Callable[[Any, dict[str, Any]], ClosedJaxpr]) -> None:
+    """Check the operations of the program that a primitive calls.
 
-    def check(*arguments: Any, function: Any, call_jaxpr: ClosedJaxpr | None) -> Any:
+    Args:
+        primitive: the primitive.
+        program: makes the program from the types of the operands and the parameters.
+    """
+
+    def check(*arguments: Any, **params: Any) -> Any:
         # With jax 0.12 a context stands before the error.
         context = [] if isinstance(arguments[0], checkify.Error) else [arguments[0]]
         error, enabled_errors, *operands = arguments[len(context) :]
-        body = call_jaxpr or function.traced(map(jax.typeof, operands))
+        body = program([*map(jax.typeof, operands)], params)
         return checkify.checkify_jaxpr(*context, body, enabled_errors, error, *operands)
 
     checkify.error_checks[primitive] = check

@@ -54,22 +54,17 @@ class Solver:
     reverse: bool
     unroll: int | bool
 
-    def solve(
-        self, start: Sequence[Any], read_values: Sequence[Any], steps: int, before: Vector | None = None
-    ) -> tuple[Vector, Any, Any]:
+    def solve(self, start: Sequence[Any], read_values: Sequence[Any], steps: int) -> tuple[Vector, Any, Any]:
         """The leaves after each step, with derivatives.
 
         Args:
             start: the leaves before the first step to run.
             read_values: the values of `cycle.reads`.
             steps: the number of steps.
-            before: the leaves before each step, where they are known. Then only derivatives are left to solve for.
 
         Returns:
             The leaves after each step, the number of iterations, and whether the steps ran one by one.
         """
-        if before is not None:
-            return self._along(*start, *read_values, *before), jnp.int32(0), jnp.zeros((), bool)
 
         def run(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
             return self._solve(start, read_values, steps)

@@ -19,7 +19,7 @@ from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
+from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivative
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Equation
@@ -119,15 +119,9 @@ def or_exact(parallel: Parallel, exact: Exact, count: int, equations: Sequence[E
         run = _transposed(parallel, exact, wanted, [leaf is not None for leaf in cotangents])
         return run(*primals, *(leaf for leaf in cotangents if leaf is not None))
 
-    def together(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        wanted = have_tangents(tangents)
-        moving = [leaf for leaf, is_wanted in zip(tangents, wanted, strict=True) if is_wanted]
-        leaves = _jointly(parallel, exact, wanted, count)(*primals, *moving)
-        return leaves[:count], leaves[count:]
-
     if any(equation.name == "stop_gradient" for equation in equations):
         return differentiate_as(exact, run)
-    call = with_derivative(run, differentiate, together=(together, lambda moves: [any(moves)] * count))
+    call = with_derivative(run, differentiate)
     return call
 
 

@@ -51,6 +51,13 @@ def drop_unused(primitive: core.Primitive) -> None:
     partial_eval.dce_rules[primitive] = rule
 
 
+def without_dead_code(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """A jaxpr with all of its results and operands, and no dead code."""
+    jaxpr = closed.jaxpr
+    live, used, _ = _eliminated(jaxpr, [True] * len(jaxpr.outvars), [True] * len(jaxpr.invars))
+    return core.ClosedJaxpr(live, [const for const, is_used in zip(closed.consts, used, strict=True) if is_used])
+
+
 def _is_key(aval: Any) -> bool:
     return bool(jnp.issubdtype(aval.dtype, jax.dtypes.extended))
 

@@ -16,7 +16,7 @@ from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.trace import Inliner
-from rnnscan.ir.traits import Kind, names_of
+from rnnscan.ir.traits import SCANS, Kind, names_of
 from rnnscan.ir.work import flops_of_product
 
 
@@ -36,7 +36,7 @@ _KINDS = frozenset(
         Kind.BRANCH,
     }
 )
-_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call"})
+_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call"}) | SCANS
 # The table says of these no more than that they are batched over time.
 _OTHERS = frozenset({"iota", "one_minus_square", "log2", "clz", "bitcast_convert_type"})
 # Threefry's rounds are loops of elementwise operations. Other generators are calls.

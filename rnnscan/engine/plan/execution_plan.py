@@ -15,7 +15,7 @@ from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
-from rnnscan.engine.costs.heuristics import Heuristics, heuristics
+from rnnscan.engine.costs.heuristics import Heuristics, chosen, heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.one_kernel.small_step import SmallStep, small_step
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
@@ -64,18 +64,20 @@ class ExecutionPlan:
         route: its engine.
         choices: the heuristics of the platform that it is for.
         recomputes: whether the backward pass runs steps again under every memory choice.
+        follows_platform: whether a program for another platform has the choices of that one.
     """
 
     call: Call
     route: Route
     choices: Heuristics
     recomputes: bool = False
+    follows_platform: bool = False
 
     @staticmethod
     def of(call: Call, *, recomputes: bool = False) -> "ExecutionPlan":
         """Plan a call."""
-        choices = heuristics((call.params, call.carry, call.xs))
-        plan = ExecutionPlan(call, route(call), choices, recomputes)
+        arguments = (call.params, call.carry, call.xs)
+        plan = ExecutionPlan(call, route(call), heuristics(arguments), recomputes, chosen(arguments) is None)
         if plan._runs_whole:
             return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
         small = plan._small_step
@@ -247,6 +249,7 @@ class ExecutionPlan:
             keep_all_carries=keep_all_carries,
             parallel=self.call.parallel,
             offload=() if self.memory is None else self.memory.offload,
+            follows_platform=self.follows_platform,
         )
 
     @property

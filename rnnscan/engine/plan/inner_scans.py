@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.engine.analysis.saving_calls import SavingCall
+from rnnscan.engine.analysis.saving_calls import saving_equation
 from rnnscan.ir.components import Components
-from rnnscan.ir.program import Equation, Value, inputs_of
-from rnnscan.ir.trace import trace
+from rnnscan.ir.program import inputs_of
 
 
 def keeping_residuals(step: FlatStep) -> FlatStep:
@@ -20,7 +19,7 @@ def keeping_residuals(step: FlatStep) -> FlatStep:
     """
     program = step.program
     looped = {*Components(program.equations, program.carry, program.new_carry).loops(program.equations)}
-    saving = {old: new for old in program.equations if old in looped and (new := _saving(old))}
+    saving = {old: new for old in program.equations if old in looped and (new := saving_equation(old))}
     if not saving:
         return step
     equations = tuple(saving.get(equation, equation) for equation in program.equations)
@@ -31,17 +30,3 @@ def keeping_residuals(step: FlatStep) -> FlatStep:
         value for old, new in saving.items() for value in new.outputs if value in results or value not in old.outputs
     ]
     return replace(step, program=replace(program, equations=equations)).keeping_too(*kept)
-
-
-def _saving(equation: Equation) -> Equation | None:
-    """The equation with residuals after its results; None if it is not a scan that saves some."""
-    function = equation.params.get("function")
-    saving = getattr(function, "saving", None)
-    if function is None or saving is None:
-        return None
-    (call,) = trace(saving.save, *(atom.aval for atom in equation.inputs)).equations
-    residuals = [Value(output.aval) for output in call.outputs[len(equation.outputs) :]]
-    reads = (*(True for _ in equation.inputs), *saving.function.reads(), *(True for _ in residuals))
-    saving_call = SavingCall(equation, saving.restore, reads)
-    params = {**call.params, "function": replace(call.params["function"], saving_call=saving_call)}
-    return replace(equation, params=params, outputs=(*equation.outputs, *residuals))

@@ -90,7 +90,7 @@ def _of_later_scan(kept: Iterable[Residual]) -> Iterator[Residual]:
 def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Residual]:
     """The fields of `rnnscan.engine.run.forward.Saved`."""
     yield from _constants(constants)
-    yield from plan.residuals.rows()
+    yield from plan.residuals.rows(plan.step)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypeAlias
 
+from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.ir.program import Atom
 
 
@@ -24,14 +25,12 @@ class CarryLeaf:
     """What becomes of a carry leaf.
 
     Attributes:
-        value: the leaf.
         storage: when it is stored. Every leaf is stored before the first step.
         y: the y leaf that is the same value, for `Storage.OUTPUT`.
         is_read: whether the derivative reads it after the first step.
         is_restored: whether the backward pass reads its new value too, which is stored after the last step.
     """
 
-    value: Atom
     storage: Storage
     y: int | None
     is_read: bool
@@ -59,13 +58,11 @@ class KeptValue:
     """A value of a step that is stored at every step: one with a name, a part of the carry, or an expensive one.
 
     Attributes:
-        value: the value.
         source: its kind.
         of: its name, the position of the carry leaf, or the operation that makes it.
         is_offloaded: whether it lies in host memory between the passes.
     """
 
-    value: Atom
     source: Source
     of: Any
     is_offloaded: bool
@@ -92,23 +89,19 @@ class Residual:
 
 @dataclass(frozen=True)
 class ResidualPlan:
-    """The arrays that stay in memory between the passes.
+    """The arrays that stay in memory between the passes: the constants, the inputs and these.
 
     Attributes:
         length: the steps of the scan.
         chunk: the steps of a chunk.
         carry: a row for each carry leaf.
         kept: the values that are stored at every step.
-        ys: the leaves of y.
-        xs: the leaves of the input, which are stored.
     """
 
     length: int
     chunk: int
     carry: tuple[CarryLeaf, ...]
     kept: tuple[KeptValue, ...]
-    ys: tuple[Atom, ...]
-    xs: tuple[Atom, ...]
 
     @cached_property
     def repeats(self) -> dict[int, int]:
@@ -153,21 +146,20 @@ class ResidualPlan:
     def _stored(self, storage: Storage) -> list[int]:
         return [index for index, leaf in enumerate(self.carry) if leaf.storage is storage]
 
-    def rows(self) -> Iterator[Residual]:
-        """All stored values, except the arrays that the step closes over."""
-        values = [leaf.value for leaf in self.carry]
-        for index, value in enumerate(values):
-            yield _row("initial carry", index, value, 1)
+    def rows(self, step: FlatStep) -> Iterator[Residual]:
+        """All stored values of a step, except the arrays that it closes over."""
+        for index, leaf in enumerate(step.carry):
+            yield _row("initial carry", index, leaf, 1)
         stored = [(self.every_step, self.length), (self.final, 1), (self.chunk_starts, self.length // self.chunk)]
         for leaves, times in stored:
             for index in leaves:
-                yield _row("carry", index, values[index], times)
+                yield _row("carry", index, step.carry[index], times)
         for index in self.repeated_ys:
-            yield _row("y", index, self.ys[index], self.length)
-        for index, value in enumerate(self.xs):
-            yield _row("x", index, value, self.length)
-        for kept_value in self.kept:
-            yield _row(kept_value.source, kept_value.of, kept_value.value, self.length)
+            yield _row("y", index, step.y[index], self.length)
+        for index, leaf in enumerate(step.x):
+            yield _row("x", index, leaf, self.length)
+        for kept_value, value in zip(self.kept, step.kept, strict=True):
+            yield _row(kept_value.source, kept_value.of, value, self.length)
 
 
 def _row(source: Source, of: Any, value: Atom, times: int) -> Residual:

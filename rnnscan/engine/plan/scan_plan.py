@@ -15,20 +15,19 @@ from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
 from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.forward_rules import forward_rules
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
-from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.costs.heuristics import Heuristics, solving
 from rnnscan.engine.plan.inner_scans import keeping_residuals
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.linear import linearly_recomputable
-from rnnscan.ir.program import Atom, Equation, Program, Value, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton
 
@@ -52,6 +51,7 @@ class ScanPlan:
         parallel: how to solve loops in parallel over the steps of a chunk; None: they run step by step.
         offload: the names of the kept values that lie in host memory between the passes.
         chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
+        follows_platform: whether the choices are those of whatever platform the scan is lowered for.
         axis_order: the order of the axes in which the step carries its leaves.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were estimated. The choice of kept values
             does not matter to it, so plans of one step that keep other values share it.
@@ -67,14 +67,14 @@ class ScanPlan:
     parallel: Newton | None = None
     offload: tuple[str, ...] = ()
     chooses_kept_values: bool = False
+    follows_platform: bool = False
     axis_order: AxisOrder = field(default_factory=AxisOrder)
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def heuristics(self) -> Heuristics:
-        """The heuristics of this scan. Where Newton's method solves loops over many steps, all work is batched too."""
-        choices = self.choices
-        return choices if self.parallel is None else replace(choices, batch="everything", linear="associative")
+        """The heuristics of this scan."""
+        return solving(self.choices, self.parallel)
 
     def keeping_expensive_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
@@ -116,26 +116,25 @@ class ScanPlan:
         between = Storage.FIRST_STEP if self.unread_carries.issuperset(recomputed) else Storage.CHUNKS
         restored = self._restored(recomputed)
 
-        def row(index: int, leaf: Value) -> CarryLeaf:
+        def row(index: int) -> CarryLeaf:
             y = self.repeats.get(index)
             other = Storage.EVERY_STEP if y is None else Storage.OUTPUT
             storage = between if index in recomputed else other
-            return CarryLeaf(leaf, storage, y, index not in self.unread_carries, index in restored)
+            return CarryLeaf(storage, y, index not in self.unread_carries, index in restored)
 
-        carry = tuple(row(index, leaf) for index, leaf in enumerate(self.step.carry))
-        return ResidualPlan(self.length, self.chunk, carry, tuple(self._kept_values()), self.step.y, self.step.x)
+        return ResidualPlan(
+            self.length, self.chunk, tuple(map(row, range(len(self.step.carry)))), tuple(self._kept_values())
+        )
 
     def _kept_values(self) -> Iterator[KeptValue]:
         """The rows of the step's kept values."""
         step = self.step
-        labels, parts, unnamed = split_list(step.kept, [len(step.kept_labels), len(step.parts)])
-        for value, label in zip(labels, step.kept_labels, strict=True):
-            yield KeptValue(value, "name", label, label in self.offload)
-        for value, leaf in zip(parts, step.parts, strict=True):
-            yield KeptValue(value, "carry", leaf, is_offloaded=False)
+        unnamed = step.kept[len(step.kept_labels) + len(step.parts) :]
+        yield from (KeptValue("name", label, label in self.offload) for label in step.kept_labels)
+        yield from (KeptValue("carry", leaf, is_offloaded=False) for leaf in step.parts)
         for value in unnamed:
             equation = step.program.maker[value]
-            yield KeptValue(value, "inner scan" if saving_call(equation) else "unnamed", equation.name, False)
+            yield KeptValue("inner scan" if saving_call(equation) else "unnamed", equation.name, False)
 
     @cached_property
     def _recomputable_carries(self) -> list[int]:

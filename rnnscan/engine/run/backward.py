@@ -14,83 +14,100 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.step_wrappers import type_of_step
+from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.split import Split
+from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.analysis.sum_placement import place_sums
 from rnnscan.engine.analysis.unchanged import Unchanged
-from rnnscan.engine.costs.heuristics import ShouldBatch
+from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
 from rnnscan.engine.loops.batched_values import NextPart, StackPart
 from rnnscan.engine.loops.counted_chunks import CountedChunks
 from rnnscan.engine.loops.indexing import item_of, item_or, moved
 from rnnscan.engine.loops.offload import to_device
-from rnnscan.engine.loops.own_derivative import differentiate_as
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.time_loop import TimeLoop, before_each
+from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.stacks import has_product
-from rnnscan.engine.run.step_vjp import StepVjp
+from rnnscan.engine.run.step_vjp import Cotangents, step_vjp, vjp_program
 from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
+from rnnscan.newton import Newton
 
 
 @dataclass(frozen=True)
-class Backward:
-    """The backward pass of a scan over a step.
+class BackwardPlan:
+    """How a backward pass runs: the part of a `ScanPlan` that it reads.
 
     Attributes:
-        plan: how the scan runs.
-        spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
-        wide: those whose cotangents are not rounded to their dtype.
+        length, reverse, unroll, chosen_chunk: of the scan, as in `ScanPlan`.
+        heuristics: the choices of the platform.
+        parallel: how the scan solves loops in parallel.
+        residuals: what the scan keeps.
     """
 
-    plan: ScanPlan
-    spread: Collection[int] = ()
-    wide: Collection[int] = ()
+    length: int
+    reverse: bool
+    unroll: int | bool
+    chosen_chunk: int | None
+    heuristics: Heuristics
+    parallel: Newton | None
+    residuals: ResidualPlan
 
-    def __call__(self, saved: Saved, wanted: Sequence[bool], final: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
-        """The cotangents of constants, initial carry and xs, from those of the final carry and of ys.
 
-        Args:
-            saved: the saved values.
-            wanted: for each leaf of constants, carry and xs whether its cotangent is wanted.
-            final: cotangents of the final carry; None where one is zero.
-            ys: cotangents of ys; None where one is zero.
+def run_backward(
+    plan: BackwardPlan | ScanPlan,
+    vjp: core.ClosedJaxpr,
+    cotangents: Cotangents,
+    saved: Saved,
+    ct_carry: Sequence[Any],
+    ct_ys: Sequence[Any],
+    *,
+    spread: Collection[int] = (),
+    wide: Collection[int] = (),
+    in_place: bool = False,
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """The cotangents of constants, of the initial carry and of xs: those that `cotangents` lists.
 
-        Returns:
-            The cotangents that are wanted, of constants, then of the initial carry, then of xs; None for zeros.
-        """
-        vjp = partial(self._vjp, list(wanted))
-        if self.plan.heuristics.batch != "costly":
-            return vjp(saved, final, ys)
-        return differentiate_as(vjp, partial(vjp, in_place=True))(saved, list(final), list(ys))
+    Args:
+        plan: how it runs.
+        vjp: the vjp of a step, from `step_vjp`.
+        cotangents: the leaves that have a cotangent.
+        saved: the saved values.
+        ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
+        ct_ys: the cotangents of `cotangents.ys`.
+        spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
+        wide: those whose cotangents are not rounded to their dtype.
+        in_place: whether a loop may run in place. JAX's derivative of such a loop is slow.
+    """
+    chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
+    first = len(plan.residuals.recomputed)
+    sums = [_wide(aval) for aval in vjp.out_avals[first : first + len(cotangents.constants)]]
+    zeros = [*map(zeros_of_value, sums)]
+    state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
+    (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
+    ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
+    sums = chunks.transpose.totals(sums, zeros, [index in spread for index in cotangents.constants])
+    pairs = zip(cotangents.constants, sums, strict=True)
+    of_constants = [total if i in wide else total.astype(saved.constants[i].dtype) for i, total in pairs]
+    return of_constants, [ct_carry[cotangents.moving.index(index)] for index in cotangents.carry], ct_xs
 
-    def _vjp(
-        self, wanted: list[bool], saved: Saved, final: Sequence[Any], ys: Sequence[Any], *, in_place: bool = False
-    ) -> list[Any]:
-        nonzero_final, nonzero_ys = ([leaf is not None for leaf in leaves] for leaves in (final, ys))
-        step_vjp = StepVjp(self.plan, wanted, nonzero_final, nonzero_ys)
-        ct_ys = [ys[index] for index in step_vjp.ys]
-        ct_carry = [_instantiated(final[index], saved.initial[index]) for index in step_vjp.moving_carry]
-        chunks = _BackwardChunks.of(self.plan, step_vjp, saved, ct_ys, ct_carry)
-        zeros = [zero_sum(saved.constants[index]) for index in step_vjp.constants]
-        state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
-        (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
-        ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
-        sums = chunks.transpose.totals(sums, zeros, [index in self.spread for index in step_vjp.constants])
-        pairs = zip(step_vjp.constants, sums, strict=True)
-        of_constants = [
-            total if index in self.wide else total.astype(saved.constants[index].dtype) for index, total in pairs
-        ]
-        of_carry = [ct_carry[step_vjp.moving_carry.index(index)] for index in step_vjp.carry]
-        return step_vjp.of_wanted(of_constants, of_carry, ct_xs)
+
+def cotangents_to_carry(
+    cotangents: Cotangents, saved: Saved, final: Sequence[Any], ys: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The arrays that go into a backward pass, from cotangents of all results, None for zeros."""
+    ct_carry = [_instantiated(final[index], saved.initial[index]) for index in cotangents.moving]
+    return ct_carry, [ys[index] for index in cotangents.ys]
 
 
 def splits_of_derivative(
@@ -114,11 +131,11 @@ def splits_of_derivative(
     if not any([*moving.carry, *moving.ys]):
         return None
     saved = Saved([*constants], [*carry], {}, {}, {}, {}, [*xs], [*map(stacked, step.kept)])
-    step_vjp = StepVjp(plan, wanted, moving.carry, moving.ys)
-    ct_ys = [stacked(step.y[index]) for index in step_vjp.ys]
-    ct_carry = [jnp.zeros_like(carry[index]) for index in step_vjp.moving_carry]
+    cotangents = Cotangents.of(step, wanted, moving.carry, moving.ys)
+    ct_carry = [jnp.zeros_like(carry[index]) for index in cotangents.moving]
     try:
-        chunks = _BackwardChunks.of(plan, step_vjp, saved, ct_ys, ct_carry)
+        vjp = step_vjp(plan, cotangents)
+        chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
     except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
         return None
     return chunks.recompute.split if chunks._recomputes else None, chunks.transpose.split
@@ -133,20 +150,25 @@ class _BackwardChunks:
         recompute: the run that recomputes carry leaves.
         transpose: the run that carries the cotangents of the carry.
         unchanged: the cotangents that it does not carry, because they are the same at every step.
+        ct_ys: the number of leaves of y that have a cotangent.
     """
 
-    plan: ScanPlan
+    plan: BackwardPlan | ScanPlan
     recompute: Runner
     transpose: Runner
     unchanged: Unchanged
+    ct_ys: int
 
     @staticmethod
     def of(
-        plan: ScanPlan, step_vjp: StepVjp, saved: Saved, ct_ys: Sequence[Any], ct_carry: Sequence[Any]
+        plan: BackwardPlan | ScanPlan,
+        vjp: core.ClosedJaxpr,
+        cotangents: Cotangents,
+        saved: Saved,
+        ct_carry: Sequence[Any],
     ) -> "_BackwardChunks":
-        x, kept, ct_y = ([*map(type_of_step, stacks)] for stacks in (saved.xs, saved.kept, ct_ys))
-        new_carry = [saved.initial[index] for index in plan.residuals.restored]
-        program, unchanged = step_vjp.program(saved.constants, saved.initial, x, kept, new_carry, ct_y, ct_carry)
+        sizes = (len(saved.constants), len(saved.xs))
+        program, unchanged = vjp_program(vjp, cotangents, plan.residuals, sizes)
         program = passes.apply(passes.backward(plan.heuristics), program)
         views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
@@ -156,12 +178,13 @@ class _BackwardChunks:
         if not shares_units and _reads_more_than_it_saves(splits[1]):
             splits = [_split(plan, view, lambda *_: False) for view in views]
         invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
-        rows = sharded_rows([*saved.initial, *x], other_arrays=saved.constants)
+        rows = sharded_rows([*saved.initial, *map(type_of_step, saved.xs)], other_arrays=saved.constants)
         return _BackwardChunks(
             plan,
             recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
             transpose=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
             unchanged=unchanged,
+            ct_ys=len(cotangents.ys),
         )
 
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any], *, in_place: bool) -> tuple[Any, list[Any]]:
@@ -220,7 +243,7 @@ class _BackwardChunks:
         split = self.transpose.split
         is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
         alone = is_free and split.heuristics.runs_steps_alone(split.outside_loops, self.transpose.invariant)
-        return 1 if alone else self.plan.chunk
+        return 1 if alone else self.plan.residuals.chunk
 
     @property
     def _is_one_loop(self) -> bool:
@@ -257,11 +280,12 @@ class _BackwardChunks:
             steps: the number of its steps.
             new: the new values of kept carry leaves.
         """
-        step, residuals, reverse = self.plan.step, self.plan.residuals, self.plan.reverse
-        sizes = [len(residuals.every_step), len(residuals.repeated_ys), len(step.x) + len(step.kept)]
+        residuals, reverse = self.plan.residuals, self.plan.reverse
+        xs = len(stacks) - sum(map(len, (residuals.every_step, residuals.repeated_ys, residuals.kept))) - self.ct_ys
+        sizes = [len(residuals.every_step), len(residuals.repeated_ys), xs + len(residuals.kept)]
         kept, repeated, x_and_kept, ct_ys = split_list(stacks, sizes)
         befores, starts = split_list(starts, [len(residuals.repeats)])
-        x_and_kept = to_device(x_and_kept, [len(step.x) + index for index in residuals.offloaded])
+        x_and_kept = to_device(x_and_kept, [xs + index for index in residuals.offloaded])
         repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
         after = dict(zip(residuals.repeated_ys, repeated, strict=True))
         carry = dict(zip(residuals.every_step, kept, strict=True))
@@ -323,10 +347,18 @@ def _read_after(transpose: Program, new: Mapping[Value, Atom]) -> dict[Value, Va
         after = {leaf: value for leaf, value in after.items() if leaf not in read}
 
 
-def _split(plan: ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
+def _split(plan: BackwardPlan | ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
     # Loops that are solved in parallel add nothing up.
-    accumulated, operands = place_sums(program, plan.heuristics) if plan.parallel is None else ([], [])
-    return plan.split(program, should_batch=lambda _: should_batch, accumulated=accumulated, operands=operands)
+    choices, solve = plan.heuristics, plan.parallel
+    accumulated, operands = place_sums(program, choices) if solve is None else ([], [])
+    return split(
+        program,
+        choices,
+        should_batch=lambda _: should_batch,
+        accumulated=accumulated,
+        operands=operands,
+        solve=solve,
+    )
 
 
 def _reads_more_than_it_saves(split: Split) -> bool:
@@ -351,6 +383,11 @@ def _is_product(equation: Equation) -> bool:
 
 def _instantiated(leaf: Any, like: Any) -> Any:
     return lax.full_like(like, 0) if leaf is None else leaf
+
+
+def _wide(aval: Any) -> Any:
+    """The type of a sum of values of a type, in at least float32."""
+    return aval.update(dtype=at_least_float32(aval.dtype))
 
 
 def zero_sum(constant: Any) -> Any:

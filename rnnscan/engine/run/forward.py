@@ -1,27 +1,25 @@
 """The forward pass: chunk by chunk, with batched work and loops with the smallest bodies."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.loops.in_place import InPlace
 from rnnscan.engine.loops.offload import to_host
-from rnnscan.engine.loops.own_derivative import differentiate_as
-from rnnscan.engine.loops.time_loop import TimeLoop, before_each
+from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.runner import Runner, invariant_values
-from rnnscan.ir.program import Program, total_bytes, values_of
+from rnnscan.ir.program import total_bytes, values_of
 
 
 # The final carry, the stacked outputs, and carry leaves before each whole chunk.
 Results: TypeAlias = tuple[list[Any], list[Any], list[Any]]
-# (constants, carry, xs), and whether it may run in place -> results
-Run: TypeAlias = Callable[..., Results]
 
 
 @jax.tree_util.register_dataclass
@@ -51,25 +49,40 @@ class Saved:
     kept: list[Any]
     count: Any = None
 
-    @property
-    def residuals(self) -> tuple[Any, ...]:
-        """The arrays that stay in memory in addition to the arguments and results of the scan."""
-        return self.carries, self.starts, self.kept, self.count
-
     @staticmethod
-    def of(plan: ScanPlan, arguments: Any, results: Any, residuals: tuple[Any, ...]) -> "Saved":
-        """The saved values of a scan by a plan."""
-        (constants, initial, xs), (final, ys), (carries, starts, kept, count) = arguments, results, residuals
+    def of(plan: ScanPlan, arguments: Sequence[list[Any]], parts: Sequence[list[Any]]) -> "Saved":
+        """The arrays among the arguments of a scan and the parts of the results of a `SavingScan`.
+
+        Args:
+            plan: the plan of the scan whose derivative reads them.
+            arguments: its constants, carry and xs.
+            parts: these parts.
+        """
+        (constants, initial, xs), (final, ys, stacks, starts), residuals = arguments, parts, plan.residuals
+        kept, carries = split_list(stacks, [len(plan.step.kept)])
         return Saved(
             constants=list(constants),
             initial=list(initial),
-            carries=carries,
-            final={index: final[index] for index in plan.residuals.final},
-            repeated={index: ys[index] for index in plan.residuals.repeated_ys},
-            starts=starts,
+            carries=dict(zip(residuals.every_step, carries, strict=True)),
+            final={index: final[index] for index in residuals.final},
+            repeated={index: ys[index] for index in residuals.repeated_ys},
+            starts=dict(zip(residuals.chunk_starts, starts, strict=True)),
             xs=list(xs),
             kept=kept,
-            count=count,
+        )
+
+    @staticmethod
+    def axes(residuals: ResidualPlan, constants: int, xs: int) -> "Saved":
+        """In place of each saved array of a scan with so many constants and inputs, the number of its axes of steps."""
+        return Saved(
+            constants=[0] * constants,
+            initial=[0] * len(residuals.carry),
+            carries=dict.fromkeys(residuals.every_step, 1),
+            final=dict.fromkeys(residuals.final, 0),
+            repeated=dict.fromkeys(residuals.repeated_ys, 1),
+            starts=dict.fromkeys(residuals.chunk_starts, 1),
+            xs=[1] * xs,
+            kept=[1] * len(residuals.kept),
         )
 
     @property
@@ -86,20 +99,6 @@ def run_forward(
     return final, ys
 
 
-def run_along(
-    plan: ScanPlan, saved: Saved, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The final carry and ys, where a run has saved the carry before each step, for derivatives.
-
-    Loops that `plan.parallel` solves take their leaves from there. Their derivatives are solved for.
-    """
-    known = dict(saved.carries)
-    for index, y in plan.residuals.repeats.items():
-        known[index] = before_each(saved.repeated[y], saved.initial[index], reverse=plan.reverse)
-    final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], known=known)
-    return final, ys
-
-
 def run_and_count(
     plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
 ) -> tuple[list[Any], list[Any], list[Any]]:
@@ -112,53 +111,27 @@ def run_and_count(
     return final, stacks[: plan.step.y_size], stacks[plan.step.y_size :]
 
 
-def run_and_save(
-    plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], *, in_one_call: bool = False
-) -> tuple[list[Any], list[Any], Saved]:
-    """The final carry, ys, and the values that the backward pass needs. `in_one_call`: see `_in_one_call`."""
-    step, parts = plan.step, plan.forward(save=True)
-    offloaded = frozenset(step.y_size + index for index in plan.residuals.offloaded)
-
-    def run(constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], *, in_place: bool = False) -> Results:
-        starting = plan.residuals.chunk_starts
-        return _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
-
-    # An offloaded value may be a y too, which is not offloaded.
-    run_once = _in_one_call(run, parts.program) if in_one_call and not offloaded else run
-    final, stacks, starts = run_once(list(constants), list(carry), list(xs))
-    ys, kept = stacks[: step.y_size], stacks[step.y_size :][: len(step.kept)]
-    carries = dict(zip(plan.residuals.every_step, stacks[step.y_size + len(step.kept) :], strict=True))
-    residuals = (carries, dict(zip(plan.residuals.chunk_starts, starts, strict=True)), kept, None)
-    return final, ys, Saved.of(plan, (constants, carry, xs), (final, ys), residuals)
-
-
-def _in_one_call(run: Run, program: Program) -> Run:
-    """A run as one call, which JAX evaluates as a whole where it linearizes a rule and knows all arguments.
-
-    Else it looks for unknown values in each `lax.scan`, finds none, but traces nested bodies up to five times. In other
-    traces the policies of `jax.checkpoint` should see the scans, unless rules would be lost (run/fission.py). As JAX
-    does not differentiate the call, it may run in place.
+def run_saving(
+    plan: ScanPlan,
+    starting: Sequence[int],
+    operands: Sequence[list[Any]],
+    *,
+    offloaded: Collection[int] = (),
+    in_place: bool = False,
+) -> list[Any]:
+    """The final carry, the stacked outputs, and carry leaves before each whole chunk.
 
     Args:
-        run: runs all chunks.
-        program: the step that it runs.
+        plan: the plan of a `SavingScan`.
+        starting: these carry leaves.
+        operands: constants, carry and xs.
+        offloaded: the stacked outputs that go to host memory, chunk by chunk.
+        in_place: whether one loop may run all steps in place. JAX's derivative of such a loop is slow.
     """
-    # A call returns copies: of a value that is stacked twice or given, the backward pass would keep both.
-    new = [atom for atom in dict.fromkeys(program.stacked) if atom not in program.known]
-
-    def run_new(*arguments: Any, in_place: bool) -> Results:
-        final, all_stacks, starts = run(*arguments, in_place=in_place)
-        stacks = dict(zip(program.stacked, all_stacks, strict=True))
-        return final, [stacks[atom] for atom in new], starts
-
-    call = differentiate_as(partial(run_new, in_place=False), partial(run_new, in_place=True))
-
-    def run_all(constants: Any, carry: Any, xs: Any) -> Results:
-        final, new_stacks, starts = call(constants, carry, xs)
-        stacks = dict(zip([*program.known, *new], [*xs, *new_stacks], strict=True))
-        return final, [stacks[atom] for atom in program.stacked], starts
-
-    return run_all
+    constants, carry, xs = operands
+    parts = plan.forward(save=False)
+    results = _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
+    return [leaf for leaves in results for leaf in leaves]
 
 
 def _run(
@@ -170,7 +143,6 @@ def _run(
     starting: Sequence[int],
     *,
     counting: bool = False,
-    known: Mapping[int, Any] | None = None,
     offloaded: Collection[int] = (),
     in_place: bool = False,
 ) -> tuple[list[Any], list[Any], list[Any]]:
@@ -184,7 +156,6 @@ def _run(
         xs: the inputs.
         starting: the carry leaves to return at the beginning of each whole chunk.
         counting: return the work of Newton's method too, after the stacked outputs.
-        known: carry leaf -> the carry before each step, for `run_along`.
         offloaded: the stacked outputs that go to host memory, chunk by chunk.
         in_place: whether one loop may run all steps in place.
 
@@ -195,11 +166,9 @@ def _run(
     in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if is_only_a_loop and in_place else None
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
-    stacks = [*xs, *(known or {}).values()]
-    input_values = [*plan.step.x, *(parts.program.carry[index] for index in known or ())]
 
     def run_chunk(carry: list[Any], xs: list[Any], _: Any, steps: int) -> tuple[list[Any], list[Any], list[Any]]:
-        new_carry, _, chunk = runner(steps, dict(zip(input_values, xs, strict=True)), carry)
+        new_carry, _, chunk = runner(steps, dict(zip(plan.step.x, xs, strict=True)), carry)
         outputs = [chunk.stacked(atom) for atom in parts.program.stacked]
         if counting:
             begins = jnp.arange(steps) == 0
@@ -207,10 +176,8 @@ def _run(
         return new_carry, to_host(outputs, offloaded), chunk.starts or [carry[i] for i in starting]
 
     if plan.length and is_only_a_loop and (in_one_loop is not None or not starting):
-        return run_chunk(list(carry), stacks, [], plan.length)
-    # A gradient of the tangents along known carries keeps no more than the carry before each chunk.
-    run = run_chunk if known is None else jax.checkpoint(run_chunk, prevent_cse=False, static_argnums=3)
-    return _chunks(plan).run(run, list(carry), stacks, [], [])
+        return run_chunk(list(carry), list(xs), [], plan.length)
+    return _chunks(plan).run(run_chunk, list(carry), list(xs), [], [])
 
 
 def _solves(loop: Loop) -> bool:

@@ -1,63 +1,13 @@
 """The tangents of a scan: a linear map, which forward mode evaluates and reverse mode transposes."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
-from jax import lax
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import replace_at, split_list
-from rnnscan.engine.loops.linear_tangents import have_tangents, linear_tangents
-from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.run.backward import Backward
-from rnnscan.engine.run.copies import Copies
-from rnnscan.engine.run.forward import Saved, run_along
-
-
-def tangents_of_scan(
-    plan: ScanPlan,
-    saved: Saved,
-    results: Sequence[list[Any]],
-    tangents: Sequence[Any],
-    copied: Copies,
-) -> tuple[list[Any], list[Any]]:
-    """The tangents of the final carry and of ys.
-
-    Args:
-        plan: the plan of the scan.
-        saved: the values that its forward pass keeps for the backward pass.
-        results: the final carry and ys.
-        tangents: the tangent of each leaf of constants, carry and xs, or a symbolic zero.
-        copied: how constants were copied whose tangents are those of their copies.
-
-    Returns:
-        A tangent for each leaf of the results.
-    """
-    moving = plan.step.moving(have_tangents(tangents))
-    moving_results = [*moving.carry, *moving.ys]
-
-    # JAX caches both, so they must not hold an array of this trace.
-    def jvp_rule(saved: Saved, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
-        pairs = zip(moving, tangents, strict=True)
-        tangents = [copied[index].undone(leaf) if index in copied else leaf for index, leaf in pairs]
-        scan = partial(lax.scan, length=plan.length, reverse=plan.reverse, unroll=plan.unroll)
-        run = step_by_step(plan.step, scan) if plan.parallel is None else partial(run_along, plan, saved)
-        return scan_jvp(run, saved.arguments, wanted, tangents, moving_results)
-
-    def vjp_rule(saved: Saved, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
-        size = len(plan.step.carry)
-        spread = [index for index, copy in copied.items() if copy.rows is not None]
-        return Backward(plan, spread, copied)(saved, wanted, cotangents[:size], cotangents[size:])
-
-    def with_cotangents(wanted: list[bool], results: list[bool]) -> list[bool]:
-        return plan.step.with_cotangents(wanted, *split_list(results, [len(plan.step.carry)]))
-
-    final, ys = linear_tangents(saved, list(results), tangents, jvp_rule, vjp_rule, moving_results, with_cotangents)
-    return final, ys
 
 
 def scan_jvp(

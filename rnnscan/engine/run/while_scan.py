@@ -24,9 +24,10 @@ from rnnscan.engine.loops.own_derivative import with_derivative
 from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.run.backward import Backward, zero_sum
+from rnnscan.engine.run.backward import cotangents_to_carry, run_backward, zero_sum
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.runner import invariant_values
+from rnnscan.engine.run.step_vjp import Cotangents, step_vjp
 from rnnscan.engine.run.tangents import scan_jvp, step_by_step
 from rnnscan.ir.program import Atom, Value, evaluate, read
 
@@ -124,7 +125,11 @@ class WhileScan:
 
     def vjp(self, saved: Saved, wanted: list[bool], carry: list[Any], ys: list[Any], spread: Spread) -> list[Any]:
         """The cotangents of the wanted arguments, from those of the carry and of ys; None for zeros."""
-        return Backward(self.plan, spread)(saved, wanted, carry, ys)
+        flags = ([leaf is not None for leaf in leaves] for leaves in (carry, ys))
+        cotangents = Cotangents.of(self.plan.step, wanted, *flags)
+        back = self.plan, step_vjp(self.plan, cotangents), cotangents, saved
+        groups = run_backward(*back, *cotangents_to_carry(cotangents, saved, carry, ys), spread=spread)
+        return cotangents.of_wanted(wanted, [len(saved.constants), len(saved.initial)], *groups)
 
 
 @jax.tree_util.register_dataclass

@@ -72,6 +72,12 @@ def sharding_units(axis: str) -> Iterator[None]:
         yield
 
 
+def unit_axis() -> str:
+    """The name of the axis in force."""
+    axis: str = _axis.value
+    return axis
+
+
 def batch_devices(mesh: Any) -> int:
     """The number of devices of automatic axes that may share the rows of a batch."""
     kinds = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)

@@ -1,6 +1,7 @@
 """Nets, recurrent_net and the Flax modules hand `parallel` on, and the iterations can be counted."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from flax import nnx
 
 import rnnscan as rs
 from drawn import normal
+from jaxprs import running
 from newton_cells import arguments_of, one_leaf
 from rnnscan import cells
 from rnnscan.engine.costs.heuristics import heuristics, using
@@ -76,8 +78,8 @@ def by_nnx(parallel):
 
 @pytest.mark.parametrize("caller", [by_net, by_recurrent_net, by_window, by_linen, by_nnx])
 def test_every_caller_hands_it_on(caller):
-    assert "while[" not in str(jax.make_jaxpr(caller, static_argnums=0)(None))
-    assert "while[" in str(jax.make_jaxpr(caller, static_argnums=0)(NEWTON))
+    assert "while[" not in str(running(partial(caller, None))())
+    assert "while[" in str(running(partial(caller, NEWTON))())
 
 
 def test_a_net_gives_the_same_results():

@@ -16,7 +16,7 @@ def run_newton(
 
     Args:
         recurrence: the recurrence.
-        chunk: the values that it reads. If it has the leaves before each step, only derivatives are solved for.
+        chunk: the values that it reads.
         start: its leaves before the first step to run.
         reverse: whether the steps run from the last to the first.
         unroll: of the loop that runs step by step where Newton's method does not converge.
@@ -25,9 +25,7 @@ def run_newton(
     newton = recurrence.newton if recurrence.newton_solves else None
     axes = tuple(0 if chunk.varies(value) else None for value in cycle.reads)
     solver = Solver(cycle, axes, newton, reverse, unroll)
-    is_known = all(leaf in chunk.varying for leaf in cycle.leaves)
-    known = [*map(chunk.read, cycle.leaves)] if is_known else None
-    after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps, known)
+    after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps)
     if newton is not None:
         chunk.counts.append(tuple(counts))
     return before_and_after(after, start, reverse=reverse)

@@ -1,0 +1,189 @@
+"""The plan of a scan that is an equation of a jaxpr, from the parameters of the equation alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from jax.extend import core
+
+from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.forward_rules import forward_rules
+from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.saving_calls import register
+from rnnscan.engine.costs.heuristics import for_platform
+from rnnscan.engine.costs.platform import default_platform
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.primitive.scan import Saving, Scan, ScanOptions, scan_p, y_size
+from rnnscan.ir.invalid_values import are_searched
+from rnnscan.ir.program import Atom, Equation, operation
+from rnnscan.ir.structure import key_of_step
+from rnnscan.ir.trace import program_as_jaxpr, program_of
+
+
+# jaxpr of a step -> (constants, carry, labels of kept values) -> the step
+_steps: WeakKeyDictionary[core.Jaxpr, dict[Any, FlatStep]] = WeakKeyDictionary()
+# what a step computes -> its jaxpr
+_known: WeakValueDictionary[Any, core.ClosedJaxpr] = WeakValueDictionary()
+# jaxpr of a step -> (parameters, heuristics) -> the plan
+_plans: WeakKeyDictionary[core.Jaxpr, dict[Any, ScanPlan]] = WeakKeyDictionary()
+
+
+def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -> ScanPlan:
+    """The plan of a scan.
+
+    Args:
+        step: its step.
+        scan: its other parameters.
+        platform: the platform that it is lowered for; None: that by which it is decided what is saved.
+    """
+    options = scan.options
+    choices = options.choices or for_platform(platform or options.platform)
+    plans = _plans.setdefault(step.jaxpr, {})
+    key = (scan, choices)
+    if key not in plans:
+        plans[key] = ScanPlan(
+            flat_step(step, scan),
+            scan.length,
+            scan.reverse,
+            options.unroll,
+            options.chunk,
+            choices,
+            parallel=options.parallel,
+            offload=options.offload,
+            chooses_kept_values=options.chooses_kept_values,
+        )
+    return plans[key]
+
+
+def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:
+    """The step of a scan as a program."""
+    steps = _steps.setdefault(step.jaxpr, {})
+    key = (scan.constants, scan.carry, scan.options.kept)
+    if key not in steps:
+        program = program_of(step)
+        constants, carry, x = split_list(program.known, [scan.constants, scan.carry])
+        new_carry, stacked = split_list(program.stacked, [scan.carry])
+        program = replace(
+            program,
+            invariant=tuple(constants),
+            carry=tuple(carry),
+            known=tuple(x),
+            new_carry=tuple(new_carry),
+            stacked=tuple(stacked),
+        )
+        flat = FlatStep(program, y_size(step, scan), tuple(range(scan.carry)), (), {}, kept_labels=scan.options.kept)
+        steps[key] = flat.keeping_parts()
+    return steps[key]
+
+
+def bound(plan: ScanPlan, units: str) -> tuple[core.ClosedJaxpr, Scan]:
+    """The step and the parameters of the equation that has a plan. `units` is the name of the axis of units."""
+    step = plan.step
+    options = ScanOptions(
+        plan.unroll,
+        plan.chosen_chunk,
+        default_platform(),
+        None if plan.follows_platform else plan.choices,
+        plan.parallel,
+        plan.offload,
+        plan.chooses_kept_values,
+        step.kept_labels,
+        units,
+    )
+    # Equal steps are one, so that equal layers are planned and lowered once.
+    key = (key_of_step(step.program), step.y_size, step.kept_labels, step.parts)
+    closed = _known.get(key)
+    size = len(step.constants)
+    if closed is None or are_searched():  # Errors name the line of the step itself.
+        closed = _known[key] = step.jaxpr
+        _steps.setdefault(closed.jaxpr, {})[size, len(step.carry), step.kept_labels] = step
+    return closed, Scan(size, len(step.carry), plan.length, plan.reverse, options)
+
+
+@dataclass(frozen=True)
+class SavingScan:
+    """A scan that returns what its derivative reads, each stack once.
+
+    Attributes:
+        step: its step.
+        scan: its other parameters.
+        saving: what it returns after the stacks.
+        ys: of each leaf of y, whether it is "x" or is "made", and its position there.
+        saved: the same for each stack that is saved: the kept values, then the carry before every step.
+    """
+
+    step: core.ClosedJaxpr
+    scan: Scan
+    saving: Saving
+    ys: tuple[tuple[str, int], ...]
+    saved: tuple[tuple[str, int], ...]
+
+    def parts(self, xs: Sequence[Any], results: Sequence[Any]) -> list[list[Any]]:
+        """The final carry, ys, the stacks that are saved, and the leaves before each chunk, from all results."""
+        made = len(self.step.out_avals) - self.scan.carry
+        final, stacks, starts = split_list(results, [self.scan.carry, made])
+        groups = {"x": xs, "made": stacks}
+        ys, saved = ([groups[group][index] for group, index in places] for places in (self.ys, self.saved))
+        return [final, ys, saved, starts]
+
+
+# jaxpr of a step -> (parameters, heuristics, whether y is whole) -> the scan that saves
+_saving: WeakKeyDictionary[core.Jaxpr, dict[Any, SavingScan]] = WeakKeyDictionary()
+
+
+def saving_scan(step: core.ClosedJaxpr, scan: Scan, *, whole: bool = False) -> SavingScan:
+    """The scan that saves what `ResidualPlan` says.
+
+    Args:
+        step: the step of the scan without what is saved.
+        scan: its other parameters.
+        whole: whether its first results are those of that scan, so that it can take its place.
+    """
+    plan, scans = scan_plan(step, scan), _saving.setdefault(step.jaxpr, {})
+    key = (scan, plan.choices, whole)
+    if key not in scans:
+        scans[key] = _saving_scan(plan.for_derivatives, scan.options, whole)
+    return scans[key]
+
+
+def _saving_scan(plan: ScanPlan, options: ScanOptions, whole: bool) -> SavingScan:
+    step = plan.step
+    program = forward_rules(plan.returning(save=True))
+    ys, saved = split_list(program.stacked, [step.y_size])
+    # The backward pass would keep both a stack and its copy.
+    inputs: dict[Atom, tuple[str, int]] = {} if whole else {atom: ("x", i) for i, atom in enumerate(program.known)}
+    made = [atom for atom in dict.fromkeys([*ys, *saved]) if atom not in inputs]
+    if whole:
+        made = [*ys, *(atom for atom in made if atom not in {*ys})]
+    places = inputs | {atom: ("made", i) for i, atom in reversed([*enumerate(made)])}
+    program = replace(program, stacked=tuple(made))
+    operands = [*program.invariant, *program.carry, *program.known]
+    closed = program_as_jaxpr(program.equations, operands, [*program.new_carry, *program.stacked])
+    size, carry = len(step.constants), len(step.carry)
+    _steps.setdefault(closed.jaxpr, {})[size, carry, ()] = FlatStep(program, len(made), tuple(range(carry)), (), {})
+    options = replace(options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=())
+    scan, saving = Scan(size, carry, plan.length, plan.reverse, options), Saving(tuple(plan.residuals.chunk_starts))
+    of_ys, of_saved = (tuple(places[atom] for atom in atoms) for atoms in (ys, saved))
+    return SavingScan(closed, scan, saving, of_ys, of_saved)
+
+
+def _saving_equation(equation: Equation) -> Equation | None:
+    """The rule by which a scan within a step keeps its residuals, and the results that its derivative reads."""
+    step, scan = equation.params["step"], equation.params["scan"]
+    plan = scan_plan(step, scan).for_derivatives
+    if plan.residuals.offloaded or scan.copied:
+        return None
+    saving, residuals = saving_scan(step, scan, whole=True), plan.residuals
+    ys = {*residuals.repeated_ys, *(index for _, index in saving.saved)}
+    reads = (*(i in residuals.final for i in range(scan.carry)), *(i in ys for i in range(plan.step.y_size)))
+    params = {
+        "step": saving.step,
+        "scan": saving.scan,
+        "saving": replace(saving.saving, call=(step, scan, reads)),
+    }
+    made = operation(scan_p, params, equation.inputs, equation.origin)
+    return replace(made, outputs=(*equation.outputs, *made.outputs[len(equation.outputs) :]))
+
+
+register(save=_saving_equation)

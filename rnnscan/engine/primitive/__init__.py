@@ -1,0 +1,1 @@
+"""The scan as an operation of a jaxpr, whose parameters are data."""

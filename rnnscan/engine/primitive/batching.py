@@ -1,0 +1,123 @@
+"""Scans under `jax.vmap`: the step of all rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import batching
+
+from rnnscan.engine.analysis.leaves import as_arrays, places
+from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
+from rnnscan.engine.primitive.joint import joint
+from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A step on all rows.
+
+    Attributes:
+        step: the step. Mapped leaves have the rows as their first axis.
+        operands: whether each operand is mapped.
+        results: whether each result of the step is.
+    """
+
+    step: core.ClosedJaxpr
+    operands: list[bool]
+    results: list[bool]
+
+
+def on_rows(step: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool], feedback: Sequence[tuple[int, int]]) -> Rows:
+    """A step under `jax.vmap`. As in `lax.scan`, leaves that nothing mapped reaches have no rows.
+
+    Args:
+        step: the step of one row.
+        axis: the batch axis, as JAX gives it to a rule of `fancy_primitive_batchers`.
+        is_mapped: for each operand whether it is mapped.
+        feedback: the positions of results that become operands of the next step, with those of these.
+    """
+    run = core.jaxpr_as_fun(step)
+    vmap = partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)
+    flags, is_settled = list(is_mapped), False
+    while not is_settled:
+        types = [
+            _with_rows(aval, axis) if has_rows else aval for aval, has_rows in zip(step.in_avals, flags, strict=True)
+        ]
+        in_axes = tuple(0 if has_rows else None for has_rows in flags)
+        results = mapped_results(partial(vmap, in_axes=in_axes), run, types)
+        for result, operand in feedback:
+            results[result] |= flags[operand]
+        more = [operand for result, operand in feedback if results[result] and not flags[operand]]
+        for operand in more:
+            flags[operand] = True
+        is_settled = not more
+    out_axes = [0 if has_rows else None for has_rows in results]
+    return Rows(jax.make_jaxpr(vmap(run, in_axes=in_axes, out_axes=out_axes))(*types), flags, results)
+
+
+def _with_rows(aval: Any, axis: Any) -> Any:
+    return core.unmapped_aval(axis.size, 0, aval, axis.explicit_mesh_axis)
+
+
+def moved(leaf: Any, row_axis: int | None, place: int, size: Any, *, is_mapped: bool) -> Any:
+    """An operand with its rows in a place, repeated if it has none and is to have some."""
+    if row_axis is not None:
+        return jnp.moveaxis(leaf, row_axis, place)
+    if not is_mapped:
+        return leaf
+    return jnp.broadcast_to(jnp.expand_dims(leaf, place), (*leaf.shape[:place], size, *leaf.shape[place:]))
+
+
+def _batch(
+    axis: Any,
+    operands: Sequence[Any],
+    axes: Sequence[int | None],
+    *,
+    step: core.ClosedJaxpr,
+    scan: Scan,
+    saving: Saving | None = None,
+    tangents: Tangents | None = None,
+) -> tuple[list[Any], list[int | None]]:
+    operands = as_arrays(operands)
+    if no_axis_is_mapped(axis, axes):
+        results = bind(operands, step, scan, saving, tangents)
+        return results, [None] * len(results)
+    size = len(step.in_avals)
+    feedback = [(index, scan.constants + index) for index in range(scan.carry)]
+    rows = on_rows(step, axis, [place is not None for place in axes[:size]], feedback)
+    leaves = range(size + len(scan.copied))
+    have_rows = [*rows.operands, *(place is not None for place in axes[size : len(leaves)])]
+    # Of each operand the leaf that it is, or the tangent of.
+    sources = [*leaves, *(places(tangents.operands) if tangents else ())]
+    if any(place is not None and not have_rows[leaf] for place, leaf in zip(axes, sources, strict=True)):
+        assert tangents is not None
+        both = joint(step, scan, tangents)
+        both_axes = [axes[of if place is None else place] for place, of in both.operands]
+        results, out_axes = _batch(axis, both.chosen(operands), both_axes, step=both.step, scan=both.scan)
+        return [results[place] for place in both.results], [out_axes[place] for place in both.results]
+    # A copy for each part of the rows of a mesh is not one for each part of these rows.
+    stay = [*[True] * size, *(copy.rows is None for _, copy in scan.copied)]
+    first_x = scan.constants + scan.carry
+    operands = [
+        moved(leaf, at, 1 if first_x <= source < size else 0, axis.size, is_mapped=have_rows[source])
+        for leaf, at, source in zip(operands, axes, sources, strict=True)
+        if stay[source]
+    ]
+    scan = replace(scan, copied=tuple(pair for pair, stays in zip(scan.copied, stay[size:], strict=True) if stays))
+    if tangents is not None:
+        flags = (moves for moves, stays in zip(tangents.operands, stay, strict=True) if stays)
+        tangents = replace(tangents, operands=tuple(flags))
+    results = bind(operands, rows.step, scan, saving and replace(saving, call=None), tangents)
+    places_of_rows = [0] * scan.carry + [1] * y_size(step, scan)
+    out_axes = [place if is_mapped else None for place, is_mapped in zip(places_of_rows, rows.results, strict=False)]
+    after = places(tangents.results) if tangents else ()
+    starts = saving.starts if saving else ()
+    return results, [*out_axes, *(out_axes[i] for i in after), *(1 if rows.results[i] else None for i in starts)]
+
+
+# This rule knows the axis name, for cells with collectives over it.
+batching.fancy_primitive_batchers[scan_p] = batching.fancy_primitive_batchers[joint_scan_p] = _batch

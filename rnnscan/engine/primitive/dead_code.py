@@ -1,0 +1,109 @@
+"""Dead code elimination of scans."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import is_, or_
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from jax.extend import core
+from jax.interpreters import partial_eval
+
+from rnnscan.engine.analysis.leaves import places, split_list
+from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, joint_scan_p, scan_p, y_size
+
+
+# jaxpr of a step -> (which results are read, which operands stay) -> the part that is alive, and its operands
+_parts: WeakKeyDictionary[core.Jaxpr, dict[Any, tuple[core.ClosedJaxpr, list[bool]]]] = WeakKeyDictionary()
+
+
+def live_part(
+    step: core.ClosedJaxpr, read: Sequence[bool], stay: Sequence[bool]
+) -> tuple[core.ClosedJaxpr, list[bool]]:
+    """A step without dead code, and whether each operand is left. It is the step itself, if all of it is alive.
+
+    Args:
+        step: the step.
+        read: for each result whether something reads it.
+        stay: for each operand whether it is left in any case.
+    """
+    parts, key = _parts.setdefault(step.jaxpr, {}), (tuple(read), tuple(stay))
+    if key not in parts:
+        live, needed = partial_eval.dce_jaxpr(step.jaxpr, list(read), list(stay))
+        same = len(live.eqns) == len(step.jaxpr.eqns) and all(map(is_, live.eqns, step.jaxpr.eqns))
+        is_whole = same and all(read) and all(needed)
+        parts[key] = (step if is_whole else core.ClosedJaxpr(live, step.consts)), [*map(bool, needed)]
+    return parts[key]
+
+
+def _live_step(
+    step: core.ClosedJaxpr, scan: Scan, results: Sequence[bool]
+) -> tuple[core.ClosedJaxpr, list[bool], list[bool]]:
+    """The part of a step that is alive, and which operands and results are left.
+
+    Args:
+        step: the step.
+        scan: its other parameters.
+        results: for each result of the scan whether something reads it.
+    """
+    carry, ys = split_list(results, [scan.carry])
+    kept = [False] * len(scan.options.kept)
+    others = [False] * scan.constants, [False] * (len(step.in_avals) - scan.constants - scan.carry)
+    while True:
+        stay = [*others[0], *carry, *others[1]]
+        live, needed = live_part(step, [*carry, *ys, *kept], stay)
+        of_carry = split_list(needed, [scan.constants, scan.carry])[1]
+        if of_carry == carry:
+            break
+        carry = [*map(or_, carry, of_carry)]
+    if kept:  # Those that are made in any case.
+        made = {*live.jaxpr.invars, *(var for equation in live.jaxpr.eqns for var in equation.outvars)}
+        kept = [isinstance(var, core.Var) and var in made for var in step.jaxpr.outvars[len(results) :]]
+        live, needed = live_part(step, [*carry, *ys, *kept], stay)
+    return live, needed, [*carry, *ys, *kept]
+
+
+def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
+    """What nothing reads is not computed: results, and leaves of the carry that only these need, as in `lax.scan`."""
+    equation = others[-1]  # From jax 0.12 on the references that are read come before it.
+    step, scan, saving, tangents = map(equation.params.get, ("step", "scan", "saving", "tangents"))
+    if not any(used) and not equation.effects:
+        return [False] * len(equation.invars), None
+    count = scan.carry + y_size(step, scan)
+    read, after = split_list(used, [count])
+    sources = saving.starts if tangents is None and saving else places(tangents.results) if tangents else ()
+    for result, is_used in zip(sources, after, strict=True):
+        read[result] |= is_used
+    live, needed, results = _live_step(step, scan, read)
+    operands = [*needed, *(needed[index] for index, _ in scan.copied)]
+    outputs, kept = split_list(results, [count])
+    if tangents is not None:
+        flags = tuple(moves for moves, stays in zip(tangents.operands, operands, strict=True) if stays)
+        moving = tuple(moves for moves, stays in zip(tangents.results, outputs, strict=True) if stays)
+        operands += [operands[index] for index in places(tangents.operands)]
+        outputs += [outputs[index] for index in sources]
+        last: dict[str, Any] = {"tangents": Tangents(flags, moving)}
+    else:
+        leaf = {old: new for new, old in enumerate(places(outputs[: scan.carry]))}
+        starts = tuple(leaf[old] for old, is_used in zip(sources, after, strict=True) if is_used)
+        is_whole = live is step and len(starts) == len(sources)
+        last = {"saving": saving and Saving(starts, saving.call if is_whole else None)}
+        outputs += after
+    constant = {old: new for new, old in enumerate(places(needed[: scan.constants]))}
+    labels = tuple(label for label, stays in zip(scan.options.kept, kept, strict=True) if stays)
+    scan = replace(
+        scan,
+        constants=len(constant),
+        carry=sum(results[: scan.carry]),
+        options=replace(scan.options, kept=labels),
+        copied=tuple((constant[index], copy) for index, copy in scan.copied if index in constant),
+    )
+    return operands, equation.replace(
+        invars=[equation.invars[index] for index in places(operands)],
+        outvars=[equation.outvars[index] for index in places(outputs)],
+        effects=live.jaxpr.effects,
+        params={"step": live, "scan": scan, **last},
+    )
+
+
+partial_eval.dce_rules[scan_p] = partial_eval.dce_rules[joint_scan_p] = _drop_unused

@@ -1,0 +1,101 @@
+"""A scan of values and their tangents together, as a scan like others."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import jax
+from jax import lax
+from jax.extend import core
+
+from rnnscan.engine.analysis.leaves import places, split_list
+from rnnscan.engine.primitive.scan import Scan, Tangents, bind, y_size
+
+
+# (operands, step, parameters) -> results
+Run: TypeAlias = Callable[[Sequence[Any], core.ClosedJaxpr, Scan], list[Any]]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A scan of values and tangents together.
+
+    Attributes:
+        step: its step.
+        scan: its parameters.
+        operands: for each operand its place among those of the scan with tangents, and the place of the value that it
+            is the tangent of. The first is None where the tangent is zero.
+        results: the places of the results, and then of the tangents, among its results.
+    """
+
+    step: core.ClosedJaxpr
+    scan: Scan
+    operands: tuple[tuple[int | None, int], ...]
+    results: tuple[int, ...]
+
+    def chosen(self, operands: Sequence[Any]) -> list[Any]:
+        """The operands, of those of the scan with tangents."""
+        # Zeros come from the values: under `shard_map` they must vary over the same axes.
+        return [lax.full_like(operands[of], 0) if place is None else operands[place] for place, of in self.operands]
+
+
+# jaxpr of a step -> (parameters, which leaves have tangents) -> the scan
+_joints: WeakKeyDictionary[core.Jaxpr, dict[Any, Joint]] = WeakKeyDictionary()
+
+
+def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
+    """The scan that computes values and tangents together."""
+    joints, key = _joints.setdefault(step.jaxpr, {}), (scan, tangents)
+    if key not in joints:
+        joints[key] = _joint(step, scan, tangents)
+    return joints[key]
+
+
+def _joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
+    size, count, run = len(step.in_avals), scan.carry + y_size(step, scan), core.jaxpr_as_fun(step)
+    given, moving = tangents.operands[:size], places(tangents.results)
+    # A leaf of the carry without a tangent has one where its new value has.
+    carry = range(scan.constants, scan.constants + scan.carry)
+    active = places([tangents.results[i - scan.constants] if i in carry else moves for i, moves in enumerate(given)])
+    # The values of each group, and then its tangents: of constants, carry and x; of the new carry and y.
+    groups = [_slots(group, active) for group in split_list(range(size), [scan.constants, scan.carry])]
+    order = [slot for group in groups for slot in group]
+    made = [slot for group in split_list(range(count), [scan.carry]) for slot in _slots(group, moving)]
+
+    def run_both(*leaves: Any) -> list[Any]:
+        values = dict(zip(order, leaves, strict=True))
+
+        def of_active(*some: Any) -> tuple[list[Any], list[Any]]:
+            whole = {leaf: values[leaf, False] for leaf in range(size)} | dict(zip(active, some, strict=True))
+            results = run(*whole.values())
+            return [results[index] for index in moving], results
+
+        primals, directions = ([values[leaf, is_dot] for leaf in active] for is_dot in (False, True))
+        _, dots, results = jax.jvp(of_active, primals, directions, has_aux=True)
+        of_moving = dict(zip(moving, dots, strict=True))
+        return [of_moving[leaf] if is_dot else results[leaf] for leaf, is_dot in made]
+
+    avals = [step.in_avals[leaf].to_tangent_aval() if is_dot else step.in_avals[leaf] for leaf, is_dot in order]
+    dots = {leaf: len(tangents.operands) + number for number, leaf in enumerate(places(tangents.operands))}
+    options = replace(scan.options, offload=(), chooses_kept_values=False, kept=())
+    return Joint(
+        jax.make_jaxpr(run_both)(*avals),
+        Scan(len(groups[0]), len(groups[1]), scan.length, scan.reverse, options),
+        tuple((dots.get(leaf) if is_dot else leaf, leaf) for leaf, is_dot in order),
+        tuple(made.index(slot) for slot in _slots(range(count), moving)),
+    )
+
+
+def _slots(leaves: Sequence[int], with_tangents: Sequence[int]) -> list[tuple[int, bool]]:
+    """Places of values, and then those of their tangents."""
+    return [*((leaf, False) for leaf in leaves), *((leaf, True) for leaf in leaves if leaf in with_tangents)]
+
+
+def jointly(
+    operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, run: Run = bind
+) -> list[Any]:
+    """The results and their tangents, by one scan."""
+    both = joint(step, scan, tangents)
+    results = run(both.chosen(operands), both.step, both.scan)
+    return [results[place] for place in both.results]

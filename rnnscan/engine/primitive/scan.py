@@ -1,0 +1,156 @@
+"""The scan as an operation of a jaxpr. Its parameters are data, and its rules make jaxprs.
+
+    rnnscan_scan[step, scan](*constants, *carry, *xs) -> (*final carry, *ys)
+
+`step` is a jaxpr without constants, `(*constants, *carry, *x) -> (*new carry, *y, *kept)`. The values that it keeps are
+no results: a derivative may save them, and not compute them again. How a scan runs is decided where it is lowered.
+
+The rules of this folder need no plan. `run/scan_rules.py` has the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax.extend import core
+
+from rnnscan.engine.analysis.leaves import places, split_list
+from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.newton import Newton
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """What a caller chose of a scan.
+
+    Attributes:
+        unroll: of the loops, as in `lax.scan`.
+        chunk: steps of a chunk; None: by the heuristics.
+        platform: the platform by which it is decided what a derivative saves.
+        choices: the heuristics; None: those of that platform, and of the one that the scan is lowered for.
+        parallel: how to solve loops in parallel over the steps of a chunk; None: they run step by step.
+        offload: the names of the kept values that lie in host memory between the passes.
+        chooses_kept_values: whether a derivative chooses values to keep that have no names.
+        kept: the labels of the values that the step keeps, in their order.
+        units: the name of the axis of a mesh over which units are sharded.
+    """
+
+    unroll: int | bool = 1
+    chunk: int | None = None
+    platform: str = "cpu"
+    choices: Heuristics | None = None
+    parallel: Newton | None = None
+    offload: tuple[str, ...] = ()
+    chooses_kept_values: bool = False
+    kept: tuple[str, ...] = ()
+    units: str = "model"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The parameters of a scan besides its step.
+
+    Attributes:
+        constants: the number of arrays that are the same at every step.
+        carry: the number of leaves of the carry.
+        length: the number of steps.
+        reverse: from the last step to the first.
+        options: what the caller chose.
+        copied: by the position of a constant, the `Copy` that has its derivative in reverse mode. Copies are operands
+            after the inputs. No step reads them.
+    """
+
+    constants: int
+    carry: int
+    length: int
+    reverse: bool
+    options: ScanOptions = field(default_factory=ScanOptions)
+    copied: tuple[tuple[int, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a scan returns for a derivative, after its results.
+
+    Attributes:
+        starts: the leaves of the carry before each whole chunk, which come last.
+        call: for a scan within a step the step and the parameters of the scan without them, and which results its
+            derivative reads; None: it is none.
+    """
+
+    starts: tuple[int, ...] = ()
+    call: tuple[core.ClosedJaxpr, Scan, tuple[bool, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Tangents:
+    """Which operands and results of a scan have tangents, which are operands and results after all others.
+
+    Attributes:
+        operands: whether each operand has one.
+        results: whether each result has one.
+    """
+
+    operands: tuple[bool, ...]
+    results: tuple[bool, ...]
+
+
+class ScanPrimitive(core.Primitive):
+    """A primitive whose equations are lowered to a program of the engine.
+
+    Attributes:
+        program: makes the jaxpr of that program, from the types of the operands and the parameters.
+    """
+
+    program: Any = None
+    multiple_results = True
+
+
+scan_p = ScanPrimitive("rnnscan_scan")
+# Values and tangents together, for forward mode. Partial evaluation takes it apart.
+joint_scan_p = ScanPrimitive("rnnscan_joint_scan")
+
+
+def bind(
+    operands: Sequence[Any],
+    step: core.ClosedJaxpr,
+    scan: Scan,
+    saving: Saving | None = None,
+    tangents: Tangents | None = None,
+) -> list[Any]:
+    """The results of a scan, as an equation of the current trace."""
+    if tangents is None:
+        return list(scan_p.bind(*operands, step=step, scan=scan, saving=saving))
+    return list(joint_scan_p.bind(*operands, step=step, scan=scan, tangents=tangents))
+
+
+def stacked(aval: Any, length: int) -> Any:
+    """The type of a stack of values of a type."""
+    return core.unmapped_aval(length, 0, aval)
+
+
+def y_size(step: core.ClosedJaxpr, scan: Scan) -> int:
+    """The number of leaves of y."""
+    return len(step.out_avals) - scan.carry - len(scan.options.kept)
+
+
+def result_types(step: core.ClosedJaxpr, scan: Scan) -> list[Any]:
+    """The types of the final carry and of ys."""
+    carry, ys, _ = split_list(step.out_avals, [scan.carry, y_size(step, scan)])
+    return [*carry, *(stacked(aval, scan.length) for aval in ys)]
+
+
+def _types(
+    *_: Any, step: core.ClosedJaxpr, scan: Scan, saving: Saving | None = None, tangents: Tangents | None = None
+) -> tuple[list[Any], Any]:
+    types = result_types(step, scan)
+    if tangents is not None:
+        types += [types[index].to_tangent_aval() for index in places(tangents.results)]
+    if saving is not None and saving.starts:
+        count = scan.length // (scan.options.chunk or 1)
+        types += [stacked(step.in_avals[scan.constants + index], count) for index in saving.starts]
+    return types, step.effects
+
+
+for _primitive in (scan_p, joint_scan_p):
+    _primitive.def_effectful_abstract_eval(_types)

@@ -1,0 +1,264 @@
+"""The backward pass of a scan: a scan the other way round, over the vjp of a step.
+
+    rnnscan_cotangent_scan[step, ...](*saved, *ct_carry, *ct_ys) -> (*ct_constants, *ct_carry, *ct_xs)
+
+`step` is the vjp of a step, from `step_vjp`. The cotangents of constants are sums over the steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+from jax.extend import core
+from jax.interpreters import ad, batching, partial_eval
+
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.zeros import zeros_of_type, zeros_of_value
+from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.analysis.probe import no_axis_is_mapped
+from rnnscan.engine.costs.heuristics import for_platform, solving
+from rnnscan.engine.plan.bound import scan_plan
+from rnnscan.engine.plan.residuals import ResidualPlan
+from rnnscan.engine.primitive.batching import moved, on_rows
+from rnnscan.engine.primitive.by_jax import jvp_rule, transpose_rule
+from rnnscan.engine.primitive.dead_code import live_part
+from rnnscan.engine.primitive.lowering import lowered_for_each_platform
+from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, stacked
+from rnnscan.engine.run.backward import BackwardPlan, cotangents_to_carry, run_backward
+from rnnscan.engine.run.forward import Saved
+from rnnscan.engine.run.step_vjp import Cotangents, step_vjp
+from rnnscan.engine.units.mesh import sharding_units
+
+
+cotangent_scan_p = ScanPrimitive("rnnscan_cotangent_scan")
+
+# jaxpr of a step -> (parameters, heuristics, leaves with a cotangent) -> its vjp
+_vjps: WeakKeyDictionary[core.Jaxpr, dict[Any, core.ClosedJaxpr]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a backward pass is given.
+
+    Attributes:
+        cotangents: the leaves that have a cotangent.
+        residuals: what the scan keeps.
+        read: for each leaf of `Saved` whether the backward pass reads it. Only these are operands.
+    """
+
+    cotangents: Cotangents
+    residuals: ResidualPlan
+    read: tuple[bool, ...] = ()
+
+    def step_groups(self, step: core.ClosedJaxpr, scan: Scan) -> list[int]:
+        """The numbers of constants, carry leaves, x, kept values, new leaves and ct_ys among the operands of a step."""
+        after = [len(self.residuals.kept), len(self.residuals.restored), len(self.cotangents.ys)]
+        xs = len(step.in_avals) - scan.constants - scan.carry - sum(after) - len(self.cotangents.moving)
+        return [scan.constants, scan.carry, xs, *after]
+
+    def sources(self, step: core.ClosedJaxpr, scan: Scan) -> list[tuple[list[int], int | None]]:
+        """Of each leaf of `Saved` the operands of a step that are read from it, and its steps; None: it is no stack."""
+        groups = split_list(range(len(step.in_avals)), self.step_groups(step, scan))
+        constants, carry, xs, kept, new = ([[place] for place in group] for group in groups[:5])
+        residuals, steps = self.residuals, scan.length
+        restored = dict(zip(residuals.restored, new, strict=True))
+        every = [[*place, *restored.get(leaf, [])] for leaf, place in enumerate(carry)]
+        repeating = {
+            y: [leaf for leaf, other in residuals.repeats.items() if other == y] for y in residuals.repeated_ys
+        }
+        return [
+            *((places_of, None) for places_of in (*constants, *carry)),
+            *((every[leaf], steps) for leaf in residuals.every_step),
+            *((restored[leaf], None) for leaf in residuals.final),
+            *(([place for leaf in leaves for place in every[leaf]], steps) for leaves in repeating.values()),
+            *((carry[leaf], steps // residuals.chunk) for leaf in residuals.chunk_starts),
+            *((places_of, steps) for places_of in (*xs, *kept)),
+        ]
+
+    def reading(self, step: core.ClosedJaxpr, scan: Scan) -> "Given":
+        """The same for what a step reads. Constants, the initial carry and keys are read in any case."""
+        used = live_part(step, [True] * len(step.out_avals), [False] * len(step.in_avals))[1]
+        always = scan.constants + scan.carry
+        read = tuple(
+            number < always or any(used[place] or _is_key(step.in_avals[place]) for place in places_of)
+            for number, (places_of, _) in enumerate(self.sources(step, scan))
+        )
+        return replace(self, read=read)
+
+
+def _is_key(aval: Any) -> bool:
+    return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
+
+
+def cotangents_of_scan(
+    step: core.ClosedJaxpr,
+    scan: Scan,
+    saved: Saved,
+    wanted: Sequence[bool],
+    final: Sequence[Any],
+    ys: Sequence[Any],
+) -> list[Any]:
+    """The cotangents of the wanted constants, leaves of the initial carry and xs; None for zeros.
+
+    Args:
+        step: the step of the scan.
+        scan: its other parameters.
+        saved: the values that it has saved.
+        wanted: for each leaf of constants, carry and xs whether its cotangent is wanted.
+        final: cotangents of the final carry; None where one is zero.
+        ys: cotangents of ys; None where one is zero.
+    """
+    plan = scan_plan(step, scan).for_derivatives
+    flags = ([leaf is not None for leaf in leaves] for leaves in (final, ys))
+    cotangents = Cotangents.of(plan.step, wanted, *flags)
+    vjps, key = _vjps.setdefault(step.jaxpr, {}), (scan, plan.choices, cotangents)
+    if key not in vjps:
+        vjps[key] = step_vjp(plan, cotangents)
+    given = Given(cotangents, plan.residuals).reading(vjps[key], scan)
+    pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
+    ct_carry, ct_ys = cotangents_to_carry(cotangents, saved, final, ys)
+    operands = [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
+    groups = split_list(_bind(operands, vjps[key], scan, given), [len(cotangents.constants), len(cotangents.carry)])
+    return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
+
+
+def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Given) -> list[Any]:
+    return list(cotangent_scan_p.bind(*operands, step=step, scan=scan, given=given))
+
+
+def _run(
+    *operands: Any,
+    step: core.ClosedJaxpr,
+    scan: Scan,
+    given: Given,
+    platform: str | None = None,
+    in_place: bool = True,
+) -> list[Any]:
+    options, residuals = scan.options, given.residuals
+    choices = solving(options.choices or for_platform(platform or options.platform), options.parallel)
+    plan = BackwardPlan(scan.length, scan.reverse, options.unroll, options.chunk, choices, options.parallel, residuals)
+    given_leaves, ct_carry, ct_ys = split_list(operands, [sum(given.read), len(given.cotangents.moving)])
+    # Zeros stand for what nothing reads.
+    unread = [
+        None if is_read else _zeros(step.in_avals[places_of[0]], steps)
+        for is_read, (places_of, steps) in zip(given.read, given.sources(step, scan), strict=True)
+    ]
+    axes = Saved.axes(residuals, scan.constants, given.step_groups(step, scan)[2])
+    saved = jax.tree.unflatten(jax.tree.structure(axes), replace_at(unread, places(given.read), given_leaves))
+    with sharding_units(options.units):
+        results = run_backward(
+            plan,
+            step,
+            given.cotangents,
+            saved,
+            ct_carry,
+            ct_ys,
+            spread=[index for index, copy in scan.copied if copy.rows is not None],
+            wide=[index for index, _ in scan.copied],
+            in_place=in_place and choices.batch == "costly",
+        )
+    return [leaf for leaves in results for leaf in leaves]
+
+
+def _zeros(aval: Any, steps: int | None) -> Any:
+    return zeros_of_value(aval) if steps is None else zeros_of_type(aval, steps, new_axis=True)
+
+
+def _types(*types: Any, step: core.ClosedJaxpr, scan: Scan, given: Given) -> tuple[list[Any], Any]:
+    if any(copy.rows is not None for _, copy in scan.copied):
+        traced = cotangent_scan_p.program(types, {"step": step, "scan": scan, "given": given})
+        return list(traced.out_avals), step.effects
+    cotangents, first = given.cotangents, len(given.residuals.recomputed)
+    sums, carry, xs = split_list(step.out_avals[first:], [len(cotangents.constants), len(cotangents.moving)])
+    wide = {index for index, _ in scan.copied}
+    pairs = zip(cotangents.constants, sums, strict=True)
+    of_constants = [aval.update(dtype=at_least_float32(aval.dtype)) if i in wide else aval for i, aval in pairs]
+    of_carry = [carry[cotangents.moving.index(index)] for index in cotangents.carry]
+    return [*of_constants, *of_carry, *(stacked(aval, scan.length) for aval in xs)], step.effects
+
+
+cotangent_scan_p.def_effectful_abstract_eval(_types)
+lowered_for_each_platform(cotangent_scan_p, _run)
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
+    return transpose_rule(partial(_run, **params, in_place=False), cotangents, operands)
+
+
+# The derivative of what runs, in loops that JAX differentiates well.
+ad.primitive_jvps[cotangent_scan_p] = lambda primals, dots, **params: jvp_rule(
+    partial(_run, **params, in_place=False), primals, dots, partial(cotangent_scan_p.bind, **params)
+)
+ad.primitive_transposes[cotangent_scan_p] = _transpose
+
+
+def _batch(
+    axis: Any, operands: Sequence[Any], axes: Sequence[int | None], *, step: core.ClosedJaxpr, scan: Scan, given: Given
+) -> tuple[list[Any], list[int | None]]:
+    """The vjp of a step on all rows. A leaf that is saved in several places has rows in all of them."""
+    leaves = as_arrays(operands)
+    if no_axis_is_mapped(axis, axes):
+        results = _bind(leaves, step, scan, given)
+        return results, [None] * len(results)
+    cotangents, residuals = given.cotangents, given.residuals
+    every = given.sources(step, scan)
+    *_, last = accumulate(given.step_groups(step, scan))
+    ct_carry, ct_ys = range(last, len(step.in_avals)), range(last - len(cotangents.ys), last)
+    sources = [*(every[index] for index in places(given.read)), *(([place], None) for place in ct_carry)]
+    sources += [([place], scan.length) for place in ct_ys]
+    flags = [False] * len(step.in_avals)
+    for row_axis, (places_of, _) in zip(axes, sources, strict=True):
+        for place in places_of:
+            flags[place] |= row_axis is not None
+    # Results that become operands of the next step: recomputed leaves, and the cotangents of the carry.
+    first = len(residuals.recomputed)
+    feedback = [(result, scan.constants + leaf) for result, leaf in enumerate(residuals.recomputed)]
+    feedback += [*zip(range(first + len(cotangents.constants), len(step.out_avals)), ct_carry, strict=False)]
+    rows = on_rows(step, axis, flags, feedback)
+    operands = [
+        moved(leaf, at, 0 if steps is None else 1, axis.size, is_mapped=any(rows.operands[i] for i in places_of))
+        for leaf, at, (places_of, steps) in zip(leaves, axes, sources, strict=True)
+    ]
+    results = _bind(operands, rows.step, scan, given)
+    sums, new_ct, ct_xs = split_list(rows.results[first:], [len(cotangents.constants), len(cotangents.moving)])
+    of_initial = [new_ct[cotangents.moving.index(index)] for index in cotangents.carry]
+    out_axes = [0 if has_rows else None for has_rows in (*sums, *of_initial)]
+    return results, [*out_axes, *(1 if has_rows else None for has_rows in ct_xs)]
+
+
+# This rule knows the axis name, for cells with collectives over it.
+batching.fancy_primitive_batchers[cotangent_scan_p] = _batch
+
+
+def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
+    """Dead code elimination: no sum and no stack is made that nothing reads, and nothing saved that only these need."""
+    equation = others[-1]  # From jax 0.12 on the references that are read come before it.
+    if not any(used):
+        return [False] * len(equation.invars), None
+    step, scan, given = (equation.params[name] for name in ("step", "scan", "given"))
+    cotangents = given.cotangents
+    of_constants, of_carry, of_xs = split_list(used, [len(cotangents.constants), len(cotangents.carry)])
+    always = [True] * len(given.residuals.recomputed), [True] * len(cotangents.moving)
+    live, _ = live_part(step, [*always[0], *of_constants, *always[1], *of_xs], [True] * len(step.in_avals))
+    chosen = [(cotangents.constants, of_constants), (cotangents.carry, of_carry), (cotangents.x, of_xs)]
+    constants, carry, x = (tuple(_at(*pair)) for pair in chosen)
+    fewer = replace(given, cotangents=replace(cotangents, constants=constants, carry=carry, x=x)).reading(live, scan)
+    stay = [fewer.read[index] for index in places(given.read)]
+    flags = [*stay, *[True] * (len(equation.invars) - len(stay))]
+    return flags, equation.replace(
+        invars=_at(equation.invars, flags),
+        outvars=_at(equation.outvars, used),
+        effects=live.effects,
+        params={"step": live, "scan": scan, "given": fewer},
+    )
+
+
+def _at(leaves: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
+    return [leaves[index] for index in places(flags)]
+
+
+partial_eval.dce_rules[cotangent_scan_p] = _drop_unused

@@ -1,0 +1,149 @@
+"""The tangents of a scan: a scan that is linear in them, and reads what another has saved.
+
+    rnnscan_linear_scan[step, scan, linear](*saved, *tangents) -> tangents of the results
+
+Reverse mode transposes it. Other transformations take it for what it computes: the tangents of a scan of values and
+tangents together, which reads no more than the scan's arguments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+from jax.custom_derivatives import SymbolicZero
+from jax.extend import core
+from jax.interpreters import ad, batching, partial_eval
+
+from rnnscan.engine.analysis.keys import Keys, as_key_data, with_keys
+from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.loops.linear_tangents import have_tangents
+from rnnscan.engine.plan.bound import scan_plan
+from rnnscan.engine.primitive.by_jax import jvp_rule, vmap_rule
+from rnnscan.engine.primitive.joint import jointly
+from rnnscan.engine.primitive.lowering import lowered_for_each_platform
+from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, result_types
+from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
+from rnnscan.engine.run.forward import Saved
+
+
+linear_scan_p = ScanPrimitive("rnnscan_linear_scan")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The parameters of a linear scan besides those of the scan whose tangents it computes.
+
+    Attributes:
+        wanted: for each operand of that scan whether it has a tangent here.
+        moving: for each result whether it has one.
+        results: the results whose tangents are computed.
+        keys: the saved values that are the data of random keys.
+        saved: the number of saved values.
+    """
+
+    wanted: tuple[bool, ...]
+    moving: tuple[bool, ...]
+    results: tuple[int, ...]
+    keys: Keys
+    saved: int
+
+
+def tangents_of_scan(
+    step: core.ClosedJaxpr, scan: Scan, saved: Saved, results: Sequence[Any], tangents: Sequence[Any]
+) -> list[Any]:
+    """The tangents of the final carry and of ys.
+
+    Args:
+        step: the step.
+        scan: the other parameters of the scan.
+        saved: the values that the scan has saved.
+        results: the results.
+        tangents: the tangent of each leaf of constants, carry and xs, or a symbolic zero.
+
+    Returns:
+        A tangent for each result, or a symbolic zero.
+    """
+    wanted = have_tangents(tangents)
+    leaves = scan_plan(step, scan).step.moving(wanted)
+    moving = (*leaves.carry, *leaves.ys)
+    zeros = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
+    if not any(moving):
+        return zeros
+    operands, keys = as_key_data(jax.tree.leaves(saved))
+    linear = Linear(tuple(wanted), moving, tuple(places(moving)), keys, len(operands))
+    dots = linear_scan_p.bind(*operands, *(tangents[i] for i in places(wanted)), step=step, scan=scan, linear=linear)
+    return replace_at(zeros, linear.results, dots)
+
+
+def _types(*_: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> list[Any]:
+    types = result_types(step, scan)
+    return [types[index].to_tangent_aval() for index in linear.results]
+
+
+def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> Saved:
+    residuals = scan_plan(step, scan).for_derivatives.residuals
+    structure = jax.tree.structure(
+        Saved.axes(residuals, scan.constants, len(linear.wanted) - scan.constants - scan.carry)
+    )
+    saved: Saved = jax.tree.unflatten(structure, with_keys(operands[: linear.saved], linear.keys))
+    return saved
+
+
+def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, platform: str | None = None) -> list[Any]:
+    saved, copies = _saved(operands, step, scan, linear), dict(scan.copied)
+    pairs = zip(places(linear.wanted), operands[linear.saved :], strict=True)
+    dots = [copies[index].undone(leaf) if index in copies else leaf for index, leaf in pairs]
+    arguments = [leaf for group in saved.arguments for leaf in group]
+    flags = Tangents(linear.wanted, linear.moving)
+    results = jointly([*arguments, *dots], step, replace(scan, copied=()), flags)
+    tangents = dict(zip(places(linear.moving), results[len(linear.moving) :], strict=True))
+    return [tangents[index] for index in linear.results]
+
+
+linear_scan_p.def_abstract_eval(_types)
+lowered_for_each_platform(linear_scan_p, _run)
+# This rule knows the axis name, for cells with collectives over it.
+batching.fancy_primitive_batchers[linear_scan_p] = partial(vmap_rule, _run)
+ad.primitive_jvps[linear_scan_p] = lambda primals, dots, **params: jvp_rule(partial(_run, **params), primals, dots)
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear
+) -> list[Any]:
+    leaves = as_arrays(operands)
+    saved, dots = leaves[: linear.saved], leaves[linear.saved :]
+    ct_results = [None if isinstance(leaf, ad.Zero) else leaf for leaf in cotangents]
+    final, ys = split_list(replace_at([None] * len(linear.moving), linear.results, ct_results), [scan.carry])
+    ct_dots = cotangents_of_scan(step, scan, _saved(saved, step, scan, linear), linear.wanted, final, ys)
+    # The others are zeros: instantiated with these, or of tangents that no result with a cotangent depends on.
+    pairs = zip(ct_dots, dots, strict=True)
+    return [None] * linear.saved + [leaf if ad.is_undefined_primal(dot) else None for leaf, dot in pairs]
+
+
+ad.primitive_transposes[linear_scan_p] = _transpose
+
+
+def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
+    """Dead code elimination: a tangent that no result that is read depends on is no operand.
+
+    A loop around the scan would carry it, and a cotangent of explicit zeros for it.
+    """
+    equation = others[-1]  # From jax 0.12 on the references that are read come before it.
+    step, scan, linear = (equation.params[name] for name in ("step", "scan", "linear"))
+    if not any(used):
+        return [False] * len(equation.invars), None
+    read = tuple(linear.results[index] for index in places(used))
+    flags = [index in read for index in range(len(linear.moving))]
+    reached = scan_plan(step, scan).step.with_cotangents(linear.wanted, *split_list(flags, [scan.carry]))
+    both = tuple(is_wanted and is_reached for is_wanted, is_reached in zip(linear.wanted, reached, strict=True))
+    stay = [*[True] * linear.saved, *(both[index] for index in places(linear.wanted))]
+    return stay, equation.replace(
+        invars=[equation.invars[index] for index in places(stay)],
+        outvars=[equation.outvars[index] for index in places(used)],
+        params={**equation.params, "linear": replace(linear, wanted=both, results=read)},
+    )
+
+
+partial_eval.dce_rules[linear_scan_p] = _drop_unused

@@ -1,0 +1,223 @@
+"""How a scan that is an equation of a jaxpr runs, and its derivative.
+
+Forward mode computes values and tangents in one scan. Reverse mode runs a scan that saves what `ResidualPlan` says,
+and a linear scan of the tangents, which is transposed.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, partial_eval
+
+from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
+from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.analysis.saving_calls import register
+from rnnscan.engine.loops.flat_function import is_zero, zero
+from rnnscan.engine.loops.linear_tangents import have_tangents
+from rnnscan.engine.loops.own_derivative import are_unknown
+from rnnscan.engine.plan.bound import SavingScan, flat_step, saving_scan, scan_plan
+from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.primitive import batching as batching
+from rnnscan.engine.primitive import dead_code as dead_code
+from rnnscan.engine.primitive.by_jax import for_rule, jvp_rule, symbolic, transpose_rule, zeros_for_rule
+from rnnscan.engine.primitive.joint import jointly
+from rnnscan.engine.primitive.lowering import lowered_for_each_platform
+from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
+from rnnscan.engine.run.forward import Saved, run_forward, run_saving
+from rnnscan.engine.run.linear_scan import tangents_of_scan
+from rnnscan.engine.units.mesh import sharding_units
+
+
+def run_scan(
+    operands: Sequence[Any],
+    step: core.ClosedJaxpr,
+    scan: Scan,
+    saving: Saving | None = None,
+    platform: str | None = None,
+) -> list[Any]:
+    """The results of a scan, by its plan for a platform. The other arguments are the parameters of the equation."""
+    with sharding_units(scan.options.units):
+        plan, arguments = scan_plan(step, scan, platform), _cut(scan, operands[: len(step.in_avals)])
+        if saving is not None:
+            return run_saving(plan, saving.starts, arguments, in_place=True)
+        final, ys = run_forward(plan, *arguments)
+        return [*final, *ys]
+
+
+def _run_jointly(
+    *operands: Any, step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, platform: str | None = None
+) -> list[Any]:
+    return jointly(operands, step, scan, tangents, partial(run_scan, platform=platform))
+
+
+def _cut(scan: Scan, operands: Sequence[Any]) -> list[list[Any]]:
+    return split_list(operands, [scan.constants, scan.carry])
+
+
+lowered_for_each_platform(scan_p, lambda *operands, **params: run_scan(operands, **params))
+lowered_for_each_platform(joint_scan_p, _run_jointly)
+
+
+# Derivatives
+
+
+def _differentiate(
+    primals: Sequence[Any], tangents: Sequence[Any], *, step: core.ClosedJaxpr, scan: Scan, saving: Saving | None
+) -> tuple[list[Any], list[Any]]:
+    if saving is not None:
+        return jvp_rule(lambda *operands: _saving_every_step(operands, step, scan, saving), primals, tangents)
+    primals, dots = as_arrays(primals), symbolic(tangents)
+    active = have_tangents(dots)
+    if not any(active):
+        results = bind(primals, step, scan)
+        return results, zeros_for_rule(results)
+    if are_unknown(tangents):
+        results, dots = _reverse(primals, dots, step, scan, is_whole=True)
+        return results, for_rule(dots)
+    flags = Tangents(tuple(active), tuple(_moving(step, scan, active)))
+    leaves = bind([*primals, *(dots[index] for index in places(active))], step, scan, tangents=flags)
+    results, moving = split_list(leaves, [len(flags.results)])
+    return results, replace_at(zeros_for_rule(results), places(flags.results), moving)
+
+
+def _saving_every_step(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, saving: Saving) -> list[Any]:
+    """The results of a scan that saves, by one that saves the leaves of chunks before every step."""
+    jaxpr, chunk = step.jaxpr, scan.options.chunk or 1
+    starts = [jaxpr.invars[scan.constants + leaf] for leaf in saving.starts]
+    every = core.ClosedJaxpr(jaxpr.replace(outvars=[*jaxpr.outvars, *starts]), step.consts)
+    results, stacks = split_list(bind(operands, every, scan), [len(jaxpr.outvars)])
+    # The shorter chunk is the first to run.
+    count, rest = divmod(scan.length, chunk)
+    first = chunk - 1 if scan.reverse else rest
+    return [*results, *(stack[first::chunk][:count] for stack in stacks)]
+
+
+def _moving(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
+    """Whether each result has a tangent."""
+    leaves = flat_step(step, scan).moving(active[: len(step.in_avals)])
+    return [*leaves.carry, *leaves.ys]
+
+
+def _reverse(
+    primals: Sequence[Any], tangents: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, *, is_whole: bool
+) -> tuple[list[Any], list[Any]]:
+    """The results, and their tangents by a linear scan that reads what a scan has saved.
+
+    Args:
+        primals: the operands.
+        tangents: their tangents, or symbolic zeros.
+        step: the step.
+        scan: the other parameters.
+        is_whole: whether the scan that saves is one equation. Else the policy of a `jax.checkpoint` sees its loops.
+    """
+    plan, size = scan_plan(step, scan).for_derivatives, len(step.in_avals)
+    arguments, saving = _cut(scan, primals[:size]), saving_scan(step, scan)
+    parts = saving.parts(arguments[2], _save(saving, plan, arguments, is_whole=is_whole))
+    saved, results = Saved.of(plan, arguments, parts), [*parts[0], *parts[1]]
+    of_copies = zip((index for index, _ in scan.copied), tangents[size:], strict=True)
+    tangents = replace_at(tangents[:size], *zip(*of_copies, strict=True)) if scan.copied else tangents
+    return results, tangents_of_scan(step, scan, saved, results, tangents)
+
+
+def _save(saving: SavingScan, plan: ScanPlan, arguments: Sequence[list[Any]], *, is_whole: bool) -> list[Any]:
+    offloaded = plan.residuals.offloaded
+    # Before jax 0.12 partial evaluation of the loops would drop the rule of a `jax.custom_jvp`.
+    loses_rules = jax.__version_info__ < (0, 12) and has_jvp_rules(plan.step.program.equations)
+    if not offloaded and (is_whole or loses_rules):
+        return bind([leaf for group in arguments for leaf in group], saving.step, saving.scan, saving.saving)
+    # No type says that a result lies in host memory. One may be a y too, which does not.
+    stacks = {saving.saved[index] for index in offloaded} - {*saving.ys}
+    made = frozenset(index for group, index in stacks if group == "made")
+    return run_saving(scan_plan(saving.step, saving.scan), saving.saving.starts, arguments, offloaded=made)
+
+
+def _restored(
+    step: core.ClosedJaxpr, scan: Scan, operands: Sequence[Any], results: Sequence[Any], residuals: Sequence[Any]
+) -> list[Any]:
+    """The results of a scan as they are, with the derivative that reads what a scan has saved. See `SavingCall`."""
+
+    @jax.custom_jvp
+    def known(operands: list[Any], results: list[Any], residuals: list[Any]) -> list[Any]:
+        return results
+
+    @partial(known.defjvp, symbolic_zeros=True)
+    def differentiate(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        operands, results, residuals = primals
+        plan, arguments = scan_plan(step, scan).for_derivatives, _cut(scan, operands)
+        parts = saving_scan(step, scan, whole=True).parts(arguments[2], [*results, *residuals])
+        saved = Saved.of(plan, arguments, parts)
+        return results, tangents_of_scan(step, scan, saved, results, tangents[0])
+
+    return known(list(operands), list(results), list(residuals))
+
+
+register(restore=_restored)
+ad.primitive_jvps[scan_p] = _differentiate
+ad.primitive_jvps[joint_scan_p] = lambda primals, dots, **params: jvp_rule(
+    lambda *operands: jointly(operands, **params), primals, dots
+)
+
+
+def _plain(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> list[Any]:
+    """The results by `lax.scan`, for the transpose of a scan that is linear in some operands."""
+    constants, carry, xs = _cut(scan, operands[: len(step.in_avals)])
+    ys = y_size(step, scan)
+
+    def run_step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        new_carry, y, _ = split_list(core.jaxpr_as_fun(step)(*constants, *carry, *x), [scan.carry, ys])
+        return new_carry, y
+
+    final, stacks = lax.scan(run_step, carry, xs, length=scan.length, reverse=scan.reverse)
+    return [*final, *stacks]
+
+
+def _transpose(cotangents: Sequence[Any], *operands: Any, saving: Saving | None, **params: Any) -> list[Any]:
+    run = _plain if saving is None else partial(_saving_every_step, saving=saving)
+    return transpose_rule(lambda *leaves: run(leaves, **params), cotangents, operands)
+
+
+ad.primitive_transposes[scan_p] = _transpose
+ad.primitive_transposes[joint_scan_p] = lambda cotangents, *operands, **params: transpose_rule(
+    lambda *leaves: jointly(leaves, **params, run=_plain), cotangents, operands
+)
+
+
+# Partial evaluation, of values and tangents in one scan
+
+
+def _evaluate(trace: Any, *tracers: Any, **params: Any) -> Sequence[Any]:
+    if len({tracer.is_known() for tracer in tracers}) == 1:
+        results: Sequence[Any] = trace.default_process_primitive(joint_scan_p, tracers, params)
+        return results
+    with core.set_current_trace(trace):
+        return _in_parts(tracers, **params, is_whole=True)
+
+
+def _in_parts(
+    operands: Sequence[Any], *, step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, is_whole: bool
+) -> list[Any]:
+    """Values and tangents as reverse mode computes them."""
+    primals, dots = split_list(operands, [len(tangents.operands)])
+    every = replace_at([*map(zero, primals)], places(tangents.operands), dots)
+    results, result_dots = _reverse(primals, every, step, scan, is_whole=is_whole)
+    moving = [result_dots[index] for index in places(tangents.results)]
+    return [*results, *(ad.instantiate_zeros(ad.Zero(leaf.aval)) if is_zero(leaf) else leaf for leaf in moving)]
+
+
+def _evaluate_by_policy(saves: Callable[..., Any], unknown: Any, instantiated: Any, equation: Any) -> Any:
+    """The rule for `jax.checkpoint`: that of a `jax.jit` around the parts."""
+    if all(unknown):
+        flags = [True] * len(equation.outvars)
+        return None, equation, flags, flags, []
+    in_parts = jax.jit(lambda *operands: _in_parts(operands, **equation.params, is_whole=False))
+    (call,) = jax.make_jaxpr(in_parts)(*(var.aval for var in equation.invars)).eqns
+    call = call.replace(invars=equation.invars, outvars=equation.outvars)
+    return partial_eval.partial_eval_jaxpr_custom_rules[call.primitive](saves, unknown, instantiated, call)
+
+
+partial_eval.custom_partial_eval_rules[joint_scan_p] = _evaluate
+partial_eval.partial_eval_jaxpr_custom_rules[joint_scan_p] = _evaluate_by_policy

@@ -1,0 +1,173 @@
+"""A scan is an operation of a jaxpr: its parameters are data, and its rules make jaxprs."""
+
+import dataclasses
+import enum
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend import core
+
+import rnnscan as rs
+from jaxprs import equations_of, running
+from rnnscan.engine.run import scan_rules
+
+
+CELL = rs.cells.LSTM(4)
+XS = jax.random.normal(jax.random.key(0), (12, 3, 2))
+PARAMS = jax.tree.map(
+    lambda leaf: jax.random.normal(jax.random.key(1), leaf.shape), CELL.init(jax.random.key(1), input_size=2)
+)
+
+
+def plain(cell, params, carry, xs):
+    return lax.scan(lambda carry, x: cell(params, carry, x), carry, xs)
+
+
+def loss(scan, params, xs):
+    carry, ys = scan(CELL, params, CELL.initial_carry(xs[0]), xs)
+    return jnp.sum(jnp.sin(ys)) + sum(jnp.sum(leaf**2) for leaf in carry)
+
+
+def in_rows(function):
+    return lambda params, xs: jax.vmap(function, (None, 0))(params, jnp.stack([xs, 2 * xs]))
+
+
+def pushed(function, along=None):
+    return lambda *given: jax.jvp(function, given, given)
+
+
+ORDERS = {
+    "value": lambda loss: loss,
+    "grad": jax.grad,
+    "jvp": pushed,
+    "jvp of grad": lambda loss: pushed(jax.grad(loss)),
+    "grad of grad": lambda loss: jax.grad(lambda *given: jnp.sum(jax.grad(loss, 1)(*given) ** 2)),
+    "grad of jvp": lambda loss: jax.grad(lambda *given: pushed(loss)(*given)[1]),
+    "checkpoint": lambda loss: jax.grad(jax.checkpoint(loss)),
+    "vmap of grad": lambda loss: in_rows(jax.grad(loss, (0, 1))),
+    "grad of vmap": lambda loss: jax.grad(lambda *given: jnp.sum(in_rows(loss)(*given))),
+    "jacfwd": lambda loss: jax.jacfwd(loss, 1),
+    "hessian": lambda loss: jax.hessian(loss, 1),
+    "linearize": lambda loss: lambda *given: jax.linearize(loss, *given)[1](*given),
+    "rows of linearize": lambda loss: lambda *given: in_rows(jax.linearize(loss, *given)[1])(*given),
+    "transposed rows of linearize": lambda loss: (
+        lambda *given: jax.linear_transpose(in_rows(jax.linearize(loss, *given)[1]), *given)(jnp.arange(2.0))
+    ),
+    "grad of linearize": lambda loss: jax.grad(lambda *given: jax.linearize(loss, *given)[1](*given)),
+    "grad of a scan": lambda loss: jax.grad(
+        lambda params, xs: lax.scan(lambda total, k: (total + loss(params, xs * k), None), 0.0, jnp.arange(3.0))[0]
+    ),
+}
+
+
+@pytest.mark.core("derivatives")
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_is_that_of_lax_scan(order, x64):
+    given = jax.tree.map(lambda leaf: leaf.astype(float), (PARAMS, XS))
+    ours, theirs = (jax.jit(ORDERS[order](partial(loss, scan)))(*given) for scan in (rs.scan, plain))
+    for leaf, expected in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-9, atol=1e-10)
+
+
+def is_data(value):
+    """Whether a value is compared, hashed and printed, and holds no function, tracer or array."""
+    if isinstance(value, core.ClosedJaxpr):
+        return not value.consts
+    if dataclasses.is_dataclass(value):
+        return all(is_data(getattr(value, field.name)) for field in dataclasses.fields(value))
+    if isinstance(value, tuple | frozenset):
+        return all(map(is_data, value))
+    return value is None or isinstance(value, bool | int | float | str | enum.Enum)
+
+
+@pytest.mark.parametrize("context", [None, "gpu"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_all_parameters_are_data(order, context):
+    run = partial(loss, partial(rs.scan, memory=rs.Memory(recompute=("gates",))))
+    if context:
+        with rs.tuned_for(context):
+            traced = jax.make_jaxpr(ORDERS[order](run))(PARAMS, XS)
+    else:
+        traced = jax.make_jaxpr(ORDERS[order](run))(PARAMS, XS)
+    scans = [one for one in equations_of(traced.jaxpr) if one.primitive.name.startswith("rnnscan")]
+    assert scans
+    for equation in scans:
+        assert all(map(is_data, equation.params.values())), equation
+        assert hash(tuple(equation.params.values())) == hash(tuple(equation.params.values()))
+
+
+def scans_of(function, *given):
+    return [one for one in jax.make_jaxpr(function)(*given).eqns if "scan" in one.primitive.name]
+
+
+def test_a_gradient_is_two_scans_with_their_steps():
+    forward, backward = scans_of(jax.grad(partial(loss, rs.scan)), PARAMS, XS)
+    assert (forward.primitive.name, backward.primitive.name) == ("rnnscan_scan", "rnnscan_cotangent_scan")
+    shapes = [aval.shape for aval in forward.params["step"].in_avals]
+    assert shapes[-3:] == [(3, 4), (3, 4), (3, 2)], "the carry, and x"
+    assert backward.params["scan"].options.kept == ("gates",)
+    products = [one for one in backward.params["step"].eqns if one.primitive.name == "dot_general"]
+    assert len(products) == 3, "the cotangents of h, of the kernel and of the recurrent kernel"
+    assert "dot_general" in str(backward.params["step"])
+
+
+def test_calls_that_are_equal_have_equal_parameters():
+    scans = scans_of(jax.grad(partial(loss, rs.scan)), PARAMS, XS)
+    again = scans_of(jax.grad(partial(loss, rs.scan)), PARAMS, XS)
+    other = scans_of(jax.grad(partial(loss, partial(rs.scan, reverse=True))), PARAMS, XS)
+    assert [one.params for one in scans] == [one.params for one in again]
+    assert [one.params for one in scans] != [one.params for one in other]
+
+
+@pytest.mark.large_loops
+def test_equal_layers_are_planned_and_lowered_once(monkeypatch):
+    runs = []
+    run = scan_rules.run_saving
+    monkeypatch.setattr(scan_rules, "run_saving", lambda *given, **options: runs.append(1) or run(*given, **options))
+    layers = [rs.cells.GRU(4) for _ in range(5)]
+    params = [layer.init(jax.random.key(2), input_size=4) for layer in layers]
+
+    def deep(params, xs):
+        for layer, own in zip(layers, params, strict=True):
+            xs = rs.scan(layer, own, layer.initial_carry(xs[0]), xs)[1]
+        return jnp.sum(xs**2)
+
+    jax.jit(jax.grad(deep)).lower(params, jnp.ones((20, 3, 4)))
+    assert len(runs) == 1
+
+
+@pytest.mark.large_loops
+def test_a_program_for_several_platforms_has_the_plan_of_each():
+    gradient = jax.jit(jax.grad(partial(loss, rs.scan)))
+
+    def count(*platforms):
+        text = gradient.trace(PARAMS, jnp.ones((64, 3, 2))).lower(lowering_platforms=platforms).as_text()
+        return [len(re.findall(name, text)) for name in ("stablehlo.while", "optimization_barrier", "stablehlo.tanh")]
+
+    alone = [count(platform) for platform in ("cpu", "cuda", "tpu")]
+    assert alone[0] != alone[1] != alone[2]
+    assert count("cpu", "cuda", "tpu") == [sum(counts) for counts in zip(*alone, strict=True)]
+
+
+@pytest.mark.large_loops
+def test_rows_are_planned_together():
+    cell = rs.cells.GRU(8)
+    params = cell.init(jax.random.key(3), input_size=4)
+    xs = jnp.ones((6, 20, 4))
+
+    def of_row(xs):
+        return jnp.sum(rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1] ** 2)
+
+    def products(function):
+        equations = equations_of(running(function)(xs).jaxpr)
+        return sorted(one.outvars[0].aval.shape for one in equations if one.primitive.name == "dot_general")
+
+    def together(xs):
+        return jnp.sum(jax.vmap(of_row)(xs))
+
+    assert products(jax.vmap(jax.grad(of_row))) == products(jax.grad(together))
