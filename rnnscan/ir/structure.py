@@ -132,7 +132,7 @@ def _structure_of_parameter(value: Any, *, like: Like) -> Hashable:
     if isinstance(value, np.ndarray):
         return structure_of_array(value)
     if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
-        return value if like == "function" else ("function", type(value).__qualname__)
+        return id(value) if like == "function" else ("function", type(value).__qualname__)
     if like == "work" and _equals_only_itself(value):
         return "object", type(value).__qualname__
     try:

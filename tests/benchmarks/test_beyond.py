@@ -11,6 +11,7 @@ import rnnscan as rs
 from benchmarks.beyond.rows import SCANS
 from benchmarks.beyond.use import Draw
 from benchmarks.beyond.uses import USES
+from jaxprs import running
 from tiers import variants
 
 
@@ -39,7 +40,7 @@ def test_without_names_both_memory_choices_are_one_program(name):
 
     def program(memory):
         loss = problem.loss(partial(rs.scan, memory=memory))
-        jaxpr = jax.make_jaxpr(jax.value_and_grad(loss))(*problem.split_arguments())
+        jaxpr = running(jax.value_and_grad(loss))(*problem.split_arguments())
         return re.sub(r"0x[0-9a-f]+", "", str(jaxpr))
 
     assert program(rs.Memory()) == program(rs.Memory(recompute="all"))

@@ -90,9 +90,8 @@ def run_backward(
         in_place: whether a loop may run in place. JAX's derivative of such a loop is slow.
     """
     chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
-    first = len(plan.residuals.recomputed)
-    sums = [_wide(aval) for aval in vjp.out_avals[first : first + len(cotangents.constants)]]
-    zeros = [*map(zeros_of_value, sums)]
+    of_step = vjp.out_avals[len(plan.residuals.recomputed) :]
+    zeros = [_zero(aval, saved.constants[i]) for aval, i in zip(of_step, cotangents.constants, strict=False)]
     state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
     (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
     ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
@@ -385,9 +384,11 @@ def _instantiated(leaf: Any, like: Any) -> Any:
     return lax.full_like(like, 0) if leaf is None else leaf
 
 
-def _wide(aval: Any) -> Any:
-    """The type of a sum of values of a type, in at least float32."""
-    return aval.update(dtype=at_least_float32(aval.dtype))
+def _zero(aval: Any, constant: Any) -> Any:
+    """The start of a sum of cotangents of a constant: of their type, which has an axis of rows under `jax.vmap`."""
+    if aval.shape == constant.shape:
+        return zero_sum(constant)
+    return zeros_of_value(aval.update(dtype=at_least_float32(aval.dtype)))
 
 
 def zero_sum(constant: Any) -> Any:
