@@ -169,8 +169,7 @@ class FlatStep:
         evaluate(needed(self.program.equations, [*self.new_carry, *self.y]), values)
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
-    @cached_property
-    def jaxpr(self) -> core.ClosedJaxpr:
+    def as_jaxpr(self) -> core.ClosedJaxpr:
         """The step as a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept values with names)`."""
         inputs = [*self.constants, *self.carry, *self.x]
         stacked = self.program.stacked[: self.y_size + len(self.kept_labels)]

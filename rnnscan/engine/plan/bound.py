@@ -21,6 +21,7 @@ from rnnscan.ir.structure import key_of_step
 from rnnscan.ir.trace import program_as_jaxpr, program_of
 
 
+# No value may hold its jaxpr, which would then stay for ever.
 # jaxpr of a step -> (constants, carry, labels of kept values) -> the step
 _steps: WeakKeyDictionary[core.Jaxpr, dict[Any, FlatStep]] = WeakKeyDictionary()
 # what a step computes -> its jaxpr
@@ -96,7 +97,7 @@ def bound(plan: ScanPlan, units: str) -> tuple[core.ClosedJaxpr, Scan]:
     closed = _known.get(key)
     size = len(step.constants)
     if closed is None or are_searched():  # Errors name the line of the step itself.
-        closed = _known[key] = step.jaxpr
+        closed = _known[key] = step.as_jaxpr()
         _steps.setdefault(closed.jaxpr, {})[size, len(step.carry), step.kept_labels] = step
     return closed, Scan(size, len(step.carry), plan.length, plan.reverse, options)
 

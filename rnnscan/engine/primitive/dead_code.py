@@ -13,8 +13,8 @@ from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, joint_scan_p, scan_p, y_size
 
 
-# jaxpr of a step -> (which results are read, which operands stay) -> the part that is alive, and its operands
-_parts: WeakKeyDictionary[core.Jaxpr, dict[Any, tuple[core.ClosedJaxpr, list[bool]]]] = WeakKeyDictionary()
+# jaxpr of a step -> (results that are read, operands that stay) -> what is alive, None for all of it, and its operands
+_parts: WeakKeyDictionary[core.Jaxpr, dict[Any, tuple[core.ClosedJaxpr | None, list[bool]]]] = WeakKeyDictionary()
 
 
 def live_part(
@@ -32,8 +32,9 @@ def live_part(
         live, needed = partial_eval.dce_jaxpr(step.jaxpr, list(read), list(stay))
         same = len(live.eqns) == len(step.jaxpr.eqns) and all(map(is_, live.eqns, step.jaxpr.eqns))
         is_whole = same and all(read) and all(needed)
-        parts[key] = (step if is_whole else core.ClosedJaxpr(live, step.consts)), [*map(bool, needed)]
-    return parts[key]
+        parts[key] = (None if is_whole else core.ClosedJaxpr(live, step.consts)), [*map(bool, needed)]
+    part, operands = parts[key]
+    return part or step, operands
 
 
 def _live_step(

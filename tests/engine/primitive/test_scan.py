@@ -2,7 +2,9 @@
 
 import dataclasses
 import enum
+import gc
 import re
+import weakref
 from functools import partial
 
 import jax
@@ -117,11 +119,14 @@ def test_a_gradient_is_two_scans_with_their_steps():
 
 
 def test_calls_that_are_equal_have_equal_parameters():
-    scans = scans_of(jax.grad(partial(loss, rs.scan)), PARAMS, XS)
-    again = scans_of(jax.grad(partial(loss, rs.scan)), PARAMS, XS)
-    other = scans_of(jax.grad(partial(loss, partial(rs.scan, reverse=True))), PARAMS, XS)
-    assert [one.params for one in scans] == [one.params for one in again]
-    assert [one.params for one in scans] != [one.params for one in other]
+    def calls(params, xs):
+        back = partial(rs.scan, reverse=True)
+        return loss(rs.scan, params, xs) + loss(rs.scan, params, 2 * xs) + loss(back, params, xs)
+
+    for function in (calls, jax.grad(calls)):
+        scans = [one.params for one in scans_of(function, PARAMS, XS) if one.primitive.name == "rnnscan_scan"]
+        first, second, third = scans
+        assert first == second != third
 
 
 @pytest.mark.large_loops
@@ -171,3 +176,17 @@ def test_rows_are_planned_together():
         return jnp.sum(jax.vmap(of_row)(xs))
 
     assert products(jax.vmap(jax.grad(of_row))) == products(jax.grad(together))
+
+
+def test_no_step_is_kept_alive():
+    def steps():
+        traced = jax.jit(jax.grad(partial(loss, partial(rs.scan, unroll=2)))).trace(PARAMS, XS)
+        traced.lower()
+        scans = [one for one in traced.jaxpr.eqns if "scan" in one.primitive.name]
+        return [weakref.ref(one.params["step"].jaxpr) for one in scans]
+
+    references = steps()
+    assert len(references) == 2
+    jax.clear_caches()
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
