@@ -1,6 +1,6 @@
 """The structure of a program: a key that is equal for programs that do the same operations on the same values."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -62,7 +62,7 @@ def structure_of_jaxpr(jaxpr: Any) -> Hashable:
 
 def key_of_step(program: Program) -> Hashable:
     """A key that is equal for steps that do the same in the same named scopes. Functions equal themselves alone."""
-    numbers = _Numbers(program.inputs)
+    numbers = _Numbers(program.inputs, _structure_of_number)
     equations = tuple(
         (
             _structure_of_operation(equation.primitive, equation.params, like="function"),
@@ -80,7 +80,8 @@ def key_of_step(program: Program) -> Hashable:
 class _Numbers:
     """Numbers values in the order in which they are added."""
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any], constant: Callable[[Any], Hashable] | None = None) -> None:
+        self._constant = constant or structure_of_array
         self._numbers: dict[Any, int] = {}
         self.add(inputs)
 
@@ -95,9 +96,9 @@ class _Numbers:
     def read(self, atoms: Iterable[Any]) -> Hashable:
         """The numbers of values, and the values of constants."""
         return tuple(
-            structure_of_array(atom.value)
+            self._constant(atom.value)
             if isinstance(atom, Constant)
-            else structure_of_array(atom.val)
+            else self._constant(atom.val)
             if isinstance(atom, core.Literal)
             else self._numbers[atom]
             for atom in atoms
@@ -106,10 +107,13 @@ class _Numbers:
 
 def structure_of_array(array: Any) -> Hashable:
     """A key that is equal for arrays of the same type and the same values, bit for bit."""
-    if isinstance(array, jax.core.Tracer):
-        return id(array)
     concrete = np.asarray(array)
     return "array", concrete.shape, concrete.dtype, concrete.tobytes()
+
+
+def _structure_of_number(value: Any) -> Hashable:
+    """A key of a constant. Arrays equal themselves alone: they may be large, on a device, or of keys."""
+    return id(value) if isinstance(value, jax.Array) or np.shape(value) else structure_of_array(value)
 
 
 def _structure_of_parameter(value: Any, *, like: Like) -> Hashable:
@@ -158,7 +162,7 @@ def _structure_of_const(array: Any, *, like: Like) -> Hashable:
 
 
 def _structure_of_jaxpr(jaxpr: Any, *, like: Like) -> Hashable:
-    numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars])
+    numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars], _structure_of_number if like == "function" else None)
     equations = tuple(
         (
             _structure_of_operation(eqn.primitive, eqn.params, like=like),

@@ -20,7 +20,7 @@ Function = Callable[..., list[Any]]
 
 def symbolic(tangents: Sequence[Any]) -> list[Any]:
     """Tangents, with symbolic zeros in place of those that a rule is given."""
-    return [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in tangents]
+    return [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in as_arrays(tangents)]
 
 
 def for_rule(tangents: Sequence[Any]) -> list[Any]:

@@ -190,3 +190,68 @@ def test_no_step_is_kept_alive():
     jax.clear_caches()
     gc.collect()
     assert [reference() for reference in references] == [None, None]
+
+
+def test_a_key_that_an_inner_jit_closes_over():
+    key = jax.random.key(5)
+    noisy = jax.jit(lambda hidden: hidden + jax.random.normal(key, hidden.shape))
+
+    def cell(params, carry, x):
+        carry = noisy(jnp.tanh(carry * params + x))
+        return carry, carry
+
+    ours, theirs = (jax.jit(scan, static_argnums=0)(cell, 0.5, jnp.ones((3, 2)), XS)[1] for scan in (rs.scan, plain))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+def _counts(params, carry, x):
+    """Linear in x, beside a counter."""
+    hidden, count = carry
+    return (hidden * params * (count % 3) + x, count + 1), hidden
+
+
+def _is_given(params, carry, x):
+    """Linear in x, by a factor that does not depend on it."""
+    factor, hidden = carry
+    return (jnp.sin(factor), hidden * factor + x), hidden
+
+
+@pytest.mark.core("derivatives")
+@pytest.mark.parametrize(
+    ("cell", "carry"), [(_counts, (jnp.ones((3, 2)), 0)), (_is_given, (jnp.ones((3, 2)), jnp.ones((3, 2))))]
+)
+def test_a_linear_scan_with_known_results_is_transposed(cell, carry):
+    def transposed(scan):
+        def linear(xs):
+            (first, _), ys = scan(cell, 0.5, carry, xs)
+            return ys * (first if cell is _is_given else 1)
+
+        return jax.jit(lambda xs: jax.linear_transpose(linear, xs)(xs))(XS)
+
+    for leaf, expected in zip(*map(jax.tree.leaves, map(transposed, (rs.scan, plain))), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-5)
+
+
+def test_a_mapped_tangent_map_is_transposed(x64):
+    params = jax.tree.map(lambda leaf: leaf.astype(float), PARAMS)
+    rows = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+
+    def transposed(scan):
+        push = lambda dot: jax.jvp(lambda params: loss(scan, params, XS.astype(float)), (params,), (dot,))[1]  # noqa: E731
+        return jax.linear_transpose(jax.vmap(push), rows)(jnp.arange(2.0))
+
+    for leaf, expected in zip(*map(jax.tree.leaves, map(transposed, (rs.scan, plain))), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "order", [pushed, lambda run: pushed(jax.grad(run)), lambda run: pushed(lambda w: pushed(run)(w)[1])]
+)
+def test_tangents_that_are_python_numbers(order):
+    def run(scan):
+        def last(weight):
+            return scan(lambda params, carry, x: (carry * params + x, carry), weight, 1.0, jnp.arange(3.0))[0]
+
+        return jax.jit(lambda: order(last)(2.0))()
+
+    np.testing.assert_allclose(*map(jnp.stack, (run(rs.scan), run(plain))))
