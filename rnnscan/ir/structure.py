@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
+from rnnscan._util.messages import is_key
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 
 
@@ -107,6 +108,10 @@ class _Numbers:
 
 def structure_of_array(array: Any) -> Hashable:
     """A key that is equal for arrays of the same type and the same values, bit for bit."""
+    if isinstance(array, jax.core.Tracer):
+        return id(array)
+    if is_key(array):
+        return "key", jax.random.key_impl(array), structure_of_array(jax.random.key_data(array))
     concrete = np.asarray(array)
     return "array", concrete.shape, concrete.dtype, concrete.tobytes()
 
@@ -143,7 +148,8 @@ def _structure_of_parameter(value: Any, *, like: Like) -> Hashable:
         hash(value)
     except TypeError:
         return id(value) if like == "function" else ("object", type(value).__qualname__, repr(value))
-    return value
+    # 1 equals True, and 0.0 equals -0.0.
+    return (type(value), str(value), value) if like == "function" else value
 
 
 def _equals_only_itself(value: Any) -> bool:

@@ -7,6 +7,7 @@ on: its cotangent would be an explicit zero, and zero times the derivative of a 
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -111,7 +112,8 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] 
     types = tuple(atom.aval for atom in equation.inputs)
     if any(map(_is_function, equation.params.values())):
         return moving_results(equation.evaluate, types, flags)
-    return _moving_outputs_of(equation.primitive, flags, len(equation.outputs), _Sample(equation.evaluate, types))
+    alone = replace(equation, inputs=(), outputs=())  # What is remembered holds no arrays.
+    return _moving_outputs_of(equation.primitive, flags, len(equation.outputs), _Sample(alone.evaluate, types))
 
 
 class _Sample:

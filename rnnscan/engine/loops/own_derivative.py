@@ -125,7 +125,7 @@ def _differentiate(
     primals: Any, tangents: Any, *, function: FlatFunction, call_jaxpr: Any
 ) -> tuple[list[Any], list[Any]]:
     primals = as_arrays(primals)
-    symbolic = [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in tangents]
+    symbolic = [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in as_arrays(tangents)]
     results, result_tangents = function.rule(primals, symbolic)
     return results, [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in result_tangents]
 

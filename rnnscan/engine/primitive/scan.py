@@ -2,8 +2,9 @@
 
     rnnscan_scan[step, scan](*constants, *carry, *xs) -> (*final carry, *ys)
 
-`step` is a jaxpr without constants, `(*constants, *carry, *x) -> (*new carry, *y, *kept)`. The values that it keeps are
-no results: a derivative may save them, and not compute them again. How a scan runs is decided where it is lowered.
+`step` is a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept)`. It holds no arrays but those that a `jax.jit`
+within the cell captures. The values that it keeps are no results: a derivative may save them, and not compute them
+again. How a scan runs is decided where it is lowered.
 
 The rules of this folder need no plan. `run/scan_rules.py` has the others.
 """

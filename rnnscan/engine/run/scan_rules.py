@@ -30,7 +30,6 @@ from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_sc
 from rnnscan.engine.run.forward import Saved, run_forward, run_saving
 from rnnscan.engine.run.linear_scan import tangents_of_scan
 from rnnscan.engine.units.mesh import sharding_units
-from rnnscan.ir.dataflow import depending
 
 
 def run_scan(
@@ -191,27 +190,12 @@ ad.primitive_transposes[joint_scan_p] = lambda cotangents, *operands, **params: 
 
 
 def _evaluate_known(trace: Any, *tracers: Any, **params: Any) -> Sequence[Any]:
-    """A scan of which JAX knows some operands, and results: `lax.scan` is taken apart."""
-    unknown = [not tracer.is_known() for tracer in tracers]
-    is_plain = params["saving"] is None and any(unknown)
-    if not is_plain or all(_depending(params["step"], params["scan"], unknown)):
+    """A scan of which JAX knows some operands, as for a transpose: `lax.scan` is taken apart, within its body too."""
+    if params["saving"] is not None or len({tracer.is_known() for tracer in tracers}) == 1:
         results: Sequence[Any] = trace.default_process_primitive(scan_p, tracers, params)
         return results
     with core.set_current_trace(trace):
         return _plain(tracers, params["step"], params["scan"])
-
-
-def _depending(step: core.ClosedJaxpr, scan: Scan, flags: Sequence[bool]) -> list[bool]:
-    """Whether each result of a scan depends on an operand with a flag."""
-    flat = flat_step(step, scan)
-    inputs = [*flat.constants, *flat.carry, *flat.x]
-    found = {value for value, has_flag in zip(inputs, flags, strict=False) if has_flag}
-    while True:
-        reached = depending(flat.program.equations, found)
-        more = {old for old, new in zip(flat.carry, flat.new_carry, strict=True) if new in reached} - found
-        if not more:
-            return [atom in reached for atom in (*flat.carry, *flat.y)]
-        found |= more
 
 
 def _evaluate(trace: Any, *tracers: Any, **params: Any) -> Sequence[Any]:

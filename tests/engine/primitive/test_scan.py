@@ -216,9 +216,23 @@ def _is_given(params, carry, x):
     return (jnp.sin(factor), hidden * factor + x), hidden
 
 
+def _counts_within(params, carry, x):
+    """Linear in x, with a counter within a loop of the step."""
+    hidden, count = carry
+    (hidden, count), _ = lax.scan(
+        lambda pair, _: ((pair[0] * params + x * pair[1], pair[1] + 1), None), (hidden, count), None, 2
+    )
+    return (hidden, count), hidden
+
+
 @pytest.mark.core("derivatives")
 @pytest.mark.parametrize(
-    ("cell", "carry"), [(_counts, (jnp.ones((3, 2)), 0)), (_is_given, (jnp.ones((3, 2)), jnp.ones((3, 2))))]
+    ("cell", "carry"),
+    [
+        (_counts_within, (jnp.zeros((3, 2)), 0)),
+        (_counts, (jnp.ones((3, 2)), 0)),
+        (_is_given, (jnp.ones((3, 2)), jnp.ones((3, 2)))),
+    ],
 )
 def test_a_linear_scan_with_known_results_is_transposed(cell, carry):
     def transposed(scan):
@@ -230,6 +244,38 @@ def test_a_linear_scan_with_known_results_is_transposed(cell, carry):
 
     for leaf, expected in zip(*map(jax.tree.leaves, map(transposed, (rs.scan, plain))), strict=True):
         np.testing.assert_allclose(leaf, expected, rtol=1e-5)
+
+
+def test_a_gradient_outside_of_jit_with_a_key_and_an_array_that_a_cell_closes_over():
+    key, shift = jax.random.key(5), jnp.ones(2)
+    noisy = jax.jit(lambda hidden: hidden + jax.random.normal(key, hidden.shape))
+
+    def cell(params, carry, x):
+        carry = noisy(jnp.tanh(carry * params + x)) + shift
+        return carry, carry
+
+    def slope(scan):
+        return jax.grad(lambda params: jnp.sum(scan(cell, params, jnp.ones((3, 2)), XS)[1]))(0.5)
+
+    np.testing.assert_allclose(slope(rs.scan), slope(plain), rtol=1e-5)
+
+
+def test_no_array_that_a_step_captures_is_kept_alive():
+    def run():
+        array = jnp.full((3, 2), 0.5)
+        shifted = jax.jit(lambda hidden: hidden + array)
+
+        def cell(params, carry, x):
+            carry = shifted(jnp.tanh(carry * params + x))
+            return carry, carry
+
+        jax.jit(jax.grad(lambda params: jnp.sum(rs.scan(cell, params, jnp.ones((3, 2)), XS)[1]))).lower(0.5)
+        return weakref.ref(array)
+
+    reference = run()
+    jax.clear_caches()
+    gc.collect()
+    assert reference() is None
 
 
 def test_a_mapped_tangent_map_is_transposed(x64):
