@@ -8,7 +8,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -245,20 +245,16 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     always = [True] * len(given.residuals.recomputed), [True] * len(cotangents.moving)
     live, _ = live_part(step, [*always[0], *of_constants, *always[1], *of_xs], [True] * len(step.in_avals))
     chosen = [(cotangents.constants, of_constants), (cotangents.carry, of_carry), (cotangents.x, of_xs)]
-    constants, carry, x = (tuple(_at(*pair)) for pair in chosen)
+    constants, carry, x = (tuple(compress(*pair)) for pair in chosen)
     fewer = replace(given, cotangents=replace(cotangents, constants=constants, carry=carry, x=x)).reading(live, scan)
     stay = [fewer.read[index] for index in places(given.read)]
     flags = [*stay, *[True] * (len(equation.invars) - len(stay))]
     return flags, equation.replace(
-        invars=_at(equation.invars, flags),
-        outvars=_at(equation.outvars, used),
+        invars=[*compress(equation.invars, flags)],
+        outvars=[*compress(equation.outvars, used)],
         effects=live.effects,
         params={"step": live, "scan": scan, "given": fewer},
     )
-
-
-def _at(leaves: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
-    return [leaves[index] for index in places(flags)]
 
 
 partial_eval.dce_rules[cotangent_scan_p] = _drop_unused
