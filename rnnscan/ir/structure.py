@@ -110,7 +110,7 @@ def structure_of_array(array: Any) -> Hashable:
     """A key that is equal for arrays of the same type and the same values, bit for bit."""
     if isinstance(array, jax.core.Tracer):
         return id(array)
-    if is_key(array):
+    if isinstance(array, jax.Array) and is_key(array):
         return "key", jax.random.key_impl(array), structure_of_array(jax.random.key_data(array))
     concrete = np.asarray(array)
     return "array", concrete.shape, concrete.dtype, concrete.tobytes()

@@ -39,7 +39,7 @@ def in_rows(function):
     return lambda params, xs: jax.vmap(function, (None, 0))(params, jnp.stack([xs, 2 * xs]))
 
 
-def pushed(function, along=None):
+def pushed(function):
     return lambda *given: jax.jvp(function, given, given)
 
 
@@ -100,7 +100,7 @@ def test_all_parameters_are_data(order, context):
     assert scans
     for equation in scans:
         assert all(map(is_data, equation.params.values())), equation
-        assert hash(tuple(equation.params.values())) == hash(tuple(equation.params.values()))
+        hash(tuple(equation.params.values()))  # It raises for what has no hash.
 
 
 def scans_of(function, *given):
@@ -115,7 +115,6 @@ def test_a_gradient_is_two_scans_with_their_steps():
     assert backward.params["scan"].options.kept == ("gates",)
     products = [one for one in backward.params["step"].eqns if one.primitive.name == "dot_general"]
     assert len(products) == 3, "the cotangents of h, of the kernel and of the recurrent kernel"
-    assert "dot_general" in str(backward.params["step"])
 
 
 def test_calls_that_are_equal_have_equal_parameters():
@@ -288,6 +287,23 @@ def test_a_mapped_tangent_map_is_transposed(x64):
 
     for leaf, expected in zip(*map(jax.tree.leaves, map(transposed, (rs.scan, plain))), strict=True):
         np.testing.assert_allclose(leaf, expected, rtol=1e-9)
+
+
+def test_a_loop_within_a_step_that_starts_from_a_python_bool():
+    """JAX 0.10 keeps it as the value of a literal."""
+
+    def once(pair):
+        return jnp.sin(pair[0]), False
+
+    def cell(params, carry, x):
+        factor, _ = lax.while_loop(lambda pair: pair[1], once, (carry[0, 0] * 0 + 1, True))
+        carry = lax.stop_gradient(factor) * jnp.tanh(carry * params + x)
+        return carry, carry
+
+    def slope(scan):
+        return jax.grad(lambda params: jnp.sum(scan(cell, params, jnp.ones((3, 2)), XS)[1]))(0.5)
+
+    np.testing.assert_allclose(slope(rs.scan), slope(plain), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
