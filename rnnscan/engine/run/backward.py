@@ -74,7 +74,6 @@ def run_backward(
     *,
     spread: Collection[int] = (),
     wide: Collection[int] = (),
-    in_place: bool = False,
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """The cotangents of constants, of the initial carry and of xs: those that `cotangents` lists.
 
@@ -87,13 +86,11 @@ def run_backward(
         ct_ys: the cotangents of `cotangents.ys`.
         spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
         wide: those whose cotangents are not rounded to their dtype.
-        in_place: whether a loop may run in place. JAX's derivative of such a loop is slow.
     """
     chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
-    of_step = vjp.out_avals[len(plan.residuals.recomputed) :]
-    zeros = [_zero(aval, saved.constants[i]) for aval, i in zip(of_step, cotangents.constants, strict=False)]
+    zeros = zeros_of_sums(vjp, cotangents, plan.residuals, saved.constants)
     state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
-    (changed, sums), ct_xs = chunks.run(state, saved, ct_ys, in_place=in_place)
+    (changed, sums), ct_xs = chunks.run(state, saved, ct_ys)
     ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
     sums = chunks.transpose.totals(sums, zeros, [index in spread for index in cotangents.constants])
     pairs = zip(cotangents.constants, sums, strict=True)
@@ -186,8 +183,8 @@ class _BackwardChunks:
             ct_ys=len(cotangents.ys),
         )
 
-    def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any], *, in_place: bool) -> tuple[Any, list[Any]]:
-        """Carry `(cotangent of the carry, sums)` back through all chunks, in place if that is allowed."""
+    def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Carry `(cotangent of the carry, sums)` back through all chunks."""
         repeats = self.plan.residuals.repeats
         chunks = TimeLoop(self.plan.length, self._chunk, self.plan.reverse).back
         starts = saved.starts if self._recomputes else {}
@@ -222,7 +219,8 @@ class _BackwardChunks:
             once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
             return transpose_part(state, parts, once, first_step, steps)[:2]
 
-        if in_place and chunks.piece < chunks.length and not self.plan.residuals.offloaded:
+        is_in_place = self.plan.heuristics.batch == "costly" and not self.plan.residuals.offloaded
+        if is_in_place and chunks.piece < chunks.length:
             types = [atom.aval for atom in self.transpose.split.program.stacked]
             return chunks.run_in_place(transpose_in_place, state, types)
         once = [*starts.values()]
@@ -384,11 +382,18 @@ def _instantiated(leaf: Any, like: Any) -> Any:
     return lax.full_like(like, 0) if leaf is None else leaf
 
 
-def _zero(aval: Any, constant: Any) -> Any:
-    """The start of a sum of cotangents of a constant: of their type, which has an axis of rows under `jax.vmap`."""
-    if aval.shape == constant.shape:
-        return zero_sum(constant)
-    return zeros_of_value(aval.update(dtype=at_least_float32(aval.dtype)))
+def zeros_of_sums(
+    vjp: core.ClosedJaxpr, cotangents: Cotangents, residuals: ResidualPlan, constants: Sequence[Any]
+) -> list[Any]:
+    """The starts of the sums of cotangents: of their types, which have an axis of rows under `jax.vmap`."""
+
+    def zero(aval: Any, constant: Any) -> Any:
+        if aval.shape == constant.shape:
+            return zero_sum(constant)
+        return zeros_of_value(aval.update(dtype=at_least_float32(aval.dtype)))
+
+    of_step = vjp.out_avals[len(residuals.recomputed) :]
+    return [zero(aval, constants[i]) for aval, i in zip(of_step, cotangents.constants, strict=False)]
 
 
 def zero_sum(constant: Any) -> Any:

@@ -29,6 +29,7 @@ from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, stacked
 from rnnscan.engine.run.backward import BackwardPlan, cotangents_to_carry, run_backward
+from rnnscan.engine.run.backward_scans import run_backward_scans
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, step_vjp
 from rnnscan.engine.units.mesh import sharding_units
@@ -89,6 +90,17 @@ class Given:
         )
         return replace(self, read=read)
 
+    def arrays(self, operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> tuple[Saved, list[Any], list[Any]]:
+        """The saved values, and the cotangents of the carry and of ys. Zeros stand for what nothing reads."""
+        given, ct_carry, ct_ys = split_list(operands, [sum(self.read), len(self.cotangents.moving)])
+        unread = [
+            None if is_read else _zeros(step.in_avals[places_of[0]], steps)
+            for is_read, (places_of, steps) in zip(self.read, self.sources(step, scan), strict=True)
+        ]
+        axes = Saved.axes(self.residuals, scan.constants, self.step_groups(step, scan)[2])
+        leaves = replace_at(unread, places(self.read), given)
+        return jax.tree.unflatten(jax.tree.structure(axes), leaves), ct_carry, ct_ys
+
 
 def _is_key(aval: Any) -> bool:
     return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
@@ -130,36 +142,18 @@ def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Gi
     return list(cotangent_scan_p.bind(*operands, step=step, scan=scan, given=given))
 
 
-def _run(
-    *operands: Any,
-    step: core.ClosedJaxpr,
-    scan: Scan,
-    given: Given,
-    platform: str | None = None,
-    in_place: bool = True,
-) -> list[Any]:
+def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given, platform: str | None = None) -> list[Any]:
     options, residuals = scan.options, given.residuals
     choices = solving(options.choices or for_platform(platform or options.platform), options.parallel)
     plan = BackwardPlan(scan.length, scan.reverse, options.unroll, options.chunk, choices, options.parallel, residuals)
-    given_leaves, ct_carry, ct_ys = split_list(operands, [sum(given.read), len(given.cotangents.moving)])
-    # Zeros stand for what nothing reads.
-    unread = [
-        None if is_read else _zeros(step.in_avals[places_of[0]], steps)
-        for is_read, (places_of, steps) in zip(given.read, given.sources(step, scan), strict=True)
-    ]
-    axes = Saved.axes(residuals, scan.constants, given.step_groups(step, scan)[2])
-    saved = jax.tree.unflatten(jax.tree.structure(axes), replace_at(unread, places(given.read), given_leaves))
     with sharding_units(options.units):
         results = run_backward(
             plan,
             step,
             given.cotangents,
-            saved,
-            ct_carry,
-            ct_ys,
+            *given.arrays(operands, step, scan),
             spread=[index for index, copy in scan.copied if copy.rows is not None],
             wide=[index for index, _ in scan.copied],
-            in_place=in_place and choices.batch == "costly",
         )
     return [leaf for leaves in results for leaf in leaves]
 
@@ -185,15 +179,17 @@ cotangent_scan_p.def_effectful_abstract_eval(_types)
 lowered_for_each_platform(cotangent_scan_p, _run)
 
 
-def _transpose(cotangents: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
-    return transpose_rule(partial(_run, **params, in_place=False), cotangents, operands)
+def _by_scans(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given) -> list[Any]:
+    arrays = given.arrays(operands, step, scan)
+    return run_backward_scans(step, scan, given.cotangents, given.residuals, *arrays)
 
 
-# The derivative of what runs, in loops that JAX differentiates well.
 ad.primitive_jvps[cotangent_scan_p] = lambda primals, dots, **params: jvp_rule(
-    partial(_run, **params, in_place=False), primals, dots, partial(cotangent_scan_p.bind, **params)
+    partial(_by_scans, **params), primals, dots, partial(cotangent_scan_p.bind, **params)
 )
-ad.primitive_transposes[cotangent_scan_p] = _transpose
+ad.primitive_transposes[cotangent_scan_p] = lambda cotangents, *operands, **params: transpose_rule(
+    partial(_by_scans, **params), cotangents, operands
+)
 
 
 def _batch(

@@ -16,7 +16,7 @@ from jax.extend import core
 
 import rnnscan as rs
 from jaxprs import equations_of, running
-from rnnscan.engine.run import scan_rules
+from rnnscan.engine.run import cotangent_scan, scan_rules
 
 
 CELL = rs.cells.LSTM(4)
@@ -317,3 +317,41 @@ def test_tangents_that_are_python_numbers(order):
         return jax.jit(lambda: order(last)(2.0))()
 
     np.testing.assert_allclose(*map(jnp.stack, (run(rs.scan), run(plain))))
+
+
+@pytest.mark.large_loops
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "MinGRU", "two kinds"])
+def test_a_backward_pass_is_that_of_its_two_scans(name, reverse, x64):
+    """One as it runs, the other as JAX differentiates it: with every kind of carry, and results that nothing reads."""
+
+    def two_kinds(params, carry, x):
+        h, total, count = carry
+        h = jnp.tanh(h @ params["matrix"] + x)
+        total = total * jax.nn.sigmoid(x) + h
+        return (h, total, count + 1), (h, total * count)
+
+    if name == "two kinds":
+        cell, params = two_kinds, {"matrix": jax.random.normal(jax.random.key(1), (2, 2))}
+        carry = (XS[0].astype(float), 2 * XS[0].astype(float), 0)
+    else:
+        cell = getattr(rs.cells, name)(4)
+        params = jax.tree.map(lambda leaf: leaf.astype(float), cell.init(jax.random.key(1), input_size=2))
+        carry = jax.tree.map(lambda leaf: leaf.astype(float) + 0.3, cell.initial_carry(XS[0]))
+
+    def total(params, xs):
+        final, ys = rs.scan(cell, params, carry, xs, reverse=reverse, memory=rs.Memory(chunk=5))
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((final[0], ys)))
+
+    given = params, XS.astype(float)
+    traced = jax.make_jaxpr(jax.grad(total, (0, 1)))(*given)
+    equations = traced.jaxpr.eqns
+    place = [one.primitive.name for one in equations].index("rnnscan_cotangent_scan")
+    backward = equations[place]
+    before = traced.jaxpr.replace(eqns=equations[:place], outvars=backward.invars)
+    operands = core.jaxpr_as_fun(core.ClosedJaxpr(before, traced.consts))(*jax.tree.leaves(given))
+    by_scans = cotangent_scan._by_scans(*operands, **backward.params)
+    for leaf, expected in zip(
+        cotangent_scan.cotangent_scan_p.bind(*operands, **backward.params), by_scans, strict=True
+    ):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-9, atol=1e-9)
