@@ -45,8 +45,8 @@ def while_net(
         carry: the carry before the first step, any pytree. Integers and keys are allowed.
         params: parameters of both, any pytree. Arrays that the body closes over get gradients too.
         max_steps: the most steps. Reverse mode allocates memory for as many, whether they run or not: the carry
-            before each step and the named values that are kept; with `segment`, the carry before each segment, and
-            the same for one segment.
+            before each step and the named values that are kept; with `segment`, the carry and the number of
+            steps before each segment, and the same for one segment.
         memory: the memory choice. `segment="sqrt"` is the square root of `max_steps`. Nested segments are rounded up
             to multiples of the next. Names inside a vmap, a branch or a loop of the body are recomputed.
         on_limit: what happens if `cond` still holds after `max_steps` steps: "error" raises, and "stop" returns the

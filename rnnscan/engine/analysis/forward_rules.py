@@ -9,6 +9,7 @@ from jax.interpreters import partial_eval
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import places, replace_at
+from rnnscan.engine.analysis.saving_calls import SCAN
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Atom, Constant, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
@@ -43,7 +44,9 @@ def forward_rules(program: Program) -> Program:
 
 
 def _has_forward_rule(equation: Equation) -> bool:
-    """Whether an equation is a `jax.custom_vjp`, or has one in its bodies. A scan of rnnscan sees to its own."""
+    """Whether an equation is a `jax.custom_vjp`, or has one in its bodies. A scan that saves values has the rules."""
+    if equation.name == SCAN:
+        return equation.params["saving"] is None and "custom_vjp_call" in equation.names
     return "custom_vjp_call" in equation.names and SCANS.isdisjoint(equation.names)
 
 

@@ -1,6 +1,6 @@
 """The loop over the steps of a sequence, in pieces: chunks of the engine, segments of memory, or single steps."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -9,18 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_of_type
-from rnnscan.engine.loops.examples import any_example
-from rnnscan.engine.loops.indexing import put_item, put_items, shifted
+from rnnscan.engine.loops.indexing import put_items, shifted
 
 
 # (carry, xs of each step, values of the piece, its steps) -> (carry, ys of each step, new values of the piece)
 Body: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, Any, Any]]
 # (carry, first step, number of the whole piece or None, steps) -> (carry, ys of each step)
 BodyInPlace: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, list[Any]]]
-# (number of the piece, whether it runs, steps so far, carry) -> (steps so far, carry, ys of each step)
-ConditionalBody: TypeAlias = Callable[[Any, Any, Any, list[Any]], tuple[Any, list[Any], list[Any]]]
 
 
 def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
@@ -155,47 +151,6 @@ class TimeLoop:
         if self.rest and not self.shorter_first:
             carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)
         return carry, stacks
-
-    def run_while(
-        self,
-        body: ConditionalBody,
-        goes_on: Callable[[Any, Any], Any],
-        none: Any,
-        carry: list[Any],
-        ys: Iterable[Any],
-        *,
-        save: bool = False,
-    ) -> tuple[Any, list[Any], list[Any], list[Any]]:
-        """Run whole pieces from the first on, as long as a condition holds.
-
-        Args:
-            body: runs a piece, or nothing of it where it is told not to run.
-            goes_on: `(steps so far, carry) -> whether to run another piece`. Rows under `jax.vmap` have their own.
-            none: no steps, of the type of their number.
-            carry: the carry before the first piece.
-            ys: the types of the ys of a step.
-            save: whether to return the carry before each piece.
-
-        Returns:
-            The number of steps that ran, the carry, ys `(length, ...)`, which are zero after these steps, and the carry
-            before each piece, `(number of pieces, ...)`.
-        """
-
-        def run_next(state: Any) -> Any:
-            number, runs, count, carry, stacks, starts = state
-            starts = [put_item(stack, number, leaf) for stack, leaf in zip(starts, carry, strict=save)]
-            count, carry, new = body(number, runs, count, carry)
-            first = self._first_of(number)
-            stacks = [put_items(stack, first, items) for stack, items in zip(stacks, new, strict=True)]
-            return lax.add(number, np.int32(1)), runs & goes_on(count, carry), count, carry, stacks, starts
-
-        stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
-        starts = [zeros_of_type(jax.typeof(leaf), self.count, new_axis=True) for leaf in carry if save]
-        runs = goes_on(none, carry)
-        none = vary(none, varying(jax.typeof(runs)))  # Under `shard_map` each device has its own count.
-        state = (jnp.int32(0), runs, none, carry, stacks, starts)
-        _, _, count, carry, stacks, starts = lax.while_loop(lambda state: any_example(state[1]), run_next, state)
-        return count, carry, stacks, starts
 
     def _first_of(self, number: Any) -> Any:
         """The first step of a whole piece."""

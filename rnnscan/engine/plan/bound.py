@@ -53,6 +53,7 @@ def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -
             parallel=options.parallel,
             offload=options.offload,
             chooses_kept_values=options.chooses_kept_values,
+            keep_all_carries=scan.is_counted,
         )
     return plans[key]
 
@@ -144,16 +145,17 @@ def saving_scan(step: core.ClosedJaxpr, scan: Scan, *, whole: bool = False) -> S
     plan, scans = scan_plan(step, scan), _saving.setdefault(step.jaxpr, {})
     key = (scan, plan.choices, whole)
     if key not in scans:
-        scans[key] = _saving_scan(plan.for_derivatives, scan.options, whole)
+        scans[key] = _saving_scan(plan.for_derivatives, scan, whole)
     return scans[key]
 
 
-def _saving_scan(plan: ScanPlan, options: ScanOptions, whole: bool) -> SavingScan:
+def _saving_scan(plan: ScanPlan, scan: Scan, whole: bool) -> SavingScan:
     step = plan.step
     program = forward_rules(plan.returning(save=True))
     ys, saved = split_list(program.stacked, [step.y_size])
-    # The backward pass would keep both a stack and its copy.
-    inputs: dict[Atom, tuple[str, int]] = {} if whole else {atom: ("x", i) for i, atom in enumerate(program.known)}
+    # The backward pass would keep both a stack and its copy. After the last step to run they differ.
+    known = [] if whole or scan.is_counted else program.known
+    inputs: dict[Atom, tuple[str, int]] = {atom: ("x", i) for i, atom in enumerate(known)}
     made = [atom for atom in dict.fromkeys([*ys, *saved]) if atom not in inputs]
     if whole:
         made = [*ys, *(atom for atom in made if atom not in {*ys})]
@@ -163,8 +165,8 @@ def _saving_scan(plan: ScanPlan, options: ScanOptions, whole: bool) -> SavingSca
     closed = program_as_jaxpr(program.equations, operands, [*program.new_carry, *program.stacked])
     size, carry = len(step.constants), len(step.carry)
     _steps.setdefault(closed.jaxpr, {})[size, carry, ()] = FlatStep(program, len(made), tuple(range(carry)), (), {})
-    options = replace(options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=())
-    scan, saving = Scan(size, carry, plan.length, plan.reverse, options), Saving(tuple(plan.residuals.chunk_starts))
+    options = replace(scan.options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=())
+    scan, saving = replace(scan, options=options, copied=()), Saving(tuple(plan.residuals.chunk_starts))
     of_ys, of_saved = (tuple(places[atom] for atom in atoms) for atoms in (ys, saved))
     return SavingScan(closed, scan, saving, of_ys, of_saved)
 

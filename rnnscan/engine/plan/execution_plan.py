@@ -200,10 +200,8 @@ class ExecutionPlan:
         """Whether windows keep the named values. Those of a segment do not outlive it."""
         return self.memory is not None and self.memory.segment is None
 
-    def scan(self, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
+    def scan(self, length: int) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
-        if keep_all_carries:
-            return self.scan_of(self.step, length, keep_all_carries=True)
         return self.scan_to_run(length).for_derivatives
 
     def scan_to_run(self, length: int) -> ScanPlan:
@@ -236,7 +234,7 @@ class ExecutionPlan:
         free = memory is not None and memory.recompute == () and not call.names.known and not self.step.kept_labels
         return free and self.route.engine == "fission" and call.parallel is None
 
-    def scan_of(self, step: FlatStep, length: int, *, keep_all_carries: bool = False) -> ScanPlan:
+    def scan_of(self, step: FlatStep, length: int) -> ScanPlan:
         """The same for a step that is a part of the call's."""
         chosen = None if self.memory is None else self.memory.chunk
         return ScanPlan(
@@ -246,7 +244,6 @@ class ExecutionPlan:
             self.call.unroll,
             chosen,
             self.choices,
-            keep_all_carries=keep_all_carries,
             parallel=self.call.parallel,
             offload=() if self.memory is None else self.memory.offload,
             follows_platform=self.follows_platform,

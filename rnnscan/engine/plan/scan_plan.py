@@ -114,6 +114,8 @@ class ScanPlan:
         """
         recomputed = [] if self.chunk == 1 else self._recomputable_carries
         between = Storage.FIRST_STEP if self.unread_carries.issuperset(recomputed) else Storage.CHUNKS
+        if self.keep_all_carries:  # But for the count of the steps, which no derivative reads.
+            recomputed, between = [0], Storage.FIRST_STEP
         restored = self._restored(recomputed)
 
         def row(index: int) -> CarryLeaf:

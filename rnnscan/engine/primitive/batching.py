@@ -31,7 +31,14 @@ class Rows:
     results: list[bool]
 
 
-def on_rows(step: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool], feedback: Sequence[tuple[int, int]]) -> Rows:
+def on_rows(
+    step: core.ClosedJaxpr,
+    axis: Any,
+    is_mapped: Sequence[bool],
+    feedback: Sequence[tuple[int, int]],
+    *,
+    all_results: bool = False,
+) -> Rows:
     """A step under `jax.vmap`. As in `lax.scan`, leaves that nothing mapped reaches have no rows.
 
     Args:
@@ -39,16 +46,16 @@ def on_rows(step: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool], feedba
         axis: the batch axis, as JAX gives it to a rule of `fancy_primitive_batchers`.
         is_mapped: for each operand whether it is mapped.
         feedback: the positions of results that become operands of the next step, with those of these.
+        all_results: whether all results have rows.
     """
-    run = core.jaxpr_as_fun(step)
-    vmap = partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)
+    run, vmap = core.jaxpr_as_fun(step), _vmap(axis)
     flags, is_settled = list(is_mapped), False
     while not is_settled:
         types = [
             _with_rows(aval, axis) if has_rows else aval for aval, has_rows in zip(step.in_avals, flags, strict=True)
         ]
         in_axes = tuple(0 if has_rows else None for has_rows in flags)
-        results = mapped_results(partial(vmap, in_axes=in_axes), run, types)
+        results = [all_results or maps for maps in mapped_results(partial(vmap, in_axes=in_axes), run, types)]
         for result, operand in feedback:
             results[result] |= flags[operand]
         more = [operand for result, operand in feedback if results[result] and not flags[operand]]
@@ -57,6 +64,41 @@ def on_rows(step: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool], feedba
         is_settled = not more
     out_axes = [0 if has_rows else None for has_rows in results]
     return Rows(jax.make_jaxpr(vmap(run, in_axes=in_axes, out_axes=out_axes))(*types), flags, results)
+
+
+def _vmap(axis: Any) -> Any:
+    return partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)
+
+
+def _condition_on_rows(
+    condition: core.ClosedJaxpr, axis: Any, is_mapped: Sequence[bool]
+) -> tuple[core.ClosedJaxpr, bool]:
+    """A condition under `jax.vmap`, and whether each row has its own. It has, where those of another axis have."""
+    run, in_axes = core.jaxpr_as_fun(condition), tuple(0 if has_rows else None for has_rows in is_mapped)
+    types = [
+        _with_rows(aval, axis) if has_rows else aval
+        for aval, has_rows in zip(condition.in_avals, is_mapped, strict=True)
+    ]
+    own = any(mapped_results(partial(_vmap(axis), in_axes=in_axes), run, types))
+    own |= any(is_mapped) and bool(condition.out_avals[0].shape)
+    return jax.make_jaxpr(_vmap(axis)(run, in_axes=in_axes, out_axes=0 if own else None))(*types), own
+
+
+def _scan_on_rows(
+    step: core.ClosedJaxpr, scan: Scan, axis: Any, is_mapped: Sequence[bool]
+) -> tuple[Rows, core.ClosedJaxpr | None]:
+    """The step, and the condition, of all rows. Rows that stop by themselves hold their own carry."""
+    feedback = [(index, scan.constants + index) for index in range(scan.carry)]
+    rows = on_rows(step, axis, is_mapped, feedback)
+    if scan.condition is None:
+        return rows, None
+    read = scan.constants + scan.carry
+    condition, own = _condition_on_rows(scan.condition, axis, rows.operands[:read])
+    if own:
+        flags = [*rows.operands[: scan.constants], *[True] * scan.carry, *rows.operands[read:]]
+        rows = on_rows(step, axis, flags, feedback, all_results=True)
+        condition, _ = _condition_on_rows(scan.condition, axis, rows.operands[:read])
+    return rows, condition
 
 
 def _with_rows(aval: Any, axis: Any) -> Any:
@@ -87,8 +129,7 @@ def _batch(
         results = bind(operands, step, scan, saving, tangents)
         return results, [None] * len(results)
     size = len(step.in_avals)
-    feedback = [(index, scan.constants + index) for index in range(scan.carry)]
-    rows = on_rows(step, axis, [place is not None for place in axes[:size]], feedback)
+    rows, condition = _scan_on_rows(step, scan, axis, [place is not None for place in axes[:size]])
     leaves = range(size + len(scan.copied))
     have_rows = [*rows.operands, *(place is not None for place in axes[size : len(leaves)])]
     # Of each operand the leaf that it is, or the tangent of.
@@ -107,7 +148,8 @@ def _batch(
         for leaf, at, source in zip(operands, axes, sources, strict=True)
         if stay[source]
     ]
-    scan = replace(scan, copied=tuple(pair for pair, stays in zip(scan.copied, stay[size:], strict=True) if stays))
+    copied = tuple(pair for pair, stays in zip(scan.copied, stay[size:], strict=True) if stays)
+    scan = replace(scan, copied=copied, condition=condition)
     if tangents is not None:
         flags = (moves for moves, stays in zip(tangents.operands, stay, strict=True) if stays)
         tangents = replace(tangents, operands=tuple(flags))

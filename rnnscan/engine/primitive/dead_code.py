@@ -48,10 +48,15 @@ def _live_step(
         results: for each result of the scan whether something reads it.
     """
     carry, ys = split_list(results, [scan.carry])
+    constants = [False] * scan.constants
+    if scan.condition is not None:
+        _, read = partial_eval.dce_jaxpr(scan.condition.jaxpr, [True])
+        constants, of_carry = split_list(read, [scan.constants])
+        carry = [*map(or_, carry, of_carry)]
     kept = [False] * len(scan.options.kept)
-    others = [False] * scan.constants, [False] * (len(step.in_avals) - scan.constants - scan.carry)
+    of_x = [False] * (len(step.in_avals) - scan.constants - scan.carry)
     while True:
-        stay = [*others[0], *carry, *others[1]]
+        stay = [*constants, *carry, *of_x]
         live, needed = live_part(step, [*carry, *ys, *kept], stay)
         of_carry = split_list(needed, [scan.constants, scan.carry])[1]
         if of_carry == carry:
@@ -98,6 +103,7 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
         carry=sum(results[: scan.carry]),
         options=replace(scan.options, kept=labels),
         copied=tuple((constant[index], copy) for index, copy in scan.copied if index in constant),
+        condition=scan.condition and _with_operands(scan.condition, places(needed[: scan.constants + scan.carry])),
     )
     return operands, equation.replace(
         invars=[equation.invars[index] for index in places(operands)],
@@ -105,6 +111,12 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
         effects=live.jaxpr.effects,
         params={"step": live, "scan": scan, **last},
     )
+
+
+def _with_operands(closed: core.ClosedJaxpr, operands: Sequence[int]) -> core.ClosedJaxpr:
+    """A jaxpr with some of its operands. It reads no other."""
+    jaxpr = closed.jaxpr
+    return core.ClosedJaxpr(jaxpr.replace(invars=[jaxpr.invars[index] for index in operands]), closed.consts)
 
 
 partial_eval.dce_rules[scan_p] = partial_eval.dce_rules[joint_scan_p] = _drop_unused

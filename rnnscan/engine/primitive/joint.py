@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import places, split_list
-from rnnscan.engine.primitive.scan import Scan, Tangents, bind, y_size
+from rnnscan.engine.primitive.scan import Scan, Tangents, bind, reading, y_size
 
 
 # (operands, step, parameters) -> results
@@ -79,9 +79,13 @@ def _joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
     avals = [step.in_avals[leaf].to_tangent_aval() if is_dot else step.in_avals[leaf] for leaf, is_dot in order]
     dots = {leaf: len(tangents.operands) + number for number, leaf in enumerate(places(tangents.operands))}
     options = replace(scan.options, offload=(), chooses_kept_values=False, kept=())
+    condition = None
+    if scan.condition is not None:
+        places_read = [order.index((leaf, False)) for leaf in range(scan.constants + scan.carry)]
+        condition = reading(scan.condition, avals[: len(groups[0]) + len(groups[1])], places_read)
     return Joint(
         jax.make_jaxpr(run_both)(*avals),
-        Scan(len(groups[0]), len(groups[1]), scan.length, scan.reverse, options),
+        Scan(len(groups[0]), len(groups[1]), scan.length, scan.reverse, options, condition=condition),
         tuple((dots.get(leaf) if is_dot else leaf, leaf) for leaf, is_dot in order),
         tuple(made.index(slot) for slot in _slots(range(count), moving)),
     )

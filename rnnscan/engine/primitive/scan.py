@@ -10,9 +10,10 @@ The rules of this folder need no plan. `run/scan_rules.py` has the others.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import places, split_list
@@ -59,6 +60,9 @@ class Scan:
         options: what the caller chose.
         copied: by the position of a constant, the `Copy` that has its derivative in reverse mode. Copies are operands
             after the inputs. No step reads them.
+        condition: the jaxpr of `(*constants, *carry) -> whether another step runs`, with the axes of rows that have
+            each their own; None: all steps run. After the last step the carry is held, and ys are zero. Such a scan
+            counts its steps in the first leaf of the carry.
     """
 
     constants: int
@@ -67,6 +71,12 @@ class Scan:
     reverse: bool
     options: ScanOptions = field(default_factory=ScanOptions)
     copied: tuple[tuple[int, Any], ...] = ()
+    condition: core.ClosedJaxpr | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is known only when it runs how many steps do."""
+        return self.condition is not None
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,23 @@ def stacked(aval: Any, length: int) -> Any:
 def y_size(step: core.ClosedJaxpr, scan: Scan) -> int:
     """The number of leaves of y."""
     return len(step.out_avals) - scan.carry - len(scan.options.kept)
+
+
+def reading(jaxpr: core.ClosedJaxpr, types: Sequence[Any], operands: Sequence[int]) -> core.ClosedJaxpr:
+    """A jaxpr of more operands, of these types. It reads its own at some places among them."""
+    run = core.jaxpr_as_fun(jaxpr)
+    return jax.make_jaxpr(lambda *leaves: run(*(leaves[place] for place in operands)))(*types)
+
+
+def counted(step: core.ClosedJaxpr, scan: Scan) -> tuple[core.ClosedJaxpr, Scan]:
+    """The scan that runs until its count reaches a number, which is its first constant."""
+    run, types = core.jaxpr_as_fun(step), step.in_avals
+    count = types[scan.constants]
+    condition = jax.make_jaxpr(lambda until, *leaves: [leaves[scan.constants] < until])(
+        count, *types[: scan.constants + scan.carry]
+    )
+    closed = jax.make_jaxpr(lambda _, *leaves: run(*leaves))(count, *types)
+    return closed, replace(scan, constants=scan.constants + 1, condition=condition)
 
 
 def result_types(step: core.ClosedJaxpr, scan: Scan) -> list[Any]:

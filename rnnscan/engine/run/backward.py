@@ -26,10 +26,10 @@ from rnnscan.engine.analysis.sum_placement import place_sums
 from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
 from rnnscan.engine.loops.batched_values import NextPart, StackPart
-from rnnscan.engine.loops.counted_chunks import CountedChunks
 from rnnscan.engine.loops.indexing import item_of, item_or, moved
 from rnnscan.engine.loops.offload import to_device
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop, before_each
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
@@ -193,7 +193,8 @@ class _BackwardChunks:
         other_stacks = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
             counted = CountedChunks(chunks.length, chunks.piece, saved.count)
-            return counted.run_back(self._transpose_chunk, state, [*carries, *other_stacks])
+            types = [atom.aval for atom in self.transpose.split.program.stacked]
+            return counted.run_back(self._transpose_chunk, state, [*carries, *other_stacks], types)
 
         def transpose_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
             parts = [StackPart(stack, first_step, steps) for stack in carries]

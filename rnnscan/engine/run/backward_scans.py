@@ -10,13 +10,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
+from jax import lax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.loops.stopping import reversed_steps
 from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.dead_code import live_part
-from rnnscan.engine.primitive.scan import Scan, bind
+from rnnscan.engine.primitive.scan import Scan, bind, counted
 from rnnscan.engine.run.backward import zeros_of_sums
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.step_vjp import Cotangents
@@ -60,9 +62,11 @@ def run_backward_scans(
         ct_ys: the cotangents of `cotangents.ys`.
     """
     zeros = zeros_of_sums(vjp, cotangents, residuals, saved.constants)
-    scans, key = _scans.setdefault(vjp.jaxpr, {}), (scan, cotangents, residuals, tuple(map(jax.typeof, zeros)))
+    count = [] if saved.count is None else [jax.typeof(saved.count)]
+    types = tuple(map(jax.typeof, zeros)), tuple(count)
+    scans, key = _scans.setdefault(vjp.jaxpr, {}), (scan, cotangents, residuals, types)
     if key not in scans:
-        scans[key] = _backward_scans(vjp, scan, cotangents, residuals, zeros)
+        scans[key] = _backward_scans(vjp, scan, cotangents, residuals, *types)
     before = {
         **saved.carries,
         **{
@@ -73,14 +77,25 @@ def run_backward_scans(
     after = {leaf: before_each(before[leaf], last, reverse=not scan.reverse) for leaf, last in saved.final.items()}
     after |= {leaf: saved.repeated[y] for leaf, y in residuals.repeats.items()}
     new = [after[leaf] for leaf in residuals.restored]
-    if residuals.recomputed:
+    if saved.count is not None:
+        first = saved.initial[0]
+        before[0] = first + lax.broadcasted_iota(first.dtype, (scan.length, *first.shape), 0)
+    elif residuals.recomputed:
         starts = [saved.initial[leaf] for leaf in residuals.recomputed]
         known = [before[leaf] for leaf in sorted(before)]
         results = bind([*saved.constants, *starts, *known, *saved.xs, *saved.kept, *new], *scans[key].recompute)
         before |= dict(zip(residuals.recomputed, results[len(starts) :], strict=True))
     xs = [*(before[leaf] for leaf in sorted(before)), *saved.xs, *saved.kept, *new, *ct_ys]
-    results = bind([*saved.constants, *ct_carry, *zeros, *xs], *scans[key].transpose)
+    step, back = scans[key].transpose
+    if saved.count is None:
+        results = bind([*saved.constants, *ct_carry, *zeros, *xs], step, back)
+    else:  # A scan stops after its last steps, so the first of this one are those that ran last.
+        xs = [reversed_steps(stack, saved.count) for stack in xs]
+        none = lax.full_like(saved.count, 0)
+        _, *results = bind([saved.count, *saved.constants, none, *ct_carry, *zeros, *xs], step, back)
     ct_initial, sums, ct_xs = split_list(results, [len(ct_carry), len(zeros)])
+    if saved.count is not None:
+        ct_xs = [reversed_steps(stack, saved.count) for stack in ct_xs]
     of_carry = [ct_initial[cotangents.moving.index(leaf)] for leaf in cotangents.carry]
     copies = dict(scan.copied)
     of_constants = []
@@ -92,7 +107,12 @@ def run_backward_scans(
 
 
 def _backward_scans(
-    vjp: core.ClosedJaxpr, scan: Scan, cotangents: Cotangents, residuals: ResidualPlan, zeros: Sequence[Any]
+    vjp: core.ClosedJaxpr,
+    scan: Scan,
+    cotangents: Cotangents,
+    residuals: ResidualPlan,
+    zeros: Sequence[Any],
+    count: Sequence[Any],
 ) -> BackwardScans:
     recomputed, moving, run = residuals.recomputed, len(cotangents.moving), core.jaxpr_as_fun(vjp)
     first_carry, first_x = scan.constants, scan.constants + len(residuals.carry)
@@ -102,12 +122,12 @@ def _backward_scans(
     )
 
     def transpose(*leaves: Any) -> list[Any]:
-        sizes = [len(constants), moving, len(zeros)]
-        constant_leaves, ct_carry, sums, x = split_list(leaves, sizes)
+        constant_leaves, done, ct_carry, sums, x = split_list(leaves, [len(constants), len(count), moving, len(zeros)])
         results = run(*constant_leaves, *x, *ct_carry)
         _, terms, new_ct, ct_x = split_list(results, [len(recomputed), len(zeros), moving])
         pairs = zip(sums, terms, strict=True)
-        return [*new_ct, *(total + term.astype(total.dtype) for total, term in pairs), *ct_x]
+        new_sums = (total + term.astype(total.dtype) for total, term in pairs)
+        return [*(number + 1 for number in done), *new_ct, *new_sums, *ct_x]
 
     # The cotangents are no operands of what recomputes.
     live, _ = live_part(
@@ -124,8 +144,8 @@ def _backward_scans(
     )
     options = replace(scan.options, offload=(), kept=())
     like = Scan(scan.constants, len(recomputed), scan.length, scan.reverse, options)
-    types = [*constants, *of_carry, *map(jax.typeof, zeros), *others, *of_ys]
+    traced = jax.make_jaxpr(transpose)(*constants, *count, *of_carry, *zeros, *others, *of_ys)
+    back = replace(like, carry=len(count) + moving + len(zeros), reverse=not scan.reverse and not count)
     return BackwardScans(
-        (core.ClosedJaxpr(jaxpr, live.consts), like),
-        (jax.make_jaxpr(transpose)(*types), replace(like, carry=moving + len(zeros), reverse=not scan.reverse)),
+        (core.ClosedJaxpr(jaxpr, live.consts), like), counted(traced, back) if count else (traced, back)
     )

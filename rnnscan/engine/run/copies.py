@@ -4,7 +4,7 @@ JAX adds up the cotangents of what a loop over segments reads, in its dtype. A c
 in the dtype and the shape in which they are to be summed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,7 +41,15 @@ class Copy:
 Copies: TypeAlias = Mapping[int, Copy]
 
 
-def narrow_constants(constants: Sequence[Any]) -> dict[int, Copy]:
-    """Those whose cotangents are summed in a wider dtype than theirs."""
+def copied_constants(constants: Sequence[Any], rows: ShardedRows | None, over_units: Container[int]) -> dict[int, Copy]:
+    """The constants whose cotangents are summed over segments in a wider dtype than theirs, or for parts of rows.
+
+    Args:
+        constants: the constants.
+        rows: the rows, if they lie on several devices.
+        over_units: the positions that `ShardedRows.summed_for` takes.
+    """
     floats = {index: leaf.dtype for index, leaf in enumerate(constants) if jnp.issubdtype(leaf.dtype, jnp.inexact)}
-    return {index: Copy(dtype) for index, dtype in floats.items() if at_least_float32(dtype) != dtype}
+    copied = {index: Copy(dtype) for index, dtype in floats.items() if at_least_float32(dtype) != dtype}
+    summed = [] if rows is None else rows.summed_for(constants, over_units)
+    return copied | {index: Copy(constants[index].dtype, rows) for index in summed}

@@ -62,7 +62,10 @@ class Given:
         return [scan.constants, scan.carry, xs, *after]
 
     def sources(self, step: core.ClosedJaxpr, scan: Scan) -> list[tuple[list[int], int | None]]:
-        """Of each leaf of `Saved` the operands of a step that are read from it, and its steps; None: it is no stack."""
+        """Of each leaf of `Saved` the operands of a step that are read from it, and its steps; None: it is no stack.
+
+        The number of steps that run, which comes last, is no operand of a step.
+        """
         groups = split_list(range(len(step.in_avals)), self.step_groups(step, scan))
         constants, carry, xs, kept, new = ([[place] for place in group] for group in groups[:5])
         residuals, steps = self.residuals, scan.length
@@ -78,14 +81,15 @@ class Given:
             *(([place for leaf in leaves for place in every[leaf]], steps) for leaves in repeating.values()),
             *((carry[leaf], steps // residuals.chunk) for leaf in residuals.chunk_starts),
             *((places_of, steps) for places_of in (*xs, *kept)),
+            *[([], None)] * scan.is_counted,
         ]
 
     def reading(self, step: core.ClosedJaxpr, scan: Scan) -> "Given":
-        """The same for what a step reads. Constants, the initial carry and keys are read in any case."""
+        """The same for what a step reads. Constants, the initial carry, keys and the count are read in any case."""
         used = live_part(step, [True] * len(step.out_avals), [False] * len(step.in_avals))[1]
         always = scan.constants + scan.carry
         read = tuple(
-            number < always or any(used[place] or _is_key(step.in_avals[place]) for place in places_of)
+            number < always or not places_of or any(used[place] or _is_key(step.in_avals[place]) for place in places_of)
             for number, (places_of, _) in enumerate(self.sources(step, scan))
         )
         return replace(self, read=read)
@@ -97,7 +101,7 @@ class Given:
             None if is_read else _zeros(step.in_avals[places_of[0]], steps)
             for is_read, (places_of, steps) in zip(self.read, self.sources(step, scan), strict=True)
         ]
-        axes = Saved.axes(self.residuals, scan.constants, self.step_groups(step, scan)[2])
+        axes = Saved.axes(self.residuals, scan, self.step_groups(step, scan)[2])
         leaves = replace_at(unread, places(self.read), given)
         return jax.tree.unflatten(jax.tree.structure(axes), leaves), ct_carry, ct_ys
 
@@ -214,9 +218,23 @@ def _batch(
     first = len(residuals.recomputed)
     feedback = [(result, scan.constants + leaf) for result, leaf in enumerate(residuals.recomputed)]
     feedback += [*zip(range(first + len(cotangents.constants), len(step.out_avals)), ct_carry, strict=False)]
-    rows = on_rows(step, axis, flags, feedback)
+    # Rows that have each their own number of steps hold their own cotangents, and read their own steps.
+    own = any(
+        leaf.ndim > 0 or row_axis is not None
+        for leaf, row_axis, (places_of, _) in zip(leaves, axes, sources, strict=True)
+        if not places_of
+    )
+    if own:
+        flags[scan.constants :] = [True] * (len(flags) - scan.constants)
+    rows = on_rows(step, axis, flags, feedback, all_results=own)
     operands = [
-        moved(leaf, at, 0 if steps is None else 1, axis.size, is_mapped=any(rows.operands[i] for i in places_of))
+        moved(
+            leaf,
+            at,
+            0 if steps is None else 1,
+            axis.size,
+            is_mapped=any(rows.operands[i] for i in places_of) if places_of else own,
+        )
         for leaf, at, (places_of, steps) in zip(leaves, axes, sources, strict=True)
     ]
     results = _bind(operands, rows.step, scan, given)

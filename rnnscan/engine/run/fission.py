@@ -21,7 +21,7 @@ from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import bind
 from rnnscan.engine.run import scan_rules as scan_rules
-from rnnscan.engine.run.copies import Copies, Copy, narrow_constants
+from rnnscan.engine.run.copies import Copies, copied_constants
 from rnnscan.engine.run.forward import run_and_count, run_forward
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import run_sub_scans
@@ -46,10 +46,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     if memory.segment is not None and plan.state_chunk is None:
         # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments,
         # and taken over all rows.
-        copied = narrow_constants(constants)
-        if rows is not None:
-            summed = rows.summed_for(constants, plan.step.constants_over_units)
-            copied |= {index: Copy(constants[index].dtype, rows) for index in summed}
+        copied = copied_constants(constants, rows, plan.step.constants_over_units)
     copies = [copy.of(constants[index]) for index, copy in copied.items()]
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:

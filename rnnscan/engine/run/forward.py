@@ -14,6 +14,7 @@ from rnnscan.engine.loops.offload import to_host
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.ir.program import total_bytes, values_of
 
@@ -36,7 +37,7 @@ class Saved:
         starts: carry leaf -> the carry before each whole chunk, of those that follow from the others in between.
         xs: the inputs.
         kept: the named values that are kept, stacked.
-        count: the number of steps that ran, where it is not that of the plan. The stacks have zeros after them.
+        count: the number of steps that ran, of a scan with a condition. Stacks that it made have zeros after them.
     """
 
     constants: list[Any]
@@ -50,11 +51,12 @@ class Saved:
     count: Any = None
 
     @staticmethod
-    def of(plan: ScanPlan, arguments: Sequence[list[Any]], parts: Sequence[list[Any]]) -> "Saved":
+    def of(plan: ScanPlan, scan: Scan, arguments: Sequence[list[Any]], parts: Sequence[list[Any]]) -> "Saved":
         """The arrays among the arguments of a scan and the parts of the results of a `SavingScan`.
 
         Args:
             plan: the plan of the scan whose derivative reads them.
+            scan: its parameters.
             arguments: its constants, carry and xs.
             parts: these parts.
         """
@@ -69,13 +71,14 @@ class Saved:
             starts=dict(zip(residuals.chunk_starts, starts, strict=True)),
             xs=list(xs),
             kept=kept,
+            count=final[0] - initial[0] if scan.is_counted else None,
         )
 
     @staticmethod
-    def axes(residuals: ResidualPlan, constants: int, xs: int) -> "Saved":
-        """In place of each saved array of a scan with so many constants and inputs, the number of its axes of steps."""
+    def axes(residuals: ResidualPlan, scan: Scan, xs: int) -> "Saved":
+        """In place of each saved array of a scan with so many inputs, the number of its axes of steps."""
         return Saved(
-            constants=[0] * constants,
+            constants=[0] * scan.constants,
             initial=[0] * len(residuals.carry),
             carries=dict.fromkeys(residuals.every_step, 1),
             final=dict.fromkeys(residuals.final, 0),
@@ -83,6 +86,7 @@ class Saved:
             starts=dict.fromkeys(residuals.chunk_starts, 1),
             xs=[1] * xs,
             kept=[1] * len(residuals.kept),
+            count=0 if scan.is_counted else None,
         )
 
     @property

@@ -23,7 +23,7 @@ from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.by_jax import jvp_rule, vmap_rule
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
-from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, result_types
+from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, counted, result_types
 from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
 from rnnscan.engine.run.forward import Saved
 
@@ -84,9 +84,7 @@ def _types(*_: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> list[
 
 def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> Saved:
     residuals = scan_plan(step, scan).for_derivatives.residuals
-    structure = jax.tree.structure(
-        Saved.axes(residuals, scan.constants, len(linear.wanted) - scan.constants - scan.carry)
-    )
+    structure = jax.tree.structure(Saved.axes(residuals, scan, len(linear.wanted) - scan.constants - scan.carry))
     saved: Saved = jax.tree.unflatten(structure, with_keys(operands[: linear.saved], linear.keys))
     return saved
 
@@ -96,8 +94,12 @@ def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, pla
     pairs = zip(places(linear.wanted), operands[linear.saved :], strict=True)
     dots = [copies[index].undone(leaf) if index in copies else leaf for index, leaf in pairs]
     arguments = [leaf for group in saved.arguments for leaf in group]
-    flags = Tangents(linear.wanted, linear.moving)
-    results = jointly([*arguments, *dots], step, replace(scan, copied=()), flags)
+    wanted, scan = linear.wanted, replace(scan, copied=())
+    if scan.is_counted:
+        # A derivative does not ask the condition again: rounding could make it stop elsewhere.
+        arguments, wanted = [saved.initial[0] + saved.count, *arguments], (False, *wanted)
+        step, scan = counted(step, scan)
+    results = jointly([*arguments, *dots], step, scan, Tangents(wanted, linear.moving))
     tangents = dict(zip(places(linear.moving), results[len(linear.moving) :], strict=True))
     return [tangents[index] for index in linear.results]
 

@@ -5,11 +5,11 @@ from typing import Any, TypeAlias
 
 import jax
 
-from rnnscan.engine.analysis.leaves import replace_at
+from rnnscan._util.messages import is_float
+from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.engine.loops.flat_function import is_zero
 from rnnscan.engine.loops.linear_tangents import linear_tangents
 from rnnscan.engine.loops.own_derivative import with_derivative
-from rnnscan.engine.run.tangents import scan_jvp
 
 
 # (constants, carry, xs) -> (carry, ys), all lists of leaves
@@ -30,11 +30,18 @@ def looped(loop: Run, in_chunks: Run) -> Run:
         return results, linear_tangents(primals, results, leaves, jvp_rule, vjp_rule)
 
     def jvp_rule(primals: Any, wanted: list[bool], tangents: list[Any]) -> list[Any]:
-        return scan_jvp(in_chunks, primals, wanted, tangents)
+        leaves, structure = jax.tree.flatten(primals)
+        moving = places(wanted)
+
+        def of_moving(*moving_leaves: Any) -> list[Any]:
+            results = in_chunks(*jax.tree.unflatten(structure, replace_at(leaves, moving, moving_leaves)))
+            return [*filter(is_float, jax.tree.leaves(results))]
+
+        return jax.jvp(of_moving, [leaves[index] for index in moving], list(tangents))[1]
 
     def vjp_rule(primals: Any, wanted: list[bool], cotangents: list[Any]) -> list[Any]:
         leaves, structure = jax.tree.flatten(primals)
-        moving = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+        moving = places(wanted)
         ct_results = {index: leaf for index, leaf in enumerate(cotangents) if leaf is not None}
 
         def read(*moving_leaves: Any) -> list[Any]:

@@ -1,25 +1,34 @@
 """Run a cell until a condition stops it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend import core
 
 from rnnscan._util.sources import named_after, scope_of
 from rnnscan._util.step_wrappers import Step, type_of_step
+from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_of_value
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.call.route import Route, high_level_reason
 from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.plan.bound import bound
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan
-from rnnscan.engine.run import lax
-from rnnscan.engine.run.while_scan import Arguments, SegmentedWhileScan, Stop, WhileScan, differentiable
+from rnnscan.engine.primitive.scan import Scan, bind, reading
+from rnnscan.engine.run import lax as run_by_lax
+from rnnscan.engine.run import scan_rules as scan_rules
+from rnnscan.engine.run.copies import copied_constants
+from rnnscan.engine.units.mesh import unit_axis
+from rnnscan.ir.program import Value
+from rnnscan.ir.trace import trace
 from rnnscan.memory import Memory
 
 
@@ -89,7 +98,7 @@ def _run_plain(call: Call, condition: Any, reason: str) -> tuple[Any, Any, Any]:
 
     skipping = replace(call, wrap=lambda step: while_it_holds(call.wrap(step)))
     choices = heuristics((call.params, call.carry, call.xs))
-    carry, (ys, runs) = lax.run(ExecutionPlan(skipping, Route.plain(call, reason), choices))
+    carry, (ys, runs) = run_by_lax.run(ExecutionPlan(skipping, Route.plain(call, reason), choices))
     return jnp.sum(runs, dtype=jnp.int32), carry, ys
 
 
@@ -110,49 +119,115 @@ def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
     call, memory = plan.call, plan.memory
     assert memory is not None
     leaves, structure = jax.tree.flatten(call.carry)
-    changing = plan.step.changing
     (sub_scan,) = memory.sub_scans(call.length)
-    scan = _scan(plan, list(sub_scan.segment or ()))
-    xs = [_padded(leaf, scan.length) for leaf in jax.tree.leaves(call.xs)]
-    unchanged = [leaves[index] for index in plan.step.unchanged]
-    cond_fun = _cond_fun(condition.jaxpr, changing, plan.step.unchanged)
-    stop = Stop(jnp.asarray(call.length, jnp.int32), [*condition.consts, *unchanged])
-    carry = [leaves[index] for index in changing]
-    rows = sharded_rows([*leaves, *map(type_of_step, jax.tree.leaves(call.xs))], plan.constants)
+    lengths = _multiples([call.length, *(size for size in sub_scan.segment or () if size < call.length)])
+    xs = [_padded(leaf, lengths[0]) for leaf in jax.tree.leaves(call.xs)]
+    rows = sharded_rows([*leaves, *map(type_of_step, xs)], plan.constants)
     constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
-    results = differentiable(scan, cond_fun)(stop, Arguments(constants, carry, xs), [])
-    whole = {**dict(enumerate(leaves)), **dict(zip(changing, results.carry, strict=True))}
-    ys = [leaf[: call.length] for leaf in results.ys]
+    copied = copied_constants(constants, rows, plan.step.constants_over_units) if len(lengths) > 1 else {}
+    count = vary(jnp.int32(0), varying(condition.out_avals[0]))
+    step, scan = _counting_scan(plan, condition, jax.typeof(count), lengths)
+    (count, *final), ys = _in_segments(
+        step,
+        replace(scan, copied=tuple(copied.items())),
+        [*constants, *condition.consts],
+        [count, *(leaves[index] for index in plan.step.changing)],
+        xs,
+        [copy.of(constants[index]) for index, copy in copied.items()],
+        lengths,
+    )
+    whole = {**dict(enumerate(leaves)), **dict(zip(plan.step.changing, final, strict=True))}
+    ys = [leaf[: call.length] for leaf in ys]
     return (
-        results.count,
+        count,
         jax.tree.unflatten(structure, whole.values()),
         jax.tree.unflatten(jax.tree.structure(call.y), ys),
     )
 
 
-def _scan(plan: ExecutionPlan, segments: list[int]) -> WhileScan | SegmentedWhileScan:
-    """The scan with its nested segments, the longest first."""
-    sizes = [plan.call.length, *(size for size in segments if size < plan.call.length)]
-    scan: WhileScan | SegmentedWhileScan = WhileScan(
-        plan.scan(sizes[-1], keep_all_carries=True), prints=bool(plan.call.info.effects)
+def _counting_scan(
+    plan: ExecutionPlan, condition: Any, of_count: Any, lengths: Sequence[int]
+) -> tuple[core.ClosedJaxpr, Scan]:
+    """The scan over the steps of the shortest segment. The arrays that its condition reads are its last constants."""
+    flat, is_padded = plan.step, lengths[0] > plan.call.length
+    counting = trace(lambda count: [count + 1], of_count)
+    (count,), new_count = counting.known, counting.stacked
+    read = [Value(var.aval) for var in condition.jaxpr.constvars]
+    program = replace(
+        flat.program,
+        equations=(*flat.program.equations, *counting.equations),
+        invariant=(*flat.constants, *read),
+        carry=(count, *flat.carry),
+        new_carry=(*new_count, *flat.new_carry),
     )
-    for size in reversed(sizes[:-1]):
-        scan = SegmentedWhileScan(scan, -(-size // scan.length))
-    return scan
+    closed, scan = bound(plan.scan_of(replace(flat, program=program), lengths[-1]), unit_axis())
+    unchanged = flat.constants[len(flat.constants) - len(flat.unchanged) :]
+    carry = dict(zip([*flat.changing, *flat.unchanged], [*flat.carry, *unchanged], strict=True))
+
+    def goes_on(*leaves: Any) -> list[Any]:
+        values = dict(zip([*program.invariant, *program.carry], leaves, strict=True))
+        with_consts = core.ClosedJaxpr(condition.jaxpr, [values[value] for value in read])
+        (holds,) = core.jaxpr_as_fun(with_consts)(*(values[carry[index]] for index in sorted(carry)))
+        return [holds & (values[count] < plan.call.length) if is_padded else holds]
+
+    types = (value.aval for value in (*program.invariant, *program.carry))
+    return closed, replace(scan, condition=jax.make_jaxpr(goes_on)(*types))
 
 
-def _cond_fun(
-    jaxpr: Any, changing: tuple[int, ...], unchanged: tuple[int, ...]
-) -> Callable[[list[Any], list[Any]], Any]:
-    """The condition as a function of `(its constants and the unchanged carry leaves, the changing carry leaves)`."""
+def _in_segments(
+    step: core.ClosedJaxpr,
+    scan: Scan,
+    constants: list[Any],
+    carry: list[Any],
+    xs: list[Any],
+    copies: list[Any],
+    lengths: Sequence[int],
+) -> tuple[list[Any], list[Any]]:
+    """The final carry and ys of a scan in nested segments, by scans whose steps are scans.
 
-    def cond_fun(read: list[Any], carry: list[Any]) -> Any:
-        consts, rest = read[: len(jaxpr.constvars)], read[len(jaxpr.constvars) :]
-        leaves = {**dict(zip(unchanged, rest, strict=True)), **dict(zip(changing, carry, strict=True))}
-        closed = core.ClosedJaxpr(jaxpr, consts)
-        return core.jaxpr_as_fun(closed)(*(leaves[index] for index in range(len(leaves))))[0]
+    The derivative of such a step runs it again, so only the carry before each segment is kept.
 
-    return cond_fun
+    Args:
+        step: the step.
+        scan: the parameters of the scan over the steps of the shortest segment.
+        constants: the constants.
+        carry: the initial carry.
+        xs: the inputs.
+        copies: the copies of constants.
+        lengths: the number of steps, and of those of nested segments, the longest first.
+    """
+    if len(lengths) == 1:
+        final, ys = split_list(bind([*constants, *carry, *xs, *copies], step, scan), [scan.carry])
+        return final, ys
+    (length, *shorter), sizes = lengths, [len(constants), len(copies), 1, len(carry)]
+
+    def run_segment(*leaves: Any) -> list[Any]:
+        own_constants, own_copies, (done,), own_carry, own_xs = split_list(leaves, sizes)
+        final, ys = _in_segments(step, scan, own_constants, own_carry, own_xs, own_copies, shorter)
+        return [done + 1, *final, *ys]
+
+    stacks = [leaf.reshape(length // shorter[0], shorter[0], *leaf.shape[1:]) for leaf in xs]
+    fixed = [*constants, *copies, lax.full_like(carry[0], 0), *carry]
+    types = [*map(jax.typeof, fixed), *(core.mapped_aval(leaf.shape[0], 0, jax.typeof(leaf)) for leaf in stacks)]
+    places = [*range(len(constants)), *range(len(fixed) - len(carry), len(fixed))]
+    assert scan.condition is not None
+    condition = reading(scan.condition, types[: len(fixed)], places)
+    # Chunks of one segment: no two segments have their residuals at the same time.
+    options = replace(scan.options, unroll=1, chunk=1, parallel=None, kept=(), chooses_kept_values=False)
+    outer = Scan(sizes[0] + sizes[1], 1 + len(carry), length // shorter[0], reverse=False, options=options)
+    traced = jax.make_jaxpr(run_segment)(*types)
+    results = bind([*fixed, *stacks], traced, replace(outer, condition=condition))
+    (_, *final), ys = split_list(results, [1 + len(carry)])
+    return final, [leaf.reshape(length, *leaf.shape[2:]) for leaf in ys]
+
+
+def _multiples(sizes: Sequence[int]) -> list[int]:
+    """The sizes, the longest first, each rounded up to a multiple of the next."""
+    *longer, shortest = sizes
+    rounded = [shortest]
+    for size in reversed(longer):
+        rounded.insert(0, -(-size // rounded[0]) * rounded[0])
+    return rounded
 
 
 def _padded(xs: Any, length: int) -> Any:

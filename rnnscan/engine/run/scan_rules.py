@@ -13,12 +13,14 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
+from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.saving_calls import register
 from rnnscan.engine.loops.flat_function import is_zero, zero
 from rnnscan.engine.loops.linear_tangents import have_tangents
 from rnnscan.engine.loops.own_derivative import are_unknown
+from rnnscan.engine.loops.stopping import hold
 from rnnscan.engine.plan.bound import SavingScan, flat_step, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
@@ -29,6 +31,7 @@ from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
 from rnnscan.engine.run.forward import Saved, run_forward, run_saving
 from rnnscan.engine.run.linear_scan import tangents_of_scan
+from rnnscan.engine.run.while_scan import run_while
 from rnnscan.engine.units.mesh import sharding_units
 
 
@@ -42,6 +45,8 @@ def run_scan(
     """The results of a scan, by its plan for a platform. The other arguments are the parameters of the equation."""
     with sharding_units(scan.options.units):
         plan, arguments = scan_plan(step, scan, platform), _cut(scan, operands[: len(step.in_avals)])
+        if scan.condition is not None:
+            return run_while(plan, scan.condition, *arguments)
         if saving is not None:
             return run_saving(plan, saving.starts, arguments, in_place=True)
         final, ys = run_forward(plan, *arguments)
@@ -97,8 +102,12 @@ def _saving_every_step(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Sc
 
 
 def _moving(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
-    """Whether each result has a tangent."""
-    leaves = flat_step(step, scan).moving(active[: len(step.in_avals)])
+    """Whether each result has a tangent. A constant has one where its copy has."""
+    size = len(step.in_avals)
+    flags = list(active[:size])
+    for (index, _), moves in zip(scan.copied, active[size:], strict=True):
+        flags[index] |= moves
+    leaves = flat_step(step, scan).moving(flags)
     return [*leaves.carry, *leaves.ys]
 
 
@@ -117,7 +126,7 @@ def _reverse(
     plan, size = scan_plan(step, scan).for_derivatives, len(step.in_avals)
     arguments, saving = _cut(scan, primals[:size]), saving_scan(step, scan)
     parts = saving.parts(arguments[2], _save(saving, plan, arguments, is_whole=is_whole))
-    saved, results = Saved.of(plan, arguments, parts), [*parts[0], *parts[1]]
+    saved, results = Saved.of(plan, scan, arguments, parts), [*parts[0], *parts[1]]
     of_copies = zip((index for index, _ in scan.copied), tangents[size:], strict=True)
     tangents = replace_at(tangents[:size], *zip(*of_copies, strict=True)) if scan.copied else tangents
     return results, tangents_of_scan(step, scan, saved, results, tangents)
@@ -149,7 +158,7 @@ def _restored(
         operands, results, residuals = primals
         plan, arguments = scan_plan(step, scan).for_derivatives, _cut(scan, operands)
         parts = saving_scan(step, scan, whole=True).parts(arguments[2], [*results, *residuals])
-        saved = Saved.of(plan, arguments, parts)
+        saved = Saved.of(plan, scan, arguments, parts)
         return results, tangents_of_scan(step, scan, saved, results, tangents[0])
 
     return known(list(operands), list(results), list(residuals))
@@ -165,11 +174,20 @@ ad.primitive_jvps[joint_scan_p] = lambda primals, dots, **params: jvp_rule(
 def _plain(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> list[Any]:
     """The results by `lax.scan`, for the transpose of a scan that is linear in some operands."""
     constants, carry, xs = _cut(scan, operands[: len(step.in_avals)])
-    ys = y_size(step, scan)
+    ys, condition = y_size(step, scan), scan.condition
 
-    def run_step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+    def run_always(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         new_carry, y, _ = split_list(core.jaxpr_as_fun(step)(*constants, *carry, *x), [scan.carry, ys])
         return new_carry, y
+
+    def run_step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        if condition is None:
+            return run_always(carry, x)
+        (runs,) = core.jaxpr_as_fun(condition)(*constants, *carry)
+        held = carry, [*map(zeros_of_value, step.out_avals[scan.carry :][:ys])]
+        if runs.ndim:
+            return tuple(hold(runs, *pair) for pair in zip(run_always(carry, x), held, strict=True))
+        return lax.cond(runs, lambda: run_always(carry, x), lambda: held)
 
     final, stacks = lax.scan(run_step, carry, xs, length=scan.length, reverse=scan.reverse)
     return [*final, *stacks]

@@ -1,0 +1,176 @@
+"""Loops whose number of steps is known only when they run. JAX does not differentiate them.
+
+Rows of a batch may each have their own number, along the first axes of their values. The loop goes on for the last of
+them, and what the others have is held. `lax.while_loop` under `jax.vmap` would select the stacks of all steps too, at
+every step, which takes time with the square of their number (docs/decisions.md, "One condition for all examples").
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from rnnscan._util.varying import vary, varying
+from rnnscan._util.zeros import zeros_of_type
+from rnnscan.engine.loops.indexing import item_of, put_item
+from rnnscan.engine.loops.time_loop import Body
+
+
+# (carry, x) -> (carry, y)
+Step: TypeAlias = Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]]
+
+
+def hold(runs: Any, new: Any, old: Any, *, before: int = 0) -> Any:
+    """The new values of rows that run, and the old ones of the others.
+
+    Args:
+        runs: whether each row runs. Without rows it is true.
+        new: a pytree.
+        old: a pytree like it.
+        before: the axes before those of rows.
+    """
+    if not runs.ndim:
+        return new
+    axes = range(before, before + runs.ndim)
+
+    def of_leaf(new: Any, old: Any) -> Any:
+        return lax.select(lax.broadcast_in_dim(runs, new.shape, axes), new, old)
+
+    return jax.tree.map(of_leaf, new, old)
+
+
+def scan_while(
+    step: Step,
+    holds: Callable[[list[Any]], Any],
+    carry: Sequence[Any],
+    xs: Sequence[Any],
+    ys: Sequence[Any],
+    length: int,
+) -> tuple[list[Any], list[Any]]:
+    """`lax.scan` that stops before the first step at which a condition is false. Later ys are zero.
+
+    Args:
+        step: a step.
+        holds: `carry -> whether to run another step`, of each row.
+        carry: the initial carry.
+        xs: leaves `(length, ...)`.
+        ys: the types of the ys of a step.
+        length: the most steps.
+    """
+
+    def run_next(state: Any) -> Any:
+        at, runs, carry, stacks = state
+        new_carry, new = step(carry, [item_of(leaf, at) for leaf in xs])
+        new = hold(runs, new, jax.tree.map(lambda leaf: lax.full_like(leaf, 0), new))
+        stacks = [put_item(stack, at, item) for stack, item in zip(stacks, new, strict=True)]
+        carry = hold(runs, new_carry, carry)
+        return lax.add(at, np.int32(1)), runs & holds(carry), carry, stacks
+
+    def goes_on(state: Any) -> Any:
+        return (state[0] < length) & jnp.any(state[1])
+
+    stacks = [zeros_of_type(aval, length, new_axis=True) for aval in ys]
+    state = (np.int32(0), holds([*carry]), [*carry], stacks)
+    _, _, final, stacks = lax.while_loop(goes_on, run_next, state)
+    return final, stacks
+
+
+@dataclass(frozen=True)
+class CountedChunks:
+    """The chunks of the first `count` steps of a sequence.
+
+    After the whole chunks the remaining steps run in smaller ones, and at last one by one, so that no step runs that
+    is not counted. `TimeLoop` is the same for a known number of steps.
+
+    Attributes:
+        length: the most steps.
+        chunk: steps of a chunk.
+        count: the number of steps, of each row.
+    """
+
+    length: int
+    chunk: int
+    count: Any
+
+    def run_back(self, run: Body, state: Any, xs: Sequence[Any], ys: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Run chunk by chunk, from the last one to the first.
+
+        Args:
+            run: runs a chunk.
+            state: the state between chunks.
+            xs: leaves `(length, ...)`.
+            ys: the types of the ys of a step.
+
+        Returns:
+            The state, and ys, which are zero after the counted steps.
+        """
+        axes = varying(jax.typeof(self.count))  # Under `shard_map` each device may have its own count.
+        stacks = vary([zeros_of_type(aval, self.length, new_axis=True) for aval in ys], axes)
+        state = vary(state, axes)
+        for size, first, number in reversed(self._parts()):
+
+            def run_next(loop_state: Any, size: int = size, first: Any = first, number: Any = number) -> Any:
+                left, state, stacks = loop_state
+                at = lax.sub(left, np.int32(1))
+                runs, begin = at < number, lax.min(first + at * size, np.int32(self.length - size))
+                new_state, new, _ = run(state, [_items(leaf, begin, size) for leaf in xs], [], size)
+                old = [_items(stack, begin, size) for stack in stacks]
+                pairs = zip(stacks, hold(runs, new, old, before=1), strict=True)
+                return at, hold(runs, new_state, state), [_put_items(stack, begin, items) for stack, items in pairs]
+
+            greatest = jnp.max(number)
+            _, state, stacks = lax.while_loop(lambda loop_state: loop_state[0] > 0, run_next, (greatest, state, stacks))
+        return state, stacks
+
+    def _parts(self) -> list[tuple[int, Any, Any]]:
+        """The chunks of one size: the size, the first step, and how many there are."""
+        parts, done = [], lax.full_like(self.count, 0)
+        for size in sorted({self.chunk, max(1, self.chunk // 8), 1}, reverse=True):
+            number = (self.count - done) // size
+            parts.append((size, done, number))
+            done = done + number * size
+        return parts
+
+
+def reversed_steps(stack: Any, count: Any) -> Any:
+    """The first steps of a stack from the last of them to the first, and after them the others, likewise.
+
+    Args:
+        stack: `(T, *rows, ...)`.
+        count: the number of these steps, of each row.
+    """
+
+    def of_row(stack: Any, count: Any) -> Any:
+        twice = lax.concatenate([lax.rev(stack, [0])] * 2, 0)
+        return lax.dynamic_slice_in_dim(twice, stack.shape[0] - count, stack.shape[0])
+
+    return _over_rows(of_row, count.ndim)(stack, count)
+
+
+def _items(stack: Any, first: Any, size: int) -> Any:
+    return _over_rows(lambda stack, first: lax.dynamic_slice_in_dim(stack, first, size), first.ndim)(stack, first)
+
+
+def _put_items(stack: Any, first: Any, items: Any) -> Any:
+    def put(stack: Any, first: Any, items: Any) -> Any:
+        return lax.dynamic_update_slice_in_dim(stack, items, first, 0)
+
+    return _over_rows(put, first.ndim)(stack, first, items)
+
+
+def _over_rows(function: Callable[..., Any], axes: int) -> Callable[..., Any]:
+    """A function of `(stack, number, ...)` over axes of rows, which follow the steps of stacks."""
+    for _ in range(axes):
+        function = _over_axis(function)
+    return function
+
+
+def _over_axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(stack: Any, number: Any, *others: Any) -> Any:
+        return jax.vmap(function, in_axes=(1, 0, *[1] * len(others)), out_axes=1)(stack, number, *others)
+
+    return run
