@@ -40,10 +40,7 @@ def opened(eqn: Any) -> tuple[Any, dict[str, Any]]:
     params = _params_of("CheckpointName", eqn)
     if params is not None:
         return _NAME, params
-    # A call of `with_derivative` that JAX binds beneath a derivative has no jaxpr yet.
-    without_body = "call_jaxpr" in eqn.params and eqn.params["call_jaxpr"] is None
-    body = {"call_jaxpr": eqn.params["function"].traced(var.aval for var in eqn.invars)} if without_body else {}
-    return eqn.primitive, {**eqn.params, **body}
+    return eqn.primitive, eqn.params
 
 
 def checkpointed(eqn: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 import rnnscan as rs
 from rnnscan import cells
-from rnnscan.engine.loops.step_by_step import RESERVE
+from rnnscan.engine.loops.exact import RESERVE
 
 
 ROWS, INPUTS = 2, 8

@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 import rnnscan as rs
-from rnnscan.engine.loops.own_derivative import differentiate_as
+from rnnscan.engine.loops.calls import differentiate_as
 from slow_reference import assert_close
 from tiers import variants
 

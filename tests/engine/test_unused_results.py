@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import rnnscan as rs
 from drawn import normal
-from rnnscan.engine.loops.own_derivative import differentiate_as
+from rnnscan.engine.loops.calls import differentiate_as
 from slow_reference import assert_close
 from tiers import variants
 

@@ -15,7 +15,7 @@ Source: Lim et al. 2024, "Parallelizing non-linear sequential models over the se
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
@@ -28,9 +28,9 @@ from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
-from rnnscan.engine.loops.flat_function import is_zero, jvp, zero
-from rnnscan.engine.loops.own_derivative import differentiate_as, with_derivative
-from rnnscan.engine.loops.step_by_step import CycleLoop, all_finite, exact_unless, or_exact
+from rnnscan.engine.loops.calls import differentiate_as
+from rnnscan.engine.loops.exact import all_finite, exact_unless
+from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
@@ -55,7 +55,7 @@ class Solver:
     unroll: int | bool
 
     def solve(self, start: Sequence[Any], read_values: Sequence[Any], steps: int) -> tuple[Vector, Any, Any]:
-        """The leaves after each step, with derivatives.
+        """The leaves after each step, with the derivatives of the loop.
 
         Args:
             start: the leaves before the first step to run.
@@ -69,15 +69,10 @@ class Solver:
         def run(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
             return self._solve(start, read_values, steps)
 
-        def differentiate(primals: Any, tangents: Any) -> Any:
-            # The derivative reads the solution of the same function, so that it has derivatives itself.
-            after, *counts = solved(*primals)
-            before = self._before(after, primals[0])
-            moved = jvp(lambda start, reads: self._along(*start, *reads, *before), primals, tangents)[1]
-            return (after, *counts), (moved, *map(zero, counts))
+        def one_by_one(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
+            return self._step_by_step(start, read_values, steps), jnp.int32(0), jnp.bool_(True)
 
-        solved = with_derivative(run, differentiate)
-        return tuple(solved(list(start), list(read_values)))
+        return tuple(differentiate_as(one_by_one, run)(list(start), list(read_values)))
 
     def _solve(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
         if self.newton is None:
@@ -188,54 +183,11 @@ class Solver:
         loop = CycleLoop(self.cycle, self.axes, steps, self.reverse, self.unroll)
         return loop(*start, *read_values)
 
-    def _along(self, *arguments: Any) -> Vector:
-        """The leaves after each step, where those before each are known: only derivatives are left to solve for.
-
-        Args:
-            arguments: the leaves before the first step, the values of `cycle.reads` and the leaves before each step.
-        """
-
-        def after(*arguments: Any) -> Vector:
-            _, read_values, before = self._parts(arguments)
-            return self._after(before, read_values)
-
-        def one_by_one(*arguments: Any) -> Vector:
-            start, read_values, before = self._parts(arguments)
-            return self._step_by_step(start, read_values, len(before[0]))
-
-        if self.cycle.diagonal:  # The whole Jacobian takes a step at a time.
-            return differentiate_as(one_by_one, after)(*arguments)
-        in_parallel, count = with_derivative(after, self._tangents), len(self.cycle.leaves)
-
-        def trusted(*arguments: Any) -> tuple[Vector, list[Any]]:
-            # Known leaves are those of the loop. A reset in a Jacobian times a tangent that is not finite is NaN.
-            return in_parallel(*arguments), [jnp.bool_(True)] * count
-
-        return or_exact(trusted, one_by_one, count)(*arguments)
-
-    def _parts(self, arguments: Sequence[Any]) -> list[list[Any]]:
-        """The arguments of `_along`, or their tangents, in three parts."""
-        return split_list(arguments, [len(self.cycle.leaves), len(self.axes)])
-
-    def _tangents(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Vector, Vector]:
-        """The rule of `_along`: a linear recurrence with the Jacobian at the solution."""
-        start, read_values, before = self._parts(primals)
-        start_tangents, read_tangents, _ = self._parts(tangents)
-        after, terms = jvp(partial(self._after, before), (read_values,), (read_tangents,))
-        _, jacobian = self._at_all_steps(before, read_values, of_values=False)
-        return after, self._recurrence(jacobian, _made(terms, after), _made(start_tangents, start))
-
     def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
         """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
         wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
         after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.reverse)
         return [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
-
-
-def _made(tangents: Vector, primals: Vector) -> Vector:
-    """The tangents, with arrays in place of symbolic zeros."""
-    pairs = zip(tangents, primals, strict=True)
-    return [jnp.zeros_like(primal) if is_zero(tangent) else tangent for tangent, primal in pairs]
 
 
 def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:

@@ -7,10 +7,10 @@ Computations", 4th edition: algorithms 3.1.3 and 3.1.4 (triangular solves), 3.4.
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan.engine.loops.own_derivative import with_derivative
 from rnnscan.ir.program import Equation
 
 
@@ -90,7 +90,7 @@ def qr(equation: Equation, a: Any) -> list[Any]:
     is_thin = rows >= columns and not (equation.params["full_matrices"] and rows > columns)
     run = partial(_reflected, whole=bool(equation.params["full_matrices"]))
     # The derivative of the reflections takes three times as many operations. JAX has none of other matrices.
-    return list((with_derivative(run, partial(_differentiated_qr, run)) if is_thin else run)(a))
+    return list((_thin_qr if is_thin else run)(a))
 
 
 def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
@@ -129,9 +129,15 @@ def _reflection(x: Any) -> tuple[Any, Any, Any]:
     return normal, scale, jnp.ones_like(first)
 
 
-def _differentiated_qr(run: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
+@jax.custom_jvp
+def _thin_qr(a: Any) -> tuple[Any, Any]:
+    return _reflected(a, whole=False)
+
+
+@_thin_qr.defjvp
+def _differentiated_qr(primals: Any, tangents: Any) -> tuple[Any, Any]:
     """The factors, and their tangents by the rule of `q^T dq = - (q^T dq)^T`."""
-    (q, r), (tangent,) = run(*primals), tangents
+    (q, r), (tangent,) = _thin_qr(*primals), tangents
     turned = _transposed(substituted(_transposed(r), _transposed(tangent), lower=True, has_unit_diagonal=False))
     within = _multiplied(_transposed(q), turned)
     below = jnp.tril(within, -1)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.engine.loops.own_derivative import with_derivative
+from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, concrete
 from rnnscan.ir.trace import Inliner
@@ -54,8 +54,6 @@ def _power(exponent: float, x: Any) -> Any:
 
     Those of the roots are infinity times zero at 0 and at infinity.
     """
-    if not _has_roots(exponent):
-        return lax.pow(x, lax.full_like(x, exponent))
 
     def power(x: Any) -> Any:
         whole = int(abs(exponent))
@@ -66,13 +64,7 @@ def _power(exponent: float, x: Any) -> Any:
             return lax.div(lax.rsqrt(x), lax.integer_pow(x, whole)) if whole else lax.rsqrt(x)
         return lax.mul(lax.sqrt(x), lax.integer_pow(x, whole)) if whole else lax.sqrt(x)
 
-    def differentiate(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-        (x,), (tangent,) = primals, tangents
-        slope = lax.mul(lax.full_like(x, exponent), _power(exponent - 1, x))
-        return _power(exponent, x), lax.mul(tangent, slope)
-
-    # JAX's partial evaluation drops the rule of a `jax.custom_jvp`, and a derivative around it would be that of roots.
-    return with_derivative(power, differentiate)(x)
+    return differentiate_as(lambda x: lax.pow(x, lax.full_like(x, exponent)), power, keeps_values=True)(x)
 
 
 def _number(exponent: Atom, maker: dict[Atom, Equation]) -> float | None:

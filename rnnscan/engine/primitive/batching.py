@@ -12,6 +12,7 @@ from jax.interpreters import batching
 
 from rnnscan.engine.analysis.leaves import as_arrays, places
 from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
+from rnnscan.engine.loops.rules import over_axis
 from rnnscan.engine.primitive.joint import joint
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
 
@@ -48,14 +49,14 @@ def on_rows(
         feedback: the positions of results that become operands of the next step, with those of these.
         all_results: whether all results have rows.
     """
-    run, vmap = core.jaxpr_as_fun(step), _vmap(axis)
+    run, vmap = core.jaxpr_as_fun(step), partial(over_axis, axis)
     flags, is_settled = list(is_mapped), False
     while not is_settled:
         types = [
             _with_rows(aval, axis) if has_rows else aval for aval, has_rows in zip(step.in_avals, flags, strict=True)
         ]
         in_axes = tuple(0 if has_rows else None for has_rows in flags)
-        results = [all_results or maps for maps in mapped_results(partial(vmap, in_axes=in_axes), run, types)]
+        results = [all_results or maps for maps in mapped_results(partial(vmap, axes=in_axes), run, types)]
         for result, operand in feedback:
             results[result] |= flags[operand]
         more = [operand for result, operand in feedback if results[result] and not flags[operand]]
@@ -63,11 +64,7 @@ def on_rows(
             flags[operand] = True
         is_settled = not more
     out_axes = [0 if has_rows else None for has_rows in results]
-    return Rows(jax.make_jaxpr(vmap(run, in_axes=in_axes, out_axes=out_axes))(*types), flags, results)
-
-
-def _vmap(axis: Any) -> Any:
-    return partial(jax.vmap, axis_size=axis.size, axis_name=axis.name, spmd_axis_name=axis.spmd_name)
+    return Rows(jax.make_jaxpr(vmap(run, axes=in_axes, out_axes=out_axes))(*types), flags, results)
 
 
 def _condition_on_rows(
@@ -79,9 +76,9 @@ def _condition_on_rows(
         _with_rows(aval, axis) if has_rows else aval
         for aval, has_rows in zip(condition.in_avals, is_mapped, strict=True)
     ]
-    own = any(mapped_results(partial(_vmap(axis), in_axes=in_axes), run, types))
+    own = any(mapped_results(partial(over_axis, axis, axes=in_axes), run, types))
     own |= any(is_mapped) and bool(condition.out_avals[0].shape)
-    return jax.make_jaxpr(_vmap(axis)(run, in_axes=in_axes, out_axes=0 if own else None))(*types), own
+    return jax.make_jaxpr(over_axis(axis, run, in_axes, 0 if own else None))(*types), own
 
 
 def _scan_on_rows(

@@ -21,10 +21,10 @@ from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
 from rnnscan.engine.costs.heuristics import for_platform, solving
+from rnnscan.engine.loops.rules import jvp_rule, transpose_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.batching import moved, on_rows
-from rnnscan.engine.primitive.by_jax import jvp_rule, transpose_rule
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, stacked

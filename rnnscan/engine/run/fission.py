@@ -14,7 +14,7 @@ import jax
 
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.loops.own_derivative import differentiate_as
+from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.bound import bound
 from rnnscan.engine.plan.execution_plan import ExecutionPlan

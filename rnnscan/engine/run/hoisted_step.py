@@ -21,7 +21,7 @@ from jax import lax
 from rnnscan._util.dtypes import at_least_float32, promoted
 from rnnscan._util.step_wrappers import Step
 from rnnscan.engine.costs.costs import unbatchable
-from rnnscan.engine.loops.linear_call import LinearMap, linear_call
+from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.ir.dataflow import depending, determined, needed, partition
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, inputs_of, outputs_of, read, values_of
 from rnnscan.ir.trace import Inliner
@@ -295,24 +295,16 @@ def _with_gradient_of(rows: Any, summing: Any, repeated: Any) -> Any:
 def _differentiate(primals: tuple[Any, Any, Any], tangents: tuple[Any, Any, Any]) -> tuple[Any, Any]:
     rows, summing, repeated = primals
     result, width = jax.typeof(repeated), rows.shape[1]
+    # A cotangent of 16 bits needs one pass of the matrix unit. One of 32 bits would be rounded to 16 by default.
+    precision = lax.Precision.DEFAULT if jnp.finfo(result.dtype).bits == 16 else lax.Precision.HIGHEST
 
-    def repeat(_: list[Any], directions: list[Any]) -> list[Any]:
-        first = directions[0][:1].astype(result.dtype)
-        return [jnp.broadcast_to(first, (result.size // width, width)).reshape(result.shape)]
+    def product(summing: Any, direction: Any) -> Any:
+        """The same by a product with zeros and ones. Its transpose is a product that sums over the rows."""
+        sums = lax.dot_general(summing, direction, (((0,), (0,)), ((), ())), precision=precision)
+        return sums.astype(result.dtype).reshape(result.shape)
 
-    def add_up(residuals: list[Any], cotangents: list[Any]) -> list[Any]:
-        (summing,), cotangent = residuals, cotangents[0].reshape(-1, width)
-        return [_row_sums(summing, cotangent)]
+    def repeat(_: Any, direction: Any) -> Any:
+        first = direction[:1].astype(result.dtype)
+        return jnp.broadcast_to(first, (result.size // width, width)).reshape(result.shape)
 
-    return repeated, linear_call(LinearMap(repeat, add_up, 1, (result,)), [summing], [tangents[0]])[0]
-
-
-def _row_sums(summing: Any, cotangent: Any) -> Any:
-    """The product of zeros and ones with a cotangent, to the precision of float32 or more.
-
-    A cotangent of 16 bits needs one pass of the matrix unit. One of 32 bits would be rounded to 16 by default.
-    """
-    wide = summing.dtype
-    if jnp.finfo(cotangent.dtype).bits == 16:
-        return jnp.dot(summing.astype(cotangent.dtype), cotangent, preferred_element_type=wide)
-    return jnp.dot(summing, cotangent.astype(wide), precision=lax.Precision.HIGHEST)
+    return repeated, differentiate_as(product, repeat)(summing, tangents[0])

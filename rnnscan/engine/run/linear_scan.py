@@ -18,9 +18,8 @@ from jax.interpreters import ad, batching, partial_eval
 
 from rnnscan.engine.analysis.keys import Keys, as_key_data, with_keys
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
-from rnnscan.engine.loops.linear_tangents import have_tangents
+from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule
 from rnnscan.engine.plan.bound import scan_plan
-from rnnscan.engine.primitive.by_jax import jvp_rule, vmap_rule
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, counted, result_types

@@ -8,10 +8,10 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
+from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, Windows
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import run_forward
-from rnnscan.engine.run.matrix_looped import looped
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.segments import run_segments
 from rnnscan.ir.program import Value
@@ -66,19 +66,18 @@ def run_windows(
     def by_a_loop(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
     ) -> tuple[list[Any], list[Any]]:
-        run = looped(partial(run_forward, plan.scan(length)), partial(in_chunks, length=length))
+        reference, loop = partial(in_chunks, length=length), partial(run_forward, plan.scan(length))
+        run = differentiate_as(reference, loop, keeps_values=True)
         return run(constants, carry, xs)
 
-    # The derivatives of a looped window need its arguments only, so no checkpoint is around it.
-    run, policy = (by_a_loop, None) if plan.loops_windows else (in_chunks, policy_of_names)
     return run_segments(
-        partial(run, constants),
+        partial(by_a_loop if plan.loops_windows else in_chunks, constants),
         carry,
         xs,
         length=windows.length,
         segments=() if windows.steps is None else (windows.steps,),
         reverse=plan.call.reverse,
-        policy=policy,
+        policy=policy_of_names,
     )
 
 

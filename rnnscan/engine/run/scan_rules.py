@@ -17,15 +17,22 @@ from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.saving_calls import register
-from rnnscan.engine.loops.flat_function import is_zero, zero
-from rnnscan.engine.loops.linear_tangents import have_tangents
-from rnnscan.engine.loops.own_derivative import are_unknown
+from rnnscan.engine.loops.rules import (
+    are_unknown,
+    for_rule,
+    have_tangents,
+    is_zero,
+    jvp_rule,
+    symbolic,
+    transpose_rule,
+    zero,
+    zeros_for_rule,
+)
 from rnnscan.engine.loops.stopping import hold
 from rnnscan.engine.plan.bound import SavingScan, flat_step, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
-from rnnscan.engine.primitive.by_jax import for_rule, jvp_rule, symbolic, transpose_rule, zeros_for_rule
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size

@@ -57,7 +57,7 @@ def run_segments(
     length: Length,
     segments: tuple[int, ...],
     reverse: bool,
-    policy: Callable[..., Any] | None = jax.checkpoint_policies.nothing_saveable,
+    policy: Callable[..., Any] = jax.checkpoint_policies.nothing_saveable,
 ) -> tuple[Any, Any]:
     """Run a scan over segments of a sequence.
 
@@ -70,7 +70,7 @@ def run_segments(
         length: number of steps.
         segments: lengths of the nested segments, the longest first; empty: one run of the whole.
         reverse: from the last segment to the first; `run` must do the same.
-        policy: of `jax.checkpoint`, the values that a segment keeps besides its arguments; None: `run` sees to it.
+        policy: of `jax.checkpoint`, the values that a segment keeps besides its arguments.
 
     Returns:
         The final carry and the stacked y.
@@ -81,8 +81,6 @@ def run_segments(
 
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse, policy=policy)
-        if policy is None:
-            return run_inner(carry, xs)
         # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
         leaves, restore = without_keys((carry, xs))
         return jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves)

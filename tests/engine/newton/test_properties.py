@@ -11,7 +11,6 @@ import rnnscan as rs
 from newton_cells import arguments_of, one_leaf, two_leaves
 from rnnscan import cells
 from rnnscan.engine.loops.newton_solve import Solver
-from rnnscan.engine.run import tangents
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants
@@ -64,8 +63,7 @@ def test_pieces_equal_the_whole_and_a_row_its_row_in_a_batch():
 
 
 @pytest.mark.usefixtures("double")
-def test_forward_mode_equals_reverse_mode_and_runs_no_steps_one_by_one(monkeypatch, ran_step_by_step):
-    monkeypatch.setattr(tangents, "step_by_step", None)  # The plain scan of other tangents.
+def test_forward_mode_equals_reverse_mode_and_runs_no_steps_one_by_one(ran_step_by_step):
     arguments = arguments_of("one leaf", steps=STEPS)
     random = np.random.default_rng(0)
     direction = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), arguments)

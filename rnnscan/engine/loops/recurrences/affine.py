@@ -13,8 +13,10 @@ from jax import lax
 
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
+from rnnscan.engine.loops.calls import differentiate_as
+from rnnscan.engine.loops.exact import guarded
 from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, apply_linear, compose_linear, run_in_blocks
-from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact, run_unrolled
+from rnnscan.engine.loops.step_by_step import CycleLoop, run_unrolled
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Atom, Constant, Equation
 
@@ -40,7 +42,7 @@ def run_affine(
     if jnp.issubdtype(first.dtype, jnp.integer):
         (after,), _ = in_blocks(first, *read_values)  # Exact modulo 2^n.
     else:
-        (after,) = or_exact(in_blocks, loop, 1, loop.cycle.equations)(first, *read_values)
+        (after,) = differentiate_as(loop, guarded(in_blocks, loop))(first, *read_values)
     return before_and_after([after], start, reverse=reverse)
 
 

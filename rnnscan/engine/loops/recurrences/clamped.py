@@ -19,8 +19,10 @@ from rnnscan.engine.analysis.clamped import SHIFTS
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.batched_values import Chunk
+from rnnscan.engine.loops.calls import differentiate_as
+from rnnscan.engine.loops.exact import guarded
 from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, run_in_blocks
-from rnnscan.engine.loops.step_by_step import CycleLoop, or_exact, run_unrolled
+from rnnscan.engine.loops.step_by_step import CycleLoop, run_unrolled
 from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.ir.program import Atom, Equation, Value, read
 
@@ -33,8 +35,7 @@ def run_clamped(
 ) -> tuple[list[Any], list[Any]]:
     """Run a clamped shift `c' = min(max(c + s, low), high)`. See `Executor`.
 
-    The backward pass differentiates the step, not the rounds. So where a value equals a limit, gradients are those of
-    the loop. Second derivatives there are those of the rounds.
+    Derivatives are those of the loop, where a value equals a limit too.
     """
     if chunk.steps <= COMPOSED_FROM:
         return run_unrolled(recurrence, chunk, start, reverse=reverse)
@@ -50,7 +51,7 @@ def run_clamped(
         )
         return [after], [_stays_in_range(steps, first) & ~jnp.any(jnp.isnan(after), 0)]
 
-    (after,) = or_exact(in_blocks, loop, 1, loop.cycle.equations)(first, *map(chunk.read, loop.cycle.reads))
+    (after,) = differentiate_as(loop, guarded(in_blocks, loop))(first, *map(chunk.read, loop.cycle.reads))
     return before_and_after([after], start, reverse=reverse)
 
 

@@ -24,10 +24,11 @@ from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.costs.chunk import near_divisor
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import Chunk
+from rnnscan.engine.loops.calls import differentiate_as, or_exact
+from rnnscan.engine.loops.exact import all_finite, guarded
 from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Ordered, Parts, Stacks
 from rnnscan.engine.loops.recomputed import recomputed
-from rnnscan.engine.loops.step_by_step import all_finite, or_exact
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Value, evaluate, read
 
@@ -40,10 +41,11 @@ def run_matrix(
     assert group is not None
     stacked, fixed = ([value for value in cycle.reads if chunk.varies(value) == varies] for varies in (True, False))
     states = _States(group, cycle, stacked, fixed, chunk.steps, chunk.heuristics, reverse)
-    count = len(group.results) + len(cycle.leaves)
-    results = or_exact(states.in_chunks, states.by_steps, count, group.equations)(
-        *map(chunk.read, [*stacked, *fixed]), *start
-    )
+    # What stops a gradient stops it in the loop. The chunkwise form of values knows nothing of it.
+    stops = any(equation.name == "stop_gradient" for equation in group.equations)
+    run = or_exact(states.in_chunks, states.by_steps)
+    run = differentiate_as(states.by_steps, guarded(states.in_chunks, states.by_steps)) if stops else run
+    results = run(*map(chunk.read, [*stacked, *fixed]), *start)
     reads, last = split_list(results, [len(group.results)])
     return reads, last
 

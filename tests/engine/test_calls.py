@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rnnscan.engine.loops.own_derivative import differentiate_as
+from rnnscan.engine.loops.calls import differentiate_as
 
 
 pytestmark = pytest.mark.core("rows")

@@ -1,0 +1,325 @@
+"""Calls that run one function and are differentiated as another. Their parameters are jaxprs.
+
+    rnnscan_call[call_jaxpr, derivative](*operands) -> results
+
+`call_jaxpr` is what runs. `derivative` has the jaxpr that is differentiated in its place; of a parallel form also that
+of the loop itself, which is differentiated where the derivative of the form is not finite.
+
+A `jax.custom_jvp` would batch the function and its rule apart from each other. Where the rule maps a result that the
+function does not map, a jit between `jax.vmap` and the derivative makes the gradient too large by the size of the
+batch. And partial evaluation drops the rule of a `jax.custom_jvp` (before jax 0.12). Here a primitive decides once
+which results are mapped, as `lax.scan` does.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from itertools import chain
+from operator import and_, or_
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from rnnscan._util import effects
+from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
+from rnnscan.engine.loops.checked import check_within
+from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
+from rnnscan.engine.loops.lowering import lower_jaxpr
+from rnnscan.engine.loops.rules import (
+    for_rule,
+    have_tangents,
+    jvp,
+    over_axis,
+    symbolic,
+    transpose_rule,
+    zeros_for_rule,
+)
+from rnnscan.engine.loops.unused_results import without_dead_code
+from rnnscan.ir.invalid_values import run_checked_jaxpr
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """What is differentiated in the place of what runs.
+
+    Attributes:
+        reference: its jaxpr. With `exact` it returns after the results whether each is right.
+        exact: what is differentiated where the derivative of the reference is not finite; None: the reference always.
+        tangents_of: the same of the call whose tangents are the results; None: they are no tangents.
+        active: the operands of that call that have tangents. These are the last operands.
+        keeps_values: whether a derivative has the values of what runs, and not of the reference.
+    """
+
+    # A jaxpr that is printed shows what runs.
+    reference: core.ClosedJaxpr = field(repr=False)
+    exact: core.ClosedJaxpr | None = field(default=None, repr=False)
+    tangents_of: "Derivative | None" = field(default=None, repr=False)
+    active: tuple[int, ...] = ()
+    keeps_values: bool = True
+
+    @property
+    def jaxprs(self) -> list[core.ClosedJaxpr]:
+        """All jaxprs."""
+        others = self.tangents_of.jaxprs if self.tangents_of else []
+        return [self.reference, *([self.exact] if self.exact else []), *others]
+
+    def changed(self, change: Callable[[core.ClosedJaxpr], core.ClosedJaxpr]) -> "Derivative":
+        """The same with other jaxprs."""
+        of = self.tangents_of and self.tangents_of.changed(change)
+        return replace(self, reference=change(self.reference), exact=self.exact and change(self.exact), tangents_of=of)
+
+    def pairs(self, operands: int) -> list[tuple[int, int]]:
+        """The places of the operands that have tangents, and of these tangents, among so many operands."""
+        return [*zip(self.active, range(operands - len(self.active), operands), strict=True)]
+
+
+call_p = core.Primitive("rnnscan_call")
+call_p.multiple_results = True
+
+
+def differentiate_as(
+    reference: Callable[..., Any], function: Callable[..., Any], *, keeps_values: bool = False
+) -> Callable[..., Any]:
+    """`function`, which JAX differentiates as if it were `reference`.
+
+    Args:
+        reference: a function of pytrees.
+        function: one with the same results, the faster one.
+        keeps_values: whether a derivative computes the values by the function too, and not by the reference.
+    """
+
+    def call(*arguments: Any) -> Any:
+        leaves, structure = jax.tree.flatten(arguments)
+        types, result_structure = [*map(jax.typeof, leaves)], None
+
+        def flat(function: Callable[..., Any], *leaves: Any) -> list[Any]:
+            nonlocal result_structure
+            results, result_structure = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+            return results
+
+        runs, differentiated = (jax.make_jaxpr(partial(flat, each))(*types) for each in (function, reference))
+        results = _bind(leaves, runs, Derivative(differentiated, keeps_values=keeps_values))
+        return jax.tree.unflatten(result_structure, results)
+
+    return call
+
+
+def or_exact(parallel: Parallel, exact: Exact) -> Exact:
+    """The results of a parallel function, and of an exact one where those are not to be trusted.
+
+    Derivatives of every order are those of the parallel function, and of the exact one where they are not finite.
+
+    Args:
+        parallel: `(*arguments) -> (results, whether each is right)`.
+        exact: the same results.
+    """
+
+    def run(*arguments: Any) -> list[Any]:
+        types = [*map(jax.typeof, arguments)]
+        reference = jax.make_jaxpr(lambda *leaves: [*chain(*parallel(*leaves))])(*types)
+        exactly = jax.make_jaxpr(exact)(*types)
+        return _bind(arguments, _either(reference, exactly), Derivative(reference, exactly))
+
+    return run
+
+
+def _either(reference: core.ClosedJaxpr, exact: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The results of a reference where they are right, and the exact ones elsewhere."""
+
+    def parallel(*arguments: Any) -> tuple[list[Any], list[Any]]:
+        results, trusted = split_list(core.jaxpr_as_fun(reference)(*arguments), [len(exact.out_avals)])
+        return results, trusted
+
+    return jax.make_jaxpr(guarded(parallel, core.jaxpr_as_fun(exact)))(*exact.in_avals)
+
+
+def _bind(operands: Sequence[Any], call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> list[Any]:
+    return list(call_p.bind(*operands, call_jaxpr=call_jaxpr, derivative=derivative))
+
+
+def _run(*operands: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> list[Any]:
+    return run_checked_jaxpr(call_jaxpr, as_arrays(operands))
+
+
+def _types(*_: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> tuple[Sequence[Any], Any]:
+    return call_jaxpr.out_avals, call_jaxpr.effects
+
+
+def _lower(context: Any, *operands: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> Any:
+    return lower_jaxpr(context, without_dead_code(call_jaxpr), operands)
+
+
+call_p.def_impl(_run)
+call_p.def_effectful_abstract_eval(_types)
+mlir.register_lowering(call_p, _lower)
+check_within(call_p, lambda _, params: params["call_jaxpr"])
+
+
+# Derivatives
+
+
+def _differentiate(
+    primals: Sequence[Any], tangents: Sequence[Any], *, call_jaxpr: core.ClosedJaxpr, derivative: Derivative
+) -> tuple[list[Any], list[Any]]:
+    primals, dots = as_arrays(primals), symbolic(tangents)
+    reference, exact, active = derivative.reference, derivative.exact, tuple(places(have_tangents(dots)))
+    results = _bind(primals, call_jaxpr, derivative) if derivative.keeps_values or not active else []
+    if not active:
+        return results, zeros_for_rule(results)
+    if exact is None:
+        values, result_dots = jvp(core.jaxpr_as_fun(reference), primals, dots)
+        return results or values, for_rule(result_dots)
+    types = [*exact.in_avals, *(exact.in_avals[index].to_tangent_aval() for index in active)]
+    of_reference, of_exact = (
+        jax.make_jaxpr(partial(_tangents, each, active, len(results)))(*types) for each in (reference, exact)
+    )
+    of_call = Derivative(of_reference, of_exact, derivative, active)
+    return results, _bind([*primals, *(dots[index] for index in active)], _either(of_reference, of_exact), of_call)
+
+
+ad.primitive_jvps[call_p] = _differentiate
+
+
+def _transpose(
+    cotangents: Sequence[Any], *operands: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative
+) -> list[Any]:
+    of, active = derivative.tangents_of, derivative.active
+    if of is None or of.exact is None:
+        return transpose_rule(core.jaxpr_as_fun(derivative.exact or derivative.reference), cotangents, operands)
+    primals, dots = split_list(as_arrays(operands), [len(operands) - len(active)])
+    given = [not isinstance(leaf, ad.Zero) for leaf in cotangents]
+    leaves = [*primals, *(leaf for leaf, is_given in zip(cotangents, given, strict=True) if is_given)]
+    of_reference, of_exact = (
+        jax.make_jaxpr(partial(_cotangents, each, active, given))(*map(jax.typeof, leaves))
+        for each in (of.reference, of.exact)
+    )
+    ct_dots = _bind(leaves, _either(of_reference, of_exact), Derivative(of_reference, of_exact))
+    pairs = zip(ct_dots, dots, strict=True)
+    return [None] * len(primals) + [leaf if ad.is_undefined_primal(dot) else None for leaf, dot in pairs]
+
+
+ad.primitive_transposes[call_p] = _transpose
+
+
+def _tangents(closed: core.ClosedJaxpr, active: Sequence[int], count: int, *leaves: Any) -> list[Any]:
+    """The tangents of the results of a reference, or of an exact jaxpr.
+
+    Args:
+        closed: the jaxpr.
+        active: the positions of operands that have tangents.
+        count: the number of results.
+        leaves: the operands and these tangents.
+    """
+    primals, dots = split_list(leaves, [len(closed.in_avals)])
+    of_active, some = _of_active(closed, active, count, primals)
+    _, result_dots, trusted = jax.jvp(of_active, some, dots, has_aux=True)
+    return _trusted(result_dots, trusted)
+
+
+def _cotangents(closed: core.ClosedJaxpr, active: Sequence[int], given: Sequence[bool], *leaves: Any) -> list[Any]:
+    """The cotangents of active operands. `given`: for each result whether it has one. These are the last leaves."""
+    primals, cotangents = split_list(leaves, [len(closed.in_avals)])
+    of_active, some = _of_active(closed, active, len(given), primals)
+    results, vjp, trusted = jax.vjp(of_active, *some, has_aux=True)
+    zeros = [lax.full_like(leaf, 0) for leaf in results]
+    return _trusted(vjp(replace_at(zeros, places(given), cotangents)), trusted)
+
+
+def _of_active(closed: core.ClosedJaxpr, active: Sequence[int], count: int, primals: Sequence[Any]) -> tuple[Any, Any]:
+    def of_active(*some: Any) -> tuple[list[Any], list[Any]]:
+        results, trusted = split_list(core.jaxpr_as_fun(closed)(*replace_at(primals, active, some)), [count])
+        return results, trusted
+
+    return of_active, [primals[index] for index in active]
+
+
+def _trusted(derivatives: Sequence[Any], trusted: Sequence[Any]) -> list[Any]:
+    """Derivatives, and of those of a reference whether all is right."""
+    if not trusted:
+        return [*derivatives]
+    is_right = reduce(and_, map(jnp.all, trusted)) & all_finite(derivatives)
+    return [*derivatives, *[is_right] * len(derivatives)]
+
+
+# Rows
+
+
+def _batch(
+    axis: Any,
+    operands: Sequence[Any],
+    axes: Sequence[int | None],
+    *,
+    call_jaxpr: core.ClosedJaxpr,
+    derivative: Derivative,
+) -> tuple[list[Any], list[int | None]]:
+    operands, axes = as_arrays(operands), list(axes)
+    if no_axis_is_mapped(axis, axes):
+        results = _bind(operands, call_jaxpr, derivative)
+        return results, [None] * len(results)
+    for pair in derivative.pairs(len(operands)):  # Of a value and its tangent both have rows, or none has.
+        for place in pair:
+            if axes[place] is None and any(axes[other] is not None for other in pair):
+                operands[place] = jnp.broadcast_to(operands[place], (axis.size, *operands[place].shape))
+                axes[place] = 0
+    types, mapped = [*map(jax.typeof, operands)], [False] * len(call_jaxpr.out_avals)
+    for closed in (call_jaxpr, *derivative.jaxprs):
+        over, size = partial(over_axis, axis, axes=axes[: len(closed.in_avals)]), len(closed.in_avals)
+        mapped = [*map(or_, mapped, mapped_results(over, core.jaxpr_as_fun(closed), types[:size]))]
+
+    def on_rows(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+        size, flags = len(closed.in_avals), len(closed.out_avals) - len(mapped)
+        out_axes = [*(0 if maps else None for maps in mapped), *[0] * flags]
+        return jax.make_jaxpr(over_axis(axis, core.jaxpr_as_fun(closed), axes[:size], out_axes))(*types[:size])
+
+    results = _bind(operands, on_rows(call_jaxpr), derivative.changed(on_rows))
+    return results, [0 if maps else None for maps in mapped]
+
+
+# This rule knows the axis name, for cells with collectives over it.
+batching.fancy_primitive_batchers[call_p] = _batch
+
+
+# Dead code
+
+
+def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
+    """What nothing reads is not computed, and what only that needs is no operand, as for `lax.scan`."""
+    equation = others[-1]  # From jax 0.12 on the references that are read come before it.
+    call_jaxpr, derivative, count = equation.params["call_jaxpr"], equation.params["derivative"], len(equation.invars)
+    if effects.ordered(equation.effects):
+        return [True] * count, equation
+    if not any(used):
+        return [False] * count, None
+
+    def read(closed: core.ClosedJaxpr) -> list[bool]:
+        """The results that are read. Whether each is right comes after the results."""
+        return [*used, *used][: len(closed.out_avals)]
+
+    needed = [False] * count
+    for closed in (call_jaxpr, *derivative.jaxprs):
+        operands = partial_eval.dce_jaxpr(closed.jaxpr, read(closed))[1]
+        needed[: len(operands)] = map(or_, needed, operands)
+    for value, tangent in derivative.pairs(count):
+        needed[value] |= needed[tangent]
+    left = {old: new for new, old in enumerate(places(needed))}
+    active = tuple(left[value] for value, tangent in derivative.pairs(count) if needed[tangent])
+
+    def live(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
+        jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, read(closed), needed[: len(closed.in_avals)])
+        return core.ClosedJaxpr(jaxpr, closed.consts)
+
+    runs = live(call_jaxpr)
+    return needed, equation.replace(
+        invars=[equation.invars[index] for index in places(needed)],
+        outvars=[equation.outvars[index] for index in places(used)],
+        effects=runs.effects,
+        params={"call_jaxpr": runs, "derivative": replace(derivative.changed(live), active=active)},
+    )
+
+
+partial_eval.dce_rules[call_p] = _drop_unused

@@ -1,0 +1,112 @@
+"""Rules of primitives: tangents with symbolic zeros, and the rules that are JAX's own for a function."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import jax
+from jax.custom_derivatives import SymbolicZero
+from jax.interpreters import ad
+from jax.interpreters.partial_eval import JaxprTracer
+
+from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at
+from rnnscan.engine.analysis.probe import has_tangent, no_axis_is_mapped
+
+
+# operands -> results
+Function: TypeAlias = Callable[..., list[Any]]
+
+
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent is one of JAX's symbolic zeros."""
+    return isinstance(tangent, SymbolicZero)
+
+
+def zero(leaf: Any) -> SymbolicZero:
+    """A symbolic zero as the tangent of a value."""
+    return SymbolicZero(jax.typeof(leaf).to_tangent_aval())
+
+
+def have_tangents(tangents: Sequence[Any]) -> list[bool]:
+    """Whether each of some tangents is one, and no zero."""
+    return [not is_zero(leaf) and leaf.dtype != jax.dtypes.float0 for leaf in tangents]
+
+
+def are_unknown(tangents: Iterable[Any]) -> bool:
+    """Whether a rule runs for reverse mode.
+
+    JAX runs it on tangents that it does not know, to stage what depends on them.
+    """
+    return any(isinstance(tangent, JaxprTracer) for tangent in tangents)
+
+
+def symbolic(tangents: Sequence[Any]) -> list[Any]:
+    """Tangents, with symbolic zeros in place of those that a rule is given."""
+    return [SymbolicZero(leaf.aval) if isinstance(leaf, ad.Zero) else leaf for leaf in as_arrays(tangents)]
+
+
+def for_rule(tangents: Sequence[Any]) -> list[Any]:
+    """Tangents, with the zeros that a rule returns in place of symbolic ones."""
+    return [ad.Zero(leaf.aval) if is_zero(leaf) else leaf for leaf in tangents]
+
+
+def zeros_for_rule(results: Sequence[Any]) -> list[Any]:
+    """Zero tangents of results."""
+    return [ad.Zero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
+
+
+def jvp(function: Function, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """`jax.jvp`, with symbolic zeros among the tangents."""
+    moving = places([not is_zero(tangent) for tangent in tangents])
+    flags: list[bool] = []
+
+    def run(*moving_leaves: Any) -> list[Any]:
+        results = function(*replace_at(primals, moving, moving_leaves))
+        flags.extend(map(has_tangent, results))
+        return results
+
+    results, dots = jax.jvp(run, [primals[index] for index in moving], [tangents[index] for index in moving])
+    rows = zip(flags, results, dots, strict=True)
+    return results, [dot if moves else zero(leaf) for moves, leaf, dot in rows]
+
+
+def jvp_rule(
+    function: Function, primals: Sequence[Any], tangents: Sequence[Any], bind: Function | None = None
+) -> tuple[list[Any], list[Any]]:
+    """The rule of `jax.jvp`. `bind` makes the equation itself, where nothing has a tangent."""
+    primals, dots = as_arrays(primals), symbolic(tangents)
+    if not any(have_tangents(dots)):
+        results = (bind or function)(*primals)
+        return results, zeros_for_rule(results)
+    results, result_dots = jvp(function, primals, dots)
+    return results, for_rule(result_dots)
+
+
+def transpose_rule(function: Function, cotangents: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+    """The rule of a transpose, for a function that is linear in its unknown operands."""
+    leaves = as_arrays(operands)
+    unknown = [index for index, operand in enumerate(leaves) if ad.is_undefined_primal(operand)]
+
+    def linear(*some: Any) -> list[Any]:
+        return function(*replace_at(leaves, unknown, some))
+
+    transposed = jax.linear_transpose(linear, *(leaves[index].aval for index in unknown))
+    return replace_at([None] * len(leaves), unknown, transposed([*map(ad.instantiate_zeros, cotangents)]))
+
+
+def vmap_rule(
+    function: Function, axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
+) -> tuple[list[Any], list[int | None]]:
+    """The rule of `jax.vmap`."""
+    leaves, run = as_arrays(operands), partial(function, **params)
+    if no_axis_is_mapped(axis, axes):
+        results = run(*leaves)
+        return results, [None] * len(results)
+    results = list(over_axis(axis, run, axes)(*leaves))
+    return results, [0] * len(results)
+
+
+def over_axis(axis: Any, function: Callable[..., Any], axes: Sequence[int | None], out_axes: Any = 0) -> Any:
+    """A function under `jax.vmap`, as a rule of `fancy_primitive_batchers` is given it."""
+    options = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
+    return jax.vmap(function, in_axes=tuple(axes), out_axes=out_axes, **options)
