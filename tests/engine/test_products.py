@@ -167,14 +167,14 @@ def test_cotangents_of_slices_are_concatenated_where_they_leave_no_gap(take, pad
 @pytest.fixture
 def summed_in_loops(monkeypatch):
     """Positions of the sums over steps that the backward pass makes in its loops."""
-    in_loops = []
+    in_loops, place = [], sum_placement.place_sums
 
     def place_sums(program, heuristics):
-        placed = sum_placement.place_sums(program, heuristics)
+        placed = place(program, heuristics)
         in_loops.extend(placed[0])
         return placed
 
-    monkeypatch.setattr("rnnscan.engine.run.backward.place_sums", place_sums)
+    monkeypatch.setattr(sum_placement, "place_sums", place_sums)
     return in_loops
 
 

@@ -1,12 +1,34 @@
-"""Place each sum over the steps: accumulate it in the loop, or sum stacked values after it."""
+"""Place each sum over the steps: accumulate it in the loop, or sum stacked values after it. And split a step so."""
 
 from collections.abc import Sequence
 
 from rnnscan.engine.analysis.linear_sums import ends_of_sum
+from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.costs.costs import too_large_to_stack
-from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Equation, Program, Value, total_bytes
+from rnnscan.newton import Newton
+
+
+def split_with_sums(program: Program, heuristics: Heuristics, should_batch: ShouldBatch, solve: Newton | None) -> Split:
+    """Split a step with sums.
+
+    Args:
+        program: the step.
+        heuristics: the choices of the platform.
+        should_batch: the test for batching.
+        solve: as in `split`. Loops that are solved in parallel add nothing up.
+    """
+    accumulated, operands = place_sums(program, heuristics) if solve is None else ([], [])
+    return split(
+        program,
+        heuristics,
+        should_batch=lambda _: should_batch,
+        accumulated=accumulated,
+        operands=operands,
+        solve=solve,
+    )
 
 
 def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], list[Value]]:

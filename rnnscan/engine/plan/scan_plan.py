@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.axis_order import AxisOrder
+from rnnscan.engine.analysis.carried_sums import as_sums
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
 from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
@@ -19,6 +20,7 @@ from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.engine.analysis.split import Split, split
+from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import Heuristics, solving
@@ -211,6 +213,17 @@ class ScanPlan:
         program = self.returning(save=save)
         program = passes.apply(passes.FORWARD, forward_rules(program) if save else program)
         return self.split(program, should_batch=self.heuristics.should_batch_forward)
+
+    def summing(self, kept: Collection[int]) -> Split:
+        """`forward`, with the leaves of the carry that only add up as sums. `kept`: the leaves that stay.
+
+        A step with sums has the passes of a backward pass, whose sums they are in derivatives of second order.
+        """
+        program = as_sums(self.returning(save=False), {self.step.carry[index] for index in kept})
+        if not program.summed:
+            return self.forward(save=False)
+        program = passes.apply(passes.backward(self.heuristics), program)
+        return split_with_sums(program, self.heuristics, self.heuristics.should_batch, self.parallel)
 
     def split(self, program: Program, **options: Any) -> Split:
         """A split of a program of this scan; `options` are those of `split`."""

@@ -21,10 +21,10 @@ from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.split import Split, split
-from rnnscan.engine.analysis.sum_placement import place_sums
+from rnnscan.engine.analysis.split import Split
+from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.analysis.unchanged import Unchanged
-from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
+from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import NextPart, StackPart
 from rnnscan.engine.loops.indexing import item_of, item_or, moved
 from rnnscan.engine.loops.offload import to_device
@@ -168,11 +168,12 @@ class _BackwardChunks:
         program = passes.apply(passes.backward(plan.heuristics), program)
         views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
-        splits = [_split(plan, view, partial(plan.heuristics.should_batch, shared=shared)) for view in views]
+        batches, choices = partial(plan.heuristics.should_batch, shared=shared), plan.heuristics
+        splits = [split_with_sums(view, choices, batches, plan.parallel) for view in views]
         # Where devices share units, a loop would gather values at each step that are gathered once for a chunk.
         shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
         if not shares_units and _reads_more_than_it_saves(splits[1]):
-            splits = [_split(plan, view, lambda *_: False) for view in views]
+            splits = [split_with_sums(view, choices, lambda *_: False, plan.parallel) for view in views]
         invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
         rows = sharded_rows([*saved.initial, *map(type_of_step, saved.xs)], other_arrays=saved.constants)
         return _BackwardChunks(
@@ -343,20 +344,6 @@ def _read_after(transpose: Program, new: Mapping[Value, Atom]) -> dict[Value, Va
         if read.isdisjoint(after):
             return after
         after = {leaf: value for leaf, value in after.items() if leaf not in read}
-
-
-def _split(plan: BackwardPlan | ScanPlan, program: Program, should_batch: ShouldBatch) -> Split:
-    # Loops that are solved in parallel add nothing up.
-    choices, solve = plan.heuristics, plan.parallel
-    accumulated, operands = place_sums(program, choices) if solve is None else ([], [])
-    return split(
-        program,
-        choices,
-        should_batch=lambda _: should_batch,
-        accumulated=accumulated,
-        operands=operands,
-        solve=solve,
-    )
 
 
 def _reads_more_than_it_saves(split: Split) -> bool:

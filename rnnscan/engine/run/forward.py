@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.loops.in_place import InPlace
 from rnnscan.engine.loops.offload import to_host
@@ -99,7 +99,7 @@ def run_forward(
     plan: ScanPlan, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """The final carry and ys."""
-    final, ys, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [])
+    final, ys, _ = _run(plan, constants, carry, xs, [])
     return final, ys
 
 
@@ -111,7 +111,7 @@ def run_and_count(
     For each loop that it solves there are two stacks: the iterations of a chunk, and whether the chunk ran step by
     step. They stand at the first step of a chunk, with zeros at the others.
     """
-    final, stacks, _ = _run(plan, plan.forward(save=False), constants, carry, xs, [], counting=True)
+    final, stacks, _ = _run(plan, constants, carry, xs, [], counting=True)
     return final, stacks[: plan.step.y_size], stacks[plan.step.y_size :]
 
 
@@ -133,14 +133,12 @@ def run_saving(
         in_place: whether one loop may run all steps in place. JAX's derivative of such a loop is slow.
     """
     constants, carry, xs = operands
-    parts = plan.forward(save=False)
-    results = _run(plan, parts, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
+    results = _run(plan, constants, carry, xs, starting, offloaded=offloaded, in_place=in_place)
     return [leaf for leaves in results for leaf in leaves]
 
 
 def _run(
     plan: ScanPlan,
-    parts: Split,
     constants: Any,
     carry: Any,
     xs: Any,
@@ -154,7 +152,6 @@ def _run(
 
     Args:
         plan: how the scan runs.
-        parts: the split of its step.
         constants: the arrays that the step closes over.
         carry: the initial carry.
         xs: the inputs.
@@ -166,22 +163,32 @@ def _run(
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
+    parts = plan.summing(starting)
+    place = {leaf: index for index, leaf in enumerate(parts.program.carry)}
+    carried = [index for index, leaf in enumerate(plan.step.carry) if leaf in place]
+    summed = [index for index, leaf in enumerate(plan.step.carry) if leaf not in place]
+    starting = [place[plan.step.carry[index]] for index in starting]
     is_only_a_loop = not offloaded and not parts.outside_loops and len(parts.loops) == 1 and not _solves(parts.loops[0])
     in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if is_only_a_loop and in_place else None
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
 
-    def run_chunk(carry: list[Any], xs: list[Any], _: Any, steps: int) -> tuple[list[Any], list[Any], list[Any]]:
-        new_carry, _, chunk = runner(steps, dict(zip(plan.step.x, xs, strict=True)), carry)
+    def run_chunk(state: Any, xs: list[Any], _: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
+        carry, sums = state
+        new_carry, new_sums, chunk = runner(steps, dict(zip(plan.step.x, xs, strict=True)), carry, sums)
         outputs = [chunk.stacked(atom) for atom in parts.program.stacked]
         if counting:
             begins = jnp.arange(steps) == 0
             outputs += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
-        return new_carry, to_host(outputs, offloaded), chunk.starts or [carry[i] for i in starting]
+        return (new_carry, new_sums), to_host(outputs, offloaded), chunk.starts or [carry[i] for i in starting]
 
+    state = ([carry[index] for index in carried], [carry[index] for index in summed])
     if plan.length and is_only_a_loop and (in_one_loop is not None or not starting):
-        return run_chunk(list(carry), list(xs), [], plan.length)
-    return _chunks(plan).run(run_chunk, list(carry), list(xs), [], [])
+        results = run_chunk(state, list(xs), [], plan.length)
+    else:
+        results = _chunks(plan).run(run_chunk, state, list(xs), [], [])
+    (final, sums), ys, starts = results
+    return replace_at(replace_at(list(carry), carried, final), summed, sums), ys, starts
 
 
 def _solves(loop: Loop) -> bool:
