@@ -27,9 +27,8 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from rnnscan._util import effects
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
-from rnnscan.engine.loops.checked import check_within
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
-from rnnscan.engine.loops.lowering import lower_jaxpr
+from rnnscan.engine.loops.lowering import check_within, lower_jaxpr
 from rnnscan.engine.loops.rules import (
     for_rule,
     have_tangents,

@@ -1,8 +1,14 @@
-"""The lowering of a call, in the place of its equation."""
+"""How the program of a primitive runs: lowered in the place of its equation, and under `jax.experimental.checkify`.
 
-from collections.abc import Sequence
+JAX has no public way to register a rule of checkify. `error_checks` and `checkify_jaxpr` of `jax._src.checkify` are the
+private names here (jax 0.10 to 0.12). Without them checkify would run a scan and check nothing in it.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+from jax._src import checkify
 from jax.extend import core
 from jax.interpreters import mlir
 
@@ -32,3 +38,21 @@ def lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any])
     )
     context.set_tokens_out(tokens)
     return results
+
+
+def check_within(primitive: core.Primitive, program: Callable[[Any, dict[str, Any]], core.ClosedJaxpr]) -> None:
+    """Check the operations of the program that a primitive calls.
+
+    Args:
+        primitive: the primitive.
+        program: makes the program from the types of the operands and the parameters.
+    """
+
+    def check(*arguments: Any, **params: Any) -> Any:
+        # With jax 0.12 a context stands before the error.
+        context = [] if isinstance(arguments[0], checkify.Error) else [arguments[0]]
+        error, enabled_errors, *operands = arguments[len(context) :]
+        body = program([*map(jax.typeof, operands)], params)
+        return checkify.checkify_jaxpr(*context, body, enabled_errors, error, *operands)
+
+    checkify.error_checks[primitive] = check

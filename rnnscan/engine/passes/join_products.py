@@ -1,12 +1,12 @@
 """Join products of the same rows into one wide product."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import replace
 
 from jax import lax
 
-from rnnscan.engine.passes.row_products import is_rows_by_matrix
 from rnnscan.ir.components import Components
+from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import determined, needed, partition
 from rnnscan.ir.program import Equation, Program, Value, concatenated, nominal_size
 from rnnscan.ir.traits import Kind
@@ -84,3 +84,13 @@ def _alike_in_width(products: Sequence[Equation]) -> list[Equation]:
         for product, width in zip(products, widths, strict=True)
         if 0 < sum(widths) <= _WHOLE_TO_NARROWEST * width
     ]
+
+
+def is_rows_by_matrix(equation: Equation, fixed: Collection[Value]) -> bool:
+    """Whether it is `x @ w`, with a varying x and a fixed matrix."""
+    contraction = contraction_of(equation)
+    if contraction is None:
+        return False
+    x, weight = equation.inputs
+    last_by_first = contraction.contracted == ((len(x.shape) - 1,), (0,)) and not contraction.batch[0]
+    return isinstance(x, Value) and x not in fixed and weight in fixed and len(weight.shape) == 2 and last_by_first

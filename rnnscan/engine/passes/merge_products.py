@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from rnnscan.engine.costs.heuristics import Heuristics
-from rnnscan.engine.passes.row_products import is_rows_by_matrix
+from rnnscan.engine.passes.join_products import is_rows_by_matrix
 from rnnscan.engine.passes.sums import Sums
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined

@@ -11,25 +11,24 @@ from rnnscan.engine import passes
 from rnnscan.engine.analysis.axis_order import AxisOrder
 from rnnscan.engine.analysis.carried_sums import as_sums
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.derivative_reads import cones_of_derivative
+from rnnscan.engine.analysis.derivative_reads import cones_of_derivative, read_by_derivatives
 from rnnscan.engine.analysis.expensive_choice import ExpensiveChoice
 from rnnscan.engine.analysis.expensive_values import cones_with_all_carries
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
-from rnnscan.engine.analysis.saving_calls import saving_call
+from rnnscan.engine.analysis.saving_calls import saving_call, saving_equation
 from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import Heuristics, solving
-from rnnscan.engine.plan.inner_scans import keeping_residuals
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.linear import linearly_recomputable
-from rnnscan.ir.program import Atom, Equation, Program, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.ir.program import Atom, Equation, Program, inputs_of, nominal_size, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
 from rnnscan.newton import Newton
 
@@ -281,3 +280,26 @@ def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones
         return True  # Else the call would run again for it.
     products = any(spared.kind is Kind.PRODUCT for spared in cones.of(equation).equations)
     return products or derives_from_result(equation)
+
+
+def keeping_residuals(step: FlatStep) -> FlatStep:
+    """The step with the residuals of its scans, and the results that it reads, among its kept values.
+
+    They keep the same values between the passes as they would alone. Else each level of nested scans runs the levels
+    below once more on the backward pass.
+
+    A scan that is batched over time, because it lies in no loop, is left as it is.
+    """
+    program = step.program
+    looped = {*Components(program.equations, program.carry, program.new_carry).loops(program.equations)}
+    saving = {old: new for old in program.equations if old in looped and (new := saving_equation(old))}
+    if not saving:
+        return step
+    equations = tuple(saving.get(equation, equation) for equation in program.equations)
+    read = {*inputs_of(equations), *read_by_derivatives(replace(program, equations=equations))}
+    # The others are known as the carry before the next step, or nothing reads them.
+    results = read - {*program.new_carry, *step.kept}
+    kept = [
+        value for old, new in saving.items() for value in new.outputs if value in results or value not in old.outputs
+    ]
+    return replace(step, program=replace(program, equations=equations)).keeping_too(*kept)

@@ -9,8 +9,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 
 from rnnscan.engine.analysis.leaves import as_arrays
-from rnnscan.engine.loops.checked import check_within
-from rnnscan.engine.loops.lowering import lower_jaxpr
+from rnnscan.engine.loops.lowering import check_within, lower_jaxpr
 from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.engine.primitive.scan import ScanPrimitive
 from rnnscan.ir.invalid_values import run_checked_jaxpr

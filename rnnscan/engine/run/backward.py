@@ -23,20 +23,18 @@ from rnnscan.engine import passes
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.analysis.sum_placement import split_with_sums
-from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import NextPart, StackPart
 from rnnscan.engine.loops.indexing import item_of, item_or, moved
-from rnnscan.engine.loops.offload import to_device
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop, before_each
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.run.forward import Saved
+from rnnscan.engine.run.forward import Saved, to_device
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.stacks import has_product
-from rnnscan.engine.run.step_vjp import Cotangents, step_vjp, vjp_program
+from rnnscan.engine.run.step_vjp import Cotangents, Unchanged, step_vjp, vjp_program
 from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of

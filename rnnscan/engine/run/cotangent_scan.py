@@ -17,6 +17,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, partial_eval
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.messages import is_key
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
@@ -89,7 +90,7 @@ class Given:
         used = live_part(step, [True] * len(step.out_avals), [False] * len(step.in_avals))[1]
         always = scan.constants + scan.carry
         read = tuple(
-            number < always or not places_of or any(used[place] or _is_key(step.in_avals[place]) for place in places_of)
+            number < always or not places_of or any(used[place] or is_key(step.in_avals[place]) for place in places_of)
             for number, (places_of, _) in enumerate(self.sources(step, scan))
         )
         return replace(self, read=read)
@@ -104,10 +105,6 @@ class Given:
         axes = Saved.axes(self.residuals, scan, self.step_groups(step, scan)[2])
         leaves = replace_at(unread, places(self.read), given)
         return jax.tree.unflatten(jax.tree.structure(axes), leaves), ct_carry, ct_ys
-
-
-def _is_key(aval: Any) -> bool:
-    return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
 
 
 def cotangents_of_scan(

@@ -22,7 +22,7 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import bind
 from rnnscan.engine.run import scan_rules as scan_rules
 from rnnscan.engine.run.copies import Copies, copied_constants
-from rnnscan.engine.run.forward import run_and_count, run_forward
+from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import run_sub_scans
 from rnnscan.engine.units.mesh import unit_axis
@@ -54,14 +54,15 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         if memory.segment is not None and isinstance(call.cell, UnitCell):
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
+        scan = plan.scan_to_run(length)
         if windows is None:
-            scan = plan.scan_to_run(length)
             final, ys = _bind(scan, copied, constants, copies, scan.axis_order.of(carry), xs)
             return scan.axis_order.undone(final), ys
         in_windows = partial(run_windows, plan, windows, _run_loop)
-        if plan.loops_forward:
-            return differentiate_as(in_windows, partial(run_forward, plan.scan(length)))(constants, carry, xs)
-        return in_windows(constants, carry, xs)
+        if not plan.loops_forward:
+            return in_windows(constants, carry, xs)
+        step_by_step = lambda constants, carry, xs: _bind(scan, {}, constants, [], carry, xs)  # noqa: E731
+        return differentiate_as(in_windows, step_by_step)(constants, carry, xs)
 
     changing = [leaves[index] for index in plan.step.changing]
     sub_scans = memory.sub_scans(call.length)

@@ -6,17 +6,18 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.loops.in_place import InPlace
-from rnnscan.engine.loops.offload import to_host
+from rnnscan.engine.loops.stopping import scan_while
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run.runner import Runner, invariant_values
-from rnnscan.ir.program import total_bytes, values_of
+from rnnscan.ir.program import evaluate, read, total_bytes, values_of
 
 
 # The final carry, the stacked outputs, and carry leaves before each whole chunk.
@@ -101,6 +102,36 @@ def run_forward(
     """The final carry and ys."""
     final, ys, _ = _run(plan, constants, carry, xs, [])
     return final, ys
+
+
+def run_while(
+    plan: ScanPlan, condition: core.ClosedJaxpr, constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any]
+) -> list[Any]:
+    """The final carry, and the stacked outputs, of a scan that stops by a condition: step by step.
+
+    Args:
+        plan: the plan, with the most steps for a length.
+        condition: the jaxpr of `(*constants, *carry) -> whether another step runs`.
+        constants: the arrays that the step closes over.
+        carry: the initial carry.
+        xs: the inputs.
+    """
+    program = plan.step.program
+    equations, values = program.equations, dict(zip(program.invariant, constants, strict=True))
+    if not any(equation.effects for equation in equations):  # A split leaves out what no result needs.
+        split = plan.forward(save=False)
+        program, equations, values = split.program, tuple(split.varying), invariant_values([split], constants)
+    holds = core.jaxpr_as_fun(condition)
+
+    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        known = {**values, **dict(zip([*program.carry, *program.known], [*carry, *x], strict=True))}
+        evaluate(equations, known)
+        new_carry, ys = ([read(atom, known) for atom in atoms] for atoms in (program.new_carry, program.stacked))
+        return new_carry, ys
+
+    types = [atom.aval for atom in program.stacked]
+    final, ys = scan_while(step, lambda carry: holds(*constants, *carry)[0], carry, xs, types, plan.length)
+    return [*final, *ys]
 
 
 def run_and_count(
@@ -211,3 +242,17 @@ def _in_one_loop(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> InP
     if 2 * total_bytes(program.carry[index] for index in starting) > total_bytes(values_of(program.stacked)):
         return None
     return InPlace(chunks, [loop.carry.index(index) for index in starting])
+
+
+def to_host(leaves: Sequence[Any], which: Collection[int]) -> list[Any]:
+    """The leaves, those at some positions in host memory."""
+    return [_placed(leaf, jax.memory.Space.Host) if index in which else leaf for index, leaf in enumerate(leaves)]
+
+
+def to_device(leaves: Sequence[Any], which: Collection[int]) -> list[Any]:
+    """The leaves, those at some positions in the device's memory."""
+    return [_placed(leaf, jax.memory.Space.Device) if index in which else leaf for index, leaf in enumerate(leaves)]
+
+
+def _placed(leaf: Any, space: Any) -> Any:
+    return jax.device_put(leaf, space)

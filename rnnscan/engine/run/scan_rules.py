@@ -36,9 +36,8 @@ from rnnscan.engine.primitive import dead_code as dead_code
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
-from rnnscan.engine.run.forward import Saved, run_forward, run_saving
+from rnnscan.engine.run.forward import Saved, run_forward, run_saving, run_while
 from rnnscan.engine.run.linear_scan import tangents_of_scan
-from rnnscan.engine.run.while_scan import run_while
 from rnnscan.engine.units.mesh import sharding_units
 
 

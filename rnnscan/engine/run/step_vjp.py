@@ -6,7 +6,7 @@ A carry leaf that no cotangent reaches in any step has none, as in `lax.scan`.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.extend import core
@@ -14,11 +14,48 @@ from jax.extend import core
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import leaves_at, places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
-from rnnscan.engine.analysis.unchanged import Unchanged
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import program_as_jaxpr, program_of, trace
+
+
+LeafT = TypeVar("LeafT")
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The leaves of a carry that a step does not change.
+
+    The cotangent of a sum is one: with `c' = c + f(x)`, the cotangent of c is that of c'. As a carry it would be
+    stacked at each step for the products that read it. It is the same at every step, so it need not be a carry.
+
+    Attributes:
+        positions: their positions.
+        size: the number of all leaves.
+    """
+
+    positions: frozenset[int]
+    size: int
+
+    @staticmethod
+    def between(carry: Sequence[object], new_carry: Sequence[object]) -> "Unchanged":
+        """Those of a carry and a new carry, as values of a program."""
+        pairs = enumerate(zip(carry, new_carry, strict=True))
+        return Unchanged(frozenset(index for index, (leaf, new) in pairs if new is leaf), len(carry))
+
+    def chosen(self, leaves: Sequence[LeafT]) -> list[LeafT]:
+        """The unchanged ones of all leaves."""
+        return [leaf for index, leaf in enumerate(leaves) if index in self.positions]
+
+    def others(self, leaves: Sequence[LeafT]) -> list[LeafT]:
+        """The others of all leaves."""
+        return [leaf for index, leaf in enumerate(leaves) if index not in self.positions]
+
+    def joined(self, unchanged: Sequence[LeafT], changed_leaves: Sequence[LeafT]) -> list[LeafT]:
+        """All leaves."""
+        unchanged_leaves, changed = iter(unchanged), iter(changed_leaves)
+        return [next(unchanged_leaves if index in self.positions else changed) for index in range(self.size)]
 
 
 @dataclass(frozen=True)
