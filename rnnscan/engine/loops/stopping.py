@@ -1,6 +1,6 @@
 """Loops whose number of steps is known only when they run. JAX does not differentiate them.
 
-Rows of a batch may each have their own number, along the first axes of their values. The loop goes on for the last of
+Rows of a batch may each have their own number, along the first axes of their values. A loop goes on for the last of
 them, and what the others have is held. `lax.while_loop` under `jax.vmap` would select the stacks of all steps too, at
 every step, which takes time with the square of their number (docs/decisions.md, "One condition for all examples").
 """
@@ -16,7 +16,7 @@ from jax import lax
 
 from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_of_type
-from rnnscan.engine.loops.indexing import item_of, put_item
+from rnnscan.engine.loops.indexing import item_of, items_of, put_item, put_items
 from rnnscan.engine.loops.time_loop import Body
 
 
@@ -24,21 +24,19 @@ from rnnscan.engine.loops.time_loop import Body
 Step: TypeAlias = Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]]
 
 
-def hold(runs: Any, new: Any, old: Any, *, before: int = 0) -> Any:
+def hold(runs: Any, new: Any, old: Any) -> Any:
     """The new values of rows that run, and the old ones of the others.
 
     Args:
         runs: whether each row runs. Without rows it is true.
         new: a pytree.
         old: a pytree like it.
-        before: the axes before those of rows.
     """
     if not runs.ndim:
         return new
-    axes = range(before, before + runs.ndim)
 
     def of_leaf(new: Any, old: Any) -> Any:
-        return lax.select(lax.broadcast_in_dim(runs, new.shape, axes), new, old)
+        return lax.select(lax.broadcast_in_dim(runs, new.shape, range(runs.ndim)), new, old)
 
     return jax.tree.map(of_leaf, new, old)
 
@@ -89,7 +87,7 @@ class CountedChunks:
     Attributes:
         length: the most steps.
         chunk: steps of a chunk.
-        count: the number of steps, of each row.
+        count: the number of steps.
     """
 
     length: int
@@ -113,17 +111,14 @@ class CountedChunks:
         state = vary(state, axes)
         for size, first, number in reversed(self._parts()):
 
-            def run_next(loop_state: Any, size: int = size, first: Any = first, number: Any = number) -> Any:
+            def run_next(loop_state: Any, size: int = size, first: Any = first) -> Any:
                 left, state, stacks = loop_state
                 at = lax.sub(left, np.int32(1))
-                runs, begin = at < number, lax.min(first + at * size, np.int32(self.length - size))
-                new_state, new, _ = run(state, [_items(leaf, begin, size) for leaf in xs], [], size)
-                old = [_items(stack, begin, size) for stack in stacks]
-                pairs = zip(stacks, hold(runs, new, old, before=1), strict=True)
-                return at, hold(runs, new_state, state), [_put_items(stack, begin, items) for stack, items in pairs]
+                begin = first + at * size
+                state, new, _ = run(state, [items_of(leaf, begin, size) for leaf in xs], [], size)
+                return at, state, [put_items(stack, begin, items) for stack, items in zip(stacks, new, strict=True)]
 
-            greatest = jnp.max(number)
-            _, state, stacks = lax.while_loop(lambda loop_state: loop_state[0] > 0, run_next, (greatest, state, stacks))
+            _, state, stacks = lax.while_loop(lambda loop_state: loop_state[0] > 0, run_next, (number, state, stacks))
         return state, stacks
 
     def _parts(self) -> list[tuple[int, Any, Any]]:
@@ -137,40 +132,6 @@ class CountedChunks:
 
 
 def reversed_steps(stack: Any, count: Any) -> Any:
-    """The first steps of a stack from the last of them to the first, and after them the others, likewise.
-
-    Args:
-        stack: `(T, *rows, ...)`.
-        count: the number of these steps, of each row.
-    """
-
-    def of_row(stack: Any, count: Any) -> Any:
-        twice = lax.concatenate([lax.rev(stack, [0])] * 2, 0)
-        return lax.dynamic_slice_in_dim(twice, stack.shape[0] - count, stack.shape[0])
-
-    return _over_rows(of_row, count.ndim)(stack, count)
-
-
-def _items(stack: Any, first: Any, size: int) -> Any:
-    return _over_rows(lambda stack, first: lax.dynamic_slice_in_dim(stack, first, size), first.ndim)(stack, first)
-
-
-def _put_items(stack: Any, first: Any, items: Any) -> Any:
-    def put(stack: Any, first: Any, items: Any) -> Any:
-        return lax.dynamic_update_slice_in_dim(stack, items, first, 0)
-
-    return _over_rows(put, first.ndim)(stack, first, items)
-
-
-def _over_rows(function: Callable[..., Any], axes: int) -> Callable[..., Any]:
-    """A function of `(stack, number, ...)` over axes of rows, which follow the steps of stacks."""
-    for _ in range(axes):
-        function = _over_axis(function)
-    return function
-
-
-def _over_axis(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(stack: Any, number: Any, *others: Any) -> Any:
-        return jax.vmap(function, in_axes=(1, 0, *[1] * len(others)), out_axes=1)(stack, number, *others)
-
-    return run
+    """The first `count` steps of a stack from the last of them to the first, and after them the others, likewise."""
+    twice = lax.concatenate([lax.rev(stack, [0])] * 2, 0)
+    return items_of(twice, stack.shape[0] - count, stack.shape[0])

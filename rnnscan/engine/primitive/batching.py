@@ -84,7 +84,7 @@ def _condition_on_rows(
 def _scan_on_rows(
     step: core.ClosedJaxpr, scan: Scan, axis: Any, is_mapped: Sequence[bool]
 ) -> tuple[Rows, core.ClosedJaxpr | None]:
-    """The step, and the condition, of all rows. Rows that stop by themselves hold their own carry."""
+    """The step, and the condition, of all rows. Rows that stop by themselves have their own carry and inputs."""
     feedback = [(index, scan.constants + index) for index in range(scan.carry)]
     rows = on_rows(step, axis, is_mapped, feedback)
     if scan.condition is None:
@@ -92,7 +92,7 @@ def _scan_on_rows(
     read = scan.constants + scan.carry
     condition, own = _condition_on_rows(scan.condition, axis, rows.operands[:read])
     if own:
-        flags = [*rows.operands[: scan.constants], *[True] * scan.carry, *rows.operands[read:]]
+        flags = [*rows.operands[: scan.constants], *[True] * (len(rows.operands) - scan.constants)]
         rows = on_rows(step, axis, flags, feedback, all_results=True)
         condition, _ = _condition_on_rows(scan.condition, axis, rows.operands[:read])
     return rows, condition

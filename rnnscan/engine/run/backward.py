@@ -191,7 +191,7 @@ class _BackwardChunks:
         carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
         other_stacks = [*repeated, *saved.xs, *saved.kept, *ct_ys]
         if saved.count is not None:
-            counted = CountedChunks(chunks.length, chunks.piece, saved.count)
+            counted = CountedChunks(chunks.length, chunks.piece, jnp.max(saved.count))
             types = [atom.aval for atom in self.transpose.split.program.stacked]
             return counted.run_back(self._transpose_chunk, state, [*carries, *other_stacks], types)
 

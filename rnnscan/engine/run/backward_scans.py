@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
@@ -62,8 +63,8 @@ def run_backward_scans(
         ct_ys: the cotangents of `cotangents.ys`.
     """
     zeros = zeros_of_sums(vjp, cotangents, residuals, saved.constants)
-    count = [] if saved.count is None else [jax.typeof(saved.count)]
-    types = tuple(map(jax.typeof, zeros)), tuple(count)
+    count = None if saved.count is None else jnp.max(saved.count)
+    types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
     scans, key = _scans.setdefault(vjp.jaxpr, {}), (scan, cotangents, residuals, types)
     if key not in scans:
         scans[key] = _backward_scans(vjp, scan, cotangents, residuals, *types)
@@ -77,7 +78,7 @@ def run_backward_scans(
     after = {leaf: before_each(before[leaf], last, reverse=not scan.reverse) for leaf, last in saved.final.items()}
     after |= {leaf: saved.repeated[y] for leaf, y in residuals.repeats.items()}
     new = [after[leaf] for leaf in residuals.restored]
-    if saved.count is not None:
+    if count is not None:
         first = saved.initial[0]
         before[0] = first + lax.broadcasted_iota(first.dtype, (scan.length, *first.shape), 0)
     elif residuals.recomputed:
@@ -87,15 +88,15 @@ def run_backward_scans(
         before |= dict(zip(residuals.recomputed, results[len(starts) :], strict=True))
     xs = [*(before[leaf] for leaf in sorted(before)), *saved.xs, *saved.kept, *new, *ct_ys]
     step, back = scans[key].transpose
-    if saved.count is None:
+    if count is None:
         results = bind([*saved.constants, *ct_carry, *zeros, *xs], step, back)
     else:  # A scan stops after its last steps, so the first of this one are those that ran last.
-        xs = [reversed_steps(stack, saved.count) for stack in xs]
-        none = lax.full_like(saved.count, 0)
-        _, *results = bind([saved.count, *saved.constants, none, *ct_carry, *zeros, *xs], step, back)
+        xs = [reversed_steps(stack, count) for stack in xs]
+        none = lax.full_like(count, 0)
+        _, *results = bind([count, *saved.constants, none, *ct_carry, *zeros, *xs], step, back)
     ct_initial, sums, ct_xs = split_list(results, [len(ct_carry), len(zeros)])
-    if saved.count is not None:
-        ct_xs = [reversed_steps(stack, saved.count) for stack in ct_xs]
+    if count is not None:
+        ct_xs = [reversed_steps(stack, count) for stack in ct_xs]
     of_carry = [ct_initial[cotangents.moving.index(leaf)] for leaf in cotangents.carry]
     copies = dict(scan.copied)
     of_constants = []

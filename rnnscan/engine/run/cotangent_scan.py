@@ -8,11 +8,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, compress
+from itertools import accumulate, chain, compress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, batching, partial_eval
 
@@ -32,7 +34,7 @@ from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, stacked
 from rnnscan.engine.run.backward import BackwardPlan, cotangents_to_carry, run_backward
 from rnnscan.engine.run.backward_scans import run_backward_scans
 from rnnscan.engine.run.forward import Saved
-from rnnscan.engine.run.step_vjp import Cotangents, step_vjp
+from rnnscan.engine.run.step_vjp import Cotangents, of_running_rows, step_vjp
 from rnnscan.engine.units.mesh import sharding_units
 
 
@@ -95,6 +97,12 @@ class Given:
         )
         return replace(self, read=read)
 
+    def of_running_rows(self, step: core.ClosedJaxpr, scan: Scan, which: Sequence[Any]) -> core.ClosedJaxpr:
+        """The vjp of a step of which some rows do not run. `which`: two more inputs, from `_which_run`."""
+        results = [len(self.residuals.recomputed), len(self.cotangents.constants), len(self.cotangents.moving)]
+        types = [core.mapped_aval(scan.length, 0, jax.typeof(leaf)) for leaf in which]
+        return of_running_rows(step, self.step_groups(step, scan), results, types)
+
     def arrays(self, operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> tuple[Saved, list[Any], list[Any]]:
         """The saved values, and the cotangents of the carry and of ys. Zeros stand for what nothing reads."""
         given, ct_carry, ct_ys = split_list(operands, [sum(self.read), len(self.cotangents.moving)])
@@ -128,15 +136,27 @@ def cotangents_of_scan(
     plan = scan_plan(step, scan).for_derivatives
     flags = ([leaf is not None for leaf in leaves] for leaves in (final, ys))
     cotangents = Cotangents.of(plan.step, wanted, *flags)
-    vjps, key = _vjps.setdefault(step.jaxpr, {}), (scan, plan.choices, cotangents)
+    given, vjps = Given(cotangents, plan.residuals), _vjps.setdefault(step.jaxpr, {})
+    key = scan, plan.choices, cotangents
+    if saved.count is not None and saved.count.ndim:
+        saved = replace(saved, xs=[*saved.xs, *_which_run(saved.count, scan.length)])
     if key not in vjps:
         vjps[key] = step_vjp(plan, cotangents)
-    given = Given(cotangents, plan.residuals).reading(vjps[key], scan)
+        if saved.count is not None and saved.count.ndim:
+            vjps[key] = given.of_running_rows(vjps[key], scan, saved.xs[-2:])
+    given = given.reading(vjps[key], scan)
     pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
     ct_carry, ct_ys = cotangents_to_carry(cotangents, saved, final, ys)
     operands = [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
     groups = split_list(_bind(operands, vjps[key], scan, given), [len(cotangents.constants), len(cotangents.carry)])
     return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
+
+
+def _which_run(count: Any, length: int) -> list[Any]:
+    """At each step, from the numbers of steps of rows: whether each row runs, and the number of a row that does."""
+    steps = lax.broadcasted_iota(count.dtype, (length, *count.shape), 0)
+    longest = jnp.argmax(count.reshape(-1)).astype(jnp.int32)
+    return [steps < count, jnp.broadcast_to(longest, (length,))]
 
 
 def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Given) -> list[Any]:
@@ -215,12 +235,9 @@ def _batch(
     first = len(residuals.recomputed)
     feedback = [(result, scan.constants + leaf) for result, leaf in enumerate(residuals.recomputed)]
     feedback += [*zip(range(first + len(cotangents.constants), len(step.out_avals)), ct_carry, strict=False)]
-    # Rows that have each their own number of steps hold their own cotangents, and read their own steps.
-    own = any(
-        leaf.ndim > 0 or row_axis is not None
-        for leaf, row_axis, (places_of, _) in zip(leaves, axes, sources, strict=True)
-        if not places_of
-    )
+    # Rows that have each their own number of steps have their own values at each step.
+    counts = [at for at, (places_of, _) in zip(axes, sources, strict=True) if not places_of]
+    own = any(at is not None for at in counts)
     if own:
         flags[scan.constants :] = [True] * (len(flags) - scan.constants)
     rows = on_rows(step, axis, flags, feedback, all_results=own)
@@ -234,7 +251,15 @@ def _batch(
         )
         for leaf, at, (places_of, steps) in zip(leaves, axes, sources, strict=True)
     ]
-    results = _bind(operands, rows.step, scan, given)
+    batched = rows.step
+    if own:
+        saved, *others = given.arrays(operands, batched, scan)
+        which = _which_run(jnp.max(saved.count, range(1, saved.count.ndim)), scan.length)
+        batched = given.of_running_rows(batched, scan, which)
+        saved, given = replace(saved, xs=[*saved.xs, *which]), given.reading(batched, scan)
+        pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
+        operands = [*(leaf for leaf, is_read in pairs if is_read), *chain(*others)]
+    results = _bind(operands, batched, scan, given)
     sums, new_ct, ct_xs = split_list(rows.results[first:], [len(cotangents.constants), len(cotangents.moving)])
     of_initial = [new_ct[cotangents.moving.index(index)] for index in cotangents.carry]
     out_axes = [0 if has_rows else None for has_rows in (*sums, *of_initial)]

@@ -142,7 +142,8 @@ def _save(saving: SavingScan, plan: ScanPlan, arguments: Sequence[list[Any]], *,
     offloaded = plan.residuals.offloaded
     # Before jax 0.12 partial evaluation of the loops would drop the rule of a `jax.custom_jvp`.
     loses_rules = jax.__version_info__ < (0, 12) and has_jvp_rules(plan.step.program.equations)
-    if not offloaded and (is_whole or loses_rules):
+    # A policy sees nothing in a loop that stops.
+    if not offloaded and (is_whole or loses_rules or saving.scan.is_counted):
         return bind([leaf for group in arguments for leaf in group], saving.step, saving.scan, saving.saving)
     # No type says that a result lies in host memory. One may be a y too, which does not.
     stacks = {saving.saved[index] for index in offloaded} - {*saving.ys}

@@ -9,11 +9,15 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 from jax.extend import core
 
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import leaves_at, places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
+from rnnscan.engine.loops.indexing import item_of
+from rnnscan.engine.loops.stopping import hold
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.program import Program
@@ -191,3 +195,39 @@ def vjp_program(
         stacked=tuple(ct_x),
     )
     return program, unchanged
+
+
+def of_running_rows(
+    vjp: core.ClosedJaxpr, sizes: Sequence[int], results: Sequence[int], inputs: Sequence[Any]
+) -> core.ClosedJaxpr:
+    """The vjp of a step of which some rows do not run: they keep their cotangents, and add nothing to sums over rows.
+
+    It computes for them the step of a row that runs, with cotangents of zero. Their own values may have no finite
+    derivative, and zero times infinity is NaN.
+
+    Args:
+        vjp: the vjp, with the rows along the first axes of the carry, x and the kept values.
+        sizes: the numbers of constants, carry leaves, x, kept values, new leaves and cotangents of y.
+        results: the numbers of recomputed leaves, cotangents of constants and cotangents of the carry.
+        inputs: the types of two more inputs, which come after x: whether each row runs, and the number of a row that
+            does.
+    """
+    run, (constants, carry, x, *others), after = core.jaxpr_as_fun(vjp), sizes, sum(sizes[:3])
+
+    def of_rows(*leaves: Any) -> list[Any]:
+        fixed, *rest = split_list(leaves, [constants, carry, x, 1, 1, *others])
+        states, inputs, (runs,), (source,), kept, new, ct_ys, ct_carry = rest
+
+        def filled(leaf: Any) -> Any:
+            rows = lax.reshape(leaf, (runs.size, *leaf.shape[runs.ndim :]))
+            return hold(runs, leaf, jnp.broadcast_to(item_of(rows, source), leaf.shape))
+
+        def without(leaf: Any) -> Any:
+            return hold(runs, leaf, lax.full_like(leaf, 0))
+
+        groups = fixed, map(filled, states), map(filled, inputs), map(filled, kept), new
+        made = run(*chain(*groups, map(without, ct_ys), map(without, ct_carry)))
+        recomputed, sums, new_ct, ct_x = split_list(made, results)
+        return [*recomputed, *sums, *hold(runs, new_ct, ct_carry), *ct_x]
+
+    return jax.make_jaxpr(of_rows)(*vjp.in_avals[:after], *inputs, *vjp.in_avals[after:])

@@ -76,6 +76,104 @@ def test_every_order_is_that_of_lax_scan(order, x64):
         np.testing.assert_allclose(leaf, expected, rtol=1e-9, atol=1e-10)
 
 
+def loss_of_a_loop_that_stops(loop, params, xs):
+    """Rows of `xs` stop by themselves where they are mapped, after as many steps as their first input says."""
+    start = jnp.tanh(xs[0] @ params["kernel"][:, :4])
+
+    def step(params, carry):
+        count, hidden = carry
+        return count + 1, jnp.tanh(hidden @ params["recurrent_kernel"][:, :4] + params["bias"][:4])
+
+    most = 1 + 4 * (jnp.sum(xs[0]) > 0)
+    count, hidden = loop(lambda _, carry: carry[0] < most, step, (0, start), params)
+    return jnp.sum(jnp.sin(hidden)) * (1 + count)
+
+
+def stopping(condition, step, carry, params):
+    return rs.while_net(condition, step, carry, params=params, max_steps=7, on_limit="stop")[0]
+
+
+def selecting(condition, step, carry, params):
+    """The same by selecting, with a step that has finite derivatives everywhere."""
+    for _ in range(7):
+        runs, new = condition(params, carry), step(params, carry)
+        carry = jax.tree.map(lambda after, before, runs=runs: jnp.where(runs, after, before), new, carry)
+    return carry
+
+
+@pytest.mark.core("loops that stop")
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_of_a_loop_that_stops_is_that_of_its_steps(order, x64):
+    given = jax.tree.map(lambda leaf: leaf.astype(float), (PARAMS, XS))
+    ours, theirs = (
+        jax.jit(ORDERS[order](partial(loss_of_a_loop_that_stops, loop)))(*given) for loop in (stopping, selecting)
+    )
+    for leaf, expected in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.core("loops that stop")
+@pytest.mark.parametrize("of", ["value", "grad", "jvp", "hessian"])
+def test_rows_of_rows_stop_by_themselves(of, x64):
+    """One axis of rows has its own numbers of steps; the other reaches the steps and not their number, or both do."""
+    transform = {
+        "value": lambda loss: loss,
+        "grad": jax.grad,
+        "jvp": pushed,
+        "hessian": lambda loss: jax.hessian(loss, 1),
+    }
+    params = jax.tree.map(lambda leaf: leaf.astype(float), PARAMS)
+    rows = jax.random.normal(jax.random.key(7), (3, 2, 3, 2))
+    several = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), params)
+    for axes in (((None, 0), (0, None)), ((0, None), (None, 0)), ((None, 0), (None, 0))):
+        found, expected = (
+            jax.vmap(jax.vmap(transform[of](partial(loss_of_a_loop_that_stops, loop)), axes[0]), axes[1])(
+                several if axes[0][0] == 0 or axes[1][0] == 0 else params,
+                rows if axes[0][1] == axes[1][1] == 0 else rows[0],
+            )
+            for loop in (stopping, selecting)
+        )
+        for leaf, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+            np.testing.assert_allclose(leaf, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.core("loops that stop")
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda loss: jax.grad(lambda *given: jnp.sum(jax.vmap(loss, (None, 0))(*given)), (0, 1)),
+        lambda loss: jax.vmap(jax.grad(loss, (0, 1)), (None, 0)),
+    ],
+)
+def test_a_row_that_has_stopped_has_no_part_in_the_derivatives(of, x64):
+    """Its step has none at its last value, nor at its first one if it never runs."""
+    values = jnp.array([1.0, 9.0, 0.0, 25.0])
+
+    def loss(factor, value):
+        step = lambda factor, value: value * factor - jnp.sqrt(value)  # noqa: E731
+        last, _ = rs.while_net(lambda _, value: value > 0, step, value, params=factor, max_steps=4, on_limit="stop")
+        return last**2
+
+    def step_by_step(factor, value):
+        for _ in range(4 if value > 1 else int(value)):
+            value = value * factor - jnp.sqrt(value)
+        return value**2
+
+    of_factor, of_values = of(loss)(1.0, values)
+    pairs = [jax.grad(step_by_step, (0, 1))(1.0, value) for value in values.tolist()]
+    expected = jnp.array([pair[0] for pair in pairs])
+    np.testing.assert_allclose(of_factor, expected if of_factor.ndim else expected.sum(), rtol=1e-12)
+    np.testing.assert_allclose(of_values, [pair[1] for pair in pairs], rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_all_parameters_of_a_loop_that_stops_are_data(order):
+    traced = jax.make_jaxpr(ORDERS[order](partial(loss_of_a_loop_that_stops, stopping)))(PARAMS, XS)
+    scans = [one for one in equations_of(traced.jaxpr) if one.primitive.name.startswith("rnnscan")]
+    assert any(one.params["scan"].condition is not None for one in scans)
+    assert all(is_data(value) for one in scans for value in one.params.values())
+
+
 def is_data(value):
     """Whether a value is compared, hashed and printed, and holds no function, tracer or array."""
     if isinstance(value, core.ClosedJaxpr):
