@@ -121,8 +121,7 @@ class TimeLoop:
 
         `lax.scan` cuts what it is given in items, and stacks what it makes. Loops within loops then copy each item
         twice. Under `jax.vmap` it also moves the steps to the front of all stacks, and others move them back. But JAX's
-        derivative of such a loop takes time with the square of the steps, so another function must stand for it
-        (`own_derivative.py`).
+        derivative of such a loop takes time with the square of the steps.
 
         Args:
             body: runs a piece. The numbers of whole pieces are in the order of the sequence.
