@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from jax.extend import core
 
 from rnnscan.engine.analysis.derivative_reads import read_first
-from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.moving import moving_values, values_with_cotangents
 from rnnscan.engine.analysis.parts_of_carry import parts_to_keep
 from rnnscan.engine.analysis.restore import restored
@@ -155,12 +154,6 @@ class FlatStep:
     def expensive(self) -> tuple[Atom, ...]:
         """The kept values that have no names and are no parts of the carry."""
         return self.kept[len(self.kept_labels) + len(self.parts) :]
-
-    def returning_saved(self) -> "FlatStep":
-        """The forward pass of a gradient as a step: its y is followed by the values to keep and the carry before it."""
-        ys = (*self.program.stacked, *self.carry)
-        program = forward_rules(replace(self.program, stacked=ys))
-        return replace(self, program=program, y_size=len(ys), kept_labels=(), parts=())
 
     def run(self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The new carry and y."""

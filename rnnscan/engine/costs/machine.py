@@ -138,11 +138,6 @@ class Machine:
         elements = 0.0 if is_fused(equation) else self._ns_of(equation) * _elements(equation)
         return self.ns_per_equation_in_a_kernel + _SHORT_ROWS_IN_A_KERNEL * elements
 
-    def nanoseconds_to_add_in_a_kernel(self, constants: Iterable[Value]) -> float:
-        """The time to add up the gradients of arrays that each step reads, which a large loop sums after it."""
-        elements = sum(nominal_size(value.shape) for value in constants)
-        return 2 * _SHORT_ROWS_IN_A_KERNEL * self.ns_per_element * elements
-
     def nanoseconds_to_keep(self, nbytes: int) -> float:
         """The least time that keeping a value must spare at each step."""
         return self.ns_per_kept_value + self.ns_per_kept_byte * nbytes

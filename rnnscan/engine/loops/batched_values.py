@@ -1,6 +1,6 @@
 """The values of a chunk of steps, computed on demand: batched over its steps, or summed over them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -235,21 +235,6 @@ class Chunk:
         if isinstance(value, StackPart):
             value = self.varying[atom] = value.copied()
         return value
-
-    def at_every_step(self, function: Callable[[dict[Value, Any]], Any], reads: Iterable[Value]) -> Any:
-        """The results of a function of the values of one step, stacked.
-
-        Args:
-            function: maps values to a pytree of arrays.
-            reads: the values that it reads.
-        """
-        free = {value: self.read(value) for value in reads}
-        stacks = {value: array for value, array in free.items() if self.varies(value)}
-
-        def at_step(arrays: list[Any]) -> Any:
-            return function({**free, **dict(zip(stacks, arrays, strict=True))})
-
-        return jax.vmap(at_step, axis_size=self.steps)([*stacks.values()])
 
     def _labelled(self, value: Value, array: Any) -> Any:
         return checkpoint_name(array, self._labels[value]) if value in self._labels else array
