@@ -61,13 +61,14 @@ def program_of(closed: core.ClosedJaxpr) -> Program:
 
 
 def program_as_jaxpr(
-    equations: Sequence[Equation], inputs: Sequence[Value], outputs: Sequence[Atom]
+    equations: Sequence[Equation], inputs: Sequence[Value], outputs: Sequence[Atom], *, with_effects: bool = False
 ) -> core.ClosedJaxpr:
-    """The jaxpr of the equations that outputs need."""
+    """The jaxpr of the equations that outputs need; of all of them, if their effects are wanted and one has any."""
+    is_whole = with_effects and any(equation.effects for equation in equations)
 
     def run(*leaves: Any) -> list[Any]:
         values = dict(zip(inputs, leaves, strict=True))
-        evaluate(needed(equations, outputs), values)
+        evaluate(equations if is_whole else needed(equations, outputs), values)
         return [read(atom, values) for atom in outputs]
 
     return jax.make_jaxpr(run)(*(value.aval for value in inputs))

@@ -486,3 +486,24 @@ def test_an_exported_loop_with_a_symbolic_batch_is_the_live_one():
     for size in (1, 3):
         rows = normal(np.random.default_rng(size), (size, 4), jnp.float32)
         assert_close(exported.call(params, rows), gradient(params, rows), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("segment", [None, 3])
+def test_callbacks_of_a_body_run_once_a_step(segment):
+    calls = []
+
+    def body(factor, carry):
+        jax.debug.callback(lambda: calls.append(1))
+        return carry[0] + 1, jnp.tanh(carry[1] * factor)
+
+    def last(factor):
+        memory = rs.Memory(segment=segment)
+        start = 0, jnp.ones(3)
+        carry, _ = rs.while_net(lambda _, carry: carry[0] < 5, body, start, params=factor, max_steps=9, memory=memory)
+        return carry[1].sum()
+
+    for function, times in ((last, 5), (jax.grad(last), 5 if segment is None else 10)):
+        calls.clear()
+        jax.block_until_ready(jax.jit(function)(0.5))
+        jax.effects_barrier()
+        assert len(calls) == times, "a segment runs again on the backward pass"

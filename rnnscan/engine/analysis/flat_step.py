@@ -162,11 +162,12 @@ class FlatStep:
         evaluate(needed(self.program.equations, [*self.new_carry, *self.y]), values)
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
-    def as_jaxpr(self) -> core.ClosedJaxpr:
+    def as_jaxpr(self, *, with_effects: bool = False) -> core.ClosedJaxpr:
         """The step as a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept values with names)`."""
         inputs = [*self.constants, *self.carry, *self.x]
         stacked = self.program.stacked[: self.y_size + len(self.kept_labels)]
-        return program_as_jaxpr(self.program.equations, inputs, [*self.new_carry, *stacked])
+        outputs = [*self.new_carry, *stacked]
+        return program_as_jaxpr(self.program.equations, inputs, outputs, with_effects=with_effects)
 
     def moving(self, wanted: Sequence[bool]) -> Moving:
         """The leaves of the carry and of y that have a tangent in some step, as in `lax.scan`.

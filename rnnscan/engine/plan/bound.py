@@ -79,8 +79,14 @@ def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:
     return steps[key]
 
 
-def bound(plan: ScanPlan, units: str) -> tuple[core.ClosedJaxpr, Scan]:
-    """The step and the parameters of the equation that has a plan. `units` is the name of the axis of units."""
+def bound(plan: ScanPlan, units: str, *, with_effects: bool = False) -> tuple[core.ClosedJaxpr, Scan]:
+    """The step and the parameters of the equation that has a plan.
+
+    Args:
+        plan: the plan.
+        units: the name of the axis of units.
+        with_effects: whether the step has the effects that no result needs.
+    """
     step = plan.step
     options = ScanOptions(
         plan.unroll,
@@ -94,11 +100,11 @@ def bound(plan: ScanPlan, units: str) -> tuple[core.ClosedJaxpr, Scan]:
         units,
     )
     # Equal steps are one, so that equal layers are planned and lowered once.
-    key = (key_of_step(step.program), step.y_size, step.kept_labels, step.parts)
+    key = (key_of_step(step.program), step.y_size, step.kept_labels, step.parts, with_effects)
     closed = _known.get(key)
     size = len(step.constants)
     if closed is None or are_searched():  # Errors name the line of the step itself.
-        closed = _known[key] = step.as_jaxpr()
+        closed = _known[key] = step.as_jaxpr(with_effects=with_effects)
         _steps.setdefault(closed.jaxpr, {})[size, len(step.carry), step.kept_labels] = step
     return closed, Scan(size, len(step.carry), plan.length, plan.reverse, options)
 
@@ -162,7 +168,8 @@ def _saving_scan(plan: ScanPlan, scan: Scan, whole: bool) -> SavingScan:
     places = inputs | {atom: ("made", i) for i, atom in reversed([*enumerate(made)])}
     program = replace(program, stacked=tuple(made))
     operands = [*program.invariant, *program.carry, *program.known]
-    closed = program_as_jaxpr(program.equations, operands, [*program.new_carry, *program.stacked])
+    outputs = [*program.new_carry, *program.stacked]
+    closed = program_as_jaxpr(program.equations, operands, outputs, with_effects=scan.is_counted)
     size, carry = len(step.constants), len(step.carry)
     _steps.setdefault(closed.jaxpr, {})[size, carry, ()] = FlatStep(program, len(made), tuple(range(carry)), (), {})
     options = replace(scan.options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=())
@@ -175,7 +182,7 @@ def _saving_equation(equation: Equation) -> Equation | None:
     """The rule by which a scan within a step keeps its residuals, and the results that its derivative reads."""
     step, scan = equation.params["step"], equation.params["scan"]
     plan = scan_plan(step, scan).for_derivatives
-    if plan.residuals.offloaded or scan.copied:
+    if plan.residuals.offloaded or scan.copied or scan.is_counted:  # The last has stacks for the most steps.
         return None
     saving, residuals = saving_scan(step, scan, whole=True), plan.residuals
     ys = {*residuals.repeated_ys, *(index for _, index in saving.saved)}

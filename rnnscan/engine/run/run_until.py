@@ -160,7 +160,8 @@ def _counting_scan(
         carry=(count, *flat.carry),
         new_carry=(*new_count, *flat.new_carry),
     )
-    closed, scan = bound(plan.scan_of(replace(flat, program=program), lengths[-1]), unit_axis())
+    # With `jax.debug` callbacks, which nothing reads.
+    closed, scan = bound(plan.scan_of(replace(flat, program=program), lengths[-1]), unit_axis(), with_effects=True)
     unchanged = flat.constants[len(flat.constants) - len(flat.unchanged) :]
     carry = dict(zip([*flat.changing, *flat.unchanged], [*flat.carry, *unchanged], strict=True))
 
