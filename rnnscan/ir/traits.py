@@ -191,7 +191,7 @@ _OPAQUE = (
     "bcoo_dot_general bcoo_extract bcoo_fromdense bcoo_todense bcoo_transpose bcsr_dot_general bcsr_fromdense",
     "all_gather all_gather_invariant all_to_all axis_index pmax pmin ppermute reduce_scatter",
     "composite device_put dimension_size layout_constraint platform_index shard_map",
-    "rnnscan_hold rnnscan_linear_call rnnscan_matrix_states rnnscan_probe",
+    "rnnscan_matrix_states rnnscan_probe",
 )
 
 

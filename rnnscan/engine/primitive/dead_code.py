@@ -52,7 +52,7 @@ def _live_step(
     if scan.condition is not None:
         _, read = partial_eval.dce_jaxpr(scan.condition.jaxpr, [True])
         constants, of_carry = split_list(read, [scan.constants])
-        carry = [*map(or_, carry, of_carry)]
+        carry = [True, *map(or_, carry[1:], of_carry[1:])]  # Derivatives read the count, where nothing else does.
     kept = [False] * len(scan.options.kept)
     of_x = [False] * (len(step.in_avals) - scan.constants - scan.carry)
     while True:

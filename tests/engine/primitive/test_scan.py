@@ -453,3 +453,33 @@ def test_a_backward_pass_is_that_of_its_two_scans(name, reverse, x64):
         cotangent_scan.cotangent_scan_p.bind(*operands, **backward.params), by_scans, strict=True
     ):
         np.testing.assert_allclose(leaf, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.core("loops that stop")
+@pytest.mark.parametrize("first", [1, None], ids=["an integer first", "one leaf"])
+def test_a_count_that_nothing_reads_outlives_dead_code(first, x64):
+    """A `jax.checkpoint` in a scan eliminates it before the second derivative is taken."""
+    xs = jnp.array([1.0, 0.7, 1.2])
+
+    def step(_, carry):
+        *number, value = carry
+        value = 1.3 * value + 0.1 * jnp.sin(value) * (number[0] if number else 1)
+        return (*(one + 2 for one in number), value)
+
+    def start(value):
+        return (value,) if first is None else (first, value)
+
+    def by_loop(value):
+        return rs.while_net(lambda _, carry: carry[-1] < 5, step, start(value), max_steps=7, on_limit="stop")[0][-1]
+
+    def by_steps(value):
+        return selecting(lambda _, carry: carry[-1] < 5, step, start(value), None)[-1]
+
+    def second(run):
+        def cell(carry, x):
+            last = run(carry * x)
+            return last / (1 + last**2), None
+
+        return jax.grad(jax.grad(lambda carry: lax.scan(jax.checkpoint(cell), carry, xs)[0]))(0.8)
+
+    np.testing.assert_allclose(second(by_loop), second(by_steps), rtol=1e-9)
