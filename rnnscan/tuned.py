@@ -10,12 +10,12 @@ def tuned_for(platform: Literal["cpu", "gpu", "tpu"]) -> AbstractContextManager[
     """A context in which `scan` and the functions on it plan for a platform.
 
     How a cell is best split differs by platform. A scan is split where JAX lowers it, for each platform of the program.
-    What a derivative keeps is decided while it is traced, and so is whether a step runs whole in one loop, and which
-    matrix states run in chunks: for the platform of the arrays, if they lie on devices or have a mesh; else for that of
-    `jax.set_mesh`, of `jax.default_device`, or of JAX's default backend. Use the context where that is another platform
-    than the program will run on, so that all choices are those of one: to lower for a GPU or TPU on a machine that has
-    none, by `jax.export` or `jax.jit(...).lower(lowering_platforms=...)`, or to jit for arguments on a device of
-    another platform. Results are equal up to rounding under every choice, on every platform.
+    What a derivative keeps is decided while it is traced, and so is which matrix states run in chunks: for the platform
+    of the arrays, if they lie on devices or have a mesh; else for that of `jax.set_mesh`, of `jax.default_device`, or
+    of JAX's default backend. Use the context where that is another platform than the program will run on, so that all
+    choices are those of one: to lower for a GPU or TPU on a machine that has none, by `jax.export` or
+    `jax.jit(...).lower(lowering_platforms=...)`, or to jit for arguments on a device of another platform. Results are
+    equal up to rounding under every choice, on every platform.
 
     Args:
         platform: "cpu", "gpu" or "tpu".

@@ -139,7 +139,7 @@ class Explanation(Report):
 
     def _blocks(self) -> Iterator[str | Table]:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
-        reason = f", because {self.reason}" if self.reason else ""
+        reason = f"{', because' if self.engine == 'lax' else ':'} {self.reason}" if self.reason else ""
         lines = [f"{self.cell} under {self.memory!r}, for {self.length} steps", f"engine: {self.engine}{reason}"]
         if self.drops_nothing:
             lines.append(_DROPS_NOTHING)

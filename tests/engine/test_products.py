@@ -103,7 +103,7 @@ def test_a_product_that_is_written_twice_is_not_joined_with_itself():
         return [jnp.tanh(carry[0] @ matrix + x), jnp.sin(carry[0] @ matrix)]
 
     program = program_of(step, 1)
-    forward = passes.apply(passes.FORWARD, program)
+    forward = passes.apply(passes.forward(BACKENDS["cpu"]), program)
     made = [e.outputs[0].shape for e in needed(forward.equations, forward.outputs) if e.primitive.name == "dot_general"]
     assert made == [ROWS.shape]
     assert_equal(program, forward)

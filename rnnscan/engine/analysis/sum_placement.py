@@ -42,6 +42,8 @@ def place_sums(program: Program, heuristics: Heuristics) -> tuple[list[int], lis
     Returns:
         The positions in `program.summed` of the sums to accumulate in the loop, and the operands of the other sums.
     """
+    if heuristics.batch == "nothing":
+        return [*range(len(program.summed))], []
     varying = depending(program.equations, [*program.known, *program.carry])
     looped = depending(program.equations, program.carry)
     maker = program.maker

@@ -11,8 +11,9 @@ from itertools import chain
 
 import jax.numpy as jnp
 
-from rnnscan.engine.analysis.linear_sums import ends_of_sum
+from rnnscan.engine.analysis.linear_sums import ends_of_sum, summed_operands
 from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.traits import Kind
 
 
 # Of the values that a loop accumulates instead of one sum: they should stay in a core's cache.
@@ -25,20 +26,32 @@ class LoopSums:
 
     Attributes:
         positions: those that it adds up as they are, by position in `Program.summed`.
-        unreduced: position -> the values that it adds up in place of another.
+        unreduced: position -> the values that it adds up in place of another. They are reduced after the last chunk.
+        first: the place of the first of these values among all that is added up.
     """
 
     positions: list[int]
     unreduced: dict[int, tuple[Value, ...]]
+    first: int
 
     @property
     def terms(self) -> list[Value]:
         """The values that it adds up, each once."""
         return [*dict.fromkeys(chain.from_iterable(self.unreduced.values()))]
 
+    @property
+    def places(self) -> list[int]:
+        """The places of all that the loop adds up."""
+        return [*self.positions, *range(self.first, self.first + len(self.terms))]
+
 
 def unreduced(
-    atom: Atom, body: Sequence[Equation], results: Collection[Atom], varies: Callable[[Atom], bool]
+    atom: Atom,
+    body: Sequence[Equation],
+    results: Collection[Atom],
+    varies: Callable[[Atom], bool],
+    *,
+    products: bool = False,
 ) -> tuple[Value, ...]:
     """The values whose sums over the steps make that of an atom by linear equations; none if it is to be added itself.
 
@@ -50,8 +63,15 @@ def unreduced(
         body: the equations of the loop.
         results: its new carries and outputs.
         varies: whether a value differs from step to step.
+        products: whether to add up what products make, where the sum follows from it. The matrix unit of a TPU adds a
+            product to a sum, but not a view of one: that takes a fifth of a training step of an sLSTM.
     """
     maker: dict[Atom, Equation] = {output: equation for equation in body for output in equation.outputs}
+    if products:
+        made = {value for equation in body for value in equation.outputs if equation.kind is Kind.PRODUCT}
+        values = [end for end in ends_of_sum(atom, maker, varies, made) if isinstance(end, Value)]
+        follows = made.issuperset(values) and atom not in values
+        return tuple(values) if follows and not _adds_fixed(_on_paths(atom, maker, values), varies) else ()
     ends = list(ends_of_sum(atom, maker, varies))
     values = [end for end in ends if isinstance(end, Value)]
     if len(values) < len(ends) or total_bytes(values) > _MOST_BYTES:
@@ -63,7 +83,18 @@ def unreduced(
     spared = [
         equation.inputs[0] for equation in path if _reduces_rows(equation) and needed.isdisjoint(equation.outputs)
     ]
-    return tuple(values) if _elements(values) <= _elements(spared) else ()
+    is_less = _elements(values) <= _elements(spared)
+    return tuple(values) if is_less and not _adds_fixed(path, varies) else ()
+
+
+def _adds_fixed(path: Collection[Equation], varies: Callable[[Atom], bool]) -> bool:
+    """Whether a value that is the same at every step is added, so that the sum depends on the number of steps."""
+    summed = ((equation, summed_operands(equation, varies) or []) for equation in path)
+    return any(
+        is_summed and not varies(atom)
+        for equation, flags in summed
+        for atom, is_summed in zip(equation.inputs, flags, strict=False)
+    )
 
 
 def _elements(atoms: Sequence[Atom]) -> int:

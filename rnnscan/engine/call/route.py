@@ -21,15 +21,13 @@ class Route:
 
     Attributes:
         engine: the engine.
-        reason: why it is not the fission engine; empty if it is.
-        hoists: whether the lax engine does the invariant work of a step before the loop.
+        reason: why it is not the fission engine, or how that runs the step; empty if it splits the step.
         checkpoints: whether the memory choice is in force. False: `jax.checkpoint` cannot hold the step.
         one_kernel: the small step of the lax engine; None: it runs the step as written.
     """
 
     engine: Literal["fission", "lax"]
     reason: str = ""
-    hoists: bool = False
     checkpoints: bool = True
     one_kernel: SmallStep | None = None
 

@@ -30,6 +30,10 @@ from rnnscan.newton import Newton
 ShouldBatch: TypeAlias = Callable[[Equation, Callable[[], Needs], Collection[Value]], bool]
 
 
+# What is batched of a step that runs whole.
+Whole: TypeAlias = Literal["nothing", "inputs"]
+
+
 @dataclass(frozen=True)
 class Heuristics:
     """The engine's choices where more than one is right.
@@ -38,7 +42,8 @@ class Heuristics:
         machine: how long operations take there.
         batch: "costly": batch products that read an operand repeatedly, and transcendental functions. Cheap work stays
             in the loops, fused with its readers. "everything": batch all work that waits for no loop. "bounded": the
-            same, without work that makes much larger values than it reads.
+            same, without work that makes much larger values than it reads. "inputs": batch products of inputs alone.
+            "nothing": the step runs whole, in one loop.
         linear: "loop": run linear recurrences step by step, fused with their inputs. "associative": as an associative
             scan, in blocks.
         shortest_chunk: the least number of steps of a chunk, unless steps are too large for it.
@@ -73,7 +78,7 @@ class Heuristics:
     """
 
     machine: Machine
-    batch: Literal["costly", "bounded", "everything"]
+    batch: Literal["costly", "bounded", "everything"] | Whole
     linear: Literal["loop", "associative"]
     shortest_chunk: int
     shortest_chunk_bytes: int
@@ -99,6 +104,11 @@ class Heuristics:
     writes_repeated: bool = False
     expensive_bytes: int = 0
     long_axes_last: bool = False
+
+    @property
+    def runs_whole(self) -> bool:
+        """Whether one loop runs the step."""
+        return self.batch in ("nothing", "inputs")
 
     def unroll_of(self, body: int, steps: int) -> int:
         """The steps of a loop's iteration.
@@ -129,6 +139,8 @@ class Heuristics:
             fixed: values that are the same at every step.
             shared: equations that two loops would run: the one that recomputes carries, and the pull-back.
         """
+        if self.runs_whole:
+            return self.batch == "inputs" and equation.kind is Kind.PRODUCT and needs().materialized is None
         if self.batch != "costly":
             return self.batch == "everything" or is_bounded(equation, needs)
         if equation.traits.is_transcendental:
@@ -391,9 +403,17 @@ def following(arguments: Any) -> AbstractContextManager[None]:
     return nullcontext() if of_arguments is heuristics() else using(of_arguments)
 
 
-def solving(choices: Heuristics, parallel: Newton | None) -> Heuristics:
-    """The heuristics of a scan. Where Newton's method solves loops over many steps, all work is batched too."""
-    return choices if parallel is None else replace(choices, batch="everything", linear="associative")
+def of_scan(choices: Heuristics, parallel: Newton | None, whole: Whole | None) -> Heuristics:
+    """The heuristics of a scan. Where Newton's method solves loops over many steps, all work is batched too.
+
+    Args:
+        choices: those of the platform.
+        parallel: how loops are solved over many steps.
+        whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
+    """
+    if parallel is not None:
+        return replace(choices, batch="everything", linear="associative")
+    return replace(choices, batch=whole, linear="loop") if whole and choices.whole else choices
 
 
 def for_platform(platform: str) -> Heuristics:

@@ -16,24 +16,33 @@ from rnnscan.engine.passes.join_sums import join_sums
 from rnnscan.engine.passes.merge_products import merge_products
 from rnnscan.engine.passes.outer_products import outer_products
 from rnnscan.engine.passes.remove_repeats import remove_repeated_products, remove_repeats
+from rnnscan.engine.passes.repeat_vectors import repeat_vectors
 from rnnscan.engine.passes.scatter_into_sums import scatter_into_sums, scatter_slices
 from rnnscan.engine.passes.sigmoids import sigmoids
 from rnnscan.engine.passes.store_transposed import store_transposed
+from rnnscan.engine.passes.sum_rows import sum_rows
 from rnnscan.engine.passes.swap_products import swap_products
 from rnnscan.ir.program import Pass, Program
 
 
 MATRIX_STATES: tuple[Pass, ...] = (outer_products,)
-FORWARD: tuple[Pass, ...] = (
-    half_powers,
-    sigmoids,
-    remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
-    join_products,
-)
+
+
+def forward(heuristics: Heuristics) -> tuple[Pass, ...]:
+    """The passes on the forward step."""
+    return (
+        half_powers,
+        sigmoids,
+        remove_repeated_products,  # XLA could not, once join_products has made both a part of one product.
+        join_products,
+        *([repeat_vectors] if heuristics.runs_whole else []),
+    )
 
 
 def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
     """The passes on the vjp of a step."""
+    if heuristics.runs_whole:  # JAX has written it for one loop.
+        return (repeat_vectors, sum_rows)
     return (
         half_powers,
         sigmoids,
@@ -52,7 +61,7 @@ def backward(heuristics: Heuristics) -> tuple[Pass, ...]:
 
 def every(heuristics: Heuristics) -> dict[str, Pass]:
     """All passes by name, in the order in which the engine first runs them."""
-    passes = (*MATRIX_STATES, *FORWARD, *backward(replace(heuristics, transpose_weights=True)))
+    passes = (*MATRIX_STATES, *forward(heuristics), *backward(replace(heuristics, transpose_weights=True)))
     return {getattr(run, "func", run).__name__: run for run in passes}
 
 

@@ -54,6 +54,7 @@ def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -
             offload=options.offload,
             chooses_kept_values=options.chooses_kept_values,
             keep_all_carries=scan.is_counted,
+            whole=options.whole,
         )
     return plans[key]
 
@@ -98,6 +99,7 @@ def bound(plan: ScanPlan, units: str, *, with_effects: bool = False) -> tuple[co
         plan.chooses_kept_values,
         step.kept_labels,
         units,
+        plan.whole,
     )
     # Equal steps are one, so that equal layers are planned and lowered once.
     key = (key_of_step(step.program), step.y_size, step.kept_labels, step.parts, with_effects)

@@ -15,7 +15,7 @@ from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
-from rnnscan.engine.costs.heuristics import Heuristics, chosen, heuristics
+from rnnscan.engine.costs.heuristics import Heuristics, Whole, chosen, heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.one_kernel.small_step import SmallStep, small_step
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
@@ -78,8 +78,8 @@ class ExecutionPlan:
         """Plan a call."""
         arguments = (call.params, call.carry, call.xs)
         plan = ExecutionPlan(call, route(call), heuristics(arguments), recomputes, chosen(arguments) is None)
-        if plan._runs_whole:
-            return replace(plan, route=Route("lax", "on a TPU this step runs whole in one loop", hoists=True))
+        if plan.choices.whole and plan.whole:
+            return replace(plan, route=Route("fission", "on a TPU this step runs whole in one loop"))
         small = plan._small_step
         if small is not None:
             reason = "the loop is small, and written as one kernel"
@@ -89,15 +89,16 @@ class ExecutionPlan:
             check_loops(plan.step, [places[index] for index in plan.step.changing], call.parallel)
         return plan
 
-    @property
-    def _runs_whole(self) -> bool:
-        """Whether the step runs whole though the fission engine could split it."""
+    @cached_property
+    def whole(self) -> Whole | None:
+        """What is batched where the platform runs the step whole; None: the step is split on every platform."""
         call = self.call
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
-        if not free or not self.choices.whole or self.state_chunk is not None:
-            return False
         # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
-        return not self._is_on_mesh and runs_whole(self.step)
+        if not free or self.state_chunk is not None or self._is_on_mesh or not runs_whole(self.step):
+            return None
+        # The products of a segment's inputs lie in memory while the segment runs.
+        return "nothing" if self.memory is None or self.memory.segment is None else "inputs"
 
     @property
     def _small_step(self) -> SmallStep | None:
@@ -207,7 +208,8 @@ class ExecutionPlan:
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
         scan = self.scan_of(self.ordered_step.keeping_parts(), length)
-        return replace(scan, chooses_kept_values=self._leaves_the_choice, axis_order=self.axis_order)
+        chooses = self._leaves_the_choice
+        return replace(scan, chooses_kept_values=chooses, whole=self.whole, axis_order=self.axis_order)
 
     @property
     def ordered_step(self) -> FlatStep:

@@ -23,7 +23,7 @@ from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
-from rnnscan.engine.costs.heuristics import Heuristics, solving
+from rnnscan.engine.costs.heuristics import Heuristics, Whole, of_scan
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
@@ -53,6 +53,7 @@ class ScanPlan:
         offload: the names of the kept values that lie in host memory between the passes.
         chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
         follows_platform: whether the choices are those of whatever platform the scan is lowered for.
+        whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
         axis_order: the order of the axes in which the step carries its leaves.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were estimated. The choice of kept values
             does not matter to it, so plans of one step that keep other values share it.
@@ -69,13 +70,14 @@ class ScanPlan:
     offload: tuple[str, ...] = ()
     chooses_kept_values: bool = False
     follows_platform: bool = False
+    whole: Whole | None = None
     axis_order: AxisOrder = field(default_factory=AxisOrder)
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def heuristics(self) -> Heuristics:
         """The heuristics of this scan."""
-        return solving(self.choices, self.parallel)
+        return of_scan(self.choices, self.parallel, self.whole)
 
     def keeping_expensive_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
@@ -102,7 +104,7 @@ class ScanPlan:
     @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
-        return {} if self.keep_all_carries else self.step.repeats
+        return {} if self.keep_all_carries or self.heuristics.runs_whole else self.step.repeats
 
     @cached_property
     def residuals(self) -> ResidualPlan:
@@ -113,7 +115,7 @@ class ScanPlan:
         stored, because recomputing it would recompute the attention. A scalar is stored, because it saves next to
         nothing. Chunks of one step have nothing in between.
         """
-        recomputed = [] if self.chunk == 1 else self._recomputable_carries
+        recomputed = [] if self.chunk == 1 or self.heuristics.runs_whole else self._recomputable_carries
         between = Storage.FIRST_STEP if self.unread_carries.issuperset(recomputed) else Storage.CHUNKS
         if self.keep_all_carries:  # But for the count of the steps, which no derivative reads.
             recomputed, between = [0], Storage.FIRST_STEP
@@ -185,6 +187,8 @@ class ScanPlan:
         """Steps of a chunk."""
         if self.chosen_chunk is not None:
             return max(1, min(self.length, self.chosen_chunk))
+        if self.heuristics.runs_whole:  # A step on its own moves what it has to the host.
+            return 1 if self.offload else max(1, self.length)
         if self.parallel is not None:
             return near_divisor(self.length, max(1, min(self.length, self.parallel.chunk or STEPS_AT_ONCE)))
         if self.choices.is_short(self.length):
@@ -210,7 +214,7 @@ class ScanPlan:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
         program = self.returning(save=save)
-        program = passes.apply(passes.FORWARD, forward_rules(program) if save else program)
+        program = passes.apply(passes.forward(self.heuristics), forward_rules(program) if save else program)
         return self.split(program, should_batch=self.heuristics.should_batch_forward)
 
     def summing(self, kept: Collection[int]) -> Split:

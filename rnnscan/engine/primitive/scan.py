@@ -17,7 +17,7 @@ import jax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import places, split_list
-from rnnscan.engine.costs.heuristics import Heuristics
+from rnnscan.engine.costs.heuristics import Heuristics, Whole
 from rnnscan.newton import Newton
 
 
@@ -35,6 +35,7 @@ class ScanOptions:
         chooses_kept_values: whether a derivative chooses values to keep that have no names.
         kept: the labels of the values that the step keeps, in their order.
         units: the name of the axis of a mesh over which units are sharded.
+        whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
     """
 
     unroll: int | bool = 1
@@ -46,6 +47,7 @@ class ScanOptions:
     chooses_kept_values: bool = False
     kept: tuple[str, ...] = ()
     units: str = "model"
+    whole: Whole | None = None
 
 
 @dataclass(frozen=True)

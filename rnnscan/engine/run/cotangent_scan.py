@@ -23,7 +23,7 @@ from rnnscan._util.messages import is_key
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
-from rnnscan.engine.costs.heuristics import for_platform, solving
+from rnnscan.engine.costs.heuristics import for_platform, of_scan
 from rnnscan.engine.loops.rules import jvp_rule, transpose_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
@@ -165,7 +165,8 @@ def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Gi
 
 def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given, platform: str | None = None) -> list[Any]:
     options, residuals = scan.options, given.residuals
-    choices = solving(options.choices or for_platform(platform or options.platform), options.parallel)
+    of_platform = options.choices or for_platform(platform or options.platform)
+    choices = of_scan(of_platform, options.parallel, options.whole)
     plan = BackwardPlan(scan.length, scan.reverse, options.unroll, options.chunk, choices, options.parallel, residuals)
     with sharding_units(options.units):
         results = run_backward(

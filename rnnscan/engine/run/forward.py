@@ -213,13 +213,15 @@ def _run(
             outputs += [jnp.where(begins, count, 0) for counts in chunk.counts for count in counts]
         return (new_carry, new_sums), to_host(outputs, offloaded), chunk.starts or [carry[i] for i in starting]
 
-    state = ([carry[index] for index in carried], [carry[index] for index in summed])
+    starts_of_sums = [carry[index] for index in summed]
+    state = ([carry[index] for index in carried], runner.spread(starts_of_sums))
     if plan.length and is_only_a_loop and (in_one_loop is not None or not starting):
         results = run_chunk(state, list(xs), [], plan.length)
     else:
         results = _chunks(plan).run(run_chunk, state, list(xs), [], [])
     (final, sums), ys, starts = results
-    return replace_at(replace_at(list(carry), carried, final), summed, sums), ys, starts
+    totals = runner.totals(sums, starts_of_sums)
+    return replace_at(replace_at(list(carry), carried, final), summed, totals), ys, starts
 
 
 def _solves(loop: Loop) -> bool:

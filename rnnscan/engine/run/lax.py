@@ -7,9 +7,8 @@ import jax
 from jax import lax
 
 from rnnscan._util.sources import named_after
-from rnnscan._util.step_wrappers import Length, Step, type_of_step
+from rnnscan._util.step_wrappers import Length, Step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.run.hoisted_step import HoistedStep, hoist
 from rnnscan.engine.run.segments import run_sub_scans
 from rnnscan.memory import checkpoint_policy
 from rnnscan.naming import emitting
@@ -32,9 +31,6 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     known = None if jax.tree.leaves(call.xs) else call.length
     scan = partial(lax.scan, reverse=call.reverse, unroll=call.unroll)
     whole: Step = named_after(emitting_names, call.cell)
-    hoisted: HoistedStep | None = None
-    if plan.route.hoists:
-        whole = hoisted = hoist(whole, call.carry, jax.tree.map(type_of_step, call.xs))
     if memory is None:
         return scan(whole, call.carry, call.xs, length=known)
     # XLA merges nothing across the border of a loop, so no barriers are needed.
@@ -43,8 +39,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         return scan(checkpoint(whole), call.carry, call.xs, length=known)
 
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
-        step, segment_xs = (whole, xs) if hoisted is None else hoisted.of_segment(xs)
-        return scan(checkpoint(step), carry, segment_xs, length=length)
+        return scan(checkpoint(whole), carry, xs, length=length)
 
     sub_scans = memory.sub_scans(call.length)
     return run_sub_scans(run_segment, call.carry, call.xs, sub_scans=sub_scans, reverse=call.reverse)

@@ -22,7 +22,7 @@ from rnnscan.engine.loops.recurrences import EXECUTORS
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_unrolled
 from rnnscan.engine.loops.written import written
-from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_of_stacks
+from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
 
 
@@ -63,8 +63,8 @@ class Runner:
             steps: its steps.
             known: values of each step, stacked: those in `Program.known`, and other values that are known already.
             carry: the carry before the first step to run.
-            sums: the totals so far, to which the sums over steps are added. Those in `by_parts` are one for each part
-                of the rows.
+            sums: the totals so far, from `spread`, to which the sums over steps are added. Those in `by_parts` are one
+                for each part of the rows.
 
         Returns:
             The carry after the last step, the sums, and the chunk, which has the stacked values.
@@ -86,13 +86,13 @@ class Runner:
         )
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
-        for loop in split.loops:
+        for loop, loop_sums in zip(split.loops, self._loop_sums, strict=True):
             if loop.recurrence is not None and not loop.is_step_by_step:
                 self._run_in_parallel(loop, loop.recurrence, chunk, new_carry)
             elif self.scan is not None:
                 self._run_as_scan(self.scan, loop, chunk, new_carry)
             else:
-                self._run_loop(loop, chunk, new_carry, new_sums)
+                self._run_loop(loop, loop_sums, chunk, new_carry, new_sums)
         for position, atom in enumerate(split.program.summed):
             if position in self._after_loops:
                 new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, part_sums)
@@ -101,15 +101,24 @@ class Runner:
         return new_carry, new_sums, chunk
 
     def spread(self, zeros: Sequence[Any]) -> list[Any]:
-        """The sums over no steps, from zeros in the shapes of the totals."""
-        return [
+        """The sums over no steps, from zeros, or what is added to, in the shapes of the totals."""
+        starts = (
             self.by_parts[position].rows.zeros(zero) if position in self.by_parts else zero
             for position, zero in enumerate(zeros)
-        ]
+        )
+        return [*starts, *(zeros_of_value(term.aval) for loop_sums in self._loop_sums for term in loop_sums.terms)]
 
-    def totals(self, sums: Sequence[Any], zeros: Sequence[Any], spread: Sequence[bool]) -> list[Any]:
+    def totals(self, sums: Sequence[Any], zeros: Sequence[Any], spread: Sequence[bool] | None = None) -> list[Any]:
         """The sums over all rows, in the shapes of zeros; in place of one that is to be spread, terms of it."""
-        return [self._total(position, *leaves) for position, leaves in enumerate(zip(sums, zeros, spread, strict=True))]
+        totals = list(sums[: len(zeros)])
+        for loop, loop_sums in zip(self.split.loops, self._loop_sums, strict=True):
+            of_terms = zip(loop_sums.terms, sums[loop_sums.first :], strict=False)
+            chunk = Chunk(1, self.invariant, {}, loop_sums.terms, loop.body, heuristics=self.split.heuristics)
+            chunk.add_sums(dict(of_terms))
+            for position in loop_sums.unreduced:
+                totals[position] = added(totals[position], chunk.sum(self.split.program.summed[position]))
+        flags = spread or [False] * len(zeros)
+        return [self._total(i, *leaves) for i, leaves in enumerate(zip(totals, zeros, flags, strict=True))]
 
     def _total(self, position: int, total: Any, zero: Any, spread: bool) -> Any:
         if self.rows is None or spread == (position in self.by_parts):
@@ -134,17 +143,26 @@ class Runner:
         sums = SumsByParts(self.rows, maker, self._varies)
         return {position: sums for position in positions if sums.can_sum(self.split.program.summed[position])}
 
-    def _sums_of(self, loop: Loop) -> LoopSums:
-        """The sums that a loop accumulates."""
+    @cached_property
+    def _loop_sums(self) -> list[LoopSums]:
+        """The sums that each loop accumulates."""
+        found, first = list[LoopSums](), len(self.split.program.summed)
+        for loop in self.split.loops:
+            found.append(self._sums_of(loop, first))
+            first += len(found[-1].terms)
+        return found
+
+    def _sums_of(self, loop: Loop, first: int) -> LoopSums:
         positions = [position for position in loop.accumulated if position not in self._after_loops]
         if self.rows is not None:
-            return LoopSums(positions, {})  # Rows that lie on several devices are reduced on each.
+            return LoopSums(positions, {}, first)  # Rows that lie on several devices are reduced on each.
         summed = self.split.program.summed
         carry = [self.split.program.new_carry[position] for position in loop.carry]
         results = [*carry, *loop.from_body]
-        terms_of = {position: unreduced(summed[position], loop.body, results, self._varies) for position in positions}
+        rows = self.split.heuristics.runs_whole
+        terms_of = {i: unreduced(summed[i], loop.body, results, self._varies, products=rows) for i in positions}
         instead = {position: values for position, values in terms_of.items() if values}
-        return LoopSums([position for position in positions if position not in instead], instead)
+        return LoopSums([position for position in positions if position not in instead], instead, first)
 
     def _varies(self, atom: Atom) -> bool:
         return isinstance(atom, Value) and atom not in self.invariant
@@ -153,22 +171,17 @@ class Runner:
         by_parts = self.by_parts[position]
         return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, part_sums))
 
-    def _run_loop(self, loop: Loop, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
+    def _run_loop(self, loop: Loop, loop_sums: LoopSums, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
         inputs = {value: chunk.varying.get(value) for value in loop.to_body}
         # A whole stack is an input of the loop, whose steps then need no index.
         parts = {value: part for value, part in inputs.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if self.split.heuristics.slices_stacks else {}
         emitted = [value for value in loop.from_body if value not in parts_of]
-        loop_sums = self._sums_of(loop)
         step = partial(self._step, loop, parts, emitted, loop_sums)
-        state = (
-            [carry[position] for position in loop.carry],
-            [
-                *(sums[position] for position in loop_sums.positions),
-                *(zeros_of_value(term.aval) for term in loop_sums.terms),
-            ],
-        )
+        state = [carry[position] for position in loop.carry], [sums[place] for place in loop_sums.places]
         stacks = [chunk.stacked(value) for value in loop.to_body if value not in parts]
+        if self.split.heuristics.batch == "inputs":
+            stacks = [*map(row_by_row, stacks)]
         if self.in_place is not None:
             run = self.in_place.scan(step, state, stacks, emitted, unroll=self._unroll(loop, chunk.steps))
             (new_carry, new_sums), from_body, chunk.starts = run
@@ -181,7 +194,8 @@ class Runner:
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, new_carry, strict=True):
             carry[position] = leaf
-        self._bring_sums(loop, loop_sums, new_sums, sums, chunk.steps)
+        for place, total in zip(loop_sums.places, new_sums, strict=True):
+            sums[place] = total
         new = dict(zip(emitted, from_body, strict=True))
 
         def stack(value: Value) -> Any:
@@ -192,17 +206,6 @@ class Runner:
 
         chunk.add({value: stack(value) for value in loop.from_body})
         chunk.make_again(loop.repeated, after=new_carry)
-
-    def _bring_sums(self, loop: Loop, loop_sums: LoopSums, new_sums: list[Any], sums: list[Any], steps: int) -> None:
-        """Put the sums of a loop in their places, and reduce those that it accumulated unreduced."""
-        totals, of_terms = split_list(new_sums, [len(loop_sums.positions)])
-        for position, total in zip(loop_sums.positions, totals, strict=True):
-            sums[position] = total
-        if loop_sums.unreduced:
-            chunk = Chunk(steps, self.invariant, {}, loop_sums.terms, loop.body, heuristics=self.split.heuristics)
-            chunk.add_sums(dict(zip(loop_sums.terms, of_terms, strict=True)))
-            for position in loop_sums.unreduced:
-                sums[position] = added(sums[position], chunk.sum(self.split.program.summed[position]))
 
     def _scan(
         self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None

@@ -67,3 +67,9 @@ def _viewed(views: Sequence[Equation], stack: Any) -> Any:
     for view in views:
         stack = jax.vmap(view.evaluate)(stack)[0]
     return stack
+
+
+def row_by_row(stack: Any) -> Any:
+    """A stack that a loop can cut steps off without a copy: XLA would lay out the steps of a row side by side."""
+    rows = lax.optimization_barrier(stack.reshape(-1, stack.shape[-1])) if stack.ndim > 2 else stack
+    return rows.reshape(stack.shape)
