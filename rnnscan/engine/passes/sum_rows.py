@@ -17,7 +17,7 @@ from jax import lax
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan.engine.analysis.linear_sums import ends_of_sum
 from rnnscan.ir.dataflow import depending
-from rnnscan.ir.program import Equation, Program
+from rnnscan.ir.program import Equation, Program, nominal_size
 from rnnscan.ir.trace import Inliner
 
 
@@ -40,7 +40,8 @@ def _sums_rows(equation: Equation) -> bool:
     if equation.name != "reduce_sum" or not jnp.issubdtype(equation.outputs[0].dtype, jnp.floating):
         return False
     axes, shape = equation.params["axes"], equation.inputs[0].shape
-    return axes == (*range(len(axes)),) and 1 < prod(shape[: len(axes)]) < prod(shape)
+    rows, columns = (nominal_size(sizes) for sizes in (shape[: len(axes)], shape[len(axes) :]))
+    return axes == (*range(len(axes)),) and rows > 1 and columns > 1
 
 
 def _as_product(equation: Equation) -> list[Equation]:
@@ -54,7 +55,7 @@ def _as_product(equation: Equation) -> list[Equation]:
 
 def _product(x: Any, shape: tuple[int, ...]) -> Any:
     rows = x.reshape(-1, prod(shape))
-    ones = (lax.broadcasted_iota(jnp.int32, (_TILE, len(rows)), 0) == 0).astype(x.dtype)
+    ones = (lax.broadcasted_iota(jnp.int32, (_TILE, rows.shape[0]), 0) == 0).astype(x.dtype)
     # Numbers of 16 bits need one pass of the matrix unit. Those of 32 bits would be rounded to 16 by default.
     precision = lax.Precision.DEFAULT if jnp.finfo(x.dtype).bits == 16 else lax.Precision.HIGHEST
     sums = lax.dot(ones, rows, precision=precision, preferred_element_type=at_least_float32(x.dtype))
