@@ -27,13 +27,37 @@ from rnnscan._util.ranks import over_rows
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
+from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import all_finite, exact_unless
 from rnnscan.engine.loops.step_by_step import CycleLoop
-from rnnscan.engine.loops.time_loop import before_each
+from rnnscan.engine.loops.time_loop import before_and_after, before_each
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
+
+
+def run_newton(
+    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
+) -> tuple[list[Any], list[Any]]:
+    """Run a recurrence that is solved for all steps: exactly where it is linear. See `Executor`.
+
+    Args:
+        recurrence: the recurrence.
+        chunk: the values that it reads.
+        start: its leaves before the first step to run.
+        reverse: whether the steps run from the last to the first.
+        unroll: of the loop that runs step by step where Newton's method does not converge.
+    """
+    cycle = recurrence.cycle
+    newton = recurrence.newton if recurrence.newton_solves else None
+    axes = tuple(0 if chunk.varies(value) else None for value in cycle.reads)
+    solver = Solver(cycle, axes, newton, reverse, unroll)
+    after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps)
+    if newton is not None:
+        chunk.counts.append(tuple(counts))
+    return before_and_after(after, start, reverse=reverse)
 
 
 @dataclass(frozen=True)

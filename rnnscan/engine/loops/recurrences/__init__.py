@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from rnnscan.engine.analysis.recurrence import Kind
-from rnnscan.engine.loops.recurrences.affine import run_affine
+from rnnscan.engine.loops.newton_solve import run_newton
+from rnnscan.engine.loops.recurrences.affine import run_affine, run_delay
 from rnnscan.engine.loops.recurrences.clamped import run_clamped
-from rnnscan.engine.loops.recurrences.delay import run_delay
 from rnnscan.engine.loops.recurrences.matrix import run_matrix
-from rnnscan.engine.loops.recurrences.newton import run_newton
 
 
 # (recurrence, chunk, leaves before the first step to run, reverse, unroll)

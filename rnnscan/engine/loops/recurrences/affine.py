@@ -46,6 +46,14 @@ def run_affine(
     return before_and_after([after], start, reverse=reverse)
 
 
+def run_delay(
+    recurrence: Recurrence, chunk: Chunk, start: Sequence[Any], *, reverse: bool, unroll: int | bool
+) -> tuple[list[Any], list[Any]]:
+    """Run a delay, `c' = b`: the new leaves do not depend on the leaves. See `Executor`."""
+    after = [chunk.stacked(atom) for atom in recurrence.cycle.new_leaves]
+    return before_and_after(after, start, reverse=reverse)
+
+
 def _factor_and_term(loop: CycleLoop, start: Any, read_values: Sequence[Any]) -> tuple[Any, Any]:
     """The a and b of `new_leaf = a * leaf + b` at each step, by running the equations on `1 * leaf + 0`."""
     (leaf,), (new_leaf,) = loop.cycle.leaves, loop.cycle.new_leaves
