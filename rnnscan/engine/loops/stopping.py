@@ -17,7 +17,7 @@ from jax import lax
 from rnnscan._util.varying import vary, varying
 from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.loops.indexing import item_of, items_of, put_item, put_items
-from rnnscan.engine.loops.time_loop import Body
+from rnnscan.engine.loops.time_loop import BodyInPlace
 
 
 # (carry, x) -> (carry, y)
@@ -94,32 +94,31 @@ class CountedChunks:
     chunk: int
     count: Any
 
-    def run_back(self, run: Body, state: Any, xs: Sequence[Any], ys: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Run chunk by chunk, from the last one to the first.
+    def run_back_in_place(self, body: BodyInPlace, carry: Any, ys: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Run chunk by chunk, from the last one to the first, as `TimeLoop.run_in_place` does.
 
         Args:
-            run: runs a chunk.
-            state: the state between chunks.
-            xs: leaves `(length, ...)`.
+            body: runs a chunk, whose number it is not given.
+            carry: the carry before the first chunk to run.
             ys: the types of the ys of a step.
 
         Returns:
-            The state, and ys, which are zero after the counted steps.
+            The carry, and ys, which are zero after the counted steps.
         """
         axes = varying(jax.typeof(self.count))  # Under `shard_map` each device may have its own count.
         stacks = vary([zeros_of_type(aval, self.length, new_axis=True) for aval in ys], axes)
-        state = vary(state, axes)
+        carry = vary(carry, axes)
         for size, first, number in reversed(self._parts()):
 
             def run_next(loop_state: Any, size: int = size, first: Any = first) -> Any:
-                left, state, stacks = loop_state
+                left, carry, stacks = loop_state
                 at = lax.sub(left, np.int32(1))
                 begin = first + at * size
-                state, new, _ = run(state, [items_of(leaf, begin, size) for leaf in xs], [], size)
-                return at, state, [put_items(stack, begin, items) for stack, items in zip(stacks, new, strict=True)]
+                carry, new = body(carry, begin, None, size)
+                return at, carry, [put_items(stack, begin, items) for stack, items in zip(stacks, new, strict=True)]
 
-            _, state, stacks = lax.while_loop(lambda loop_state: loop_state[0] > 0, run_next, (number, state, stacks))
-        return state, stacks
+            _, carry, stacks = lax.while_loop(lambda loop_state: loop_state[0] > 0, run_next, (number, carry, stacks))
+        return carry, stacks
 
     def _parts(self) -> list[tuple[int, Any, Any]]:
         """The chunks of one size: the size, the first step, and how many there are."""

@@ -143,6 +143,8 @@ class TimeLoop:
             carry, stacks = run_piece(carry, stacks, self._first_of(number), number, self.piece)
             return lax.add(done, np.int32(1)), carry, stacks
 
+        if self.piece == self.length:
+            return body(carry, np.int32(0), np.int32(0), self.length)
         stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
         if self.rest and self.shorter_first:
             carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)

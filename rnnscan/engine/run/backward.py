@@ -12,15 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend import core
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan._util.zeros import zeros_of_value
+from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine import passes
-from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.heuristics import Heuristics
@@ -186,51 +185,30 @@ class _BackwardChunks:
         """Carry `(cotangent of the carry, sums)` back through all chunks."""
         repeats = self.plan.residuals.repeats
         chunks = TimeLoop(self.plan.length, self._chunk, self.plan.reverse).back
+        carries = [*saved.carries.values()]
+        stacks = [*saved.repeated.values(), *saved.xs, *saved.kept, *ct_ys]
+        types = [atom.aval for atom in self.transpose.split.program.stacked]
+        if not self.plan.length:
+            return state, [zeros_of_type(aval, 0, new_axis=True) for aval in types]
         starts = saved.starts if self._recomputes else {}
-        first = [saved.initial[index] for index in starts]
-        carries, repeated = [*saved.carries.values()], [*saved.repeated.values()]
-        other_stacks = [*repeated, *saved.xs, *saved.kept, *ct_ys]
-        if saved.count is not None:
-            counted = CountedChunks(chunks.length, chunks.piece, jnp.max(saved.count))
-            types = [atom.aval for atom in self.transpose.split.program.stacked]
-            return counted.run_back(self._transpose_chunk, state, [*carries, *other_stacks], types)
 
-        def transpose_part(state: Any, stacks: list[Any], once: list[Any], first_step: Any, steps: int) -> Any:
-            parts = [StackPart(stack, first_step, steps) for stack in carries]
-            new = {
-                index: NextPart(saved.carries[index], first_step, steps, last, self.plan.reverse)
-                for index, last in saved.final.items()
-            }
+        def transpose_chunk(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
+            parts = [StackPart(stack, first, steps) for stack in (*carries, *stacks)]
             before = [
-                _before(saved.repeated[y], saved.initial[index], first_step, steps, reverse=self.plan.reverse)
+                _before(saved.repeated[y], saved.initial[index], first, steps, reverse=self.plan.reverse)
                 for index, y in repeats.items()
             ]
-            return self._transpose_chunk(state, [*parts, *stacks], [*before, *once], steps, new)
+            of_chunk = [saved.initial[i] if number is None else item_of(leaf, number) for i, leaf in starts.items()]
+            new = {
+                index: NextPart(saved.carries[index], first, steps, last, self.plan.reverse)
+                for index, last in saved.final.items()
+            }
+            return self._transpose_chunk(state, parts, [*before, *of_chunk], steps, new)[:2]
 
-        def transpose_chunk(state: Any, stacks: list[Any], once: list[Any], steps: int) -> Any:
-            state, first_step = state
-            if steps < chunks.piece:
-                first_step = chunks.first_of_shorter
-            state, ct_xs, _ = transpose_part(state, stacks, once, first_step, steps)
-            return (state, moved(first_step, -chunks.piece if chunks.reverse else chunks.piece)), ct_xs, []
-
-        def transpose_in_place(state: Any, first_step: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
-            parts = [StackPart(stack, first_step, steps) for stack in other_stacks]
-            once = first if number is None else [item_of(leaf, number) for leaf in starts.values()]
-            return transpose_part(state, parts, once, first_step, steps)[:2]
-
-        is_in_place = self.plan.heuristics.batch == "costly" and not self.plan.residuals.offloaded
-        if is_in_place and chunks.piece < chunks.length:
-            types = [atom.aval for atom in self.transpose.split.program.stacked]
-            return chunks.run_in_place(transpose_in_place, state, types)
-        once = [*starts.values()]
-        if not self.plan.length:  # An empty stack has no steps to read.
-            once = [*(saved.initial[index][None][:0] for index in repeats), *once]
-        elif carries or repeats:
-            last_chunk = np.int32(chunks.length - chunks.piece if chunks.reverse else 0)
-            (state, _), ct_xs, _ = chunks.run(transpose_chunk, (state, last_chunk), other_stacks, once, first)
-            return state, ct_xs
-        return chunks.run(self._transpose_chunk, state, [*carries, *other_stacks], once, first)[:2]
+        if saved.count is not None:
+            counted = CountedChunks(chunks.length, chunks.piece, jnp.max(saved.count))
+            return counted.run_back_in_place(transpose_chunk, state, types)
+        return chunks.run_in_place(transpose_chunk, state, types)
 
     @property
     def _chunk(self) -> int:
@@ -282,9 +260,10 @@ class _BackwardChunks:
         sizes = [len(residuals.every_step), len(residuals.repeated_ys), xs + len(residuals.kept)]
         kept, repeated, x_and_kept, ct_ys = split_list(stacks, sizes)
         befores, starts = split_list(starts, [len(residuals.repeats)])
-        x_and_kept = to_device(x_and_kept, [xs + index for index in residuals.offloaded])
-        repeated = [stack.copied() if isinstance(stack, StackPart) else stack for stack in repeated]
-        after = dict(zip(residuals.repeated_ys, repeated, strict=True))
+        offloaded = [xs + index for index in residuals.offloaded]
+        of_chunk = [_copied(x_and_kept[index]) for index in offloaded]
+        x_and_kept = to_device(replace_at(x_and_kept, offloaded, of_chunk), offloaded)
+        after = dict(zip(residuals.repeated_ys, map(_copied, repeated), strict=True))
         carry = dict(zip(residuals.every_step, kept, strict=True))
         for (index, y), before in zip(residuals.repeats.items(), befores, strict=True):
             carry[index] = before_each(after[y], before, reverse=reverse)
@@ -298,6 +277,10 @@ class _BackwardChunks:
             values = recomputed.varying | {value: recomputed.stacked(value) for value in stacked}
         ct_carry, sums, chunk = self.transpose(steps, values, *state)
         return (ct_carry, sums), [chunk.stacked(atom) for atom in self.transpose.split.program.stacked], []
+
+
+def _copied(stack: Any) -> Any:
+    return stack.copied() if isinstance(stack, StackPart) else stack
 
 
 def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) -> Any:
