@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from rnnscan._util.varying import vary, varying
-from rnnscan._util.zeros import zeros_of_type
+from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.loops.indexing import item_of, items_of, put_item, put_items
 from rnnscan.engine.loops.time_loop import BodyInPlace
 
@@ -39,6 +39,25 @@ def hold(runs: Any, new: Any, old: Any) -> Any:
         return lax.select(lax.broadcast_in_dim(runs, new.shape, range(runs.ndim)), new, old)
 
     return jax.tree.map(of_leaf, new, old)
+
+
+def stopping(step: Callable[..., Any], holds: Callable[[Any], Any], y: Any) -> Callable[..., Any]:
+    """A step that holds the carry where a condition is false, with y of zeros. It also returns the condition.
+
+    Args:
+        step: `(carry, x) -> (carry, y)`, of pytrees.
+        holds: `carry -> whether the step runs`, of each row.
+        y: the types of y.
+    """
+
+    def step_or_hold(carry: Any, x: Any) -> tuple[Any, Any, Any]:
+        runs = holds(carry)
+        held = carry, jax.tree.map(zeros_of_value, y)
+        if runs.ndim:
+            return *(hold(runs, *pair) for pair in zip(step(carry, x), held, strict=True)), runs
+        return *lax.cond(runs, step, lambda *_: held, carry, x), runs
+
+    return step_or_hold
 
 
 def scan_while(

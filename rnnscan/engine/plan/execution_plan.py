@@ -207,22 +207,18 @@ class ExecutionPlan:
 
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
-        scan = self.scan_of(self.ordered_step.keeping_parts(), length)
-        chooses = self._leaves_the_choice
-        return replace(scan, chooses_kept_values=chooses, whole=self.whole, axis_order=self.axis_order)
+        step, order = self._step_and_order
+        scan, chooses = self.scan_of(step.keeping_parts(), length), self._leaves_the_choice
+        return replace(scan, chooses_kept_values=chooses, whole=self.whole, axis_order=order)
 
     @property
     def ordered_step(self) -> FlatStep:
-        """The step with the leaves of its carry in `axis_order`."""
+        """The step with the leaves of its carry in the order of axes in which the fission engine carries them."""
         return self._step_and_order[0]
-
-    @property
-    def axis_order(self) -> AxisOrder:
-        """The order of the axes in which the fission engine carries the leaves that the step changes."""
-        return self._step_and_order[1]
 
     @cached_property
     def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
+        """The step with the leaves of its carry in another order of axes, and this order."""
         free = self.route.engine == "fission" and self.call.parallel is None and self.state_chunk is None
         if not free or not self.choices.long_axes_last:
             return self.step, AxisOrder()

@@ -4,7 +4,7 @@ For each chunk there are two runs over one program, the vjp of a step. The first
 leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -28,49 +28,42 @@ from rnnscan.engine.loops.indexing import item_of, item_or, moved
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop, before_each
+from rnnscan.engine.plan.bound import bound
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run.forward import Saved, to_device
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.stacks import has_product
 from rnnscan.engine.run.step_vjp import Cotangents, Unchanged, step_vjp, vjp_program
-from rnnscan.engine.units.mesh import unit_mesh
+from rnnscan.engine.units.mesh import unit_axis, unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
-from rnnscan.newton import Newton
 
 
 @dataclass(frozen=True)
 class BackwardPlan:
-    """How a backward pass runs: the part of a `ScanPlan` that it reads.
+    """How a backward pass runs.
 
     Attributes:
-        length, reverse, unroll, chosen_chunk: of the scan, as in `ScanPlan`.
-        heuristics: the choices of the platform.
-        parallel: how the scan solves loops in parallel.
-        residuals: what the scan keeps.
+        scan: the parameters of the scan.
+        heuristics: the choices for it.
+        residuals: what it keeps.
     """
 
-    length: int
-    reverse: bool
-    unroll: int | bool
-    chosen_chunk: int | None
+    scan: Scan
     heuristics: Heuristics
-    parallel: Newton | None
     residuals: ResidualPlan
 
 
 def run_backward(
-    plan: BackwardPlan | ScanPlan,
+    plan: BackwardPlan,
     vjp: core.ClosedJaxpr,
     cotangents: Cotangents,
     saved: Saved,
     ct_carry: Sequence[Any],
     ct_ys: Sequence[Any],
-    *,
-    spread: Collection[int] = (),
-    wide: Collection[int] = (),
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """The cotangents of constants, of the initial carry and of xs: those that `cotangents` lists.
 
@@ -81,26 +74,18 @@ def run_backward(
         saved: the saved values.
         ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
         ct_ys: the cotangents of `cotangents.ys`.
-        spread: the constants that were spread over parts of the rows, and have a cotangent for each part.
-        wide: those whose cotangents are not rounded to their dtype.
     """
     chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
     zeros = zeros_of_sums(vjp, cotangents, plan.residuals, saved.constants)
     state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
     (changed, sums), ct_xs = chunks.run(state, saved, ct_ys)
     ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
-    sums = chunks.transpose.totals(sums, zeros, [index in spread for index in cotangents.constants])
-    pairs = zip(cotangents.constants, sums, strict=True)
-    of_constants = [total if i in wide else total.astype(saved.constants[i].dtype) for i, total in pairs]
+    # Those of copies have a total for each part of the rows that a copy is spread over, and are not rounded.
+    copies = [dict(plan.scan.copied).get(index) for index in cotangents.constants]
+    totals = chunks.transpose.totals(sums, zeros, [copy is not None and copy.rows is not None for copy in copies])
+    triples = zip(cotangents.constants, copies, totals, strict=True)
+    of_constants = [leaf.astype(saved.constants[i].dtype) if copy is None else leaf for i, copy, leaf in triples]
     return of_constants, [ct_carry[cotangents.moving.index(index)] for index in cotangents.carry], ct_xs
-
-
-def cotangents_to_carry(
-    cotangents: Cotangents, saved: Saved, final: Sequence[Any], ys: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The arrays that go into a backward pass, from cotangents of all results, None for zeros."""
-    ct_carry = [_instantiated(final[index], saved.initial[index]) for index in cotangents.moving]
-    return ct_carry, [ys[index] for index in cotangents.ys]
 
 
 def splits_of_derivative(
@@ -128,7 +113,8 @@ def splits_of_derivative(
     ct_carry = [jnp.zeros_like(carry[index]) for index in cotangents.moving]
     try:
         vjp = step_vjp(plan, cotangents)
-        chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
+        of_scan = BackwardPlan(bound(plan, unit_axis())[1], plan.heuristics, plan.residuals)
+        chunks = _BackwardChunks.of(of_scan, vjp, cotangents, saved, ct_carry)
     except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
         return None
     return chunks.recompute.split if chunks._recomputes else None, chunks.transpose.split
@@ -146,7 +132,7 @@ class _BackwardChunks:
         ct_ys: the number of leaves of y that have a cotangent.
     """
 
-    plan: BackwardPlan | ScanPlan
+    plan: BackwardPlan
     recompute: Runner
     transpose: Runner
     unchanged: Unchanged
@@ -154,7 +140,7 @@ class _BackwardChunks:
 
     @staticmethod
     def of(
-        plan: BackwardPlan | ScanPlan,
+        plan: BackwardPlan,
         vjp: core.ClosedJaxpr,
         cotangents: Cotangents,
         saved: Saved,
@@ -166,17 +152,18 @@ class _BackwardChunks:
         views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
         batches, choices = partial(plan.heuristics.should_batch, shared=shared), plan.heuristics
-        splits = [split_with_sums(view, choices, batches, plan.parallel) for view in views]
+        scan, options = plan.scan, plan.scan.options
+        splits = [split_with_sums(view, choices, batches, options.parallel) for view in views]
         # Where devices share units, a loop would gather values at each step that are gathered once for a chunk.
         shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
         if not shares_units and _reads_more_than_it_saves(splits[1]):
-            splits = [split_with_sums(view, choices, lambda *_: False, plan.parallel) for view in views]
+            splits = [split_with_sums(view, choices, lambda *_: False, options.parallel) for view in views]
         invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
         rows = sharded_rows([*saved.initial, *map(type_of_step, saved.xs)], other_arrays=saved.constants)
         return _BackwardChunks(
             plan,
-            recompute=Runner(splits[0], invariant, reverse=plan.reverse, unroll=plan.unroll),
-            transpose=Runner(splits[1], invariant, reverse=not plan.reverse, unroll=plan.unroll, rows=rows),
+            recompute=Runner(splits[0], invariant, reverse=scan.reverse, unroll=options.unroll),
+            transpose=Runner(splits[1], invariant, reverse=not scan.reverse, unroll=options.unroll, rows=rows),
             unchanged=unchanged,
             ct_ys=len(cotangents.ys),
         )
@@ -184,23 +171,23 @@ class _BackwardChunks:
     def run(self, state: Any, saved: Saved, ct_ys: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Carry `(cotangent of the carry, sums)` back through all chunks."""
         repeats = self.plan.residuals.repeats
-        chunks = TimeLoop(self.plan.length, self._chunk, self.plan.reverse).back
+        chunks = TimeLoop(self.plan.scan.length, self._chunk, self.plan.scan.reverse).back
         carries = [*saved.carries.values()]
         stacks = [*saved.repeated.values(), *saved.xs, *saved.kept, *ct_ys]
         types = [atom.aval for atom in self.transpose.split.program.stacked]
-        if not self.plan.length:
+        if not self.plan.scan.length:
             return state, [zeros_of_type(aval, 0, new_axis=True) for aval in types]
         starts = saved.starts if self._recomputes else {}
 
         def transpose_chunk(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
             parts = [StackPart(stack, first, steps) for stack in (*carries, *stacks)]
             before = [
-                _before(saved.repeated[y], saved.initial[index], first, steps, reverse=self.plan.reverse)
+                _before(saved.repeated[y], saved.initial[index], first, steps, reverse=self.plan.scan.reverse)
                 for index, y in repeats.items()
             ]
             of_chunk = [saved.initial[i] if number is None else item_of(leaf, number) for i, leaf in starts.items()]
             new = {
-                index: NextPart(saved.carries[index], first, steps, last, self.plan.reverse)
+                index: NextPart(saved.carries[index], first, steps, last, self.plan.scan.reverse)
                 for index, last in saved.final.items()
             }
             return self._transpose_chunk(state, parts, [*before, *of_chunk], steps, new)[:2]
@@ -214,9 +201,9 @@ class _BackwardChunks:
     def _chunk(self) -> int:
         """The steps of a chunk."""
         if self._is_one_loop:
-            return max(1, self.plan.length)
+            return max(1, self.plan.scan.length)
         split = self.transpose.split
-        is_free = self.plan.chosen_chunk is None and not split.loops and not self._recomputes
+        is_free = self.plan.scan.options.chunk is None and not split.loops and not self._recomputes
         alone = is_free and split.heuristics.runs_steps_alone(split.outside_loops, self.transpose.invariant)
         return 1 if alone else self.plan.residuals.chunk
 
@@ -255,7 +242,7 @@ class _BackwardChunks:
             steps: the number of its steps.
             new: the new values of kept carry leaves.
         """
-        residuals, reverse = self.plan.residuals, self.plan.reverse
+        residuals, reverse = self.plan.residuals, self.plan.scan.reverse
         xs = len(stacks) - sum(map(len, (residuals.every_step, residuals.repeated_ys, residuals.kept))) - self.ct_ys
         sizes = [len(residuals.every_step), len(residuals.repeated_ys), xs + len(residuals.kept)]
         kept, repeated, x_and_kept, ct_ys = split_list(stacks, sizes)
@@ -345,10 +332,6 @@ def _is_product(equation: Equation) -> bool:
 
 # Zeros come from the arrays that they are cotangents of, and not from jnp.zeros: under shard_map they must vary over
 # the same axes.
-
-
-def _instantiated(leaf: Any, like: Any) -> Any:
-    return lax.full_like(like, 0) if leaf is None else leaf
 
 
 def zeros_of_sums(

@@ -31,7 +31,7 @@ from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, stacked
-from rnnscan.engine.run.backward import BackwardPlan, cotangents_to_carry, run_backward
+from rnnscan.engine.run.backward import BackwardPlan, run_backward
 from rnnscan.engine.run.backward_scans import run_backward_scans
 from rnnscan.engine.run.forward import Saved
 from rnnscan.engine.run.step_vjp import Cotangents, of_running_rows, step_vjp
@@ -146,7 +146,10 @@ def cotangents_of_scan(
             vjps[key] = given.of_running_rows(vjps[key], scan, saved.xs[-2:])
     given = given.reading(vjps[key], scan)
     pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
-    ct_carry, ct_ys = cotangents_to_carry(cotangents, saved, final, ys)
+    # Zeros come from the leaves that they are cotangents of: under `shard_map` they must vary over the same axes.
+    pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.moving)
+    ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
+    ct_ys = [ys[index] for index in cotangents.ys]
     operands = [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
     groups = split_list(_bind(operands, vjps[key], scan, given), [len(cotangents.constants), len(cotangents.carry)])
     return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
@@ -164,19 +167,11 @@ def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Gi
 
 
 def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given, platform: str | None = None) -> list[Any]:
-    options, residuals = scan.options, given.residuals
+    options = scan.options
     of_platform = options.choices or for_platform(platform or options.platform)
-    choices = of_scan(of_platform, options.parallel, options.whole)
-    plan = BackwardPlan(scan.length, scan.reverse, options.unroll, options.chunk, choices, options.parallel, residuals)
+    plan = BackwardPlan(scan, of_scan(of_platform, options.parallel, options.whole), given.residuals)
     with sharding_units(options.units):
-        results = run_backward(
-            plan,
-            step,
-            given.cotangents,
-            *given.arrays(operands, step, scan),
-            spread=[index for index, copy in scan.copied if copy.rows is not None],
-            wide=[index for index, _ in scan.copied],
-        )
+        results = run_backward(plan, step, given.cotangents, *given.arrays(operands, step, scan))
     return [leaf for leaves in results for leaf in leaves]
 
 

@@ -12,13 +12,13 @@ from jax.extend import core
 from rnnscan._util.sources import named_after, scope_of
 from rnnscan._util.step_wrappers import Step, type_of_step
 from rnnscan._util.varying import vary, varying
-from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.call.route import Route, high_level_reason
 from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
+from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import bound
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan
@@ -87,18 +87,19 @@ def run_until(
 def _run_plain(call: Call, condition: Any, reason: str) -> tuple[Any, Any, Any]:
     """What `_run` returns, by one plain `lax.scan` over the most steps, which skips those after the last one."""
 
-    def while_it_holds(step: Step) -> Step:
-        def step_or_skip(carry: Any, x: Any) -> tuple[Any, Any]:
-            (runs,) = core.jaxpr_as_fun(condition)(*jax.tree.leaves(carry))
-            skip = lambda carry, _: (carry, jax.tree.map(zeros_of_value, call.y))  # noqa: E731
-            carry, y = jax.lax.cond(runs, step, skip, carry, x)
+    def wrap(step: Step) -> Step:
+        holds = lambda carry: core.jaxpr_as_fun(condition)(*jax.tree.leaves(carry))[0]  # noqa: E731
+        step_or_hold = stopping(call.wrap(step), holds, call.y)
+
+        def run(carry: Any, x: Any) -> tuple[Any, Any]:
+            carry, y, runs = step_or_hold(carry, x)
             return carry, (y, runs)
 
-        return step_or_skip
+        return run
 
-    skipping = replace(call, wrap=lambda step: while_it_holds(call.wrap(step)))
     choices = heuristics((call.params, call.carry, call.xs))
-    carry, (ys, runs) = run_by_lax.run(ExecutionPlan(skipping, Route.plain(call, reason), choices))
+    plan = ExecutionPlan(replace(call, wrap=wrap), Route.plain(call, reason), choices)
+    carry, (ys, runs) = run_by_lax.run(plan)
     return jnp.sum(runs, dtype=jnp.int32), carry, ys
 
 

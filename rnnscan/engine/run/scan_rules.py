@@ -13,7 +13,6 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad, partial_eval
 
-from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.effects_of_rules import has_jvp_rules
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.saving_calls import register
@@ -28,7 +27,7 @@ from rnnscan.engine.loops.rules import (
     zero,
     zeros_for_rule,
 )
-from rnnscan.engine.loops.stopping import hold
+from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import SavingScan, flat_step, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
@@ -183,20 +182,16 @@ def _plain(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> list[
     constants, carry, xs = _cut(scan, operands[: len(step.in_avals)])
     ys, condition = y_size(step, scan), scan.condition
 
-    def run_always(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+    def run_step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         new_carry, y, _ = split_list(core.jaxpr_as_fun(step)(*constants, *carry, *x), [scan.carry, ys])
         return new_carry, y
 
-    def run_step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
-        if condition is None:
-            return run_always(carry, x)
-        (runs,) = core.jaxpr_as_fun(condition)(*constants, *carry)
-        held = carry, [*map(zeros_of_value, step.out_avals[scan.carry :][:ys])]
-        if runs.ndim:
-            return tuple(hold(runs, *pair) for pair in zip(run_always(carry, x), held, strict=True))
-        return lax.cond(runs, lambda: run_always(carry, x), lambda: held)
+    def run_or_hold(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        holds = lambda carry: core.jaxpr_as_fun(condition)(*constants, *carry)[0]  # noqa: E731
+        return stopping(run_step, holds, step.out_avals[scan.carry :][:ys])(carry, x)[:2]
 
-    final, stacks = lax.scan(run_step, carry, xs, length=scan.length, reverse=scan.reverse)
+    run = run_step if condition is None else run_or_hold
+    final, stacks = lax.scan(run, carry, xs, length=scan.length, reverse=scan.reverse)
     return [*final, *stacks]
 
 
