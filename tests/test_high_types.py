@@ -13,6 +13,7 @@ from jax.experimental import hijax
 
 import rnnscan as rs
 from rnnscan.newton import Newton
+from tiers import variants
 
 
 WEIGHT, START, XS = jnp.linspace(0.3, 0.6, 3), jnp.linspace(0.1, 0.3, 3), jnp.linspace(-1.0, 1.0, 15).reshape(5, 3)
@@ -157,7 +158,7 @@ TRANSFORMED = {
 OPTIONS = [{}, {"memory": None}, {"engine": "lax"}, {"reverse": True, "unroll": 2}]
 
 
-@pytest.mark.parametrize("transformed", TRANSFORMED)
+@pytest.mark.parametrize("transformed", variants([*TRANSFORMED], ["value", "jit of grad"]))
 @pytest.mark.parametrize("place", PLACES)
 def test_values_of_the_high_level_are_those_of_a_plain_scan(place, transformed):
     for options in OPTIONS:

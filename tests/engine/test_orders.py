@@ -12,7 +12,7 @@ from fuzz.orders import DERIVATIVES, WRAPPERS, RefusedError, check_order
 
 pytestmark = pytest.mark.newest("orders of transformations")
 
-ORDERS = 40
+ORDERS = 20
 ORDERS_OF_A_TEST = 4
 
 # What is to be mended yet: these steps are in no fast test.

@@ -96,10 +96,19 @@ def plain(cell, params, carry, xs):
     return lax.scan(lambda carry, x: cell(params, carry, x), carry, xs)
 
 
+OUTSIDE = {"alone": lambda scan: scan, "checkpoint": lambda scan: jax.checkpoint(scan, static_argnums=0)}
+EVERY = {
+    f"{rule}, {name}, {outside}": (rule, name, OUTSIDE[outside])
+    for rule in RULES
+    for name in MEMORIES
+    for outside in OUTSIDE
+}
+QUICK = [f"{rule}, {name}, checkpoint" for rule in ("custom_jvp", "custom_vjp") for name in MEMORIES]
+QUICK += [f"custom_vjp of a key and numbers, {name}, alone" for name in MEMORIES]
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("outside", [lambda scan: scan, lambda scan: jax.checkpoint(scan, static_argnums=0)])
-@pytest.mark.parametrize("name", MEMORIES)
-@pytest.mark.parametrize("rule", variants([*RULES], ["custom_jvp", "custom_vjp", "custom_vjp of a key and numbers"]))
+@pytest.mark.parametrize(("rule", "name", "outside"), variants(EVERY, QUICK))
 def test_a_rule_counts_in_a_second_derivative(rule, name, outside):
     def by_rnnscan(*arguments):
         return rs.scan(*arguments, memory=MEMORIES[name])

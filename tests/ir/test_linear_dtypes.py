@@ -14,6 +14,7 @@ import rnnscan as rs
 from primitives import CALLS, equation_of
 from rnnscan.ir.program import Equation, Value
 from rnnscan.ir.traits import TRAITS, Kind
+from tiers import combinations
 
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -124,9 +125,14 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("dtype", ["int32", "uint8"])
-@pytest.mark.parametrize("options", [{}, {"parallel": rs.Newton()}], ids=["", "Newton"])
+@pytest.mark.parametrize(
+    ("step", "dtype", "options"),
+    combinations(
+        {name: name for name in STEPS},
+        {name: name for name in ("int32", "uint8")},
+        {"alone": {}, "Newton": {"parallel": rs.Newton()}},
+    ),
+)
 def test_recurrences_of_integers_are_those_of_the_loop(step: str, dtype: str, options: dict[str, Any]):
     carry, xs = jnp.asarray([64, 200], dtype), jnp.arange(40).astype(dtype)[:, None] * jnp.asarray([1, 7], dtype)
     # A loop of floats beside it, because Newton's method refuses a step without.

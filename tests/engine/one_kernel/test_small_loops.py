@@ -92,13 +92,14 @@ def test_what_is_small_is_one_kernel_and_says_so(name):
     assert ("one kernel" in str(explanation)) == (name in IN_ONE_KERNEL)
 
 
-@pytest.mark.parametrize("name", [*SOME[:2], "SIR epidemic, Runge-Kutta 4"])
-@pytest.mark.parametrize(
-    "options",
-    [{"reverse": True}, {"unroll": 2}, {"truncate": 3}]
-    + [{"memory": rs.Memory(**choice)} for choice in ({"recompute": "all"}, {"segment": 3}, {"segment": "sqrt"})],
-    ids=str,
-)
+OPTIONS = [{"reverse": True}, {"unroll": 2}, {"truncate": 3}]
+OPTIONS += [{"memory": rs.Memory(**choice)} for choice in ({"recompute": "all"}, {"segment": 3}, {"segment": "sqrt"})]
+WITH_OPTIONS = [*SOME[:2], "SIR epidemic, Runge-Kutta 4"]
+CASES = {f"{name}, {options}": (name, options) for options in OPTIONS for name in WITH_OPTIONS}
+
+
+# Each option for one of the uses in `make test`.
+@pytest.mark.parametrize(("name", "options"), variants(CASES, [*CASES][:: len(WITH_OPTIONS) + 1]))
 def test_options_change_no_value(name, options):
     use = USES[name](STEPS)
     by_lax = partial(rs.scan, use.cell, engine="lax", **options)

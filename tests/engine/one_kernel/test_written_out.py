@@ -100,8 +100,8 @@ def sines(function):
     return lambda *arguments: sum(jnp.sum(jnp.sin(leaf + 1)) for leaf in jax.tree.leaves(function(*arguments)))
 
 
-QUICK = ["einsum", "cholesky", "cho_solve", "solve", "slogdet", "lu", "qr", "diag", "set", "sort"]
-QUICK += ["computed rows", "computed elements of rows", "computed set, some beyond", "computed add"]
+QUICK = ["cholesky", "solve", "slogdet", "qr", "diag", "sort"]
+QUICK += ["computed elements of rows", "computed set, some beyond", "computed add"]
 
 
 @pytest.mark.usefixtures("x64")
@@ -141,7 +141,7 @@ def test_no_call_is_left(name):
     )
 
 
-@pytest.mark.parametrize("name", variants(list(FUNCTIONS), ["cholesky", "cho_solve", "solve", "qr", "slogdet"]))
+@pytest.mark.parametrize("name", variants(list(FUNCTIONS), ["cholesky", "qr"]))
 def test_rounding_is_that_of_lapack(name):
     """In float32 the error against float64 is that of JAX, or a few units in the last place."""
     errors = []

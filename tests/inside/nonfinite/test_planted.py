@@ -106,8 +106,10 @@ def test_a_planted_infinity_is_found_if_it_reaches_the_results(which):
 
 
 @pytest.mark.parametrize("step", [0, STEPS - 1])
-@pytest.mark.parametrize("jitted", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("jitted", "reverse"),
+    variants({f"{a}, {b}": (a, b) for a in (False, True) for b in (False, True)}, ["True, False", "False, True"]),
+)
 def test_the_first_and_the_last_step_are_found_in_functions_too(step, jitted, reverse):
     cell = Planted(CELLS["RNN"])
     params, carry, xs = arguments("RNN")
