@@ -3,7 +3,7 @@
 The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report` and `plan` read it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any, TypeAlias
@@ -31,6 +31,7 @@ from rnnscan._util.step_wrappers import (
 from rnnscan._util.varying import vary, varying
 from rnnscan.engine.analysis.effects_of_rules import RuleEffects, effects_of_rules
 from rnnscan.engine.analysis.flat_step import FlatStep, flatten
+from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units import shard_as_step, shard_units
@@ -94,6 +95,12 @@ class Call:
     def y(self) -> Any:
         """The shapes of one step's output."""
         return self.info.y
+
+    def results(self, changing: Sequence[int], final: Sequence[Any], ys: Sequence[Any]) -> tuple[Any, Any]:
+        """The final carry and ys of the call, from those leaves of the carry that its step changes, and those of ys."""
+        leaves, structure = jax.tree.flatten(self.carry)
+        carry = jax.tree.unflatten(structure, replace_at(leaves, changing, final))
+        return carry, jax.tree.unflatten(jax.tree.structure(self.y), ys)
 
     @property
     def closed_over(self) -> ClosedOver:

@@ -37,8 +37,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     """
     call, memory, constants = plan.call, plan.memory, plan.constants
     assert memory is not None
-    leaves, structure = jax.tree.flatten(call.carry)
-    xs = jax.tree.leaves(call.xs)
+    leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
     rows = sharded_rows([*leaves, *map(type_of_step, xs)], constants)
     if rows is not None:
         constants = [rows.on_mesh(constant) for constant in constants]
@@ -64,11 +63,8 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         step_by_step = lambda constants, carry, xs: _bind(scan, {}, constants, [], carry, xs)  # noqa: E731
         return differentiate_as(in_windows, step_by_step)(constants, carry, xs)
 
-    changing = [leaves[index] for index in plan.step.changing]
-    sub_scans = memory.sub_scans(call.length)
-    final, ys = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
-    whole = {**dict(enumerate(leaves)), **dict(zip(plan.step.changing, final, strict=True))}
-    return jax.tree.unflatten(structure, whole.values()), jax.tree.unflatten(jax.tree.structure(call.y), ys)
+    changing = plan.step.changing
+    return call.results(changing, *run_sub_scans(run_steps, call, memory, [leaves[i] for i in changing], xs))
 
 
 def run_counting(plan: ExecutionPlan) -> list[Any]:
@@ -84,9 +80,7 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
         final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
         return final, [*ys, *counts]
 
-    changing = [leaves[index] for index in plan.step.changing]
-    sub_scans = memory.sub_scans(call.length)
-    _, stacks = run_sub_scans(run_steps, changing, xs, sub_scans=sub_scans, reverse=call.reverse)
+    _, stacks = run_sub_scans(run_steps, call, memory, [leaves[index] for index in plan.step.changing], xs)
     counts: list[Any] = stacks[plan.step.y_size :]
     return counts
 

@@ -41,5 +41,4 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         return scan(checkpoint(whole), carry, xs, length=length)
 
-    sub_scans = memory.sub_scans(call.length)
-    return run_sub_scans(run_segment, call.carry, call.xs, sub_scans=sub_scans, reverse=call.reverse)
+    return run_sub_scans(run_segment, call, memory, call.carry, call.xs)

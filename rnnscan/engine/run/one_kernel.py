@@ -9,7 +9,6 @@ from jax import lax
 
 from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import Length
-from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.segments import run_sub_scans
@@ -23,18 +22,14 @@ def run(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
     """
     call, memory, constants = plan.call, plan.memory, plan.constants
     assert memory is not None
-    leaves, structure = jax.tree.flatten(call.carry)
     step = named_after(partial(small.step.run, constants), call.cell)
     checkpointed = _checkpointed(step, small)
 
     def run_steps(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         return lax.scan(checkpointed, carry, xs, length=length, reverse=call.reverse, unroll=call.unroll)
 
-    changing = [leaves[index] for index in small.step.changing]
-    sub_scans = memory.sub_scans(call.length)
-    final, ys = run_sub_scans(run_steps, changing, jax.tree.leaves(call.xs), sub_scans=sub_scans, reverse=call.reverse)
-    carry = replace_at(leaves, small.step.changing, final)
-    return jax.tree.unflatten(structure, carry), jax.tree.unflatten(jax.tree.structure(call.y), ys)
+    leaves, xs, changing = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs), small.step.changing
+    return call.results(changing, *run_sub_scans(run_steps, call, memory, [leaves[i] for i in changing], xs))
 
 
 def _checkpointed(step: Any, small: SmallStep) -> Any:

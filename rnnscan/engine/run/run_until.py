@@ -119,7 +119,7 @@ def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
     """
     call, memory = plan.call, plan.memory
     assert memory is not None
-    leaves, structure = jax.tree.flatten(call.carry)
+    leaves = jax.tree.leaves(call.carry)
     (sub_scan,) = memory.sub_scans(call.length)
     lengths = _multiples([call.length, *(size for size in sub_scan.segment or () if size < call.length)])
     xs = [_padded(leaf, lengths[0]) for leaf in jax.tree.leaves(call.xs)]
@@ -137,13 +137,7 @@ def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
         [copy.of(constants[index]) for index, copy in copied.items()],
         lengths,
     )
-    whole = {**dict(enumerate(leaves)), **dict(zip(plan.step.changing, final, strict=True))}
-    ys = [leaf[: call.length] for leaf in ys]
-    return (
-        count,
-        jax.tree.unflatten(structure, whole.values()),
-        jax.tree.unflatten(jax.tree.structure(call.y), ys),
-    )
+    return count, *call.results(plan.step.changing, final, [leaf[: call.length] for leaf in ys])
 
 
 def _counting_scan(

@@ -11,28 +11,30 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._util.step_wrappers import Length
-from rnnscan.checkpointing import SubScan
 from rnnscan.engine.analysis.keys import without_keys
+from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.memory import Memory
 
 
 # (carry, xs, length) -> (carry, ys)
 Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
 
 
-def run_sub_scans(run: Run, carry: Any, xs: Any, *, sub_scans: Sequence[SubScan], reverse: bool) -> tuple[Any, Any]:
-    """Run a sequence as several scans, one after the other, each with its own segments.
+def run_sub_scans(run: Run, call: Call, memory: Memory, carry: Any, xs: Any) -> tuple[Any, Any]:
+    """Run a call as several scans, one after the other, each with its own segments.
 
     Args:
-        run: runs one segment of the innermost kind.
+        run: runs one segment of the innermost kind, in the order of the call.
+        call: the call.
+        memory: the memory choice in force.
         carry: the initial carry.
         xs: a pytree of leaves `(T, ...)`, or None.
-        sub_scans: the scans, in the order of the steps.
-        reverse: from the last step to the first; `run` must do the same.
 
     Returns:
         The final carry and the stacked y.
     """
+    sub_scans, reverse = memory.sub_scans(call.length), call.reverse
     if len(sub_scans) == 1:
         (sub_scan,) = sub_scans
         return run_segments(run, carry, xs, length=sub_scan.steps, segments=sub_scan.segment or (), reverse=reverse)
