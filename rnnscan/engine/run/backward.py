@@ -35,7 +35,7 @@ from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run.forward import Saved, to_device
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.stacks import has_product
-from rnnscan.engine.run.step_vjp import Cotangents, Unchanged, step_vjp, vjp_program
+from rnnscan.engine.run.step_vjp import Cotangents, step_vjp, vjp_program
 from rnnscan.engine.units.mesh import unit_axis, unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
@@ -77,9 +77,9 @@ def run_backward(
     """
     chunks = _BackwardChunks.of(plan, vjp, cotangents, saved, ct_carry)
     zeros = zeros_of_sums(vjp, cotangents, plan.residuals, saved.constants)
-    state = (chunks.unchanged.others(ct_carry), chunks.transpose.spread(zeros))
+    state = ([ct_carry[index] for index in chunks.changing], chunks.transpose.spread(zeros))
     (changed, sums), ct_xs = chunks.run(state, saved, ct_ys)
-    ct_carry = chunks.unchanged.joined(chunks.unchanged.chosen(ct_carry), changed)
+    ct_carry = replace_at(ct_carry, chunks.changing, changed)
     # Those of copies have a total for each part of the rows that a copy is spread over, and are not rounded.
     copies = [dict(plan.scan.copied).get(index) for index in cotangents.constants]
     totals = chunks.transpose.totals(sums, zeros, [copy is not None and copy.rows is not None for copy in copies])
@@ -128,14 +128,14 @@ class _BackwardChunks:
         plan: how the scan runs.
         recompute: the run that recomputes carry leaves.
         transpose: the run that carries the cotangents of the carry.
-        unchanged: the cotangents that it does not carry, because they are the same at every step.
+        changing: the cotangents that it carries, by position in `Cotangents.moving`. Others are the same at every step.
         ct_ys: the number of leaves of y that have a cotangent.
     """
 
     plan: BackwardPlan
     recompute: Runner
     transpose: Runner
-    unchanged: Unchanged
+    changing: list[int]
     ct_ys: int
 
     @staticmethod
@@ -147,7 +147,7 @@ class _BackwardChunks:
         ct_carry: Sequence[Any],
     ) -> "_BackwardChunks":
         sizes = (len(saved.constants), len(saved.xs))
-        program, unchanged = vjp_program(vjp, cotangents, plan.residuals, sizes)
+        program, changing = vjp_program(vjp, cotangents, plan.residuals, sizes)
         program = passes.apply(passes.backward(plan.heuristics), program)
         views = _views(program, len(plan.residuals.recomputed))
         shared = frozenset(needed(program.equations, views[0].new_carry))
@@ -158,13 +158,14 @@ class _BackwardChunks:
         shares_units = unit_mesh([*saved.constants, *saved.initial]) is not None
         if not shares_units and _reads_more_than_it_saves(splits[1]):
             splits = [split_with_sums(view, choices, lambda *_: False, options.parallel) for view in views]
-        invariant = invariant_values(splits, [*saved.constants, *unchanged.chosen(ct_carry)])
+        fixed = [leaf for index, leaf in enumerate(ct_carry) if index not in changing]
+        invariant = invariant_values(splits, [*saved.constants, *fixed])
         rows = sharded_rows([*saved.initial, *map(type_of_step, saved.xs)], other_arrays=saved.constants)
         return _BackwardChunks(
             plan,
             recompute=Runner(splits[0], invariant, reverse=scan.reverse, unroll=options.unroll),
             transpose=Runner(splits[1], invariant, reverse=not scan.reverse, unroll=options.unroll, rows=rows),
-            unchanged=unchanged,
+            changing=changing,
             ct_ys=len(cotangents.ys),
         )
 

@@ -5,8 +5,8 @@ A carry leaf that no cotangent reaches in any step has none, as in `lax.scan`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, TypeVar
+from itertools import chain, compress
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,44 +22,6 @@ from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import program_as_jaxpr, program_of, trace
-
-
-LeafT = TypeVar("LeafT")
-
-
-@dataclass(frozen=True)
-class Unchanged:
-    """The leaves of a carry that a step does not change.
-
-    The cotangent of a sum is one: with `c' = c + f(x)`, the cotangent of c is that of c'. As a carry it would be
-    stacked at each step for the products that read it. It is the same at every step, so it need not be a carry.
-
-    Attributes:
-        positions: their positions.
-        size: the number of all leaves.
-    """
-
-    positions: frozenset[int]
-    size: int
-
-    @staticmethod
-    def between(carry: Sequence[object], new_carry: Sequence[object]) -> "Unchanged":
-        """Those of a carry and a new carry, as values of a program."""
-        pairs = enumerate(zip(carry, new_carry, strict=True))
-        return Unchanged(frozenset(index for index, (leaf, new) in pairs if new is leaf), len(carry))
-
-    def chosen(self, leaves: Sequence[LeafT]) -> list[LeafT]:
-        """The unchanged ones of all leaves."""
-        return [leaf for index, leaf in enumerate(leaves) if index in self.positions]
-
-    def others(self, leaves: Sequence[LeafT]) -> list[LeafT]:
-        """The others of all leaves."""
-        return [leaf for index, leaf in enumerate(leaves) if index not in self.positions]
-
-    def joined(self, unchanged: Sequence[LeafT], changed_leaves: Sequence[LeafT]) -> list[LeafT]:
-        """All leaves."""
-        unchanged_leaves, changed = iter(unchanged), iter(changed_leaves)
-        return [next(unchanged_leaves if index in self.positions else changed) for index in range(self.size)]
 
 
 @dataclass(frozen=True)
@@ -162,8 +124,11 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
 
 def vjp_program(
     vjp: core.ClosedJaxpr, cotangents: Cotangents, residuals: ResidualPlan, sizes: Sequence[int]
-) -> tuple[Program, Unchanged]:
-    """The vjp of a step as a program, and the cotangents of the carry that it does not change.
+) -> tuple[Program, list[int]]:
+    """The vjp of a step as a program, and which cotangents of the carry it changes, among those of `moving`.
+
+    The cotangent of a sum it does not: with `c' = c + f(x)`, the cotangent of c is that of c'. As a carry it would be
+    stacked at each step for the products that read it. It is the same at every step, so it need not be a carry.
 
     Its invariant inputs are the constants and these cotangents. Its known inputs are the carry leaves that are not
     recomputed, x, the kept values, the new values of the restored carry leaves and the cotangents of y; its carry is
@@ -184,17 +149,17 @@ def vjp_program(
     *other_inputs, ct_carry = inputs[2:]
     recomputed = [inputs[1][index] for index in residuals.recomputed]
     kept_carry = [leaf for index, leaf in enumerate(inputs[1]) if index not in residuals.recomputed]
-    unchanged = Unchanged.between(ct_carry, new_ct)
+    changes = [new is not leaf for leaf, new in zip(ct_carry, new_ct, strict=True)]
     program = replace(
         program,
-        invariant=(*inputs[0], *unchanged.chosen(ct_carry)),
+        invariant=(*inputs[0], *(leaf for leaf, is_new in zip(ct_carry, changes, strict=True) if not is_new)),
         known=(*kept_carry, *chain(*other_inputs)),
-        carry=(*recomputed, *unchanged.others(ct_carry)),
-        new_carry=(*new_recomputed, *unchanged.others(new_ct)),
+        carry=(*recomputed, *compress(ct_carry, changes)),
+        new_carry=(*new_recomputed, *compress(new_ct, changes)),
         summed=tuple(summed),
         stacked=tuple(ct_x),
     )
-    return program, unchanged
+    return program, places(changes)
 
 
 def of_running_rows(
