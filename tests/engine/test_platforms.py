@@ -147,6 +147,27 @@ def test_bfloat16_products_have_float32_carries_and_sums(cell, platform):
     assert all(aval.dtype != jnp.bfloat16 or aval.shape[:1] == (length,) for aval, length in results)
 
 
+def test_a_tpu_adds_up_products_of_16_bits_whose_views_are_gradients_in_float32():
+    def cell(weights, carry, x):
+        hidden = jnp.tanh(x + carry @ weights.reshape(4, 4))
+        return hidden, hidden
+
+    def gradient(dtype, **options):
+        random = np.random.default_rng(0)
+        weights, xs = normal(random, (16,), dtype) / 2, normal(random, (300, ROWS, 4), dtype)
+        start = jnp.zeros((ROWS, 4), dtype)
+        run = jax.grad(lambda weights: jnp.sum(rs.scan(cell, weights, start, xs, **options)[1].astype(float) ** 2))
+        return running(run)(weights), jax.jit(run)(weights)
+
+    _, expected = gradient(jnp.float32, memory=None)
+    with rs.tuned_for("tpu"):
+        program, actual = gradient(jnp.bfloat16)
+    loops = [one for one in equations_of(program.jaxpr) if one.primitive.name in ("scan", "while")]
+    totals = [var.aval for one in loops for var in one.outvars if var.aval.shape == (4, 4)]
+    assert {aval.dtype for aval in totals} == {jnp.dtype("float32")}
+    np.testing.assert_allclose(actual.astype(float), expected, rtol=0, atol=0.03 * float(jnp.abs(expected).max()))
+
+
 @pytest.mark.parametrize("dtypes", [{}, {"dtype": jnp.bfloat16, "carry_dtype": jnp.float32}], ids=["float32", "mixed"])
 def test_no_step_of_a_whole_loop_adds_up_rows(dtypes):
     cell = rs.cells.GRU(4, **dtypes)

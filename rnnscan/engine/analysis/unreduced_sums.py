@@ -70,7 +70,8 @@ def unreduced(
     if products:
         made = {value for equation in body for value in equation.outputs if equation.kind is Kind.PRODUCT}
         values = [end for end in ends_of_sum(atom, maker, varies, made) if isinstance(end, Value)]
-        follows = made.issuperset(values) and atom not in values
+        is_inexact = all(jnp.issubdtype(value.dtype, jnp.inexact) for value in values)
+        follows = is_inexact and made.issuperset(values) and atom not in values
         return tuple(values) if follows and not _adds_fixed(_on_paths(atom, maker, values), varies) else ()
     ends = list(ends_of_sum(atom, maker, varies))
     values = [end for end in ends if isinstance(end, Value)]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
@@ -106,7 +107,8 @@ class Runner:
             self.by_parts[position].rows.zeros(zero) if position in self.by_parts else zero
             for position, zero in enumerate(zeros)
         )
-        return [*starts, *(zeros_of_value(term.aval) for loop_sums in self._loop_sums for term in loop_sums.terms)]
+        types = (term.aval for loop_sums in self._loop_sums for term in loop_sums.terms)
+        return [*starts, *(zeros_of_value(aval.update(dtype=at_least_float32(aval.dtype))) for aval in types)]
 
     def totals(self, sums: Sequence[Any], zeros: Sequence[Any], spread: Sequence[bool] | None = None) -> list[Any]:
         """The sums over all rows, in the shapes of zeros; in place of one that is to be spread, terms of it."""
@@ -146,11 +148,11 @@ class Runner:
     @cached_property
     def _loop_sums(self) -> list[LoopSums]:
         """The sums that each loop accumulates."""
-        found, first = list[LoopSums](), len(self.split.program.summed)
+        sums, first = list[LoopSums](), len(self.split.program.summed)
         for loop in self.split.loops:
-            found.append(self._sums_of(loop, first))
-            first += len(found[-1].terms)
-        return found
+            sums.append(self._sums_of(loop, first))
+            first += len(sums[-1].terms)
+        return sums
 
     def _sums_of(self, loop: Loop, first: int) -> LoopSums:
         positions = [position for position in loop.accumulated if position not in self._after_loops]
