@@ -39,7 +39,7 @@ class Explanation(Report):
         memory: the memory choice.
         length: the number of steps.
         engine: the engine that runs the cell.
-        reason: why it is not the fission engine.
+        reason: why it is not the fission engine, or why that does not split the step.
         equations: the operations of the step.
         carry: the leaves of the carry, by path.
         y: the source of each leaf of y: the number of an operation, "carry[0]", "x[0]" or "constant".
@@ -139,7 +139,7 @@ class Explanation(Report):
 
     def _blocks(self) -> Iterator[str | Table]:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items() if count)
-        reason = f"{', because' if self.engine == 'lax' else ':'} {self.reason}" if self.reason else ""
+        reason = f"{', because' if self.engine == 'lax' else ';'} {self.reason}" if self.reason else ""
         lines = [f"{self.cell} under {self.memory!r}, for {self.length} steps", f"engine: {self.engine}{reason}"]
         if self.drops_nothing:
             lines.append(_DROPS_NOTHING)

@@ -216,7 +216,7 @@ def test_a_step_that_is_linear_or_has_one_row_is_split():
         assert engine_of(rs.cells.MinGRU(4)).reason == ""
         assert engine_of(rs.cells.LSTM(8), rows=1).reason == ""
         assert engine_of(rs.cells.LSTM(8), engine="fission").reason == ""
-        assert "engine: fission: on a TPU this step runs whole in one loop" in str(engine_of(rs.cells.LSTM(8)))
+        assert "engine: fission; on a TPU this step runs whole in one loop" in str(engine_of(rs.cells.LSTM(8)))
     assert engine_of(rs.cells.LSTM(8)).reason == ""
 
 
