@@ -76,3 +76,19 @@ def test_explain_says_the_engine():
     params, xs = arguments(cell)
     explanation = rs.explain(cell, params, cell.initial_carry(xs[0]), xs, memory=OFFLOAD)
     assert explanation.engine == "fission"
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_forward_over_reverse_reads_what_lies_in_host_memory(platform):
+    """With a GPU's choices it multiplied what lay on the host and on the device, and raised."""
+    cell = rs.cells.LSTM(4)
+    given = jax.tree.map(lambda leaf: leaf.astype(float), arguments(cell, 5))
+
+    def second(memory):
+        return jax.jit(lambda *given: jax.jvp(gradient(cell, memory), given, given)[1])(*given)
+
+    with rs.tuned_for(platform):
+        actual = second(rs.Memory(offload=("gates",), chunk=2))
+    for leaf, expected in zip(*map(jax.tree.leaves, (actual, second(None))), strict=True):
+        np.testing.assert_allclose(leaf, expected, rtol=1e-9, atol=1e-11)

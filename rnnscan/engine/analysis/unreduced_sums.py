@@ -69,9 +69,9 @@ def unreduced(
     maker: dict[Atom, Equation] = {output: equation for equation in body for output in equation.outputs}
     if products:
         made = {value for equation in body for value in equation.outputs if equation.kind is Kind.PRODUCT}
-        values = [end for end in ends_of_sum(atom, maker, varies, made) if isinstance(end, Value)]
-        is_inexact = all(jnp.issubdtype(value.dtype, jnp.inexact) for value in values)
-        follows = is_inexact and made.issuperset(values) and atom not in values
+        ends = list(ends_of_sum(atom, maker, varies, made))
+        values = [end for end in ends if isinstance(end, Value) and jnp.issubdtype(end.dtype, jnp.inexact)]
+        follows = len(values) == len(ends) and made.issuperset(values) and atom not in values
         return tuple(values) if follows and not _adds_fixed(_on_paths(atom, maker, values), varies) else ()
     ends = list(ends_of_sum(atom, maker, varies))
     values = [end for end in ends if isinstance(end, Value)]

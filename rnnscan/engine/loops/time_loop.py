@@ -124,7 +124,8 @@ class TimeLoop:
         derivative of such a loop takes time with the square of the steps.
 
         Args:
-            body: runs a piece. The numbers of whole pieces are in the order of the sequence.
+            body: runs a piece. The numbers of whole pieces are in the order of the sequence. What it makes of the only
+                piece is the result.
             carry: the carry before the first piece to run.
             ys: the types of the ys of a step.
             unroll: as in `lax.scan`, in pieces.

@@ -7,7 +7,6 @@ leaves that were kept at the beginning of the chunk only. The second goes back a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -191,7 +190,7 @@ class _BackwardChunks:
                 index: NextPart(saved.carries[index], first, steps, last, self.plan.scan.reverse)
                 for index, last in saved.final.items()
             }
-            return self._transpose_chunk(state, parts, [*before, *of_chunk], steps, new)[:2]
+            return self._transpose_chunk(state, parts, [*before, *of_chunk], steps, new)
 
         if saved.count is not None:
             counted = CountedChunks(chunks.length, chunks.piece, jnp.max(saved.count))
@@ -229,11 +228,11 @@ class _BackwardChunks:
     def _transpose_chunk(
         self,
         state: Any,
-        stacks: list[Any],
+        stacks: Sequence[StackPart],
         starts: list[Any],
         steps: int,
-        new: Mapping[int, Any] = MappingProxyType({}),
-    ) -> tuple[Any, list[Any], list[Any]]:
+        new: Mapping[int, Any],
+    ) -> tuple[Any, list[Any]]:
         """Carry the cotangent of the carry back through a chunk of steps, and add to the sums over them.
 
         Args:
@@ -249,9 +248,9 @@ class _BackwardChunks:
         kept, repeated, x_and_kept, ct_ys = split_list(stacks, sizes)
         befores, starts = split_list(starts, [len(residuals.repeats)])
         offloaded = [xs + index for index in residuals.offloaded]
-        of_chunk = [_copied(x_and_kept[index]) for index in offloaded]
+        of_chunk = [x_and_kept[index].copied() for index in offloaded]
         x_and_kept = to_device(replace_at(x_and_kept, offloaded, of_chunk), offloaded)
-        after = dict(zip(residuals.repeated_ys, map(_copied, repeated), strict=True))
+        after = dict(zip(residuals.repeated_ys, (part.copied() for part in repeated), strict=True))
         carry = dict(zip(residuals.every_step, kept, strict=True))
         for (index, y), before in zip(residuals.repeats.items(), befores, strict=True):
             carry[index] = before_each(after[y], before, reverse=reverse)
@@ -264,11 +263,7 @@ class _BackwardChunks:
             stacked = values_of(self.recompute.split.program.stacked)
             values = recomputed.varying | {value: recomputed.stacked(value) for value in stacked}
         ct_carry, sums, chunk = self.transpose(steps, values, *state)
-        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.transpose.split.program.stacked], []
-
-
-def _copied(stack: Any) -> Any:
-    return stack.copied() if isinstance(stack, StackPart) else stack
+        return (ct_carry, sums), [chunk.stacked(atom) for atom in self.transpose.split.program.stacked]
 
 
 def _before(after: Any, initial: Any, first: Any, steps: int, *, reverse: bool) -> Any:

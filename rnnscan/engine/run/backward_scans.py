@@ -21,7 +21,7 @@ from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, bind, counted
 from rnnscan.engine.run.backward import zeros_of_sums
-from rnnscan.engine.run.forward import Saved
+from rnnscan.engine.run.forward import Saved, to_device
 from rnnscan.engine.run.step_vjp import Cotangents
 
 
@@ -62,7 +62,7 @@ def run_backward_scans(
         ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
         ct_ys: the cotangents of `cotangents.ys`.
     """
-    zeros = zeros_of_sums(vjp, cotangents, residuals, saved.constants)
+    zeros, kept = zeros_of_sums(vjp, cotangents, residuals, saved.constants), to_device(saved.kept, residuals.offloaded)
     count = None if saved.count is None else jnp.max(saved.count)
     types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
     scans, key = _scans.setdefault(vjp.jaxpr, {}), (scan, cotangents, residuals, types)
@@ -84,9 +84,9 @@ def run_backward_scans(
     elif residuals.recomputed:
         starts = [saved.initial[leaf] for leaf in residuals.recomputed]
         known = [before[leaf] for leaf in sorted(before)]
-        results = bind([*saved.constants, *starts, *known, *saved.xs, *saved.kept, *new], *scans[key].recompute)
+        results = bind([*saved.constants, *starts, *known, *saved.xs, *kept, *new], *scans[key].recompute)
         before |= dict(zip(residuals.recomputed, results[len(starts) :], strict=True))
-    xs = [*(before[leaf] for leaf in sorted(before)), *saved.xs, *saved.kept, *new, *ct_ys]
+    xs = [*(before[leaf] for leaf in sorted(before)), *saved.xs, *kept, *new, *ct_ys]
     step, back = scans[key].transpose
     if count is None:
         results = bind([*saved.constants, *ct_carry, *zeros, *xs], step, back)

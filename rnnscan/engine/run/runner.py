@@ -114,9 +114,10 @@ class Runner:
         """The sums over all rows, in the shapes of zeros; in place of one that is to be spread, terms of it."""
         totals = list(sums[: len(zeros)])
         for loop, loop_sums in zip(self.split.loops, self._loop_sums, strict=True):
-            of_terms = zip(loop_sums.terms, sums[loop_sums.first :], strict=False)
+            # How many steps there were does not matter: `unreduced` takes no sum with a term that is always the same.
             chunk = Chunk(1, self.invariant, {}, loop_sums.terms, loop.body, heuristics=self.split.heuristics)
-            chunk.add_sums(dict(of_terms))
+            of_terms = sums[loop_sums.first :][: len(loop_sums.terms)]
+            chunk.add_sums(dict(zip(loop_sums.terms, of_terms, strict=True)))
             for position in loop_sums.unreduced:
                 totals[position] = added(totals[position], chunk.sum(self.split.program.summed[position]))
         flags = spread or [False] * len(zeros)
@@ -161,8 +162,8 @@ class Runner:
         summed = self.split.program.summed
         carry = [self.split.program.new_carry[position] for position in loop.carry]
         results = [*carry, *loop.from_body]
-        rows = self.split.heuristics.runs_whole
-        terms_of = {i: unreduced(summed[i], loop.body, results, self._varies, products=rows) for i in positions}
+        whole = self.split.heuristics.runs_whole
+        terms_of = {i: unreduced(summed[i], loop.body, results, self._varies, products=whole) for i in positions}
         instead = {position: values for position, values in terms_of.items() if values}
         return LoopSums([position for position in positions if position not in instead], instead, first)
 
