@@ -158,7 +158,7 @@ TRANSFORMED = {
 OPTIONS = [{}, {"memory": None}, {"engine": "lax"}, {"reverse": True, "unroll": 2}]
 
 
-@pytest.mark.parametrize("transformed", variants([*TRANSFORMED], ["value", "jit of grad"]))
+@pytest.mark.parametrize("transformed", variants([*TRANSFORMED], ["value", "jit of grad", "jvp"]))
 @pytest.mark.parametrize("place", PLACES)
 def test_values_of_the_high_level_are_those_of_a_plain_scan(place, transformed):
     for options in OPTIONS:

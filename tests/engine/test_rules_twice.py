@@ -104,6 +104,7 @@ EVERY = {
     for outside in OUTSIDE
 }
 QUICK = [f"{rule}, {name}, checkpoint" for rule in ("custom_jvp", "custom_vjp") for name in MEMORIES]
+QUICK += [f"{rule}, no segments, alone" for rule in ("custom_jvp", "custom_vjp")]
 QUICK += [f"custom_vjp of a key and numbers, {name}, alone" for name in MEMORIES]
 
 

@@ -99,7 +99,10 @@ CASES = {f"{name}, {options}": (name, options) for options in OPTIONS for name i
 
 
 # Each option for one of the uses in `make test`.
-@pytest.mark.parametrize(("name", "options"), variants(CASES, [*CASES][:: len(WITH_OPTIONS) + 1]))
+EACH = [f"{WITH_OPTIONS[number % len(WITH_OPTIONS)]}, {options}" for number, options in enumerate(OPTIONS)]
+
+
+@pytest.mark.parametrize(("name", "options"), variants(CASES, EACH))
 def test_options_change_no_value(name, options):
     use = USES[name](STEPS)
     by_lax = partial(rs.scan, use.cell, engine="lax", **options)
