@@ -1,6 +1,7 @@
 """From a jaxpr to a program: calls are inlined, and marked values are found."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -152,6 +153,20 @@ class Inliner:
         if self._all_calls and Origin(traceback=traceback).place:
             return traceback
         return self._call or traceback
+
+
+def in_place_of(equation: Equation, function: Callable[..., Any], operands: Sequence[Atom]) -> list[Equation]:
+    """The equations of a function of some operands that make the result of an equation.
+
+    Args:
+        equation: the equation, which has one result.
+        function: a function of arrays, whose last operation makes the same result.
+        operands: its operands.
+    """
+    inliner = Inliner()
+    inliner.inline(jax.make_jaxpr(function)(*(atom.aval for atom in operands)).jaxpr, [], operands)
+    *others, last = (replace(made, origin=equation.origin) for made in inliner.equations)
+    return [*others, replace(last, outputs=equation.outputs)]
 
 
 def _is_placed(params: Mapping[str, Any]) -> bool:

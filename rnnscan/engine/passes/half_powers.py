@@ -6,14 +6,13 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, concrete
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import in_place_of
 
 
 # In float32 and float64 x^n leaves the range only where x^(n + 1/2) does too. In 16 bits roots would round once more.
@@ -39,10 +38,7 @@ def _by_roots(equation: Equation, maker: dict[Atom, Equation]) -> Sequence[Equat
     exponent = _number(equation.inputs[1], maker)
     if exponent is None or not _has_roots(exponent):
         return [equation]
-    (result,) = equation.outputs
-    inliner = Inliner()
-    inliner.inline(jax.make_jaxpr(partial(_power, exponent))(result.aval).jaxpr, [], equation.inputs[:1])
-    return [*inliner.equations[:-1], replace(inliner.equations[-1], outputs=(result,), origin=equation.origin)]
+    return in_place_of(equation, partial(_power, exponent), equation.inputs[:1])
 
 
 def _has_roots(exponent: float) -> bool:

@@ -5,13 +5,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from rnnscan.engine.passes.sums import Sums
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, is_zero, scatters_into_zeros
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import in_place_of
 
 
 def scatter_slices(program: Program) -> Program:
@@ -75,7 +74,4 @@ def _scatter(equation: Equation) -> Sequence[Equation]:
         indices = lax.concatenate([lax.expand_dims(start, (0,)) for start in starts], 0)
         return lax.scatter_add(zeros, indices, update, numbers, mode=lax.GatherScatterMode.CLIP)
 
-    inliner = Inliner()
-    inliner.inline(jax.make_jaxpr(scatter)(*(atom.aval for atom in equation.inputs)).jaxpr, [], equation.inputs)
-    equations = [replace(inlined, origin=equation.origin) for inlined in inliner.equations]
-    return [*equations[:-1], replace(equations[-1], outputs=equation.outputs)]
+    return in_place_of(equation, scatter, equation.inputs)

@@ -1,16 +1,16 @@
 """Sums over rows as products with a row of ones, for TPUs, whose matrix unit adds up rows.
 
 The gradient of a bias is a sum over the rows at every step. One instruction of a TPU works on 8 rows together, so a sum
-of these takes long: that of a bias is 27 % of a training step of a small LSTM under `jax.checkpoint`, by the estimate
+of these is slow: that of a bias is 27 % of a training step of a small LSTM under `jax.checkpoint`, by the estimate
 of the TPU's compiler.
 """
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -18,7 +18,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan.engine.analysis.linear_sums import ends_of_sum
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Equation, Program, nominal_size
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import in_place_of
 
 
 # The rows of a tile, which a product makes in any case. One of them is the sum.
@@ -28,11 +28,15 @@ _TILE = 8
 def sum_rows(program: Program) -> Program:
     """Compute `sum(x, axis=0)` as the first row of `[1; 0] @ x`, where it is summed over the steps too."""
     varying = depending(program.equations, [*program.known, *program.carry])
-    sums = [equation for equation in program.equations if _sums_rows(equation)]
-    made = [equation.outputs[0] for equation in sums]
-    ends = {end for atom in program.summed for end in ends_of_sum(atom, program.maker, varying.__contains__, made)}
-    chosen = [equation for equation in sums if equation.outputs[0] in ends]
-    equations = ([*_as_product(equation)] if equation in chosen else [equation] for equation in program.equations)
+    sums = {equation.outputs[0] for equation in program.equations if _sums_rows(equation)}
+    ends = (ends_of_sum(atom, program.maker, varying.__contains__, sums) for atom in program.summed)
+    chosen = sums.intersection(chain.from_iterable(ends))
+    equations = (
+        [equation]
+        if chosen.isdisjoint(equation.outputs)
+        else in_place_of(equation, partial(_product, shape=equation.outputs[0].shape), equation.inputs)
+        for equation in program.equations
+    )
     return replace(program, equations=tuple(chain.from_iterable(equations)))
 
 
@@ -42,15 +46,6 @@ def _sums_rows(equation: Equation) -> bool:
     axes, shape = equation.params["axes"], equation.inputs[0].shape
     rows, columns = (nominal_size(sizes) for sizes in (shape[: len(axes)], shape[len(axes) :]))
     return axes == (*range(len(axes)),) and rows > 1 and columns > 1
-
-
-def _as_product(equation: Equation) -> list[Equation]:
-    (result,) = equation.outputs
-    inliner = Inliner()
-    closed = jax.make_jaxpr(lambda x: _product(x, result.shape))(equation.inputs[0].aval)
-    inliner.inline(closed.jaxpr, [], equation.inputs)
-    *others, last = (replace(made, origin=equation.origin) for made in inliner.equations)
-    return [*others, replace(last, outputs=(result,))]
 
 
 def _product(x: Any, shape: tuple[int, ...]) -> Any:
