@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+import ir_contexts
 import remat3
 from summary import (  # noqa: F401  Hooks of pytest.
     pytest_deselected,
@@ -41,6 +42,7 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), flags(devic
 jax.config.update("jax_compilation_cache_dir", str(Path(sys.prefix) / ".compiled"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+ir_contexts.share()
 # No test reads from which line of the source an operation comes; writing it down is a part of lowering.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
@@ -54,6 +56,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_unconfigure() -> None:
+    """Leave what lives on out of pytest's last collections, of which it makes five: seconds of each process."""
+    gc.freeze()
 
 
 def _without_early_remat3() -> Generator[None, Any, Any]:
