@@ -13,8 +13,6 @@ from fuzz.rules import product_with_vjp, sine_with_jvp
 
 
 OPERATIONS: dict[str, Callable[[Draw], Any]] = {}
-# A feature of cells: of the functions with a corner this one has a rule for its derivative.
-RELU_WITH_RULE = "relu with its rule"
 
 
 def operation(function: Callable[[Draw], Any]) -> Callable[[Draw], Any]:
@@ -321,7 +319,7 @@ def relu(draw):
     """Away from its corner."""
     rectify = draw.pick([jax.nn.relu, jax.nn.relu6, jax.nn.leaky_relu, jax.nn.elu, jnp.abs])
     if rectify is jax.nn.relu:
-        draw.features.add(RELU_WITH_RULE)
+        draw.features.add("relu with its rule")
     value = draw.value()
     return rectify(value + draw.weights(value.shape[1]))
 
