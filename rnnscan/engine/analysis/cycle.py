@@ -43,34 +43,34 @@ class Cycle:
         """The equations that mix elements, and how they run for the diagonal of the Jacobian."""
         return diagonal_rules(self.equations, self.leaves)
 
-    def step(self, carry: Sequence[Any], read_values: Sequence[Any], *, of_values: bool = False) -> list[Any]:
+    def step(self, carry: Sequence[Any], read_values: Sequence[Any], *, iterates: bool = False) -> list[Any]:
         """The new leaves of one step.
 
         Args:
             carry: the leaves.
             read_values: the values of `reads`.
-            of_values: whether derivatives are those of an iteration: they pass `stop_gradient`, and elements do not
-                mix.
+            iterates: whether derivatives are those of an iteration: they pass `stop_gradient`, and elements do not mix.
         """
         values = dict(zip([*self.leaves, *self.reads], [*carry, *read_values], strict=True))
         for equation in self.equations:
             operands = [read(atom, values) for atom in equation.inputs]
-            if of_values and equation.name == "stop_gradient":
+            if iterates and equation.name == "stop_gradient":
                 results = operands
-            elif of_values and equation in self.diagonal:
+            elif iterates and equation in self.diagonal:
                 results = self.diagonal[equation](equation, operands)
             else:
                 results = equation.evaluate(*operands)
             values.update(zip(equation.outputs, results, strict=True))
         return [jnp.asarray(read(atom, values)) for atom in self.new_leaves]
 
-    def with_jacobian(
-        self, carry: Sequence[Any], read_values: Sequence[Any], *, of_values: bool
-    ) -> tuple[list[Any], Any]:
-        """The new leaves of one step, and their derivatives by the leaves at the same element, `(k, k, ...)`."""
+    def with_jacobian(self, carry: Sequence[Any], read_values: Sequence[Any]) -> tuple[list[Any], Any]:
+        """The new leaves of one step, and their derivatives by the leaves at the same element, `(k, k, ...)`.
+
+        The derivatives are those of an iteration, as `step` has them.
+        """
 
         def new_leaves(*carry: Any) -> list[Any]:
-            return self.step(carry, read_values, of_values=of_values)
+            return self.step(carry, read_values, iterates=True)
 
         new, columns = new_leaves(*carry), []
         for position in range(len(carry)):

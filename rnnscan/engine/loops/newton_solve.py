@@ -117,7 +117,7 @@ class Solver:
         The product of many steps may overflow where no step does, and infinity times zero is NaN.
         """
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
-        terms, jacobian = self._at_all_steps(zeros, read_values, of_values=True)
+        terms, jacobian = self._at_all_steps(zeros, read_values)
         after = self._recurrence(jacobian, terms, start)
         return after, jnp.int32(1), all_finite(after)
 
@@ -155,7 +155,7 @@ class Solver:
 
         A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
         """
-        new, jacobian = self._at_all_steps(self._before(after, start), read_values, of_values=True)
+        new, jacobian = self._at_all_steps(self._before(after, start), read_values)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
         pairs = zip(wide, self._repeated(start, 1), strict=True)
@@ -187,11 +187,11 @@ class Solver:
         pairs = zip(after, start, strict=True)
         return [before_each(leaf, start_leaf, reverse=self.reverse) for leaf, start_leaf in pairs]
 
-    def _at_all_steps(self, before: Vector, read_values: Sequence[Any], *, of_values: bool) -> tuple[Vector, Any]:
+    def _at_all_steps(self, before: Vector, read_values: Sequence[Any]) -> tuple[Vector, Any]:
         """The leaves after each step, from those before it, and their derivatives by these."""
 
         def at_step(carry: list[Any], *read_values: Any) -> tuple[Vector, Any]:
-            return self.cycle.with_jacobian(carry, read_values, of_values=of_values)
+            return self.cycle.with_jacobian(carry, read_values)
 
         return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *read_values)
 

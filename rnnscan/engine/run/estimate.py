@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -125,8 +124,7 @@ def _iteration_time(machine: Machine, recurrence: Recurrence) -> float:
     """
     size = len(recurrence.cycle.leaves)
     compose = machine.ns_per_element * 2 * (size**3 + size**2) * prod(recurrence.cycle.leaves[0].shape)
-    jacobian = partial(recurrence.cycle.with_jacobian, of_values=True)
-    return estimate_function(machine, jacobian, *_types(recurrence)).nanoseconds + 2 * compose
+    return estimate_function(machine, recurrence.cycle.with_jacobian, *_types(recurrence)).nanoseconds + 2 * compose
 
 
 def _types(recurrence: Recurrence) -> tuple[list[Any], list[Any]]:
