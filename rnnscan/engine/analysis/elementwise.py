@@ -11,9 +11,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias
 
-from jax.extend import core
-
-from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.axes import axes_in_step
 from rnnscan.ir.program import Atom, Constant, Equation, Value
 from rnnscan.ir.trace import Inliner
 from rnnscan.ir.traits import Kind
@@ -91,7 +89,6 @@ class Places:
 
     def _follow_call(self, equation: Equation, place_of: dict[Atom, Place]) -> None:
         closed, inliner = equation.params["call_jaxpr"], Inliner()
-        assert isinstance(closed, core.ClosedJaxpr)
         constants = [Constant(const) for const in closed.consts]
         outputs = inliner.inline(closed.jaxpr, constants, equation.inputs)
         self.follow(inliner.equations, place_of)
@@ -101,11 +98,8 @@ class Places:
     def elementwise(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """Each element from those at its place."""
         place = self._common(equation, place_of)
-        for atom in equation.inputs:
-            if atom in place_of:
-                if len(atom.shape) != len(equation.outputs[0].shape):
-                    raise MixesError(f"{equation.name} broadcasts it")
-                self._check(equation, place, [atom.shape[axis] for axis in place])
+        if any(len(atom.shape) != len(equation.outputs[0].shape) for atom in equation.inputs if atom in place_of):
+            raise MixesError(f"{equation.name} broadcasts it")
         return place
 
     def _common(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
@@ -116,17 +110,19 @@ class Places:
         (place,) = places
         return place
 
-    def broadcast(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
-        """New axes hold copies of each element."""
-        operand, target = equation.inputs[0], equation.params["broadcast_dimensions"]
-        place = tuple(target[axis] for axis in place_of[operand])
-        self._check(equation, place, [operand.shape[axis] for axis in place_of[operand]])
-        return place
-
-    def transpose(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
-        """Axes change places."""
-        permutation = equation.params["permutation"]
-        return tuple(permutation.index(axis) for axis in place_of[equation.inputs[0]])
+    def moved(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+        """Axes change places. Those that the leaf does not have may be added, dropped, summed or contracted."""
+        operand, *others = (atom for atom in equation.inputs if atom in place_of)
+        place, outputs = place_of[operand], equation.outputs
+        target = {
+            axis: after
+            for (atom, axis), (result, after) in axes_in_step(equation)
+            if atom is operand and result in outputs
+        }
+        if others or not target.keys() >= {*place}:
+            does = "sums" if equation.kind is Kind.REDUCE else "mixes"
+            raise MixesError(f"{equation.name} {does} its elements")
+        return tuple(target[axis] for axis in place)
 
     def slice(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """A slice takes whole copies of the leaf."""
@@ -175,29 +171,6 @@ class Places:
             raise MixesError("unstack takes it apart")
         return tuple(axis - (axis > gone) for axis in place)
 
-    def reduce(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
-        """A reduction over axes that the leaf does not have."""
-        place, axes = place_of[equation.inputs[0]], equation.params["axes"]
-        if not set(axes).isdisjoint(place):
-            raise MixesError(f"{equation.name} sums its elements")
-        return tuple(axis - sum(other < axis for other in axes) for axis in place)
-
-    def product(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
-        """A product that contracts axes that the leaf does not have."""
-        contraction = contraction_of(equation)
-        sides = [side for side in (0, 1) if equation.inputs[side] in place_of]
-        if contraction is None or len(sides) != 1:
-            raise MixesError(f"{equation.name} mixes its elements")
-        target, place = contraction.in_result(sides[0]), place_of[equation.inputs[sides[0]]]
-        if not target.keys() >= {*place}:
-            raise MixesError(f"{equation.name} mixes its elements")
-        return tuple(target[axis] for axis in place)
-
-    def squeeze(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
-        """Axes of one element are dropped."""
-        place, axes = place_of[equation.inputs[0]], equation.params["dimensions"]
-        return tuple(axis - sum(other < axis for other in axes) for axis in place)
-
     def reshape(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
         """An axis of the leaf is the last of those that are merged, or of those that it is split into."""
         operand, result = equation.inputs[0].shape, equation.outputs[0].shape
@@ -214,18 +187,12 @@ class Places:
             raise MixesError("reshape mixes its axes")
         return place
 
-    def _check(self, equation: Equation, place: Place, sizes: Sequence[Any]) -> None:
-        if any(equation.outputs[0].shape[axis] != size for axis, size in zip(place, sizes, strict=True)):
-            raise MixesError(f"{equation.name} changes its shape")
-
 
 _RULES: dict[str, Callable[..., Place]] = {
-    "broadcast_in_dim": Places.broadcast,
-    "transpose": Places.transpose,
+    **dict.fromkeys(("broadcast_in_dim", "transpose", "squeeze", "dot_general"), Places.moved),
     "slice": Places.slice,
     "split": Places.split,
     "concatenate": Places.concatenate,
-    "squeeze": Places.squeeze,
     "stack": Places.stack,
     "tile": Places.tile,
     "unstack": Places.unstack,
@@ -233,8 +200,7 @@ _RULES: dict[str, Callable[..., Place]] = {
 }
 _RULES_OF_KINDS: dict[Kind, Callable[..., Place]] = {
     **dict.fromkeys((Kind.ELEMENTWISE, Kind.SAME, Kind.PLACE), Places.elementwise),
-    Kind.REDUCE: Places.reduce,
-    Kind.PRODUCT: Places.product,
+    Kind.REDUCE: Places.moved,
 }
 
 
