@@ -142,12 +142,13 @@ def split(
     )
     level_of = _levels(varying, program, groups, worth_batching)
     schedule = _Schedule(
-        available=fixed.union(program.known),
-        known=set(program.known),
+        program=program,
+        fixed=fixed,
         maker={output: equation for equation in varying for output in equation.outputs},
         batched={*worth_batching, *producers},
         level_of=level_of,
         heuristics=heuristics,
+        solve=solve,
         scans=scans,
     )
     loop_level = {atom: _odd(level_of(atom)) for atom in [*(program.summed[i] for i in accumulated), *emitted]}
@@ -156,11 +157,10 @@ def split(
         if solve is not None or scans:
             *first, ready = _apart(_in_order(ready, program), together=solve is None) or [[]]
             for groups_of_loop in first:
-                schedule.add_loop(level, groups_of_loop, program)
+                schedule.add_loop(level, groups_of_loop)
         schedule.add_loop(
             level,
             ready,
-            program,
             sums=[position for position in accumulated if loop_level[program.summed[position]] == level],
             emitted=[
                 *(atom for atom in program.stacked if level_of(atom) == level),
@@ -173,7 +173,7 @@ def split(
         heuristics,
         tuple(invariant),
         tuple(varying),
-        schedule.loops(varying, program, solve),
+        schedule.loops(varying),
         outside_loops=tuple(equation for equation in varying if equation in schedule.outside_loops),
         batched=tuple(equation for equation in varying if equation in schedule.batched),
     )
@@ -244,27 +244,23 @@ class _OpenLoop:
 class _Schedule:
     """The loops so far, and the values that later work reads from each."""
 
-    available: set[Value]
-    known: set[Value]
+    program: Program
+    fixed: set[Value]
     maker: dict[Value, Equation]
     batched: set[Equation]
     level_of: Callable[[Atom], int]
     heuristics: Heuristics
-    scans: bool = False
+    solve: Newton | None
+    scans: bool
     outside_loops: set[Equation] = field(default_factory=set)
     open_loops: list[_OpenLoop] = field(default_factory=list)
     made_by: dict[Value, _OpenLoop] = field(default_factory=dict)
 
     def add_loop(
-        self,
-        level: int,
-        groups: Sequence[_Group],
-        program: Program,
-        sums: Sequence[int] = (),
-        emitted: Sequence[Atom] = (),
+        self, level: int, groups: Sequence[_Group], sums: Sequence[int] = (), emitted: Sequence[Atom] = ()
     ) -> None:
         """Add a loop with the cycles of groups and the light work that they read, and request its other inputs."""
-        positions = sorted(position for group in groups for position in group.carry)
+        program, positions = self.program, sorted(position for group in groups for position in group.carry)
         carry = {position: program.carry[position] for position in positions}
         core = [equation for group in groups for equation in group.equations]
         loop = _OpenLoop(carry, [*sums], set(core), tuple(core) if len(groups) == 1 else None)
@@ -273,7 +269,7 @@ class _Schedule:
         pending = [*values_of([*new_carry, *summed, *emitted]), *inputs_of(core)]
         while pending:
             value = pending.pop()
-            if value in inside or (value in self.available and value not in self.known):
+            if value in inside or value in self.fixed:
                 continue
             equation = self.maker.get(value)
             is_materialized = equation is None or value in self.made_by
@@ -297,7 +293,7 @@ class _Schedule:
         equation = self.maker.get(value)
         if equation is None or not self.heuristics.should_repeat(equation, carry):
             return False
-        varying = [operand for operand in equation.reads if operand in self.known or operand not in self.available]
+        varying = [operand for operand in equation.reads if operand not in self.fixed]
         return all(
             not too_large_to_stack([operand], carry) or self._should_repeat(operand, carry) for operand in varying
         )
@@ -307,13 +303,14 @@ class _Schedule:
         pending = values_of(wanted)
         while pending:
             value = pending.pop()
+            equation = self.maker.get(value)
             if value in self.made_by:
                 self.made_by[value].from_body[value] = None
-            elif value not in self.available and self.maker[value] not in self.outside_loops:
-                self.outside_loops.add(self.maker[value])
-                pending.extend(self.maker[value].reads)
+            elif equation is not None and equation not in self.outside_loops:
+                self.outside_loops.add(equation)
+                pending.extend(equation.reads)
 
-    def loops(self, order: Sequence[Equation], program: Program, solve: Newton | None) -> tuple[Loop, ...]:
+    def loops(self, order: Sequence[Equation]) -> tuple[Loop, ...]:
         """The loops, with their equations in this order."""
         bodies = [tuple(equation for equation in order if equation in loop.body) for loop in self.open_loops]
         return tuple(
@@ -324,15 +321,13 @@ class _Schedule:
                 from_body=tuple(loop.from_body),
                 accumulated=tuple(loop.sums),
                 repeated=tuple(loop.repeated),
-                recurrence=self._recurrence(loop, body, program, solve),
+                recurrence=self._recurrence(loop, body),
             )
             for loop, body in zip(self.open_loops, bodies, strict=True)
         )
 
-    def _recurrence(
-        self, loop: _OpenLoop, body: tuple[Equation, ...], program: Program, solve: Newton | None
-    ) -> Recurrence | None:
-        leaves, new_leaves = (*loop.carry.values(),), tuple(program.new_carry[position] for position in loop.carry)
+    def _recurrence(self, loop: _OpenLoop, body: tuple[Equation, ...]) -> Recurrence | None:
+        leaves, new_leaves = (*loop.carry.values(),), tuple(self.program.new_carry[position] for position in loop.carry)
         if self.scans and not group_of(body):
             # What is read of it is made again from its leaves, if these are smaller.
             is_smaller = total_bytes(leaves) < total_bytes(loop.from_body)
@@ -340,7 +335,7 @@ class _Schedule:
         if loop.cycle is None or not loop.carry or loop.sums:
             return None
         cycle = Cycle(loop.cycle, leaves, new_leaves)
-        return recurrence_of(cycle, solve, associative=self.heuristics.linear == "associative")
+        return recurrence_of(cycle, self.solve, associative=self.heuristics.linear == "associative")
 
 
 def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
