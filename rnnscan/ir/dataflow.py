@@ -16,6 +16,12 @@ def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equati
     return kept[::-1]
 
 
+def between(equations: Iterable[Equation], begins: Iterable[Value], ends: Iterable[Atom]) -> list[Equation]:
+    """The equations that the values `ends` depend on where `begins` are known, in order."""
+    known = set(begins)
+    return needed([equation for equation in equations if known.isdisjoint(equation.outputs)], ends)
+
+
 def depending(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Value]:
     """The inputs, and every value that depends on one of them."""
     dependents = set(inputs)

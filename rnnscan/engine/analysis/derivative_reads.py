@@ -11,7 +11,7 @@ from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import replace_at, split_list
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
-from rnnscan.ir.dataflow import needed
+from rnnscan.ir.dataflow import between, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
 from rnnscan.ir.trace import trace
 
@@ -72,8 +72,7 @@ def _find_read_by_rule(equation: Equation) -> list[bool]:
     except Exception:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
     results, tangents = split_list(program.stacked, [len(equation.outputs)])
-    after = [later for later in program.equations if {*results}.isdisjoint(later.outputs)]
-    read = {*inputs_of(needed(after, tangents)), *tangents}
+    read = {*inputs_of(between(program.equations, values_of(results), tangents)), *tangents}
     return [atom in read for atom in (*program.known[: len(types)], *results)]
 
 

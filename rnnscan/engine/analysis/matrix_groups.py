@@ -14,7 +14,7 @@ from jax.extend import core
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_form import ZERO
 from rnnscan.engine.analysis.matrix_states import MatrixState, later_values
-from rnnscan.ir.dataflow import depending, needed, partition
+from rnnscan.ir.dataflow import between, depending, needed, partition
 from rnnscan.ir.program import Equation, Program, Value, inputs_of, outputs_of, values_of
 
 
@@ -97,19 +97,13 @@ def with_groups(program: Program, groups: Sequence[Group]) -> Program:
         leaves = [state.leaf for state in group.states]
         new_leaves = [program.new_carry[state.index] for state in group.states]
         outputs = tuple(values_of([*group.results, *new_leaves]))
-        group = replace(group, equations=_between(equations, group.needs.union(leaves), outputs))
+        group = replace(group, equations=tuple(between(equations, group.needs.union(leaves), outputs)))
         # What its equations make is no operand: as one it would be stacked, and get a cotangent of zeros.
         needs = group.needs.union(inputs_of(group.equations)).difference(outputs_of(group.equations))
         reads = [value for value in (*program.invariant, *program.known, *outputs_of(before)) if value in needs]
         step = Equation(_matrix_states, {"group": group}, (*reads, *leaves), outputs)
         equations = [*before, step, *after]
     return replace(program, equations=tuple(equations))
-
-
-def _between(equations: Iterable[Equation], begins: Iterable[Value], ends: Iterable[Value]) -> tuple[Equation, ...]:
-    """The equations from some values, and inputs of the program, to others."""
-    known = frozenset(begins)
-    return tuple(needed([equation for equation in equations if known.isdisjoint(equation.outputs)], ends))
 
 
 def group_of(equations: Sequence[Equation]) -> Group | None:

@@ -5,14 +5,15 @@ the numbers of one head after those of another, and makes each from its operands
 themselves, and they are reduced once.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.linear_sums import ends_of_sum, summed_operands
-from rnnscan.ir.program import Atom, Equation, Value, nominal_size, total_bytes
+from rnnscan.ir.dataflow import between
+from rnnscan.ir.program import Atom, Equation, Value, nominal_size, outputs_of, total_bytes
 from rnnscan.ir.traits import Kind
 
 
@@ -67,25 +68,24 @@ def unreduced(
             product to a sum, but not a view of one: that takes a fifth of a training step of an sLSTM.
     """
     maker: dict[Atom, Equation] = {output: equation for equation in body for output in equation.outputs}
+    made = {*outputs_of(equation for equation in body if products and equation.kind is Kind.PRODUCT)}
+    ends = list(ends_of_sum(atom, maker, varies, made))
+    values = tuple(end for end in ends if isinstance(end, Value))
+    path = {*between(body, values, [atom])}
+    if len(values) < len(ends) or _adds_fixed(path, varies):
+        return ()
     if products:
-        made = {value for equation in body for value in equation.outputs if equation.kind is Kind.PRODUCT}
-        ends = list(ends_of_sum(atom, maker, varies, made))
-        values = [end for end in ends if isinstance(end, Value) and jnp.issubdtype(end.dtype, jnp.inexact)]
-        follows = len(values) == len(ends) and made.issuperset(values) and atom not in values
-        return tuple(values) if follows and not _adds_fixed(_on_paths(atom, maker, values), varies) else ()
-    ends = list(ends_of_sum(atom, maker, varies))
-    values = [end for end in ends if isinstance(end, Value)]
-    if len(values) < len(ends) or total_bytes(values) > _MOST_BYTES:
+        are_numbers = all(jnp.issubdtype(value.dtype, jnp.inexact) for value in values)
+        return values if are_numbers and made.issuperset(values) and atom not in values else ()
+    if total_bytes(values) > _MOST_BYTES:
         return ()
     if any(value.dtype not in (jnp.float32, jnp.float64) for value in values):
         return ()  # Sums of narrower numbers are wider than the numbers.
-    path = _on_paths(atom, maker, values)
     needed = {*results}.union(*(equation.reads for equation in body if equation not in path))
     spared = [
         equation.inputs[0] for equation in path if _reduces_rows(equation) and needed.isdisjoint(equation.outputs)
     ]
-    is_less = _elements(values) <= _elements(spared)
-    return tuple(values) if is_less and not _adds_fixed(path, varies) else ()
+    return values if _elements(values) <= _elements(spared) else ()
 
 
 def _adds_fixed(path: Collection[Equation], varies: Callable[[Atom], bool]) -> bool:
@@ -100,17 +100,6 @@ def _adds_fixed(path: Collection[Equation], varies: Callable[[Atom], bool]) -> b
 
 def _elements(atoms: Sequence[Atom]) -> int:
     return sum(nominal_size(atom.shape) for atom in atoms)
-
-
-def _on_paths(atom: Atom, maker: Mapping[Atom, Equation], begin: Collection[Atom]) -> set[Equation]:
-    """The equations on all paths from some values to another."""
-    equations, pending = set[Equation](), [atom]
-    while pending:
-        equation = maker.get(pending.pop())
-        if equation is not None and equation not in equations and equation.outputs[0] not in begin:
-            equations.add(equation)
-            pending.extend(equation.reads)
-    return equations
 
 
 def _reduces_rows(equation: Equation) -> bool:
