@@ -1,19 +1,17 @@
 """The values of a step that its derivative reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.probe import with_tangents
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.ir.dataflow import between, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, values_of
-from rnnscan.ir.trace import trace
 
 
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
@@ -55,25 +53,14 @@ _rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
 
 
 def _find_read_by_rule(equation: Equation) -> list[bool]:
-    types = [jax.ShapeDtypeStruct(atom.shape, atom.dtype) for atom in equation.inputs]
-    floats = [index for index, aval in enumerate(types) if jnp.issubdtype(aval.dtype, jnp.inexact)]
-
-    def derivative(*leaves: Any) -> list[Any]:
-        primals, directions = leaves[: len(types)], leaves[len(types) :]
-
-        def function(*float_primals: Any) -> list[Any]:
-            return equation.evaluate(*replace_at(primals, floats, float_primals))
-
-        results, tangents = jax.jvp(function, tuple(primals[index] for index in floats), tuple(directions))
-        return [*results, *(leaf for leaf in tangents if leaf.dtype != jax.dtypes.float0)]
-
-    try:
-        program = trace(derivative, *types, *(types[index] for index in floats))
-    except Exception:  # A rule may refuse the tangent of an operand that has none in this scan.
+    floats = [jnp.issubdtype(atom.dtype, jnp.inexact) for atom in equation.inputs]
+    traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], floats)
+    if traced is None:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
+    program, _ = traced
     results, tangents = split_list(program.stacked, [len(equation.outputs)])
     read = {*inputs_of(between(program.equations, values_of(results), tangents)), *tangents}
-    return [atom in read for atom in (*program.known[: len(types)], *results)]
+    return [atom in read for atom in (*program.known[: len(floats)], *results)]
 
 
 def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:

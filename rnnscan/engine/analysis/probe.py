@@ -10,7 +10,7 @@ import jax
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from rnnscan.engine.analysis.leaves import replace_at, split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import trace
@@ -89,9 +89,8 @@ def moving_results(
     Returns:
         For each result whether it has one; None if a derivative rule rejects these arguments.
     """
-    flags: list[bool] = []
-    program = _tangents(lambda results: flags.extend(map(has_tangent, results)), function, types, moving)
-    return None if program is None else flags
+    traced = with_tangents(function, types, moving)
+    return None if traced is None else traced[1]
 
 
 def reached_results(
@@ -108,44 +107,45 @@ def reached_results(
     Returns:
         For each result whether its tangent does; None if a derivative rule rejects these arguments.
     """
-    program = _tangents(lambda _: None, function, types, moving)
-    if program is None:
+    traced = with_tangents(function, types, moving)
+    if traced is None:
         return None
+    program, flags = traced
     reached = depending(program.equations, [program.known[len(types) + sum(moving[:place])]])
-    return [tangent in reached for tangent in program.stacked]
+    return [tangent in reached for tangent in program.stacked[len(flags) :]]
 
 
-def _tangents(
-    note: Callable[[Sequence[Any]], None],
-    function: Callable[..., Sequence[Any]],
-    types: Sequence[Any],
-    moving: Sequence[bool],
-) -> Program | None:
-    """The program of the tangents of a function's results; None if a derivative rule rejects the arguments.
+def with_tangents(
+    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
+) -> tuple[Program, list[bool]] | None:
+    """The program `(*arguments, *tangents of some) -> (*results, *their tangents)`, and which results have a tangent.
 
     A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
     without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
 
     Args:
-        note: takes the results while `jax.jvp` runs the function.
         function: returns a flat list of arrays.
         types: the types of its arguments.
         moving: for each argument whether it has a tangent.
-    """
-    places = [index for index, moves in enumerate(moving) if moves]
 
-    def tangents(*leaves: Any) -> Any:
+    Returns:
+        Both; None if a derivative rule rejects the arguments.
+    """
+    indices, flags = places(moving), list[bool]()
+
+    def tangents(*leaves: Any) -> list[Any]:
         primals, directions = split_list(leaves, [len(types)])
 
         def of_some(*moving_primals: Any) -> Any:
-            results = function(*replace_at(primals, places, moving_primals))
-            note(results)
+            results = function(*replace_at(primals, indices, moving_primals))
+            flags.extend(map(has_tangent, results))
             return results
 
-        return jax.jvp(of_some, [primals[index] for index in places], directions)[1]
+        results, dots = jax.jvp(of_some, [primals[index] for index in indices], directions)
+        return [*results, *dots]
 
     try:
-        return trace(tangents, *types, *(types[index].to_tangent_aval() for index in places))
+        return trace(tangents, *types, *(types[index].to_tangent_aval() for index in indices)), flags
     except Exception:
         return None
 
