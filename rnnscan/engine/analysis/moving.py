@@ -6,14 +6,13 @@ on: its cotangent would be an explicit zero, and zero times the derivative of a 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.probe import moving_results, reached_results
+from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Equation, Value
 
@@ -109,29 +108,19 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] 
     """Which outputs of an equation have a tangent, by its derivative rule; None if the rule rejects these inputs."""
     if not any(_floats(equation)):
         return [False] * len(equation.outputs)
-    types = tuple(atom.aval for atom in equation.inputs)
+    types = [atom.aval for atom in equation.inputs]
     if any(map(_is_function, equation.params.values())):
         return moving_results(equation.evaluate, types, flags)
-    alone = replace(equation, inputs=(), outputs=())  # What is remembered holds no arrays.
-    return _moving_outputs_of(equation.primitive, flags, len(equation.outputs), _Sample(alone.evaluate, types))
+    key = equation.primitive, flags, len(equation.outputs)
+    if _moving_outputs_of.get(key) is None:
+        _moving_outputs_of[key] = moving_results(equation.evaluate, types, flags)
+    moving: list[bool] | None = _moving_outputs_of.get(key)
+    return moving
 
 
-class _Sample:
-    """An equation that stands for all of its primitive, and so for any other in a cache."""
-
-    def __init__(self, evaluate: Callable[..., Any], types: tuple[Any, ...]) -> None:
-        self.evaluate, self.types = evaluate, types
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sample)
-
-
-@lru_cache(maxsize=4096)
-def _moving_outputs_of(primitive: Any, flags: tuple[bool, ...], outputs: int, sample: _Sample) -> list[bool] | None:
-    return moving_results(sample.evaluate, sample.types, flags)
+# (primitive, whether each input has a tangent, the number of outputs) -> whether each output has one. One equation
+# stands for all of a primitive without functions among its parameters.
+_moving_outputs_of = BoundedCache(4096)
 
 
 def _is_function(param: Any) -> bool:
