@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import compress
+from typing import Any
 
 from jax.extend import core
 
@@ -21,13 +22,6 @@ from rnnscan.naming import Names
 
 # The label of values that a policy of `jax.checkpoint` within the step saves.
 SAVED_BY_POLICY = "jax.checkpoint policy"
-
-
-class Moving(NamedTuple):
-    """Whether each leaf of the carry, and of y, has a tangent."""
-
-    carry: list[bool]
-    ys: list[bool]
 
 
 @dataclass(frozen=True)
@@ -75,6 +69,11 @@ class FlatStep:
     def new_carry(self) -> tuple[Atom, ...]:
         """The leaves of the new carry."""
         return self.program.new_carry
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The leaves of constants, carry and x."""
+        return (*self.constants, *self.carry, *self.x)
 
     @property
     def y(self) -> tuple[Atom, ...]:
@@ -126,8 +125,7 @@ class FlatStep:
             names: the names that the step uses.
             policies: whether the values that policies of `jax.checkpoint` save are kept too.
         """
-        inputs = {*self.constants, *self.carry, *self.x}
-        labels: dict[Value, str] = {}
+        inputs, labels = {*self.inputs}, dict[Value, str]()
         for position, label in names.to_keep(kept).items():
             atom = self.named.get(position)
             if isinstance(atom, Value) and atom not in inputs:
@@ -157,38 +155,26 @@ class FlatStep:
 
     def run(self, constants: Sequence[Any], carry: Sequence[Any], x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The new carry and y."""
-        values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
+        values = dict(zip(self.inputs, [*constants, *carry, *x], strict=True))
         # JAX cannot differentiate every equation that nothing reads: a `jax.custom_vjp` has no forward mode.
         evaluate(needed(self.program.equations, [*self.new_carry, *self.y]), values)
         return [read(atom, values) for atom in self.new_carry], [read(atom, values) for atom in self.y]
 
     def as_jaxpr(self, *, with_effects: bool = False) -> core.ClosedJaxpr:
         """The step as a jaxpr, `(*constants, *carry, *x) -> (*new carry, *y, *kept values with names)`."""
-        inputs = [*self.constants, *self.carry, *self.x]
-        stacked = self.program.stacked[: self.y_size + len(self.kept_labels)]
-        outputs = [*self.new_carry, *stacked]
-        return program_as_jaxpr(self.program.equations, inputs, outputs, with_effects=with_effects)
+        outputs = [*self.new_carry, *self.program.stacked[: self.y_size + len(self.kept_labels)]]
+        return program_as_jaxpr(self.program.equations, self.inputs, outputs, with_effects=with_effects)
 
-    def moving(self, wanted: Sequence[bool]) -> Moving:
-        """The leaves of the carry and of y that have a tangent in some step, as in `lax.scan`.
+    def moving(self, wanted: Sequence[bool]) -> list[bool]:
+        """Which leaves of the carry, then of y, have a tangent in some step, as in `lax.scan`.
 
         A leaf without a tangent is not differentiated: a step may hold a `while_loop` of a time that is a constant.
 
         Args:
             wanted: for each leaf of constants, carry and x whether it has a tangent before the first step.
         """
-        key = tuple(wanted)
-        if key not in self._moving:
-            self._moving[key] = self._find_moving(key)
-        return self._moving[key]
-
-    @cached_property
-    def _moving(self) -> dict[tuple[bool, ...], Moving]:
-        return {}
-
-    def _find_moving(self, wanted: Sequence[bool]) -> Moving:
         moving = self._moving_values(wanted)
-        return Moving([leaf in moving for leaf in self.carry], [atom in moving for atom in self.y])
+        return [value in moving for value in (*self.carry, *self.y)]
 
     def with_cotangents(self, wanted: Sequence[bool], final: Sequence[bool], ys: Sequence[bool]) -> list[bool]:
         """Which leaves of constants, carry and x have a cotangent in some step, as in `lax.scan`.
@@ -198,22 +184,27 @@ class FlatStep:
             final: for each leaf of the final carry whether it has a cotangent.
             ys: the same for y.
         """
-        inputs = [*self.constants, *self.carry, *self.x]
         results = [*self.new_carry, *self.y]
         reached = values_with_cotangents(
             self.program.equations,
             self._moving_values(wanted),
-            [atom for atom, has_cotangent in zip(results, [*final, *ys], strict=True) if has_cotangent],
+            compress(results, [*final, *ys]),
             self._feedback,
         )
         # Without a step the final carry is the initial one.
         first = [*[False] * len(self.constants), *final, *[False] * len(self.x)]
-        return [value in reached or is_final for value, is_final in zip(inputs, first, strict=True)]
+        return [value in reached or is_final for value, is_final in zip(self.inputs, first, strict=True)]
 
     def _moving_values(self, wanted: Sequence[bool]) -> set[Value]:
-        inputs = [*self.constants, *self.carry, *self.x]
-        first = [value for value, moves in zip(inputs, wanted, strict=True) if moves]
-        return moving_values(self.program.equations, first, self._feedback)
+        key = tuple(wanted)
+        if key not in self._known_moving:
+            first = compress(self.inputs, wanted)
+            self._known_moving[key] = moving_values(self.program.equations, first, self._feedback)
+        return self._known_moving[key]
+
+    @cached_property
+    def _known_moving(self) -> dict[tuple[bool, ...], set[Value]]:
+        return {}
 
     @property
     def _feedback(self) -> list[tuple[Atom, Value]]:
@@ -241,7 +232,7 @@ class FlatStep:
         Returns:
             The new carry, y, and pairs of a computed value and the kept one, for `reading_kept`.
         """
-        values = dict(zip([*self.constants, *self.carry, *self.x], [*constants, *carry, *x], strict=True))
+        values = dict(zip(self.inputs, [*constants, *carry, *x], strict=True))
         restore = {self.new_carry[index]: leaf for index, leaf in (new_carry or {}).items()}
         restore |= dict(zip(self.kept, kept, strict=True))
         pairs = []

@@ -103,12 +103,12 @@ def splits_of_derivative(
     """
     step = plan.step
     wanted = [jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact) for leaf in (*constants, *carry, *xs)]
-    moving = step.moving(wanted)
+    final, ys = split_list(step.moving(wanted), [len(step.carry)])
     stacked = lambda atom: jax.ShapeDtypeStruct((1, *atom.shape), atom.dtype)  # noqa: E731
-    if not any([*moving.carry, *moving.ys]):
+    if not any([*final, *ys]):
         return None
     saved = Saved([*constants], [*carry], {}, {}, {}, {}, [*xs], [*map(stacked, step.kept)])
-    cotangents = Cotangents.of(step, wanted, moving.carry, moving.ys)
+    cotangents = Cotangents.of(step, wanted, final, ys)
     ct_carry = [jnp.zeros_like(carry[index]) for index in cotangents.moving]
     try:
         vjp = step_vjp(plan, cotangents)

@@ -65,8 +65,7 @@ def tangents_of_scan(
         A tangent for each result, or a symbolic zero.
     """
     wanted = have_tangents(tangents)
-    leaves = scan_plan(step, scan).step.moving(wanted)
-    moving = (*leaves.carry, *leaves.ys)
+    moving = tuple(scan_plan(step, scan).step.moving(wanted))
     zeros = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
     if not any(moving):
         return zeros

@@ -112,8 +112,7 @@ def _moving(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[
     flags = list(active[:size])
     for (index, _), moves in zip(scan.copied, active[size:], strict=True):
         flags[index] |= moves
-    leaves = flat_step(step, scan).moving(flags)
-    return [*leaves.carry, *leaves.ys]
+    return flat_step(step, scan).moving(flags)
 
 
 def _reverse(
