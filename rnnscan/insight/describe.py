@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from rnnscan.engine.analysis.cycle import cycles_of
 from rnnscan.engine.analysis.recurrence import kind_of_loop
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.describe_states import describe_states
-from rnnscan.ir.components import Components
 from rnnscan.ir.program import Atom, Equation
 
 
@@ -122,19 +122,14 @@ def describe(plan: ExecutionPlan) -> StepDescription:
 @dataclass(frozen=True)
 class _Loop:
     members: tuple[int, ...]
-    equations: list[Equation]
+    equations: tuple[Equation, ...]
     kind: Kind
 
 
 def _loops(scan: ScanPlan) -> list[_Loop]:
     step = scan.step
-    components = Components(step.program.equations, step.carry, step.new_carry)
-    loops = []
-    by_group = components.by_group(step.program.equations)
-    for members, equations in zip(components.members, by_group, strict=True):
-        kind = kind_of_loop(equations, [step.carry[i] for i in members], [step.new_carry[i] for i in members])
-        loops.append(_Loop(members, equations, kind))
-    return loops
+    cycles = cycles_of(step.program.equations, step.carry, step.new_carry)
+    return [_Loop(members, cycle.equations, kind_of_loop(cycle)) for members, cycle in cycles]
 
 
 def _sources(scan: ScanPlan) -> Callable[[Atom], int | str]:

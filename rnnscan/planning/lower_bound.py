@@ -1,15 +1,16 @@
 """The bytes that a training step needs under every memory choice, counted without compiling."""
 
+from itertools import chain
 from typing import Any
 
 import jax
 
 from rnnscan._util.messages import is_float
+from rnnscan.engine.analysis.cycle import cycles_of
 from rnnscan.engine.analysis.recurrence import kind_of_loop
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import observing
-from rnnscan.ir.components import Components
-from rnnscan.ir.program import Atom
+from rnnscan.ir.program import Atom, outputs_of
 from rnnscan.planning.arguments import Arguments
 
 
@@ -53,10 +54,6 @@ def _recurrent_values(plan: ExecutionPlan) -> set[Atom]:
     step = plan.step
     if plan.call.length < 2 or plan.call.parallel is not None:
         return set()
-    equations = step.program.equations
-    components = Components(equations, step.carry, step.new_carry)
-    values: set[Atom] = set()
-    for members, cycle in zip(components.members, components.by_group(equations), strict=True):
-        if kind_of_loop(cycle, [step.carry[i] for i in members], [step.new_carry[i] for i in members]) == "recurrent":
-            values.update(output for equation in cycle for output in equation.outputs)
-    return values
+    cycles = (cycle for _, cycle in cycles_of(step.program.equations, step.carry, step.new_carry))
+    recurrent = (cycle.equations for cycle in cycles if kind_of_loop(cycle) == "recurrent")
+    return {*outputs_of(chain.from_iterable(recurrent))}

@@ -1,6 +1,6 @@
 """The cycle of a loop as a function of its leaves, for one step or for all steps of a chunk, with its Jacobian."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan.engine.analysis.diagonal import Rule, diagonal_rules
+from rnnscan.ir.components import Components
+from rnnscan.ir.linear import is_linear
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, outputs_of, read, values_of
 
 
@@ -37,6 +39,10 @@ class Cycle:
     def depends(self) -> bool:
         """Whether the new leaves depend on the leaves."""
         return bool(self.equations) or not {*self.leaves}.isdisjoint(values_of(self.new_leaves))
+
+    def is_linear(self, *, updates: bool = False) -> bool:
+        """Whether it is one linear leaf. `updates` as `rnnscan.ir.linear.is_linear` has it."""
+        return len(self.leaves) == 1 and is_linear(self.equations, *self.leaves, *self.new_leaves, updates=updates)
 
     @cached_property
     def diagonal(self) -> dict[Equation, Rule]:
@@ -77,3 +83,19 @@ class Cycle:
             direction = [jnp.full_like(leaf, index == position) for index, leaf in enumerate(carry)]
             columns.append(jax.jvp(new_leaves, carry, direction)[1])
         return new, jnp.stack([jnp.stack(row) for row in zip(*columns, strict=True)])
+
+
+def cycles_of(
+    equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom]
+) -> Iterator[tuple[tuple[int, ...], Cycle]]:
+    """The cycles of a step, each with the positions of its leaves in the carry, which depend on each other.
+
+    Args:
+        equations: one step, in order.
+        carry: its carry.
+        new_carry: its new carry.
+    """
+    components = Components(equations, carry, new_carry)
+    for members, between in zip(components.members, components.by_group(equations), strict=True):
+        leaves, new_leaves = tuple(carry[i] for i in members), tuple(new_carry[i] for i in members)
+        yield members, Cycle(tuple(between), leaves, new_leaves)

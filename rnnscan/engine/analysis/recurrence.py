@@ -11,14 +11,13 @@ import jax.numpy as jnp
 
 from rnnscan._util.messages import listing
 from rnnscan.engine.analysis.clamped import is_clamped_shift
-from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.cycle import Cycle, cycles_of
 from rnnscan.engine.analysis.elementwise import MixesError, check_elementwise
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_groups import Group, group_of
 from rnnscan.engine.costs.costs import unbatchable
-from rnnscan.ir.components import Components
-from rnnscan.ir.linear import are_linear, is_linear
-from rnnscan.ir.program import Atom, Equation, Value, outputs_of
+from rnnscan.ir.linear import are_linear
+from rnnscan.ir.program import Value, outputs_of
 from rnnscan.newton import Newton, NewtonInNet
 
 
@@ -66,9 +65,8 @@ class Recurrence:
 
 
 def _is_affine(cycle: Cycle) -> bool:
-    (leaf,), (new_leaf,) = cycle.leaves, cycle.new_leaves
-    same_dtype = all(output.dtype == leaf.dtype for output in outputs_of(cycle.equations))
-    return same_dtype and is_linear(cycle.equations, leaf, new_leaf)
+    same_dtype = all(output.dtype == cycle.leaves[0].dtype for output in outputs_of(cycle.equations))
+    return same_dtype and cycle.is_linear()
 
 
 def _is_clamped(cycle: Cycle) -> bool:
@@ -104,19 +102,10 @@ def _kind_for_newton(cycle: Cycle, newton: Newton) -> Kind | None:
     return "block" if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves) else "elementwise"
 
 
-def kind_of_loop(
-    equations: Sequence[Equation], leaves: Sequence[Value], new_leaves: Sequence[Atom]
-) -> Literal["linear", "elementwise", "recurrent"]:
-    """The kind of work of a loop, for reports.
-
-    Args:
-        equations: the equations between the leaves and the new leaves.
-        leaves: the leaves of the carry, which depend on each other.
-        new_leaves: their new values.
-    """
-    if len(leaves) == 1 and any(has(equations, leaves[0], new_leaves[0]) for has in (is_linear, is_clamped_shift)):
+def kind_of_loop(cycle: Cycle) -> Literal["linear", "elementwise", "recurrent"]:
+    """The kind of work of a loop, for reports."""
+    if cycle.is_linear() or (len(cycle.leaves) == 1 and _is_clamped(cycle)):
         return "linear"
-    cycle = Cycle(tuple(equations), tuple(leaves), tuple(new_leaves))
     return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"
 
 
@@ -131,20 +120,16 @@ def check_loops(step: FlatStep, places: Sequence[str], newton: Newton) -> None:
     Raises:
         ValueError: if not, with the reason.
     """
-    equations, delays = step.program.equations, list[str]()
-    components = Components(equations, step.carry, step.new_carry)
-    solves = False
-    for members, cycle_equations in zip(components.members, components.by_group(equations), strict=True):
-        leaves, new_leaves = [step.carry[i] for i in members], [step.new_carry[i] for i in members]
-        cycle = Cycle(tuple(cycle_equations), tuple(leaves), tuple(new_leaves))
+    solves, delays = False, list[str]()
+    for members, cycle in cycles_of(step.program.equations, step.carry, step.new_carry):
         kind = _kind_for_newton(cycle, newton)
         solves = solves or kind not in (None, "delay")
         place = " and ".join(f"carry{places[index]}" for index in members)
-        if len(members) == 1 and is_linear(cycle_equations, leaves[0], new_leaves[0]):
+        if cycle.is_linear():
             solves = True
         elif kind is not None:
             delays.append(f"{place} is a delay")
-        elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves):
+        elif any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in cycle.leaves):
             raise ValueError(
                 f"scan: `parallel` solves loops whose elements do not mix; got {newton!r} and a loop of {place}, where "
                 f"{_why_not(cycle)}. {_advice(cycle, newton)}"

@@ -21,14 +21,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 
-from rnnscan.engine.analysis.cycle import Cycle
+from rnnscan.engine.analysis.cycle import Cycle, cycles_of
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_groups import group_of
 from rnnscan.engine.analysis.recurrence import Recurrence, recurrence_of
 from rnnscan.engine.costs.costs import too_large_to_stack, unbatchable
 from rnnscan.engine.costs.frontier import Frontiers
 from rnnscan.engine.costs.heuristics import Heuristics, ShouldBatch
-from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined, needed, partition
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.newton import Newton
@@ -225,7 +224,7 @@ class _Group:
     """Equations that run in the same loop: a strongly connected component, or one equation that cannot be batched."""
 
     carry: tuple[int, ...]
-    equations: list[Equation]
+    equations: tuple[Equation, ...]
     level: int = 1
 
 
@@ -366,13 +365,10 @@ def _apart(groups: Sequence[_Group], *, together: bool) -> list[list[_Group]]:
 
 
 def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
-    components = Components(equations, program.carry, program.new_carry)
-    groups = [
-        _Group(members, cycle)
-        for members, cycle in zip(components.members, components.by_group(equations), strict=True)
-    ]
+    cycles = cycles_of(equations, program.carry, program.new_carry)
+    groups = [_Group(members, cycle.equations) for members, cycle in cycles]
     cyclic = {equation for group in groups for equation in group.equations}
-    return groups + [_Group((), [e]) for e in equations if unbatchable(e) and e not in cyclic]
+    return groups + [_Group((), (e,)) for e in equations if unbatchable(e) and e not in cyclic]
 
 
 def _levels(

@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from rnnscan.engine.analysis.cycle import cycles_of
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_form import NoFormError
 from rnnscan.engine.analysis.matrix_groups import Group, grouped, with_groups
 from rnnscan.engine.analysis.matrix_states import MatrixState, find_state
 from rnnscan.engine.analysis.split import Loop, Split, split
 from rnnscan.engine.costs.heuristics import Heuristics
-from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
-from rnnscan.ir.linear import is_linear
 from rnnscan.ir.program import Value, outputs_of
 
 
@@ -78,15 +77,8 @@ def _candidates(step: FlatStep, least: int) -> list[int]:
     large = [_count_large(leaf, least) for leaf in step.carry]
     if not any(count >= 2 for count in large):
         return []
-    equations = step.program.equations
-    components = Components(equations, step.carry, step.new_carry)
-    return [
-        members[0]
-        for members, cycle in zip(components.members, components.by_group(equations), strict=True)
-        if len(members) == 1
-        and large[members[0]]
-        and is_linear(cycle, step.carry[members[0]], step.new_carry[members[0]])
-    ]
+    cycles = cycles_of(step.program.equations, step.carry, step.new_carry)
+    return [members[0] for members, cycle in cycles if large[members[0]] and cycle.is_linear()]
 
 
 def _count_large(leaf: Value, least: int) -> int:

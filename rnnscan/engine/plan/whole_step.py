@@ -1,10 +1,9 @@
 """Whether a step runs whole, in one loop, on a platform where splitting gains little."""
 
+from rnnscan.engine.analysis.cycle import cycles_of
 from rnnscan.engine.analysis.flat_step import FlatStep
-from rnnscan.ir.components import Components
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import determined, needed
-from rnnscan.ir.linear import is_linear
 from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 
 
@@ -16,12 +15,8 @@ def runs_whole(step: FlatStep) -> bool:
 def _is_recurrent(step: FlatStep) -> bool:
     """Whether most of the carry is in loops that are not linear."""
     equations = needed(step.program.equations, step.new_carry)
-    components = Components(equations, step.carry, step.new_carry)
-    recurrent = 0
-    for members, cycle in zip(components.members, components.by_group(equations), strict=True):
-        first = members[0]
-        if len(members) > 1 or not is_linear(cycle, step.carry[first], step.new_carry[first], updates=True):
-            recurrent += total_bytes(step.carry[index] for index in members)
+    cycles = (cycle for _, cycle in cycles_of(equations, step.carry, step.new_carry))
+    recurrent = sum(total_bytes(cycle.leaves) for cycle in cycles if not cycle.is_linear(updates=True))
     return 2 * recurrent > total_bytes(step.carry)
 
 

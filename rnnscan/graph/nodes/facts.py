@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from rnnscan._util.messages import listing, nearest
+from rnnscan.engine.analysis.cycle import cycles_of
 from rnnscan.engine.analysis.recurrence import kind_of_loop
 from rnnscan.graph.nodes.names import is_name_equation
-from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
-from rnnscan.ir.program import Program, Value
+from rnnscan.ir.program import Program, Value, outputs_of
 from rnnscan.memory import Memory
 
 
@@ -26,14 +26,8 @@ def kinds_of_work(program: Program, values: Iterable[Value]) -> dict[Value, str]
     carry, new_carry = [old for old, _ in changing], [new for _, new in changing]
     fixed = determined(program.equations, [*program.invariant, *(old for old, new in pairs if old is new)])
     kinds: dict[Value, str] = {value: "invariant" if value in fixed else "parallel" for value in values}
-    components = Components(program.equations, carry, new_carry)
-    by_group = components.by_group(program.equations)
-    for members, equations in zip(components.members, by_group, strict=True):
-        kind = kind_of_loop(equations, [carry[i] for i in members], [new_carry[i] for i in members])
-        inside = [carry[member] for member in members] + [
-            output for equation in equations for output in equation.outputs
-        ]
-        kinds.update(dict.fromkeys(inside, kind))
+    for _, cycle in cycles_of(program.equations, carry, new_carry):
+        kinds.update(dict.fromkeys([*cycle.leaves, *outputs_of(cycle.equations)], kind_of_loop(cycle)))
     return kinds
 
 
