@@ -6,10 +6,8 @@ S)`, has 16 elements there. A step gains where it has functions of values as lar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -17,7 +15,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.costs.machine import SHORT_ROWS, SLOW_IN_SHORT_ROWS, Machine
 from rnnscan.ir.contraction import Contraction, contraction_of
 from rnnscan.ir.dataflow import determined, needed, partition
-from rnnscan.ir.program import Atom, Constant, Equation, Value
+from rnnscan.ir.program import Atom, Constant, Equation, Value, operation
 from rnnscan.ir.traits import Kind
 
 
@@ -108,7 +106,10 @@ class _Reordering:
         """
         step, program = self._step, self._step.program
         for equation in program.equations:
-            self._add(equation)
+            if self._as_before.issuperset(equation.reads):
+                self._emit(equation)
+            else:
+                self._reorder(equation)
         new_carry = tuple(
             self._in_order(atom) if index in self._leaves else self._in_old_order(atom)
             for index, atom in enumerate(step.new_carry)
@@ -127,11 +128,10 @@ class _Reordering:
             saved=tuple(self._reordered.get(value, value) for value in step.saved),
         )
 
-    def _add(self, equation: Equation) -> None:
+    def _reorder(self, equation: Equation) -> None:
+        """Add an equation that reads values in the new order of axes."""
         contraction = contraction_of(equation)
-        if self._as_before.issuperset(equation.reads):
-            self._emit(equation)
-        elif self._is_elementwise(equation):
+        if self._is_elementwise(equation):
             self._elementwise(equation)
         elif equation.name == "broadcast_in_dim" and equation.params["sharding"] is None:
             self._broadcast(equation)
@@ -193,15 +193,13 @@ class _Reordering:
 
     def _make(self, value: Value) -> None:
         """Compute a value in the new order of axes, that the step computes in the old one."""
-        equation = self._maker.get(value)
         if value in self._fixed:  # Once, before the loop.
-            self._reordered[value] = self._like(value)
-            self._emit(Equation(lax.transpose_p, {"permutation": self._axes}, (value,), (self._reordered[value],)))
-        elif equation is not None and equation.name == "broadcast_in_dim" and equation.params["sharding"] is None:
-            self._broadcast(equation)
-        elif equation is not None and self._is_elementwise(equation):
-            self._elementwise(equation)
-        else:
+            transpose = self._transpose(value)
+            self._emit(transpose)
+            self._reordered[value] = transpose.outputs[0]
+        elif value in self._maker:
+            self._reorder(self._maker[value])
+        if value not in self._reordered:
             raise _NoOrderError
 
     def _broadcast(self, equation: Equation) -> None:
@@ -224,9 +222,12 @@ class _Reordering:
     def _now(self, atom: Atom) -> Atom:
         return self._reordered.get(atom, atom) if isinstance(atom, Value) else atom
 
+    def _transpose(self, value: Value) -> Equation:
+        return operation(lax.transpose_p, {"permutation": self._axes}, [value])
+
     def _like(self, value: Value) -> Value:
-        transpose = partial(lax.transpose, permutation=self._axes)
-        return Value(jax.make_jaxpr(transpose)(value.aval).out_avals[0])
+        """A value of the same type, with its axes in the new order."""
+        return self._transpose(value).outputs[0]
 
     def _emit(self, equation: Equation) -> None:
         self._equations.append(equation)
