@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
-import jax.numpy as jnp
-
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.probe import with_tangents
@@ -16,9 +15,9 @@ from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, output
 
 def read_by_derivatives(program: Program) -> Iterator[Atom]:
     """The values that the derivative of a step in its float inputs reads, with repeats."""
-    active = {value for value in program.inputs if jnp.issubdtype(value.dtype, jnp.inexact)}
+    active = set(filter(is_float, program.inputs))
     for equation in program.equations:
-        float_outputs = [value for value in equation.outputs if jnp.issubdtype(value.dtype, jnp.inexact)]
+        float_outputs = [*filter(is_float, equation.outputs)]
         if float_outputs and not active.isdisjoint(equation.reads):
             active.update(float_outputs)
             yield from _read_by_derivative(equation, active)
@@ -53,7 +52,7 @@ _rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
 
 
 def _find_read_by_rule(equation: Equation) -> list[bool]:
-    floats = [jnp.issubdtype(atom.dtype, jnp.inexact) for atom in equation.inputs]
+    floats = [*map(is_float, equation.inputs)]
     traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], floats)
     if traced is None:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import core
 
 from rnnscan._util import effects
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.program import Equation, Value
@@ -63,7 +63,7 @@ def _operation(equation: Equation) -> Hashable:
 
 def _of_derivative(equation: Equation) -> RuleEffects:
     types = [atom.aval for atom in equation.inputs]
-    floats = places([isinstance(aval, core.ShapedArray) and _is_float(aval) for aval in types])
+    floats = places([isinstance(aval, core.ShapedArray) and is_float(aval) for aval in types])
     logs: list[Any] = []
 
     def derivative(*operands: Any) -> Any:
@@ -71,7 +71,7 @@ def _of_derivative(equation: Equation) -> RuleEffects:
             return equation.evaluate(*replace_at(operands, floats, leaves))
 
         results, vjp = jax.vjp(of_floats, *(operands[index] for index in floats))
-        cotangents = [leaf if _is_float(leaf) else np.zeros(leaf.shape, jax.dtypes.float0) for leaf in results]
+        cotangents = [leaf if is_float(leaf) else np.zeros(leaf.shape, jax.dtypes.float0) for leaf in results]
         if not hasattr(vjp, "with_logs"):  # Since jax 0.12.
             return vjp(cotangents)
         ct_operands, of_rules = vjp.with_logs(cotangents)
@@ -83,7 +83,3 @@ def _of_derivative(equation: Equation) -> RuleEffects:
     except Exception:  # It is for the caller who takes the derivative.
         return RuleEffects(False, False)
     return RuleEffects(bool(found), bool(logs))
-
-
-def _is_float(array: Any) -> bool:
-    return jnp.issubdtype(array.dtype, jnp.inexact)

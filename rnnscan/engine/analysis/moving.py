@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
+from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.probe import moving_results, reached_results
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.jaxprs import is_jaxpr
@@ -88,7 +87,7 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     reached = _derived_outputs(equation, alone)
     if reached is None:
         reached = reached_results(equation.evaluate, [atom.aval for atom in equation.inputs], flags, place)
-    return _floats(equation) if reached is None else reached
+    return [*map(is_float, equation.outputs)] if reached is None else reached
 
 
 def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
@@ -97,16 +96,12 @@ def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
     The derivative itself then says why, if it is taken.
     """
     moving = _derived_outputs(equation, flags)
-    return _floats(equation) if moving is None else moving
-
-
-def _floats(equation: Equation) -> list[bool]:
-    return [jnp.issubdtype(output.dtype, jnp.inexact) for output in equation.outputs]
+    return [*map(is_float, equation.outputs)] if moving is None else moving
 
 
 def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] | None:
     """Which outputs of an equation have a tangent, by its derivative rule; None if the rule rejects these inputs."""
-    if not any(_floats(equation)):
+    if not any(map(is_float, equation.outputs)):
         return [False] * len(equation.outputs)
     types = [atom.aval for atom in equation.inputs]
     if any(map(_is_function, equation.params.values())):
