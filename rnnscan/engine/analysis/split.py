@@ -102,9 +102,8 @@ class Split:
         """A loop as a separate step, whose y are the results of the loop."""
         carry = tuple(self.program.carry[position] for position in loop.carry)
         new_carry = tuple(self.program.new_carry[position] for position in loop.carry)
-        inside = {*carry, *outputs_of(loop.body), *loop.to_body}
-        fixed = dict.fromkeys(v for v in (*inputs_of(loop.body), *values_of(new_carry)) if v not in inside)
-        program = Program(loop.body, (*fixed,), loop.to_body, carry, new_carry=new_carry, stacked=(*loop.results,))
+        fixed = tuple(value for value in Cycle(loop.body, carry, new_carry).reads if value not in loop.to_body)
+        program = Program(loop.body, fixed, loop.to_body, carry, new_carry=new_carry, stacked=(*loop.results,))
         return FlatStep(program, len(loop.results), (*range(len(carry)),), unchanged=(), named={})
 
 
