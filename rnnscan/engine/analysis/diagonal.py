@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.ranks import over_rows
-from rnnscan.engine.analysis.elementwise import MixesError, Place, Places
+from rnnscan.engine.analysis.elementwise import MixesError, Places
 from rnnscan.ir.contraction import contraction_of
-from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.program import Equation, Value
 
 
 # Operands -> results, with the derivative of elements alone.
@@ -24,28 +24,27 @@ Rule: TypeAlias = Callable[[Equation, Sequence[Any]], list[Any]]
 
 def diagonal_rules(equations: Sequence[Equation], leaves: Sequence[Value]) -> dict[Equation, Rule]:
     """The equations that mix elements of the leaves, and how they run for the derivative."""
-    places, rules = Places(leaves[0].shape), dict[Equation, Rule]()
-    place_of: dict[Atom, Place] = dict.fromkeys(leaves, places.leaf_place)
+    places, rules = Places(leaves), dict[Equation, Rule]()
     for equation in equations:
         try:
-            places.follow([equation], place_of)
+            places.follow([equation])
         except MixesError:
-            side = _matrix_side(equation, place_of, places)
+            side = _matrix_side(equation, places)
             if side is None:
                 rules[equation] = _constant
             else:
                 rules[equation] = _blocks_rule(side, places.sizes[-1])
                 rank = len(equation.outputs[0].shape)
-                place_of[equation.outputs[0]] = (*place_of[equation.inputs[1 - side]][:-1], rank - 1)
+                places.of[equation.outputs[0]] = (*places.of[equation.inputs[1 - side]][:-1], rank - 1)
     return rules
 
 
-def _matrix_side(equation: Equation, place_of: dict[Atom, Place], places: Places) -> int | None:
+def _matrix_side(equation: Equation, places: Places) -> int | None:
     """Which operand of a product is a matrix of square blocks, that multiplies the last axis of the leaves."""
     contraction = contraction_of(equation)
-    if contraction is None or not places.leaf_place:
+    if contraction is None or not places.leaf:
         return None
-    depends = [atom in place_of for atom in equation.inputs]
+    depends = [atom in places.of for atom in equation.inputs]
     side = 1 if depends == [True, False] else 0 if depends == [False, True] else None
     if side is None or contraction.batch[0] or len(equation.inputs[side].shape) != 2:
         return None
@@ -54,7 +53,7 @@ def _matrix_side(equation: Equation, place_of: dict[Atom, Place], places: Places
     whole = all(length % size == 0 for length in equation.inputs[side].shape)
     # With the matrix in front, its columns would be the first axis of the result.
     ordered = side == 1 or last == 0
-    fits = contraction.contracted[1 - side] == (last,) and place_of[operand][-1:] == (last,)
+    fits = contraction.contracted[1 - side] == (last,) and places.of[operand][-1:] == (last,)
     return side if whole and ordered and fits else None
 
 

@@ -6,7 +6,6 @@ the element p modulo the length of the leaf's axis.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeAlias
@@ -36,84 +35,79 @@ def check_elementwise(equations: Sequence[Equation], leaves: Sequence[Value], ne
     Raises:
         MixesError: if not.
     """
-    shape = leaves[0].shape
+    shape, places = leaves[0].shape, Places(leaves)
     if any(leaf.shape != shape for leaf in leaves):
         raise MixesError("its leaves have several shapes")
-    places = Places(shape)
-    leaf_place = places.leaf_place
-    place_of: dict[Atom, Place] = dict.fromkeys(leaves, leaf_place)
-    places.follow(equations, place_of)
+    places.follow(equations)
     for atom in new_leaves:
-        if atom in place_of and (place_of[atom] != leaf_place or atom.shape != shape):
+        if atom in places.of and (places.of[atom] != places.leaf or atom.shape != shape):
             raise MixesError("its elements change places")
 
 
-@dataclass(frozen=True)
 class Places:
-    """Follows the elements of a leaf through equations.
+    """Follows the elements of leaves of one shape through equations.
+
+    Args:
+        leaves: the leaves.
 
     Attributes:
-        shape: the shape of the leaf.
+        leaf: the place of a leaf itself.
+        sizes: the lengths of the leaf's axes with more than one element.
+        of: the place of each value that depends on a leaf.
     """
 
-    shape: tuple[Any, ...]
+    def __init__(self, leaves: Sequence[Value]) -> None:
+        shape = leaves[0].shape
+        self.leaf: Place = tuple(axis for axis, size in enumerate(shape) if size != 1)
+        self.sizes = tuple(shape[axis] for axis in self.leaf)
+        self.of: dict[Atom, Place] = dict.fromkeys(leaves, self.leaf)
 
-    @property
-    def leaf_place(self) -> Place:
-        """The place of the leaf itself."""
-        return tuple(axis for axis, size in enumerate(self.shape) if size != 1)
-
-    @property
-    def sizes(self) -> tuple[Any, ...]:
-        """The lengths of the leaf's axes with more than one element."""
-        return tuple(self.shape[axis] for axis in self.leaf_place)
-
-    def follow(self, equations: Sequence[Equation], place_of: dict[Atom, Place]) -> None:
+    def follow(self, equations: Sequence[Equation]) -> None:
         """Add the places of all results that depend on the leaf.
 
         Raises:
             MixesError: if an equation mixes elements.
         """
         for equation in equations:
-            if not any(atom in place_of for atom in equation.inputs):
+            if not any(atom in self.of for atom in equation.inputs):
                 continue
             name = equation.name
             if name == "custom_jvp_call":
-                self._follow_call(equation, place_of)
+                self._follow_call(equation)
                 continue
             rule = _RULES_OF_KINDS.get(equation.kind) or _RULES.get(name)
             if rule is None:
                 raise MixesError(f"{name} mixes its elements")
-            place = rule(self, equation, place_of)
-            place_of.update(dict.fromkeys(equation.outputs, place))
+            place = rule(self, equation)
+            self.of.update(dict.fromkeys(equation.outputs, place))
 
-    def _follow_call(self, equation: Equation, place_of: dict[Atom, Place]) -> None:
+    def _follow_call(self, equation: Equation) -> None:
         closed, inliner = equation.params["call_jaxpr"], Inliner()
         constants = [Constant(const) for const in closed.consts]
         outputs = inliner.inline(closed.jaxpr, constants, equation.inputs)
-        self.follow(inliner.equations, place_of)
+        self.follow(inliner.equations)
         pairs = zip(equation.outputs, outputs, strict=True)
-        place_of.update((output, place_of[inner]) for output, inner in pairs if inner in place_of)
+        self.of.update((output, self.of[inner]) for output, inner in pairs if inner in self.of)
 
-    def elementwise(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def elementwise(self, equation: Equation) -> Place:
         """Each element from those at its place."""
-        place = self._common(equation, place_of)
-        if any(len(atom.shape) != len(equation.outputs[0].shape) for atom in equation.inputs if atom in place_of):
+        place = self._common(equation)
+        if any(len(atom.shape) != len(equation.outputs[0].shape) for atom in equation.inputs if atom in self.of):
             raise MixesError(f"{equation.name} broadcasts it")
         return place
 
-    def _common(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def _common(self, equation: Equation) -> Place:
         """The place that all dependent operands share."""
-        places = {place_of[atom] for atom in equation.inputs if atom in place_of}
+        places = {self.of[atom] for atom in equation.inputs if atom in self.of}
         if len(places) > 1:
             raise MixesError(f"{equation.name} combines several elements of it")
         (place,) = places
         return place
 
-    def moved(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def moved(self, equation: Equation) -> Place:
         """Axes change places. Those that the leaf does not have may be added, dropped, summed or contracted."""
-        operand, *others = (atom for atom in equation.inputs if atom in place_of)
-        place, outputs = place_of[operand], equation.outputs
+        operand, *others = (atom for atom in equation.inputs if atom in self.of)
+        place, outputs = self.of[operand], equation.outputs
         target = {
             axis: after
             for (atom, axis), (result, after) in axes_in_step(equation)
@@ -124,9 +118,9 @@ class Places:
             raise MixesError(f"{equation.name} {does} its elements")
         return tuple(target[axis] for axis in place)
 
-    def slice(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def slice(self, equation: Equation) -> Place:
         """A slice takes whole copies of the leaf."""
-        params, place = equation.params, place_of[equation.inputs[0]]
+        params, place = equation.params, self.of[equation.inputs[0]]
         strides = params["strides"] or (1,) * len(params["start_indices"])
         for axis, size in zip(place, self.sizes, strict=True):
             begin, end = params["start_indices"][axis], params["limit_indices"][axis]
@@ -137,52 +131,52 @@ class Places:
                 raise MixesError("slice skips elements of it")
         return place
 
-    def split(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def split(self, equation: Equation) -> Place:
         """A split into whole copies of the leaf."""
-        place, axis = place_of[equation.inputs[0]], equation.params["axis"]
+        place, axis = self.of[equation.inputs[0]], equation.params["axis"]
         if axis in place:
             size = self.sizes[place.index(axis)]
             if any(_remainder(part, size) for part in equation.params["sizes"]):
                 raise MixesError("split cuts it")
         return place
 
-    def concatenate(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def concatenate(self, equation: Equation) -> Place:
         """Whole copies of the leaf in a row."""
-        place, axis = self._common(equation, place_of), equation.params["dimension"]
+        place, axis = self._common(equation), equation.params["dimension"]
         if axis in place:
             size = self.sizes[place.index(axis)]
             if any(_remainder(atom.shape[axis], size) for atom in equation.inputs):
                 raise MixesError("concatenate shifts its elements")
         return place
 
-    def tile(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def tile(self, equation: Equation) -> Place:
         """Whole copies of the leaf in a row, along any axis."""
-        return place_of[equation.inputs[0]]
+        return self.of[equation.inputs[0]]
 
-    def stack(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def stack(self, equation: Equation) -> Place:
         """Copies of the leaf along a new axis."""
         new = equation.params["axis"]
-        return tuple(axis + (axis >= new) for axis in self._common(equation, place_of))
+        return tuple(axis + (axis >= new) for axis in self._common(equation))
 
-    def unstack(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def unstack(self, equation: Equation) -> Place:
         """The parts along an axis that the leaf does not have."""
-        place, gone = place_of[equation.inputs[0]], equation.params["axis"]
+        place, gone = self.of[equation.inputs[0]], equation.params["axis"]
         if gone in place:
             raise MixesError("unstack takes it apart")
         return tuple(axis - (axis > gone) for axis in place)
 
-    def reshape(self, equation: Equation, place_of: dict[Atom, Place]) -> Place:
+    def reshape(self, equation: Equation) -> Place:
         """An axis of the leaf is the last of those that are merged, or of those that it is split into."""
         operand, result = equation.inputs[0].shape, equation.outputs[0].shape
         target: dict[int, int] = {}
         for before, after in _groups(operand, result):
-            leaf_axes = [axis for axis in place_of[equation.inputs[0]] if axis in before]
+            leaf_axes = [axis for axis in self.of[equation.inputs[0]] if axis in before]
             last = [axis for axis in before if operand[axis] != 1][-1:]
             last_after = [axis for axis in after if result[axis] != 1][-1:]
             if leaf_axes and (leaf_axes != last or not last_after):
                 raise MixesError("reshape mixes its axes")
             target.update(zip(leaf_axes, last_after, strict=False))
-        place = tuple(target[axis] for axis in place_of[equation.inputs[0]])
+        place = tuple(target[axis] for axis in self.of[equation.inputs[0]])
         if any(_remainder(result[axis], size) for axis, size in zip(place, self.sizes, strict=True)):
             raise MixesError("reshape mixes its axes")
         return place
