@@ -40,7 +40,7 @@ def determined(equations: Iterable[Equation], inputs: Iterable[Value]) -> set[Va
     return known
 
 
-def partition(equations: Iterable[Equation], values: Collection[Value]) -> tuple[list[Equation], list[Equation]]:
+def partition(equations: Iterable[Equation], values: Collection[Atom]) -> tuple[list[Equation], list[Equation]]:
     """The equations whose results are all among some values, and the other equations."""
     halves: tuple[list[Equation], list[Equation]] = ([], [])
     for equation in equations:

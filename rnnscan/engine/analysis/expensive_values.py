@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from rnnscan.engine.analysis.cones import Cone, Cones
 from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.costs.machine import Machine
-from rnnscan.ir.dataflow import determined, needed
+from rnnscan.ir.dataflow import determined, needed, partition
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
 from rnnscan.ir.traits import Kind
 
@@ -68,22 +68,21 @@ class Derivative:
     @cached_property
     def wanted(self) -> dict[Value, None]:
         """The values that are read, and not known."""
-        known = self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
-        return {value: None for value in self._read if value not in known}
+        return {value: None for value in self._read if value not in self._known}
 
     @cached_property
     def again(self) -> list[Equation]:
         """The equations that run again at each step."""
-        known = self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
-        done = self.fixed | known
-        return needed(
-            [equation for equation in self.program.equations if not done.issuperset(equation.outputs)], self.wanted
-        )
+        return needed(partition(self.program.equations, self.fixed | self._known)[1], self.wanted)
 
     @cached_property
     def fixed(self) -> set[Value]:
         """The values that are the same at every step."""
         return determined(self.program.equations, self.program.invariant)
+
+    @cached_property
+    def _known(self) -> frozenset[Atom]:
+        return self.kept.union(self.program.new_carry[index] for index in self.stacked_carry)
 
     @cached_property
     def _read(self) -> dict[Value, None]:

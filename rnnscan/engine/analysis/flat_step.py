@@ -140,8 +140,7 @@ class FlatStep:
 
     def keeping_parts(self) -> "FlatStep":
         """The step with the parts of its carry that are kept in place of whole leaves among its outputs."""
-        program = self.program
-        parts = parts_to_keep(program.equations, program.carry, program.new_carry, self.kept)
+        program, parts = self.program, parts_to_keep(self.program, self.kept)
         return replace(self, program=replace(program, stacked=(*program.stacked, *parts)), parts=tuple(parts.values()))
 
     def keeping_too(self, *values: Value) -> "FlatStep":

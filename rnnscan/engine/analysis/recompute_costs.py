@@ -45,7 +45,7 @@ class RecomputeCosts:
         program, value = self._program, self._program.carry[leaf]
         known = [other for other in (*program.carry, *program.known) if other is not value]
         alone = replace(program, known=tuple(known), carry=(value,), new_carry=(program.new_carry[leaf],), stacked=())
-        should_batch = partial(self._heuristics.should_batch, shared=self._equations)
+        should_batch = partial(self._heuristics.should_batch, shared=frozenset(program.equations))
         loops = split(alone, self._heuristics, should_batch=lambda _: should_batch).loops
         body = [equation for loop in loops for equation in loop.body]
         return not self._heuristics.too_large_to_feed(value, body) and not self._is_expensive(value, body)
@@ -88,10 +88,6 @@ class RecomputeCosts:
     @cached_property
     def _components(self) -> Components:
         return Components(self._program.equations, self._program.carry, self._program.new_carry)
-
-    @cached_property
-    def _equations(self) -> frozenset[Equation]:
-        return frozenset(self._program.equations)
 
     @cached_property
     def _fixed(self) -> set[Value]:
