@@ -27,6 +27,7 @@ from rnnscan.engine.analysis.matrix_form import (
     quotient,
     select,
 )
+from rnnscan.ir.contraction import Contraction, contraction_of
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Constant, Equation, Value, concrete, is_zero, read, values_of
 
@@ -328,16 +329,13 @@ class _Follower:
         return Factor(frozenset(target), frozenset(values_of([atom])), make, key)
 
     def _read(self, equation: Equation) -> Read | None:
-        name = equation.name
-        if (
-            name == "reduce_sum"
-            and equation.inputs[0] not in self._views
-            and self._axes.keys in equation.params["axes"]
-        ):
-            form, query = self._dependent[equation.inputs[0]], ONE
+        operand, contraction = equation.inputs[0], contraction_of(equation)
+        is_sum = equation.name == "reduce_sum" and operand not in self._views
+        if is_sum and self._axes.keys in equation.params["axes"]:
+            form, query = self._dependent[operand], ONE
             summed, order = equation.params["axes"], [*range(self._axes.rank)]
-        elif name == "dot_general" and not all(atom in self._dependent for atom in equation.inputs):
-            form, query, summed, order = self._contraction(equation)
+        elif contraction is not None and not all(atom in self._dependent for atom in equation.inputs):
+            form, query, summed, order = self._contraction(equation, contraction)
         else:
             return None
         if self._axes.values in summed:
@@ -349,18 +347,19 @@ class _Follower:
             result=equation.outputs[0],
         )
 
-    def _contraction(self, equation: Equation) -> tuple[Form, Factor, tuple[int, ...], list[int]]:
+    def _contraction(
+        self, equation: Equation, contraction: Contraction
+    ) -> tuple[Form, Factor, tuple[int, ...], list[int]]:
         """The state, the query, the axes of the state that a product contracts, and its axes in the result."""
         side = 0 if equation.inputs[0] in self._dependent else 1
         state, query = equation.inputs[side], equation.inputs[1 - side]
-        contracted, batch = equation.params["dimension_numbers"]
+        contracted, batch = contraction.contracted, contraction.batch
         axes = self._views.get(state, [*range(len(state.shape))])
         summed, shared = ([axes[axis] for axis in group[side]] for group in (contracted, batch))
         if self._axes.keys not in summed or None in (*summed, *shared):
             raise NoFormError("a product contracts another axis of it")
         target = dict(zip((*contracted[1 - side], *batch[1 - side]), (*summed, *shared), strict=True))
-        free = [axis for axis in range(len(query.shape)) if axis not in target]
-        if prod(query.shape[axis] for axis in free) != 1:
+        if prod(query.shape[axis] for axis in contraction.free[1 - side]) != 1:
             raise NoFormError("it is read by several queries in one product")
         factor = self._whole(query, [target[axis] for axis in _varying(query.shape)])
         kept = [axis for axis in axes if axis not in (*summed, *shared, None)]
