@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.probe import moving_results, reached_results
+from rnnscan.engine.analysis.probe import with_tangents
 from rnnscan.engine.cache.bounded_cache import BoundedCache
+from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Equation, Value
 
@@ -82,12 +83,19 @@ def _moving_inputs(equation: Equation, output: Value, moving: Collection[Value])
 
 
 def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> list[bool]:
-    """Which outputs of an equation have a tangent from one input, given which inputs have."""
-    alone = tuple(other == place for other in range(len(flags)))
-    reached = _derived_outputs(equation, alone)
-    if reached is None:
-        reached = reached_results(equation.evaluate, [atom.aval for atom in equation.inputs], flags, place)
-    return [*map(is_float, equation.outputs)] if reached is None else reached
+    """Which outputs of an equation have a tangent from one input, given which inputs have.
+
+    Where the derivative rule rejects a tangent of that input alone, those whose tangents depend on it among the others.
+    """
+    moving = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
+    if moving is not None:
+        return moving
+    traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
+    if traced is None:
+        return [*map(is_float, equation.outputs)]
+    program, results = traced[0], len(equation.outputs)
+    reached = depending(program.equations, [program.known[len(flags) + sum(flags[:place])]])
+    return [tangent in reached for tangent in program.stacked[results:]]
 
 
 def _moving_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool]:
@@ -103,13 +111,14 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] 
     """Which outputs of an equation have a tangent, by its derivative rule; None if the rule rejects these inputs."""
     if not any(map(is_float, equation.outputs)):
         return [False] * len(equation.outputs)
-    types = [atom.aval for atom in equation.inputs]
-    if any(map(_is_function, equation.params.values())):
-        return moving_results(equation.evaluate, types, flags)
     key = equation.primitive, flags, len(equation.outputs)
-    if _moving_outputs_of.get(key) is None:
-        _moving_outputs_of[key] = moving_results(equation.evaluate, types, flags)
-    moving: list[bool] | None = _moving_outputs_of.get(key)
+    is_like_others = not any(map(_is_function, equation.params.values()))
+    moving: list[bool] | None = _moving_outputs_of.get(key) if is_like_others else None
+    if moving is None:
+        traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
+        moving = None if traced is None else traced[1]
+        if is_like_others:
+            _moving_outputs_of[key] = moving
     return moving
 
 

@@ -11,7 +11,6 @@ from jax.extend import core
 from jax.interpreters import ad, batching
 
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
-from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import trace
 
@@ -74,45 +73,6 @@ def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
     value that has it. An axis without a name has a plain object for one (jax 0.10 to 0.12).
     """
     return all(operand_axis is None for operand_axis in axes) and type(axis.name) is object
-
-
-def moving_results(
-    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
-) -> list[bool] | None:
-    """Which results of a function have a tangent?
-
-    Args:
-        function: returns a flat list of arrays.
-        types: the types of its arguments.
-        moving: for each argument whether it has a tangent.
-
-    Returns:
-        For each result whether it has one; None if a derivative rule rejects these arguments.
-    """
-    traced = with_tangents(function, types, moving)
-    return None if traced is None else traced[1]
-
-
-def reached_results(
-    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool], place: int
-) -> list[bool] | None:
-    """Which tangents of results depend on the tangent of one argument, where others have tangents too?
-
-    Args:
-        function: returns a flat list of arrays.
-        types: the types of its arguments.
-        moving: for each argument whether it has a tangent.
-        place: the argument.
-
-    Returns:
-        For each result whether its tangent does; None if a derivative rule rejects these arguments.
-    """
-    traced = with_tangents(function, types, moving)
-    if traced is None:
-        return None
-    program, flags = traced
-    reached = depending(program.equations, [program.known[len(types) + sum(moving[:place])]])
-    return [tangent in reached for tangent in program.stacked[len(flags) :]]
 
 
 def with_tangents(
