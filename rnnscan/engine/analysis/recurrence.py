@@ -70,7 +70,7 @@ def _is_affine(cycle: Cycle) -> bool:
 
 
 def _is_clamped(cycle: Cycle) -> bool:
-    return is_clamped_shift(cycle.equations, *cycle.leaves, *cycle.new_leaves)
+    return len(cycle.leaves) == 1 and is_clamped_shift(cycle.equations, *cycle.leaves, *cycle.new_leaves)
 
 
 # The forms of one leaf whose steps can be composed.
@@ -89,7 +89,7 @@ def recurrence_of(cycle: Cycle, newton: Newton | None = None, *, associative: bo
     if group is not None:
         return Recurrence("matrix", cycle, group=group)
     kind = None if newton is None else _kind_for_newton(cycle, newton)
-    if kind is None and associative and len(cycle.leaves) == 1:
+    if kind is None and associative:
         kind = next((kind for kind, has_form in _ASSOCIATIVE.items() if has_form(cycle)), None)
     return None if kind is None else Recurrence(kind, cycle, newton)
 
@@ -104,7 +104,7 @@ def _kind_for_newton(cycle: Cycle, newton: Newton) -> Kind | None:
 
 def kind_of_loop(cycle: Cycle) -> Literal["linear", "elementwise", "recurrent"]:
     """The kind of work of a loop, for reports."""
-    if cycle.is_linear() or (len(cycle.leaves) == 1 and _is_clamped(cycle)):
+    if cycle.is_linear() or _is_clamped(cycle):
         return "linear"
     return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"
 
