@@ -55,10 +55,16 @@ def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
 
 def program_of(closed: core.ClosedJaxpr) -> Program:
     """The program of a jaxpr, without a loop."""
-    inliner = Inliner()
     inputs = tuple(Value(var.aval) for var in closed.jaxpr.invars)
-    outputs = inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], inputs)
-    return Program(tuple(inliner.equations), known=inputs, stacked=tuple(outputs))
+    equations, outputs = inlined(closed, inputs)
+    return Program(tuple(equations), known=inputs, stacked=tuple(outputs))
+
+
+def inlined(closed: core.ClosedJaxpr, operands: Sequence[Atom]) -> tuple[list[Equation], list[Atom]]:
+    """The equations of a jaxpr of some operands, and its results."""
+    inliner = Inliner()
+    results = inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], operands)
+    return inliner.equations, results
 
 
 def program_as_jaxpr(
@@ -163,9 +169,8 @@ def in_place_of(equation: Equation, function: Callable[..., Any], operands: Sequ
         function: a function of arrays, whose last operation makes the same result.
         operands: its operands.
     """
-    inliner = Inliner()
-    inliner.inline(jax.make_jaxpr(function)(*(atom.aval for atom in operands)).jaxpr, [], operands)
-    *others, last = (replace(made, origin=equation.origin) for made in inliner.equations)
+    equations, _ = inlined(jax.make_jaxpr(function)(*(atom.aval for atom in operands)), operands)
+    *others, last = (replace(made, origin=equation.origin) for made in equations)
     return [*others, replace(last, outputs=equation.outputs)]
 
 

@@ -11,8 +11,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from rnnscan.ir.axes import axes_in_step
-from rnnscan.ir.program import Atom, Constant, Equation, Value
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.trace import inlined
 from rnnscan.ir.traits import Kind
 
 
@@ -82,10 +82,8 @@ class Places:
             self.of.update(dict.fromkeys(equation.outputs, place))
 
     def _follow_call(self, equation: Equation) -> None:
-        closed, inliner = equation.params["call_jaxpr"], Inliner()
-        constants = [Constant(const) for const in closed.consts]
-        outputs = inliner.inline(closed.jaxpr, constants, equation.inputs)
-        self.follow(inliner.equations)
+        equations, outputs = inlined(equation.params["call_jaxpr"], equation.inputs)
+        self.follow(equations)
         pairs = zip(equation.outputs, outputs, strict=True)
         self.of.update((output, self.of[inner]) for output, inner in pairs if inner in self.of)
 

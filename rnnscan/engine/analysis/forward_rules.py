@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import jax
+from jax.extend import core
 from jax.interpreters import partial_eval
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.engine.analysis.saving_calls import SCAN
 from rnnscan.ir.dataflow import depending
-from rnnscan.ir.program import Atom, Constant, Equation, Program
+from rnnscan.ir.program import Atom, Equation, Program
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import inlined
 from rnnscan.ir.traits import SCANS
 
 
@@ -73,7 +75,4 @@ def _by_rule(equation: Equation, floats: Sequence[int]) -> tuple[Sequence[Equati
         return None
     # Without what the rule keeps for the backward rule.
     live, used, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
-    consts = [Constant(const) for const, is_used in zip(closed.consts, used, strict=True) if is_used]
-    inliner = Inliner()
-    results = inliner.inline(live, consts, equation.inputs)
-    return inliner.equations, results
+    return inlined(core.ClosedJaxpr(live, [*compress(closed.consts, used)]), equation.inputs)
