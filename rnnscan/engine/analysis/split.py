@@ -138,7 +138,7 @@ def split(
     worth_batching, producers, emitted = _to_batch(
         varying, groups, should_batch or (lambda _: heuristics.should_batch), fixed, program, operands, heuristics
     )
-    level_of = _levels(varying, program, groups, worth_batching)
+    level_of = _levels(varying, groups, worth_batching)
     schedule = _Schedule(
         program=program,
         fixed=fixed,
@@ -153,7 +153,7 @@ def split(
     for level in sorted({*(group.level for group in groups), *loop_level.values()}):
         ready = [group for group in groups if group.level == level]
         if solve is not None or scans:
-            *first, ready = _apart(_in_order(ready, program), together=solve is None) or [[]]
+            *first, ready = _apart(_in_order(ready), together=solve is None) or [[]]
             for groups_of_loop in first:
                 schedule.add_loop(level, groups_of_loop)
         schedule.add_loop(
@@ -191,7 +191,7 @@ def _to_batch(
     Returns:
         These equations; their producers; the values that loops should stack for both, and for the operands of sums.
     """
-    cyclic = {equation for group in groups for equation in group.equations}
+    cyclic = {equation for group in groups for equation in group.cycle.equations}
     decide = should_batch([equation for equation in varying if equation in cyclic])
     frontiers = Frontiers([*program.carry, *outputs_of(cyclic)], fixed)
     worth_batching: list[Equation] = []
@@ -223,8 +223,13 @@ class _Group:
     """Equations that run in the same loop: a strongly connected component, or one equation that cannot be batched."""
 
     carry: tuple[int, ...]
-    equations: tuple[Equation, ...]
+    cycle: Cycle
     level: int = 1
+
+    @cached_property
+    def values(self) -> set[Value]:
+        """The leaves, and the results of the equations."""
+        return {*self.cycle.leaves, *outputs_of(self.cycle.equations)}
 
 
 @dataclass
@@ -232,7 +237,7 @@ class _OpenLoop:
     carry: dict[int, Value]
     sums: list[int]
     body: set[Equation]
-    cycle: tuple[Equation, ...] | None
+    cycle: Cycle | None
     repeated: dict[Value, None] = field(default_factory=dict)
     to_body: dict[Value, None] = field(default_factory=dict)
     from_body: dict[Value, None] = field(default_factory=dict)
@@ -260,8 +265,8 @@ class _Schedule:
         """Add a loop with the cycles of groups and the light work that they read, and request its other inputs."""
         program, positions = self.program, sorted(position for group in groups for position in group.carry)
         carry = {position: program.carry[position] for position in positions}
-        core = [equation for group in groups for equation in group.equations]
-        loop = _OpenLoop(carry, [*sums], set(core), tuple(core) if len(groups) == 1 else None)
+        core = [equation for group in groups for equation in group.cycle.equations]
+        loop = _OpenLoop(carry, [*sums], set(core), groups[0].cycle if len(groups) == 1 else None)
         inside = {*carry.values(), *outputs_of(core)}
         new_carry, summed = [program.new_carry[i] for i in carry], [program.summed[i] for i in sums]
         pending = [*values_of([*new_carry, *summed, *emitted]), *inputs_of(core)]
@@ -325,30 +330,21 @@ class _Schedule:
         )
 
     def _recurrence(self, loop: _OpenLoop, body: tuple[Equation, ...]) -> Recurrence | None:
-        leaves, new_leaves = (*loop.carry.values(),), tuple(self.program.new_carry[position] for position in loop.carry)
         if self.scans and not group_of(body):
+            leaves, new_leaves = (*loop.carry.values(),), tuple(self.program.new_carry[i] for i in loop.carry)
             # What is read of it is made again from its leaves, if these are smaller.
             is_smaller = total_bytes(leaves) < total_bytes(loop.from_body)
             return Recurrence("scan", Cycle(body, leaves, new_leaves)) if is_smaller else None
         if loop.cycle is None or not loop.carry or loop.sums:
             return None
-        cycle = Cycle(loop.cycle, leaves, new_leaves)
-        return recurrence_of(cycle, self.solve, associative=self.heuristics.linear == "associative")
+        return recurrence_of(loop.cycle, self.solve, associative=self.heuristics.linear == "associative")
 
 
-def _in_order(groups: Sequence[_Group], program: Program) -> list[_Group]:
+def _in_order(groups: Sequence[_Group]) -> list[_Group]:
     """The groups in an order in which none reads values of a later one."""
-    produced = {group: {*outputs_of(group.equations), *(program.carry[i] for i in group.carry)} for group in groups}
-    reads = {
-        group: {*inputs_of(group.equations), *values_of(program.new_carry[i] for i in group.carry)} for group in groups
-    }
     waiting, ordered = list(groups), list[_Group]()
     while waiting:
-        ready = [
-            group
-            for group in waiting
-            if all(reads[group].isdisjoint(produced[other]) for other in waiting if other is not group)
-        ]
+        ready = [group for group in waiting if all(other.values.isdisjoint(group.cycle.reads) for other in waiting)]
         ordered += ready
         waiting = [group for group in waiting if group not in ready]
     return ordered
@@ -358,24 +354,24 @@ def _apart(groups: Sequence[_Group], *, together: bool) -> list[list[_Group]]:
     """The groups of each loop: one. With `together`, neighbors share a loop, but matrix states do not."""
     loops: list[list[_Group]] = []
     for group in groups:
-        joins = together and bool(loops) and not any(group_of(g.equations) for g in (group, *loops[-1]))
+        joins = together and bool(loops) and not any(group_of(g.cycle.equations) for g in (group, *loops[-1]))
         loops[-1:] = [[*loops[-1], group]] if joins else [*loops[-1:], [group]]
     return loops
 
 
 def _groups(equations: Sequence[Equation], program: Program) -> list[_Group]:
     cycles = cycles_of(equations, program.carry, program.new_carry)
-    groups = [_Group(members, cycle.equations) for members, cycle in cycles]
-    cyclic = {equation for group in groups for equation in group.equations}
-    return groups + [_Group((), (e,)) for e in equations if unbatchable(e) and e not in cyclic]
+    groups = [_Group(members, cycle) for members, cycle in cycles]
+    cyclic = {equation for group in groups for equation in group.cycle.equations}
+    return groups + [_Group((), Cycle((e,), (), ())) for e in equations if unbatchable(e) and e not in cyclic]
 
 
 def _levels(
-    equations: Sequence[Equation], program: Program, groups: Sequence[_Group], worth_batching: Iterable[Equation]
+    equations: Sequence[Equation], groups: Sequence[_Group], worth_batching: Iterable[Equation]
 ) -> Callable[[Atom], int]:
     """The level of each value, and of each group: the least that makes every value before it is read."""
     batched = set(worth_batching)
-    group_of = {equation: group for group in groups for equation in group.equations}
+    cyclic = {equation for group in groups for equation in group.cycle.equations}
     levels: dict[Atom, int] = {}
 
     def after(atoms: Iterable[Atom]) -> int:
@@ -385,14 +381,12 @@ def _levels(
     while not settled:  # A group may read values from anywhere in the program, so one pass may not suffice.
         settled = True
         for group in groups:
-            inside = {*outputs_of(group.equations), *(program.carry[position] for position in group.carry)}
-            inputs = [*(program.new_carry[i] for i in group.carry), *inputs_of(group.equations)]
-            level = _odd(after(atom for atom in inputs if atom not in inside))
+            level = _odd(after(group.cycle.reads))
             settled &= group.level == level
             group.level = level
-            levels.update(dict.fromkeys(inside, level))
+            levels.update(dict.fromkeys(group.values, level))
         for equation in equations:
-            if equation not in group_of:
+            if equation not in cyclic:
                 level = after(equation.inputs)
                 level += level % 2 if equation in batched else 0
                 settled &= all(levels.get(output, 0) == level for output in equation.outputs)
