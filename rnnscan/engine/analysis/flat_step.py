@@ -183,13 +183,8 @@ class FlatStep:
             final: for each leaf of the final carry whether it has a cotangent.
             ys: the same for y.
         """
-        results = [*self.new_carry, *self.y]
-        reached = values_with_cotangents(
-            self.program.equations,
-            self._moving_values(wanted),
-            compress(results, [*final, *ys]),
-            self._feedback,
-        )
+        results = compress([*self.new_carry, *self.y], [*final, *ys])
+        reached = values_with_cotangents(self.program, self._moving_values(wanted), results)
         # Without a step the final carry is the initial one.
         first = [*[False] * len(self.constants), *final, *[False] * len(self.x)]
         return [value in reached or is_final for value, is_final in zip(self.inputs, first, strict=True)]
@@ -197,17 +192,12 @@ class FlatStep:
     def _moving_values(self, wanted: Sequence[bool]) -> set[Value]:
         key = tuple(wanted)
         if key not in self._known_moving:
-            first = compress(self.inputs, wanted)
-            self._known_moving[key] = moving_values(self.program.equations, first, self._feedback)
+            self._known_moving[key] = moving_values(self.program, compress(self.inputs, wanted))
         return self._known_moving[key]
 
     @cached_property
     def _known_moving(self) -> dict[tuple[bool, ...], set[Value]]:
         return {}
-
-    @property
-    def _feedback(self) -> list[tuple[Atom, Value]]:
-        return list(zip(self.new_carry, self.carry, strict=True))
 
     def restored(
         self,

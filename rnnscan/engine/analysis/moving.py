@@ -14,26 +14,23 @@ from rnnscan.engine.analysis.probe import with_tangents
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import is_jaxpr
-from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.program import Atom, Equation, Program, Value
 
 
-def moving_values(
-    equations: Sequence[Equation], inputs: Iterable[Value], feedback: Iterable[tuple[Atom, Value]]
-) -> set[Value]:
+def moving_values(program: Program, inputs: Iterable[Value]) -> set[Value]:
     """The values that have a tangent in some step.
 
     Args:
-        equations: the equations of a step.
+        program: a step.
         inputs: the inputs that have a tangent in the first step.
-        feedback: each leaf of the new carry, with the leaf of the carry that it becomes.
     """
     becomes: dict[Atom, list[Value]] = defaultdict(list)
-    for new_leaf, leaf in feedback:
+    for new_leaf, leaf in zip(program.new_carry, program.carry, strict=True):
         becomes[new_leaf].append(leaf)
     moving, fresh = set[Value](), {*inputs}
     while fresh:
         # In the order of the step, as in `lax.scan`: a rule sees the tangents of all inputs that have one.
-        for equation in equations:
+        for equation in program.equations:
             if not fresh.isdisjoint(equation.reads):
                 flags = tuple(atom in moving or atom in fresh for atom in equation.inputs)
                 results = zip(equation.outputs, _moving_outputs(equation, flags), strict=True)
@@ -43,22 +40,15 @@ def moving_values(
     return moving
 
 
-def values_with_cotangents(
-    equations: Sequence[Equation],
-    moving: Collection[Value],
-    results: Iterable[Atom],
-    feedback: Iterable[tuple[Atom, Value]],
-) -> set[Value]:
+def values_with_cotangents(program: Program, moving: Collection[Value], results: Iterable[Atom]) -> set[Value]:
     """The values that have a cotangent in some step.
 
     Args:
-        equations: the equations of a step.
+        program: a step.
         moving: the values that have a tangent, from `moving_values`.
         results: the results that have a cotangent in the last step.
-        feedback: each leaf of the new carry, with the leaf of the carry that it becomes.
     """
-    before = {leaf: new_leaf for new_leaf, leaf in feedback}
-    maker = {output: equation for equation in equations for output in equation.outputs}
+    maker, before = program.maker, dict(zip(program.carry, program.new_carry, strict=True))
     reached, waiting = set[Value](), [*results]
     while waiting:
         atom = waiting.pop()
