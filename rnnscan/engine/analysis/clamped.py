@@ -4,12 +4,11 @@ The stabilizer of an mLSTM is one, `m' = max(log f + m, log i)`. So are running 
 that begin again at 0 where they would be negative. Without an upper limit this is linear in the max-plus semiring.
 """
 
-from collections.abc import Sequence
-
 import jax.numpy as jnp
 
+from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.ir.dataflow import depending
-from rnnscan.ir.program import Atom, Equation, Value
+from rnnscan.ir.program import Equation
 
 
 SHIFTS = frozenset({"add", "add_any", "sub"})
@@ -17,18 +16,19 @@ _LIMITS = frozenset({"max", "min"})
 _SAME = frozenset({"copy", "stop_gradient"})
 
 
-def is_clamped_shift(equations: Sequence[Equation], leaf: Value, new_leaf: Atom) -> bool:
-    """Whether `new_leaf = min(max(leaf + s, low), high)`, elementwise, by the equations between the two.
+def is_clamped_shift(cycle: Cycle) -> bool:
+    """Whether a cycle is one leaf with `new_leaf = min(max(leaf + s, low), high)`, elementwise.
 
     Padding and resets keep the form: they select by a predicate that is free of the leaf.
     """
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+    leaf = cycle.leaves[0]
+    if len(cycle.leaves) > 1 or not jnp.issubdtype(leaf.dtype, jnp.floating):
         return False
-    dependent = depending(equations, [leaf])
-    between = [equation for equation in equations if not dependent.isdisjoint(equation.reads)]
+    dependent = depending(cycle.equations, [leaf])
+    between = [equation for equation in cycle.equations if not dependent.isdisjoint(equation.reads)]
     same_type = all(value.shape == leaf.shape and value.dtype == leaf.dtype for value in dependent)
     keep_form = (_keeps_form(equation, [atom in dependent for atom in equation.inputs]) for equation in between)
-    return new_leaf in dependent and same_type and all(keep_form)
+    return cycle.new_leaves[0] in dependent and same_type and all(keep_form)
 
 
 def _keeps_form(equation: Equation, operands: list[bool]) -> bool:

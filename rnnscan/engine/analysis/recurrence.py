@@ -69,12 +69,8 @@ def _is_affine(cycle: Cycle) -> bool:
     return same_dtype and cycle.is_linear()
 
 
-def _is_clamped(cycle: Cycle) -> bool:
-    return len(cycle.leaves) == 1 and is_clamped_shift(cycle.equations, *cycle.leaves, *cycle.new_leaves)
-
-
 # The forms of one leaf whose steps can be composed.
-_ASSOCIATIVE: dict[Kind, Callable[[Cycle], bool]] = {"affine": _is_affine, "clamped": _is_clamped}
+_ASSOCIATIVE: dict[Kind, Callable[[Cycle], bool]] = {"affine": _is_affine, "clamped": is_clamped_shift}
 
 
 def recurrence_of(cycle: Cycle, newton: Newton | None = None, *, associative: bool) -> Recurrence | None:
@@ -104,7 +100,7 @@ def _kind_for_newton(cycle: Cycle, newton: Newton) -> Kind | None:
 
 def kind_of_loop(cycle: Cycle) -> Literal["linear", "elementwise", "recurrent"]:
     """The kind of work of a loop, for reports."""
-    if cycle.is_linear() or _is_clamped(cycle):
+    if cycle.is_linear() or is_clamped_shift(cycle):
         return "linear"
     return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"
 
