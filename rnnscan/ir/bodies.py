@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rnnscan.ir.program import Equation, Value
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import WITH_RULES, Inliner
 
 
 # Operation -> the parameters that are bodies. Others, such as the reducer of `reduce`, are no programs of a user.
@@ -15,11 +15,7 @@ LOOPS_AND_CALLS: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("jaxpr",),
     "remat2": ("jaxpr",),
 }
-# The body computes the values, and a rule of the user's the derivatives.
-WITH_RULES: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), ("call_jaxpr",)
-)
-BODIES = {**LOOPS_AND_CALLS, **WITH_RULES}
+BODIES = {**LOOPS_AND_CALLS, **{name: (body,) for name, body in WITH_RULES.items()}}
 
 
 def bodies_of(equation: Equation) -> list[list[Equation]]:

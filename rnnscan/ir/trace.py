@@ -30,7 +30,7 @@ _INLINED = {
 }
 
 # The body computes the values, and a rule of the user's the derivatives.
-_WITH_RULES = dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), "call_jaxpr")
+WITH_RULES = dict.fromkeys(("custom_jvp_call", "custom_vjp_call", "rnnscan_call"), "call_jaxpr")
 
 _CHECKPOINTS = frozenset({"checkpoint", "remat2"})
 
@@ -101,7 +101,7 @@ class Inliner:
         """
         self._whole = whole
         self._all_calls = all_calls
-        self._bodies = {**_INLINED, **(_WITH_RULES if all_calls else {})}
+        self._bodies = {**_INLINED, **(WITH_RULES if all_calls else {})}
         self.named_calls: list[tuple[str, Sequence[Atom], int]] = []
         self.equations: list[Equation] = []
         self.marked: dict[int, Atom] = {}
