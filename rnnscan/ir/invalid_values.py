@@ -20,23 +20,6 @@ from rnnscan.ir.jaxprs import inner_bodies
 from rnnscan.ir.program import Origin
 
 
-def run_checked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, which names the operation that makes an invalid value, if JAX looks for these.
-
-    Args:
-        function: a function of pytrees.
-        arguments: its arguments. Tracers among them are not searched.
-
-    Raises:
-        FloatingPointError: if a result has such a value.
-    """
-    leaves = jax.tree.leaves(arguments)
-    if not _searched() or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return function(*arguments)
-    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    return jax.tree.unflatten(jax.tree.structure(shapes), run_checked_jaxpr(traced, leaves))
-
-
 def search_first(function: Callable[..., Any], *arguments: Any) -> None:
     """Search what `function(*arguments)` computes, if JAX looks for invalid values and the arguments have any.
 
@@ -51,12 +34,17 @@ def search_first(function: Callable[..., Any], *arguments: Any) -> None:
     """
     if _searched():
         primals = jax.tree.map(lax.stop_gradient, arguments)
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(primals)):
-            run_checked(function, *primals)
+        leaves = jax.tree.leaves(primals)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            run_checked_jaxpr(jax.make_jaxpr(function)(*primals), leaves)
 
 
 def run_checked_jaxpr(traced: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of a jaxpr, as `run_checked` has them."""
+    """The results of a jaxpr. If JAX looks for invalid values, an error names the operation that makes one.
+
+    Raises:
+        FloatingPointError: if a result has such a value.
+    """
     kinds = _searched()
     if not kinds:
         return list(core.jaxpr_as_fun(traced)(*operands))
