@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rnnscan.ir.jaxprs import opened_jaxpr
 from rnnscan.ir.program import Equation, Value
 from rnnscan.ir.trace import WITH_RULES, Inliner
 
@@ -23,7 +24,7 @@ def bodies_of(equation: Equation) -> list[list[Equation]]:
     params = [equation.params[name] for name in BODIES.get(equation.name, ())]
     bodies = []
     for body in (body for param in params for body in (param if isinstance(param, tuple | list) else [param])):
-        inliner, jaxpr = Inliner(), getattr(body, "jaxpr", body)
+        inliner, (jaxpr, _) = Inliner(), opened_jaxpr(body)
         consts, inputs = ([Value(var.aval) for var in group] for group in (jaxpr.constvars, jaxpr.invars))
         inliner.inline(jaxpr, consts, inputs)
         bodies.append(inliner.equations)

@@ -16,7 +16,7 @@ from jax.extend import core
 from jax.extend.source_info_util import summarize
 
 from rnnscan.ir.bodies import carry_of_scan
-from rnnscan.ir.jaxprs import inner_bodies
+from rnnscan.ir.jaxprs import inner_bodies, opened_jaxpr
 from rnnscan.ir.program import Origin
 
 
@@ -85,8 +85,7 @@ class _Search:
 
     def run(self, body: Any, operands: Sequence[Any]) -> list[Any]:
         """Evaluate a jaxpr, and raise an error where an equation makes such a value."""
-        jaxpr = body.jaxpr if isinstance(body, core.ClosedJaxpr) else body
-        consts = body.consts if isinstance(body, core.ClosedJaxpr) else []
+        jaxpr, consts = opened_jaxpr(body)
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *operands], strict=True))
 
         def read(var: Any) -> Any:
@@ -132,12 +131,8 @@ def _inner_calls(eqn: Any, operands: Sequence[Any], results: Sequence[Any]) -> I
     elif getattr(eqn.primitive, "program", None) is not None:
         yield eqn.primitive.program([*map(jax.typeof, operands)], params), operands, results
     else:
-        bodies = [body for body in inner_bodies(params) if _size(body) == len(operands)]
+        bodies = [body for body in inner_bodies(params) if len(opened_jaxpr(body)[0].invars) == len(operands)]
         yield from ((body, operands, results) for body in bodies[:1])
-
-
-def _size(body: Any) -> int:
-    return len((body.jaxpr if isinstance(body, core.ClosedJaxpr) else body).invars)
 
 
 def _steps_of_scan(eqn: Any, operands: Sequence[Any]) -> Iterator[_Call]:

@@ -1,6 +1,6 @@
 """The jaxprs in the parameters of an equation of a jaxpr, such as the body of a loop and the branches of a cond."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,12 +10,17 @@ from jax.extend import core
 def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
     """The jaxprs among the parameters of an equation, closed ones without their constants."""
     for body in inner_bodies(params):
-        yield body.jaxpr if isinstance(body, core.ClosedJaxpr) else body
+        yield opened_jaxpr(body)[0]
 
 
 def inner_bodies(params: Mapping[str, Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
     """The jaxprs among the parameters of an equation, as they are."""
     return filter(is_jaxpr, jax.tree.leaves([*params.values()], is_leaf=is_jaxpr))
+
+
+def opened_jaxpr(body: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
+    """A jaxpr without its constants, and these; one that is not closed has none."""
+    return (body.jaxpr, body.consts) if isinstance(body, core.ClosedJaxpr) else (body, [])
 
 
 def is_jaxpr(value: Any) -> bool:

@@ -12,7 +12,7 @@ from jax.sharding import Sharding
 
 from rnnscan._util import effects
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.jaxprs import all_equations
+from rnnscan.ir.jaxprs import all_equations, opened_jaxpr
 from rnnscan.ir.opened import checkpointed, opened, policy_of, saves
 from rnnscan.ir.program import Atom, Constant, Equation, Origin, Program, Value, evaluate, read
 from rnnscan.naming import MARK
@@ -53,17 +53,17 @@ def trace(function: Callable[..., Sequence[Any]], *arguments: Any) -> Program:
     return program_of(jax.make_jaxpr(function)(*arguments))
 
 
-def program_of(closed: core.ClosedJaxpr) -> Program:
-    """The program of a jaxpr, without a loop."""
-    inputs = tuple(Value(var.aval) for var in closed.jaxpr.invars)
-    equations, outputs = inlined(closed, inputs)
+def program_of(body: Any, *, whole: Collection[str] = ()) -> Program:
+    """The program of a jaxpr, closed or not, without a loop. `whole`: calls that stay whole."""
+    inputs = tuple(Value(var.aval) for var in opened_jaxpr(body)[0].invars)
+    equations, outputs = inlined(body, inputs, whole=whole)
     return Program(tuple(equations), known=inputs, stacked=tuple(outputs))
 
 
-def inlined(closed: core.ClosedJaxpr, operands: Sequence[Atom]) -> tuple[list[Equation], list[Atom]]:
-    """The equations of a jaxpr of some operands, and its results."""
-    inliner = Inliner()
-    results = inliner.inline(closed.jaxpr, [Constant(const) for const in closed.consts], operands)
+def inlined(body: Any, operands: Sequence[Atom], *, whole: Collection[str] = ()) -> tuple[list[Equation], list[Atom]]:
+    """The equations of a jaxpr, closed or not, of some operands, and its results. `whole`: calls that stay whole."""
+    inliner, (jaxpr, consts) = Inliner(whole=whole), opened_jaxpr(body)
+    results = inliner.inline(jaxpr, [*map(Constant, consts)], operands)
     return inliner.equations, results
 
 
@@ -149,8 +149,8 @@ class Inliner:
         around, self._name_stack = self._name_stack, origin.name_stack
         call_around, self._call = self._call, self._call_at(source.traceback)
         policy_around, self._policy = self._policy, policy_of(eqn) if kind in _CHECKPOINTS else self._policy
-        consts = [Constant(const) for const in body.consts] if isinstance(body, core.ClosedJaxpr) else []
-        results = self.inline(body.jaxpr if isinstance(body, core.ClosedJaxpr) else body, consts, inputs)
+        jaxpr, consts = opened_jaxpr(body)
+        results = self.inline(jaxpr, [*map(Constant, consts)], inputs)
         self._name_stack, self._policy, self._call = around, policy_around, call_around
         return results
 

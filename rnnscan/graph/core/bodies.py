@@ -11,8 +11,9 @@ from rnnscan.graph.core.graph import Graph
 from rnnscan.graph.nodes.names import Name, complete
 from rnnscan.graph.nodes.signature import Signature
 from rnnscan.ir.bodies import BODIES
-from rnnscan.ir.program import Constant, Program, Value, evaluate, read
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.jaxprs import opened_jaxpr
+from rnnscan.ir.program import Program, Value, evaluate, read
+from rnnscan.ir.trace import program_of
 
 
 # What a call of `jax.checkpoint` saves is a choice of the user's, so it is not inlined in a body.
@@ -73,11 +74,7 @@ def graph_of_body(body: Any) -> Graph:
 
 def program_of_body(body: Any) -> Program:
     """The program of a jaxpr. Calls of `jax.jit` are inlined, and those of `jax.checkpoint` are not."""
-    jaxpr, consts = _open(body), getattr(body, "consts", ())
-    inliner = Inliner(whole=_WHOLE)
-    inputs = tuple(Value(var.aval) for var in jaxpr.invars)
-    outputs = inliner.inline(jaxpr, [Constant(const) for const in consts], inputs)
-    return Program(tuple(inliner.equations), known=inputs, stacked=tuple(outputs))
+    return program_of(body, whole=_WHOLE)
 
 
 def with_bodies(
@@ -127,11 +124,7 @@ def _rewritten(body: Any, rewrite: Callable[[Graph], Graph]) -> Any:
         return [read(atom, values) for atom in program.outputs]
 
     traced = jax.make_jaxpr(run)(*(value.aval for value in program.known))
-    same_types = [value.aval for value in traced.jaxpr.outvars] == [value.aval for value in _open(body).outvars]
-    if traced.consts or not same_types:
+    (jaxpr, _), types = opened_jaxpr(body), [value.aval for value in traced.jaxpr.outvars]
+    if traced.consts or types != [value.aval for value in jaxpr.outvars]:
         return body
     return traced if isinstance(body, core.ClosedJaxpr) else traced.jaxpr
-
-
-def _open(body: Any) -> Any:
-    return body.jaxpr if isinstance(body, core.ClosedJaxpr) else body

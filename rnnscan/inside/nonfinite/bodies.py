@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 
 from rnnscan.inside.nonfinite.labels import Label
 from rnnscan.inside.nonfinite.patterns import Pattern, pattern_of
+from rnnscan.ir.jaxprs import opened_jaxpr
 from rnnscan.ir.program import Atom, Constant, Equation, Value, evaluate, read
 from rnnscan.ir.trace import Inliner
 
@@ -118,11 +118,10 @@ def body_of(jaxpr: Any, inner_of: Callable[[Equation], Any]) -> Body:
         jaxpr: the jaxpr.
         inner_of: from an equation to the loop or branch that it is; None: it is another.
     """
-    flat = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else jaxpr
-    consts = [Constant(const) for const in jaxpr.consts] if isinstance(jaxpr, core.ClosedJaxpr) else []
+    flat, consts = opened_jaxpr(jaxpr)
     inputs = tuple(Value(var.aval) for var in flat.invars)
     inliner = Inliner(all_calls=True)
-    outputs = inliner.inline(flat, consts, inputs)
+    outputs = inliner.inline(flat, [*map(Constant, consts)], inputs)
     opened = ((position, inner_of(equation)) for position, equation in enumerate(inliner.equations))
     inner = {position: each for position, each in opened if each is not None}
     return Body(inputs, tuple(inliner.equations), tuple(outputs), tuple(_labels(inliner)), inner)
