@@ -12,9 +12,8 @@ from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.saving_calls import register
 from rnnscan.engine.costs.heuristics import for_platform
-from rnnscan.engine.costs.platform import default_platform
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.primitive.scan import Saving, Scan, ScanOptions, scan_p, y_size
+from rnnscan.engine.primitive.scan import Saving, Scan, scan_p, y_size
 from rnnscan.ir.invalid_values import are_searched
 from rnnscan.ir.program import Atom, Equation, operation
 from rnnscan.ir.structure import key_of_step
@@ -43,19 +42,7 @@ def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -
     plans = _plans.setdefault(step.jaxpr, {})
     key = (scan, choices)
     if key not in plans:
-        plans[key] = ScanPlan(
-            flat_step(step, scan),
-            scan.length,
-            scan.reverse,
-            options.unroll,
-            options.chunk,
-            choices,
-            parallel=options.parallel,
-            offload=options.offload,
-            chooses_kept_values=options.chooses_kept_values,
-            keep_all_carries=scan.is_counted,
-            whole=options.whole,
-        )
+        plans[key] = ScanPlan(flat_step(step, scan), scan, choices)
     return plans[key]
 
 
@@ -80,35 +67,21 @@ def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:
     return steps[key]
 
 
-def bound(plan: ScanPlan, units: str, *, with_effects: bool = False) -> tuple[core.ClosedJaxpr, Scan]:
-    """The step and the parameters of the equation that has a plan.
+def bound_step(plan: ScanPlan, *, with_effects: bool = False) -> core.ClosedJaxpr:
+    """The step of the equation that has a plan.
 
     Args:
-        plan: the plan.
-        units: the name of the axis of units.
+        plan: the plan. The other parameters of the equation are its `scan`.
         with_effects: whether the step has the effects that no result needs.
     """
-    step = plan.step
-    options = ScanOptions(
-        plan.unroll,
-        plan.chosen_chunk,
-        default_platform(),
-        None if plan.follows_platform else plan.choices,
-        plan.parallel,
-        plan.offload,
-        plan.chooses_kept_values,
-        step.kept_labels,
-        units,
-        plan.whole,
-    )
+    step, scan = plan.step, plan.scan
     # Equal steps are one, so that equal layers are planned and lowered once.
     key = (key_of_step(step.program), step.y_size, step.kept_labels, step.parts, with_effects)
     closed = _known.get(key)
-    size = len(step.constants)
     if closed is None or are_searched():  # Errors name the line of the step itself.
         closed = _known[key] = step.as_jaxpr(with_effects=with_effects)
-        _steps.setdefault(closed.jaxpr, {})[size, len(step.carry), step.kept_labels] = step
-    return closed, Scan(size, len(step.carry), plan.length, plan.reverse, options)
+        _steps.setdefault(closed.jaxpr, {})[scan.constants, scan.carry, step.kept_labels] = step
+    return closed
 
 
 @dataclass(frozen=True)

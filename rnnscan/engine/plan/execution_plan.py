@@ -16,11 +16,14 @@ from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, Whole, chosen, heuristics
+from rnnscan.engine.costs.platform import default_platform
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.one_kernel.small_step import SmallStep, small_step
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
+from rnnscan.engine.primitive.scan import Scan, ScanOptions
+from rnnscan.engine.units.mesh import unit_axis
 from rnnscan.engine.units.shard_units import UnitCell
 from rnnscan.ir.invalid_values import are_searched
 from rnnscan.ir.trace import has_checkpoint
@@ -207,14 +210,18 @@ class ExecutionPlan:
 
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
-        step, order = self._step_and_order
-        scan, chooses = self.scan_of(step.keeping_parts(), length), self._leaves_the_choice
-        return replace(scan, chooses_kept_values=chooses, whole=self.whole, axis_order=order)
+        step, chooses = self.ordered_step.keeping_parts(), self._leaves_the_choice
+        return self.scan_of(step, length, chooses_kept_values=chooses, whole=self.whole)
 
     @property
     def ordered_step(self) -> FlatStep:
         """The step with the leaves of its carry in the order of axes in which the fission engine carries them."""
         return self._step_and_order[0]
+
+    @property
+    def axis_order(self) -> AxisOrder:
+        """The order of the axes in which the fission engine carries the leaves."""
+        return self._step_and_order[1]
 
     @cached_property
     def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
@@ -232,20 +239,21 @@ class ExecutionPlan:
         free = memory is not None and memory.recompute == () and not call.names.known and not self.step.kept_labels
         return free and self.route.engine == "fission" and call.parallel is None
 
-    def scan_of(self, step: FlatStep, length: int) -> ScanPlan:
-        """The same for a step that is a part of the call's."""
-        chosen = None if self.memory is None else self.memory.chunk
-        return ScanPlan(
-            step,
-            length,
-            self.call.reverse,
-            self.call.unroll,
-            chosen,
-            self.choices,
-            parallel=self.call.parallel,
-            offload=() if self.memory is None else self.memory.offload,
-            follows_platform=self.follows_platform,
+    def scan_of(self, step: FlatStep, length: int, **others: Any) -> ScanPlan:
+        """The same for a step that is a part of the call's. `others` are options of `ScanOptions`."""
+        call, memory = self.call, self.memory
+        options = ScanOptions(
+            unroll=call.unroll,
+            chunk=None if memory is None else memory.chunk,
+            platform=default_platform(),
+            choices=None if self.follows_platform else self.choices,
+            parallel=call.parallel,
+            offload=() if memory is None else memory.offload,
+            kept=step.kept_labels,
+            units=unit_axis(),
+            **others,
         )
+        return ScanPlan(step, Scan(len(step.constants), len(step.carry), length, call.reverse, options), self.choices)
 
     @property
     def newton_loops(self) -> list[NewtonLoop]:

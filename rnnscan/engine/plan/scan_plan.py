@@ -8,7 +8,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from rnnscan.engine import passes
-from rnnscan.engine.analysis.axis_order import AxisOrder
 from rnnscan.engine.analysis.carried_sums import as_sums
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.derivative_reads import cones_of_derivative, read_by_derivatives
@@ -23,14 +22,14 @@ from rnnscan.engine.analysis.split import Split, split
 from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
-from rnnscan.engine.costs.heuristics import Heuristics, Whole, of_scan
+from rnnscan.engine.costs.heuristics import Heuristics, of_scan
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
+from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.linear import linearly_recomputable
 from rnnscan.ir.program import Atom, Equation, Program, inputs_of, nominal_size, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
-from rnnscan.newton import Newton
 
 
 # The steps that Newton's method solves in parallel.
@@ -43,41 +42,21 @@ class ScanPlan:
 
     Attributes:
         step: the step.
-        length: number of steps.
-        reverse: from the last step to the first.
-        unroll: of the loops, as in `lax.scan`.
-        chosen_chunk: steps of a chunk; None: by the heuristics.
+        scan: its other parameters. A loop whose number of steps is not known keeps all carry leaves before every step.
         choices: the heuristics. The backward pass is traced later, and has those of the forward pass.
-        keep_all_carries: keep every carry leaf before every step, for loops whose number of steps is not known.
-        parallel: how to solve loops in parallel over the steps of a chunk; None: they run step by step.
-        offload: the names of the kept values that lie in host memory between the passes.
-        chooses_kept_values: whether `for_derivatives` chooses values to keep that have no names.
-        follows_platform: whether the choices are those of whatever platform the scan is lowered for.
-        whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
-        axis_order: the order of the axes in which the step carries its leaves.
         cheap: carry leaf -> whether it is cheap to recompute, of those that were estimated. The choice of kept values
             does not matter to it, so plans of one step that keep other values share it.
     """
 
     step: FlatStep
-    length: int
-    reverse: bool
-    unroll: int | bool
-    chosen_chunk: int | None
+    scan: Scan
     choices: Heuristics
-    keep_all_carries: bool = False
-    parallel: Newton | None = None
-    offload: tuple[str, ...] = ()
-    chooses_kept_values: bool = False
-    follows_platform: bool = False
-    whole: Whole | None = None
-    axis_order: AxisOrder = field(default_factory=AxisOrder)
     cheap: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def heuristics(self) -> Heuristics:
         """The heuristics of this scan."""
-        return of_scan(self.choices, self.parallel, self.whole)
+        return of_scan(self.choices, self.scan.options.parallel, self.scan.options.whole)
 
     def keeping_expensive_values(self) -> "ScanPlan":
         """The plan with the values among the kept ones that take long to compute again.
@@ -85,26 +64,28 @@ class ScanPlan:
         They take at most as many bytes as the values that are kept in any case, and at most
         `Heuristics.expensive_bytes` in all.
         """
-        most_bytes = min(self.choices.expensive_bytes // max(1, self.length), self._kept_bytes)
+        most_bytes = min(self.choices.expensive_bytes // max(1, self.scan.length), self._kept_bytes)
         step, candidates = self.step, self._recomputable_candidates
         leaves, new_leaves = [step.carry[i] for i in candidates], [step.new_carry[i] for i in candidates]
         looped = Components(step.program.equations, leaves, new_leaves).loops(step.program.equations)
         choice = ExpensiveChoice(
             step.program, step.kept, self.repeats, candidates, self._cheap_carries, {*looped}, self.choices.machine
         )
-        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)), chooses_kept_values=False)
+        return replace(self, step=step.keeping_too(*choice.choose(most_bytes)))
 
     @cached_property
     def for_derivatives(self) -> "ScanPlan":
         """The plan where something is differentiated."""
-        if not self.chooses_kept_values:
+        options = self.scan.options
+        if not options.chooses_kept_values:
             return self
-        return replace(self, step=keeping_residuals(self.step)).keeping_expensive_values()
+        scan = replace(self.scan, options=replace(options, chooses_kept_values=False))
+        return replace(self, step=keeping_residuals(self.step), scan=scan).keeping_expensive_values()
 
     @cached_property
     def repeats(self) -> dict[int, int]:
         """Carry leaf -> y leaf that is the same value, of which one is kept."""
-        return {} if self.keep_all_carries or self.heuristics.runs_whole else self.step.repeats
+        return {} if self.scan.is_counted or self.heuristics.runs_whole else self.step.repeats
 
     @cached_property
     def residuals(self) -> ResidualPlan:
@@ -117,7 +98,7 @@ class ScanPlan:
         """
         recomputed = [] if self.chunk == 1 or self.heuristics.runs_whole else self._recomputable_carries
         between = Storage.FIRST_STEP if self.unread_carries.issuperset(recomputed) else Storage.CHUNKS
-        if self.keep_all_carries:  # But for the count of the steps, which no derivative reads.
+        if self.scan.is_counted:  # But for the count of the steps, which no derivative reads.
             recomputed, between = [0], Storage.FIRST_STEP
         restored = self._restored(recomputed)
 
@@ -127,15 +108,15 @@ class ScanPlan:
             storage = between if index in recomputed else other
             return CarryLeaf(storage, y, index not in self.unread_carries, index in restored)
 
-        return ResidualPlan(
-            self.length, self.chunk, tuple(map(row, range(len(self.step.carry)))), tuple(self._kept_values())
-        )
+        leaves = tuple(map(row, range(len(self.step.carry))))
+        return ResidualPlan(self.scan.length, self.chunk, leaves, tuple(self._kept_values()))
 
     def _kept_values(self) -> Iterator[KeptValue]:
         """The rows of the step's kept values."""
         step = self.step
         unnamed = step.kept[len(step.kept_labels) + len(step.parts) :]
-        yield from (KeptValue("name", label, label in self.offload) for label in step.kept_labels)
+        offload = self.scan.options.offload
+        yield from (KeptValue("name", label, label in offload) for label in step.kept_labels)
         yield from (KeptValue("carry", leaf, is_offloaded=False) for leaf in step.parts)
         for value in unnamed:
             equation = step.program.maker[value]
@@ -151,7 +132,7 @@ class ScanPlan:
     @property
     def _recomputable_candidates(self) -> list[int]:
         """The carry leaves that may be recomputed: arrays that y does not repeat."""
-        if self.keep_all_carries:
+        if self.scan.is_counted:
             return []
         arrays = [index for index, leaf in enumerate(self.step.carry) if nominal_size(leaf.shape) > 1]
         return [index for index in arrays if index not in self.repeats]
@@ -176,7 +157,7 @@ class ScanPlan:
         That spares it a product, or a function: with `h' = tanh(z)` it needs no z. To read them for less takes longer
         than to compute them.
         """
-        if self.keep_all_carries:  # The last step is not known.
+        if self.scan.is_counted:  # The last step is not known.
             return []
         maker, cones = self.step.program.maker, cones_of_derivative(self.step.program)
         candidates = [index for index in range(len(self.step.carry)) if index not in recomputed]
@@ -185,15 +166,16 @@ class ScanPlan:
     @cached_property
     def chunk(self) -> int:
         """Steps of a chunk."""
-        if self.chosen_chunk is not None:
-            return max(1, min(self.length, self.chosen_chunk))
+        length, options = self.scan.length, self.scan.options
+        if options.chunk is not None:
+            return max(1, min(length, options.chunk))
         if self.heuristics.runs_whole:  # A step on its own moves what it has to the host.
-            return 1 if self.offload else max(1, self.length)
-        if self.parallel is not None:
-            return near_divisor(self.length, max(1, min(self.length, self.parallel.chunk or STEPS_AT_ONCE)))
-        if self.choices.is_short(self.length):
-            return self.choices.chunk_of_short(self.length)  # `_step_bytes` splits the step.
-        return self.choices.chunk(self.length, self.for_derivatives._step_bytes())
+            return 1 if options.offload else max(1, length)
+        if options.parallel is not None:
+            return near_divisor(length, max(1, min(length, options.parallel.chunk or STEPS_AT_ONCE)))
+        if self.choices.is_short(length):
+            return self.choices.chunk_of_short(length)  # `_step_bytes` splits the step.
+        return self.choices.chunk(length, self.for_derivatives._step_bytes())
 
     @cached_property
     def written(self) -> Split:
@@ -226,11 +208,11 @@ class ScanPlan:
         if not program.summed:
             return self.forward(save=False)
         program = passes.apply(passes.backward(self.heuristics), program)
-        return split_with_sums(program, self.heuristics, self.heuristics.should_batch, self.parallel)
+        return split_with_sums(program, self.heuristics, self.heuristics.should_batch, self.scan.options.parallel)
 
     def split(self, program: Program, **options: Any) -> Split:
         """A split of a program of this scan; `options` are those of `split`."""
-        return split(program, self.heuristics, solve=self.parallel, **options)
+        return split(program, self.heuristics, solve=self.scan.options.parallel, **options)
 
     def returning(self, *, save: bool) -> Program:
         """The step's program with the outputs of `forward`, as written."""

@@ -27,7 +27,6 @@ from rnnscan.engine.loops.indexing import item_of, item_or, moved
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop, before_each
-from rnnscan.engine.plan.bound import bound
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan
@@ -35,7 +34,7 @@ from rnnscan.engine.run.forward import Saved, to_device
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.stacks import has_product
 from rnnscan.engine.run.step_vjp import Cotangents, step_vjp, vjp_program
-from rnnscan.engine.units.mesh import unit_axis, unit_mesh
+from rnnscan.engine.units.mesh import unit_mesh
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Program, Value, inputs_of, outputs_of, total_bytes, values_of
 from rnnscan.ir.traits import Kind
@@ -112,7 +111,7 @@ def splits_of_derivative(
     ct_carry = [jnp.zeros_like(carry[index]) for index in cotangents.moving]
     try:
         vjp = step_vjp(plan, cotangents)
-        of_scan = BackwardPlan(bound(plan, unit_axis())[1], plan.heuristics, plan.residuals)
+        of_scan = BackwardPlan(plan.scan, plan.heuristics, plan.residuals)
         chunks = _BackwardChunks.of(of_scan, vjp, cotangents, saved, ct_carry)
     except (NotImplementedError, TypeError, ValueError):  # JAX's errors where a primitive has no transpose.
         return None

@@ -61,7 +61,7 @@ def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
     if windows is not None:
         return forward
     leaves = jax.tree.leaves(plan.call.carry)
-    carry = scan.axis_order.of([leaves[index] for index in scan.step.changing])
+    carry = plan.axis_order.of([leaves[index] for index in scan.step.changing])
     splits = splits_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
     if splits is None:
         return forward

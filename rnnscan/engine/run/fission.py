@@ -16,7 +16,7 @@ from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.sharded_rows import sharded_rows
-from rnnscan.engine.plan.bound import bound
+from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import bind
@@ -25,7 +25,6 @@ from rnnscan.engine.run.copies import Copies, copied_constants
 from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import run_sub_scans
-from rnnscan.engine.units.mesh import unit_axis
 from rnnscan.engine.units.shard_units import UnitCell
 
 
@@ -55,8 +54,8 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         scan = plan.scan_to_run(length)
         if windows is None:
-            final, ys = _bind(scan, copied, constants, copies, scan.axis_order.of(carry), xs)
-            return scan.axis_order.undone(final), ys
+            final, ys = _bind(scan, copied, constants, copies, plan.axis_order.of(carry), xs)
+            return plan.axis_order.undone(final), ys
         in_windows = partial(run_windows, plan, windows, _run_loop)
         if not plan.loops_forward:
             return in_windows(constants, carry, xs)
@@ -96,7 +95,6 @@ def _bind(
 
     A constant that was copied has its derivative through its copy, which is not read.
     """
-    step, scan = bound(plan, unit_axis())
-    scan = replace(scan, copied=tuple(copied.items()))
-    final, ys = split_list(bind([*constants, *carry, *xs, *copies], step, scan), [scan.carry])
+    scan = replace(plan.scan, copied=tuple(copied.items()))
+    final, ys = split_list(bind([*constants, *carry, *xs, *copies], bound_step(plan), scan), [scan.carry])
     return final, ys

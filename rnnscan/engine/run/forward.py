@@ -130,7 +130,7 @@ def run_while(
         return new_carry, ys
 
     types = [atom.aval for atom in program.stacked]
-    final, ys = scan_while(step, lambda carry: holds(*constants, *carry)[0], carry, xs, types, plan.length)
+    final, ys = scan_while(step, lambda carry: holds(*constants, *carry)[0], carry, xs, types, plan.scan.length)
     return [*final, *ys]
 
 
@@ -202,7 +202,7 @@ def _run(
     is_only_a_loop = not offloaded and not parts.outside_loops and len(parts.loops) == 1 and not _solves(parts.loops[0])
     in_one_loop = _in_one_loop(parts, starting, _chunks(plan)) if is_only_a_loop and in_place else None
     invariant = invariant_values([parts], constants)
-    runner = Runner(parts, invariant, reverse=plan.reverse, unroll=plan.unroll, in_place=in_one_loop)
+    runner = Runner(parts, invariant, reverse=plan.scan.reverse, unroll=plan.scan.options.unroll, in_place=in_one_loop)
 
     def run_chunk(state: Any, xs: list[Any], _: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
         carry, sums = state
@@ -215,8 +215,8 @@ def _run(
 
     starts_of_sums = [carry[index] for index in summed]
     state = ([carry[index] for index in carried], runner.spread(starts_of_sums))
-    if plan.length and is_only_a_loop and (in_one_loop is not None or not starting):
-        results = run_chunk(state, list(xs), [], plan.length)
+    if plan.scan.length and is_only_a_loop and (in_one_loop is not None or not starting):
+        results = run_chunk(state, list(xs), [], plan.scan.length)
     else:
         results = _chunks(plan).run(run_chunk, state, list(xs), [], [])
     (final, sums), ys, starts = results
@@ -229,7 +229,7 @@ def _solves(loop: Loop) -> bool:
 
 
 def _chunks(plan: ScanPlan) -> TimeLoop:
-    return TimeLoop(plan.length, plan.chunk, plan.reverse)
+    return TimeLoop(plan.scan.length, plan.chunk, plan.scan.reverse)
 
 
 def _in_one_loop(parts: Split, starting: Sequence[int], chunks: TimeLoop) -> InPlace | None:

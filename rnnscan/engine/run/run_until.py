@@ -19,14 +19,13 @@ from rnnscan.engine.call.route import Route, high_level_reason
 from rnnscan.engine.costs.heuristics import heuristics
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import stopping
-from rnnscan.engine.plan.bound import bound
+from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan
 from rnnscan.engine.primitive.scan import Scan, bind, reading
 from rnnscan.engine.run import lax as run_by_lax
 from rnnscan.engine.run import scan_rules as scan_rules
 from rnnscan.engine.run.copies import copied_constants
-from rnnscan.engine.units.mesh import unit_axis
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.memory import Memory
@@ -156,7 +155,8 @@ def _counting_scan(
         new_carry=(*new_count, *flat.new_carry),
     )
     # With `jax.debug` callbacks, which nothing reads.
-    closed, scan = bound(plan.scan_of(replace(flat, program=program), lengths[-1]), unit_axis(), with_effects=True)
+    scan_plan = plan.scan_of(replace(flat, program=program), lengths[-1])
+    closed = bound_step(scan_plan, with_effects=True)
     unchanged = flat.constants[len(flat.constants) - len(flat.unchanged) :]
     carry = dict(zip([*flat.changing, *flat.unchanged], [*flat.carry, *unchanged], strict=True))
 
@@ -167,7 +167,7 @@ def _counting_scan(
         return [holds & (values[count] < plan.call.length) if is_padded else holds]
 
     types = (value.aval for value in (*program.invariant, *program.carry))
-    return closed, replace(scan, condition=jax.make_jaxpr(goes_on)(*types))
+    return closed, replace(scan_plan.scan, condition=jax.make_jaxpr(goes_on)(*types))
 
 
 def _in_segments(
