@@ -52,7 +52,7 @@ WITH_LAYER_NORMALISATION = LSTM_THAT_KEEPS_NO_GATE._replace(made=4825 * KIB)
     ],
 )
 def test_the_steps_of_a_chunk_on_a_cpu(length, step, chunk):
-    assert BACKENDS["cpu"].chunk(length, step) == chunk
+    assert BACKENDS["cpu"].chunk(length, lambda: step) == chunk
 
 
 @pytest.mark.parametrize(("length", "most", "chunk"), [(50, 4, 2), (51, 4, 3), (53, 4, 4), (48, 4, 4)])
@@ -62,7 +62,7 @@ def test_a_chunk_of_at_least_half_as_many_steps_leaves_no_remainder(length, most
 
 @pytest.mark.parametrize(("length", "chunk"), [(1, 1), (31, 16), (64, 16), (512, 32), (8192, 128)])
 def test_the_steps_of_a_chunk_on_a_gpu(length, chunk):
-    assert BACKENDS["gpu"].chunk(length, GRU) == chunk
+    assert BACKENDS["gpu"].chunk(length, lambda: GRU) == chunk
 
 
 def outputs_of(jaxpr, primitive=None):

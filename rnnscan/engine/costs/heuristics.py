@@ -190,23 +190,17 @@ class Heuristics:
 
         return should_batch
 
-    def is_short(self, length: int) -> bool:
-        """Whether a sequence is too short for its chunks to depend on the bytes of a step."""
-        return length < 2 * self.quick_chunk
-
-    def chunk_of_short(self, length: int) -> int:
-        """The number of steps of a chunk of such a sequence. More chunks would stack more bytes than they save."""
-        return max(1, min(length, self.quick_chunk))
-
-    def chunk(self, length: int, step: StepBytes) -> int:
+    def chunk(self, length: int, bytes_of_step: Callable[[], StepBytes]) -> int:
         """The number of steps of a chunk.
 
         Args:
             length: the number of steps of the sequence.
-            step: the bytes of a step.
+            bytes_of_step: finds the bytes of a step, which takes a split of it. The chunks of a short sequence do not
+                depend on them.
         """
-        if self.is_short(length):
-            return self.chunk_of_short(length)
+        if length < 2 * self.quick_chunk:  # More chunks would stack more bytes than they save.
+            return max(1, min(length, self.quick_chunk))
+        step = bytes_of_step()
         if self.batch == "costly" and copies_more_than_it_saves(step, self.machine):
             return 1
         made = max(1, step.made)

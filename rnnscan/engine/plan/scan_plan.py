@@ -173,9 +173,7 @@ class ScanPlan:
             return 1 if options.offload else max(1, length)
         if options.parallel is not None:
             return near_divisor(length, max(1, min(length, options.parallel.chunk or STEPS_AT_ONCE)))
-        if self.choices.is_short(length):
-            return self.choices.chunk_of_short(length)  # `_step_bytes` splits the step.
-        return self.choices.chunk(length, self.for_derivatives._step_bytes())
+        return self.choices.chunk(length, lambda: self.for_derivatives._step_bytes())
 
     @cached_property
     def written(self) -> Split:
