@@ -112,9 +112,9 @@ def describe(plan: ExecutionPlan) -> StepDescription:
         for equation in step.program.equations
     ]
     carry = _carry(plan, scan, loops, sources)
-    windows = plan.windows(plan.call.length)
-    if windows is not None and windows.steps is not None:
-        kept = f"before every window of {windows.steps} steps"
+    window = plan.window(plan.call.length)
+    if window is not None and plan.keeps_carry_of_windows(window, plan.call.length):
+        kept = f"before every window of {window} steps"
         carry = tuple(leaf if leaf.loop is None else replace(leaf, kept=kept) for leaf in carry)
     return StepDescription(tuple(equations), carry, tuple(map(sources, step.y)), describe_states(plan))
 

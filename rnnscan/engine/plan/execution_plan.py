@@ -31,19 +31,6 @@ from rnnscan.memory import Memory, kept_names
 
 
 @dataclass(frozen=True)
-class Windows:
-    """The lengths with which matrix states run.
-
-    Attributes:
-        length: the steps of the sequence, or of a segment of it.
-        steps: the steps of a window, before which the carry is kept. None: one window, inside a segment.
-    """
-
-    length: int
-    steps: int | None
-
-
-@dataclass(frozen=True)
 class NewtonLoop:
     """A loop that Newton's method solves.
 
@@ -168,13 +155,15 @@ class ExecutionPlan:
         longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
         return self.choices.state_chunk_of(min(longest, self.call.length), memory.chunk)
 
-    def windows(self, length: int) -> Windows | None:
-        """How a scan, or a segment of it, of this length runs matrix states; None if step by step."""
+    def window(self, length: int) -> int | None:
+        """The steps of a window of matrix states, for a scan or segment of this length; None: it runs step by step."""
         if self.state_chunk is None:
             return None
-        steps = self.choices.window(length, self.matrix_split.heuristics.state_chunk_within(length))
-        # A segment that is one window runs again as it is.
-        return Windows(length, steps if self.keeps_names_of_windows or steps < length else None)
+        return self.choices.window(length, self.matrix_split.heuristics.state_chunk_within(length))
+
+    def keeps_carry_of_windows(self, window: int, length: int) -> bool:
+        """Whether the carry is kept before each window. A segment that is one window runs again as it is."""
+        return self.keeps_names_of_windows or window < length
 
     @property
     def matrix_split(self) -> Split:
@@ -262,13 +251,10 @@ class ExecutionPlan:
             return []
         length, changing, states = self.call.length, self.step.changing, self.matrix_search
         scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
-        windows = self.windows(length)
-        if windows is not None and states.split is not None:
+        window = self.window(length)
+        if window is not None and states.split is not None:
             scans = [
-                (
-                    self.scan_of(states.split.step_of(loop), windows.steps or length),
-                    [changing[index] for index in loop.carry],
-                )
+                (self.scan_of(states.split.step_of(loop), window), [changing[index] for index in loop.carry])
                 for loop in states.scans
             ]
         return [

@@ -47,8 +47,8 @@ def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
     JAX has no derivative of the step, where the lax engine runs it, and where matrix states have the chunkwise form.
     Nothing is estimated of Newton's method.
     """
-    machine, windows = plan.choices.machine, plan.windows(plan.call.length)
-    if plan.call.parallel is not None or (windows is not None and not plan.loops_forward):
+    machine, window = plan.choices.machine, plan.window(plan.call.length)
+    if plan.call.parallel is not None or (window is not None and not plan.loops_forward):
         return ()
     small = plan.route.one_kernel
     if small is not None:
@@ -58,7 +58,7 @@ def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
         program = scan.step.program
         return (_part("forward", "in one loop", machine.estimate(program.equations)),)
     forward = tuple(_parts("forward", scan.written, scan.chunk, machine))
-    if windows is not None:
+    if window is not None:
         return forward
     leaves = jax.tree.leaves(plan.call.carry)
     carry = plan.axis_order.of([leaves[index] for index in scan.step.changing])

@@ -48,15 +48,15 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     copies = [copy.of(constants[index]) for index, copy in copied.items()]
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
-        windows = plan.windows(length)
+        window = plan.window(length)
         if memory.segment is not None and isinstance(call.cell, UnitCell):
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         scan = plan.scan_to_run(length)
-        if windows is None:
+        if window is None:
             final, ys = _bind(scan, copied, constants, copies, plan.axis_order.of(carry), xs)
             return plan.axis_order.undone(final), ys
-        in_windows = partial(run_windows, plan, windows, _run_loop)
+        in_windows = partial(run_windows, plan, length, window, _run_loop)
         if not plan.loops_forward:
             return in_windows(constants, carry, xs)
         step_by_step = lambda constants, carry, xs: _bind(scan, {}, constants, [], carry, xs)  # noqa: E731
@@ -73,9 +73,9 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
-        windows = plan.windows(length)
-        if windows is not None:
-            return run_windows(plan, windows, run_and_count, constants, carry, xs)
+        window = plan.window(length)
+        if window is not None:
+            return run_windows(plan, length, window, run_and_count, constants, carry, xs)
         final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
         return final, [*ys, *counts]
 

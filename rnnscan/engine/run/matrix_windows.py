@@ -9,7 +9,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
 from rnnscan.engine.loops.calls import differentiate_as
-from rnnscan.engine.plan.execution_plan import ExecutionPlan, Windows
+from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import run_forward
 from rnnscan.engine.run.runner import Runner, invariant_values
@@ -24,7 +24,8 @@ RunLoop = Callable[[ScanPlan, list[Any], list[Any], list[Any]], tuple[list[Any],
 
 def run_windows(
     plan: ExecutionPlan,
-    windows: Windows,
+    length: int,
+    window: int,
     run_loop: RunLoop,
     constants: Sequence[Any],
     carry: list[Any],
@@ -34,7 +35,8 @@ def run_windows(
 
     Args:
         plan: its plan.
-        windows: the lengths.
+        length: its steps.
+        window: the steps of a window.
         run_loop: runs the scans over the other parts of the carry.
         constants: those of the step.
         carry: its carry.
@@ -60,8 +62,8 @@ def run_windows(
         fixed = [value for value in labels if value in invariant]
         invariant |= {value: checkpoint_name(invariant[value], labels[value]) for value in fixed}
         runner = Runner(parts, invariant, plan.call.reverse, plan.call.unroll, scan=scan, labels=labels)
-        final, _, window = runner(length, dict(zip(parts.program.known, xs, strict=True)), carry)
-        return final, [*map(window.stacked, parts.program.stacked), *loop_stacks]
+        final, _, values = runner(length, dict(zip(parts.program.known, xs, strict=True)), carry)
+        return final, [*map(values.stacked, parts.program.stacked), *loop_stacks]
 
     def by_a_loop(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
@@ -74,8 +76,8 @@ def run_windows(
         partial(by_a_loop if plan.loops_windows else in_chunks, constants),
         carry,
         xs,
-        length=windows.length,
-        segments=() if windows.steps is None else (windows.steps,),
+        length=length,
+        segments=(window,) if plan.keeps_carry_of_windows(window, length) else (),
         reverse=plan.call.reverse,
         policy=policy_of_names,
     )
