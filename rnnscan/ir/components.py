@@ -6,7 +6,7 @@ leaves: a net with the states of 20 batch norms in its carry has 40.
 Source: Sharir 1981, "A strong-connectivity algorithm and its applications in data flow analysis".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rnnscan.ir.program import Atom, Equation, Value, values_of
 
@@ -58,16 +58,12 @@ class Components:
 
     def is_between(self, equation: Equation, leaf: int) -> bool:
         """Whether an equation lies between a leaf and the same leaf of the new carry."""
-        depends, feeds = self._leaf_depends, self._leaf_feeds
-        return any(depends.get(output, 0) & feeds.get(output, 0) & 1 << leaf for output in equation.outputs)
+        return bool(_around(equation, self._leaf_depends, self._leaf_feeds) >> leaf & 1)
 
     def between(self, equations: Iterable[Equation]) -> Iterator[tuple[Equation, int]]:
         """Equations that lie between a leaf and the same leaf of the new carry, and these leaves, as bits."""
         for equation in equations:
-            bits = 0
-            for output in equation.outputs:
-                bits |= self._leaf_depends.get(output, 0) & self._leaf_feeds.get(output, 0)
-            if bits:
+            if bits := _around(equation, self._leaf_depends, self._leaf_feeds):
                 yield equation, bits
 
     def feeding(self, value: Value) -> frozenset[tuple[int, ...]]:
@@ -79,13 +75,18 @@ class Components:
         return self._groups(self._feeds.get(value, 0))
 
     def _groups_around(self, equation: Equation) -> int:
-        bits = 0
-        for output in equation.outputs:
-            bits |= self._depends.get(output, 0) & self._feeds.get(output, 0)
-        return bits
+        return _around(equation, self._depends, self._feeds)
 
     def _groups(self, bits: int) -> frozenset[tuple[int, ...]]:
         return frozenset(self.members[index] for index in positions(bits))
+
+
+def _around(equation: Equation, depends: Mapping[Value, int], feeds: Mapping[Value, int]) -> int:
+    """The bits of what a result of an equation both depends on and feeds."""
+    bits = 0
+    for output in equation.outputs:
+        bits |= depends.get(output, 0) & feeds.get(output, 0)
+    return bits
 
 
 def _depends(equations: Iterable[Equation], inputs: Iterable[tuple[Value, int]]) -> dict[Value, int]:
