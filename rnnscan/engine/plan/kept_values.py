@@ -3,7 +3,7 @@
 The tests compare them with the residuals of `jax.vjp` for every cell of the library.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from math import prod
@@ -16,10 +16,10 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.matrix_search import MatrixSearch
-from rnnscan.engine.plan.residuals import Residual, Source
+from rnnscan.engine.plan.residuals import Residual, stacks
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import depending, needed
-from rnnscan.ir.program import Atom, Equation, Value, values_of
+from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
 from rnnscan.ir.trace import trace
 
 
@@ -115,8 +115,8 @@ def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[R
     """The values that the vjp of each step reads. JAX drops the others."""
     read = _Read.among(step, _read_by_vjp(step))
     yield from _constants(constants[index] for index in read.constants)
-    yield from _stacks("carry", step.carry, read.carry, length)
-    yield from _stacks("x", step.x, read.x, length)
+    yield from stacks("carry", step.carry, read.carry, length)
+    yield from stacks("x", step.x, read.x, length)
     varying = {index for index in read.kept if _varies(step, step.kept[index])}
     yield from _named(step, sorted(varying), length)
     yield from _named(step, [index for index in read.kept if index not in varying], 1)
@@ -133,8 +133,8 @@ def _by_segments(
     """The values from which the longest segments run again."""
     count = max(1, -(-length // segment))
     yield from _constants(constants[index] for index in read.constants)
-    yield from _stacks("carry", step.carry, read.carry, count)
-    yield from _stacks("x", step.x, read.x, length)
+    yield from stacks("carry", step.carry, read.carry, count)
+    yield from stacks("x", step.x, read.x, length)
 
 
 def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Read:
@@ -146,11 +146,11 @@ def _read_in_segment(step: FlatStep, states: MatrixSearch | None = None) -> _Rea
     values = _read_by_vjp(step)
     scans = [states.split.step_of(loop) for loop in states.scans] if states and states.split else []
     inputs = [value for scan in scans for value in scan.program.inputs]
-    values |= _read_by(needed(equations, inputs), inputs)
+    values |= _read_for(inputs, equations)
     while True:
         read = _Read.among(step, values)
         new_carry = [step.new_carry[index] for index in read.carry]
-        more = _read_by(needed(equations, new_carry), new_carry)
+        more = _read_for(new_carry, equations)
         if more <= values:
             return read
         values |= more
@@ -179,12 +179,12 @@ def _read_by_vjp(step: FlatStep) -> set[Value]:
 
     program = trace(residuals, *(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in operands))
     program = reading_kept(program, *pairs)
-    read = _read_by(needed(program.equations, program.outputs), program.outputs)
+    read = _read_for(program.outputs, program.equations)
     return {*values_of(atom for atom, known in zip(operands, program.known, strict=True) if known in read)}
 
 
-def _read_by(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Value]:
-    return {*values_of(outputs), *values_of(atom for equation in equations for atom in equation.inputs)}
+def _read_for(outputs: Sequence[Atom], equations: Sequence[Equation]) -> set[Value]:
+    return {*values_of(outputs), *inputs_of(needed(equations, outputs))}
 
 
 def _constants(constants: Iterable[Any]) -> Iterator[Residual]:
@@ -192,14 +192,6 @@ def _constants(constants: Iterable[Any]) -> Iterator[Residual]:
         yield Residual("constant", constant, 1, prod(jnp.shape(constant)) * int(jnp.result_type(constant).itemsize))
 
 
-def _stacks(
-    source: Source, leaves: Sequence[Any] | Mapping[int, Any], which: Iterable[int], times: int
-) -> Iterator[Residual]:
-    for index in which:
-        leaf = leaves[index]
-        yield Residual(source, index, times, times * prod(leaf.shape) * int(leaf.dtype.itemsize))
-
-
 def _named(step: FlatStep, which: Iterable[int], length: int) -> Iterator[Residual]:
-    for kept in _stacks("name", step.kept, which, length):
+    for kept in stacks("name", step.kept, which, length):
         yield replace(kept, of=step.kept_labels[kept.of])

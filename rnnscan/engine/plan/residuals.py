@@ -1,6 +1,6 @@
 """The arrays that stay in memory between the passes of a scan: a row for each value, which all reports read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -148,18 +148,19 @@ class ResidualPlan:
 
     def rows(self, step: FlatStep) -> Iterator[Residual]:
         """All stored values of a step, except the arrays that it closes over."""
-        for index, leaf in enumerate(step.carry):
-            yield _row("initial carry", index, leaf, 1)
+        yield from stacks("initial carry", step.carry, range(len(step.carry)), 1)
         stored = [(self.every_step, self.length), (self.final, 1), (self.chunk_starts, self.length // self.chunk)]
         for leaves, times in stored:
-            for index in leaves:
-                yield _row("carry", index, step.carry[index], times)
-        for index in self.repeated_ys:
-            yield _row("y", index, step.y[index], self.length)
-        for index, leaf in enumerate(step.x):
-            yield _row("x", index, leaf, self.length)
+            yield from stacks("carry", step.carry, leaves, times)
+        yield from stacks("y", step.y, self.repeated_ys, self.length)
+        yield from stacks("x", step.x, range(len(step.x)), self.length)
         for kept_value, value in zip(self.kept, step.kept, strict=True):
             yield _row(kept_value.source, kept_value.of, value, self.length)
+
+
+def stacks(source: Source, leaves: Sequence[Atom], which: Iterable[int], times: int) -> Iterator[Residual]:
+    """The rows of some leaves, each stored for so many steps."""
+    return (_row(source, index, leaves[index], times) for index in which)
 
 
 def _row(source: Source, of: Any, value: Atom, times: int) -> Residual:
