@@ -243,8 +243,9 @@ def _scan_reports(arguments: Arguments) -> dict[str, MemoryReport]:
     scans: list[tuple[Any, ...]] = []
 
     def look(*arrays: Any) -> None:
-        for call in (ran.plan.call for ran in arguments.plans(arrays)):
-            scan_arguments = Arguments(run, call.cell, call.params, call.carry, call.inputs, call.options)
+        for ran in arguments.plans(arrays):
+            call = ran.plan.call
+            scan_arguments = Arguments(run, call.cell, call.params, call.carry, call.inputs, ran.options)
             scans.append((call.cell, *scan_arguments.with_arrays(scan_arguments.shapes)))
 
     arguments.eval_shape(look)

@@ -3,7 +3,7 @@
 The result is a `Call`. `scan` hands it to an engine; `explain`, `memory_report` and `plan` read it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any, TypeAlias
@@ -55,7 +55,6 @@ class Call:
         params: its parameters.
         inputs: the inputs of the cell.
         carry: the initial carry, of the types that the step returns.
-        options: the other arguments of `scan`, as they were given.
         xs: the inputs of the step: those of the cell, then resets, valid steps and step numbers.
         length: T.
         reverse: whether the steps run from the last to the first.
@@ -73,7 +72,6 @@ class Call:
     params: Any
     inputs: Any
     carry: Any
-    options: Mapping[str, Any]
     xs: Any
     length: Length
     reverse: bool
@@ -200,22 +198,6 @@ def prepare(
     Raises:
         TypeError, ValueError: as `scan` does.
     """
-    options = {
-        "length": length,
-        "reverse": reverse,
-        "unroll": unroll,
-        "memory": memory,
-        "seq_lengths": seq_lengths,
-        "mask": mask,
-        "reset": reset,
-        "reset_to": reset_to,
-        "padding": padding,
-        "truncate": truncate,
-        "engine": engine,
-        "parallel": parallel,
-        "key": key,
-        "first_step": first_step,
-    }
     check_cell("scan", cell, Cell)
     checks.check_reverse("scan", reverse)
     checks.check_options(memory=memory, unroll=unroll, truncate=truncate, padding=padding, engine=engine)
@@ -259,7 +241,6 @@ def prepare(
         params=params,
         inputs=inputs,
         carry=carry,
-        options=options,
         xs=xs,
         length=length,
         reverse=reverse,

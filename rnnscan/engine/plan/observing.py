@@ -15,10 +15,12 @@ class Observed:
 
     Attributes:
         plan: the plan, with the arrays of its trace.
+        options: the arguments of `scan` besides the parameters, the carry and the inputs, as they were given.
         ys: the stacked outputs.
     """
 
     plan: ExecutionPlan
+    options: dict[str, Any]
     ys: Any
 
 
@@ -45,11 +47,11 @@ def is_observed() -> bool:
     return _observed.get() is not None
 
 
-def observe(plan: ExecutionPlan, ys: Any) -> None:
+def observe(plan: ExecutionPlan, options: dict[str, Any], ys: Any) -> None:
     """Add a plan to the list of the context, if any."""
     observed = _observed.get()
     if observed is not None:
-        observed.append(Observed(plan, ys))
+        observed.append(Observed(plan, options, ys))
 
 
 @contextmanager

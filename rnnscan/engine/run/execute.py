@@ -38,17 +38,17 @@ def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length:
     return results
 
 
-def _run(cell: Any, *, kept: bool = False, **arguments: Any) -> tuple[Any, Any]:
+def _run(cell: Any, *, params: Any, carry: Any, xs: Any, kept: bool = False, **options: Any) -> tuple[Any, Any]:
     """Prepare a call, plan it and run the plan. `kept`: the trace is cached for later calls."""
     with inside_scan():
-        call = prepare(cell, **arguments)
+        call = prepare(cell, params, carry, xs, **options)
         if kept and call.closes_over_arrays:
             raise ClosesOverArraysError
         plan = ExecutionPlan.of(call)
         carry, ys = _execute(plan)
-        if arguments.get("key") is None and warns_without_key() and _is_random(cell, arguments["params"], call):
+        if options.get("key") is None and warns_without_key() and _is_random(cell, params, call):
             carry, ys = warn_if_differentiated((carry, ys), "scan", in_words(cell))
-    observe(plan, ys)
+    observe(plan, options, ys)
     return carry, ys
 
 
