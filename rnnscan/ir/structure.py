@@ -1,6 +1,6 @@
 """The structure of a program: a key that is equal for programs that do the same operations on the same values."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -10,6 +10,9 @@ from jax.extend import core
 from rnnscan._util.messages import is_key
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value
 
+
+# A primitive, its parameters, the context that counts, the operands and the results.
+_Operation: TypeAlias = tuple[Any, Mapping[str, Any], Hashable, Sequence[Any], Sequence[Any]]
 
 # What must be equal: what equations do, the sources of derivative rules too, or functions themselves.
 Like: TypeAlias = Literal["work", "source", "function"]
@@ -23,15 +26,9 @@ def structure_of(program: Program, inputs: Sequence[Value], outputs: Sequence[At
         inputs: its inputs, in the order that counts.
         outputs: its outputs, likewise.
     """
-    numbers = _Numbers(inputs)
-    equations = tuple(
-        (
-            _structure_of_operation(equation.primitive, equation.params, like="work"),
-            equation.origin.settings,
-            numbers.read(equation.inputs),
-            numbers.add(equation.outputs),
-        )
-        for equation in program.equations
+    numbers = _Numbers(inputs, like="work")
+    equations = numbers.number(
+        (each.primitive, each.params, each.origin.settings, each.inputs, each.outputs) for each in program.equations
     )
     return tuple(value.aval for value in inputs), equations, numbers.read(outputs)
 
@@ -63,15 +60,10 @@ def structure_of_jaxpr(jaxpr: Any) -> Hashable:
 
 def key_of_step(program: Program) -> Hashable:
     """A key that is equal for steps that do the same in the same named scopes. Functions equal themselves alone."""
-    numbers = _Numbers(program.inputs, _structure_of_number)
-    equations = tuple(
-        (
-            _structure_of_operation(equation.primitive, equation.params, like="function"),
-            (equation.origin.settings, equation.scope),
-            numbers.read(equation.inputs),
-            numbers.add(equation.outputs),
-        )
-        for equation in program.equations
+    numbers = _Numbers(program.inputs, like="function")
+    equations = numbers.number(
+        (each.primitive, each.params, (each.origin.settings, each.scope), each.inputs, each.outputs)
+        for each in program.equations
     )
     groups = (program.invariant, program.known, program.carry)
     types = tuple(tuple(value.aval for value in group) for group in groups)
@@ -81,8 +73,9 @@ def key_of_step(program: Program) -> Hashable:
 class _Numbers:
     """Numbers values in the order in which they are added."""
 
-    def __init__(self, inputs: Sequence[Any], constant: Callable[[Any], Hashable] | None = None) -> None:
-        self._constant = constant or structure_of_array
+    def __init__(self, inputs: Sequence[Any], *, like: Like) -> None:
+        self._like = like
+        self._constant = _structure_of_number if like == "function" else structure_of_array
         self._numbers: dict[Any, int] = {}
         self.add(inputs)
 
@@ -93,6 +86,13 @@ class _Numbers:
             self._numbers[value] = len(self._numbers)
             avals.append(value.aval)
         return tuple(avals)
+
+    def number(self, equations: Iterable[_Operation]) -> Hashable:
+        """The structure of equations, whose results are numbered."""
+        return tuple(
+            (_structure_of_operation(primitive, params, like=self._like), context, self.read(inputs), self.add(outputs))
+            for primitive, params, context, inputs, outputs in equations
+        )
 
     def read(self, atoms: Iterable[Any]) -> Hashable:
         """The numbers of values, and the values of constants."""
@@ -168,14 +168,6 @@ def _structure_of_const(array: Any, *, like: Like) -> Hashable:
 
 
 def _structure_of_jaxpr(jaxpr: Any, *, like: Like) -> Hashable:
-    numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars], _structure_of_number if like == "function" else None)
-    equations = tuple(
-        (
-            _structure_of_operation(eqn.primitive, eqn.params, like=like),
-            eqn.ctx,
-            numbers.read(eqn.invars),
-            numbers.add(eqn.outvars),
-        )
-        for eqn in jaxpr.eqns
-    )
+    numbers = _Numbers([*jaxpr.constvars, *jaxpr.invars], like=like)
+    equations = numbers.number((eqn.primitive, eqn.params, eqn.ctx, eqn.invars, eqn.outvars) for eqn in jaxpr.eqns)
     return tuple(var.aval for var in jaxpr.invars), equations, numbers.read(jaxpr.outvars)
