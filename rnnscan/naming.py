@@ -275,7 +275,6 @@ class StepInfo:
         y: the shapes of y.
         names: the step's labels.
         effects: the effects for which the operations of the step must stay, in their order (`_util/effects.py`).
-        closed_over: the `id` of each array that the step closes over.
         traced: the trace, with every named value marked: `(*carry, *x) -> (*new carry, *y)`.
         has_refs: whether the step is given refs among its inputs, to which it may write.
     """
@@ -284,7 +283,6 @@ class StepInfo:
     y: Any
     names: Names
     effects: frozenset[Any]
-    closed_over: frozenset[int]
     traced: Any
     has_refs: bool = False
 
@@ -313,8 +311,7 @@ def trace_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) 
     with reading(recorder):
         recorded = named_after(recorded, step)
         traced, (new_carry, y) = jax.make_jaxpr(recorded, return_shape=True)(carry, x)
-    closed_over = frozenset(map(id, traced.consts))
-    return StepInfo(new_carry, y, names, effects.ordered(traced.effects), closed_over, traced)
+    return StepInfo(new_carry, y, names, effects.ordered(traced.effects), traced)
 
 
 def evaluate_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: Any) -> tuple[StepInfo, tuple[Any, Any]]:
@@ -333,7 +330,7 @@ def evaluate_step(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, x: An
         results = step(carry, x)
         names = recorder.names((carry, x), results[0])
     info = trace_step(lambda carry, x: results, carry, x)
-    return replace(info, names=names, closed_over=frozenset()), results
+    return replace(info, names=names), results
 
 
 def _new_recorder() -> _Recorder:
