@@ -52,12 +52,8 @@ def route(call: Call) -> Route:
             f"scan: segments would cut the logs of a derivative rule into pieces; got {call.memory!r}, and a rule that "
             "logs values. Leave `segment` out, or do not log."
         )
-    if call.parallel is not None:
-        reason = 'engine="lax" was chosen' if call.engine == "lax" else _fallback_reason(call)
-        refuse_parallel(call.parallel, reason)
-    if call.engine == "lax":
-        return Route.plain(call, 'engine="lax" was chosen')
-    reason = _fallback_reason(call)
+    reason = 'engine="lax" was chosen' if call.engine == "lax" else _fallback_reason(call)
+    refuse_parallel(call.parallel, reason)
     if reason and call.engine == "fission":
         refuse_fission(reason)
     return Route.plain(call, reason) if reason else Route("fission")
