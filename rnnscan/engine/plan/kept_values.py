@@ -17,7 +17,6 @@ from rnnscan.engine.analysis.restore import reading_kept
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.matrix_search import MatrixSearch
 from rnnscan.engine.plan.residuals import Residual, stacks
-from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.program import Atom, Equation, Value, inputs_of, values_of
 from rnnscan.ir.trace import trace
@@ -53,8 +52,9 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
         elif sub_scan.segment:
             read = _Read.everything(step) if fission else _read_in_segment(segmented)
             kept = _by_segments(segmented, constants, read, sub_scan.steps, sub_scan.segment[0])
-        elif fission:
-            kept = _by_fission(plan.scan(sub_scan.steps), constants)
+        elif fission:  # The fields of `rnnscan.engine.run.forward.Saved`.
+            scan = plan.scan(sub_scan.steps)
+            kept = chain(_constants(constants), scan.residuals.rows(scan.step))
         elif call.flat.can_keep(plan.kept_names, call.names):
             kept = _by_lax(step, constants, sub_scan.steps)
         else:
@@ -86,12 +86,6 @@ def _of_later_scan(kept: Iterable[Residual]) -> Iterator[Residual]:
             yield one
 
 
-def _by_fission(plan: ScanPlan, constants: Sequence[Any]) -> Iterator[Residual]:
-    """The fields of `rnnscan.engine.run.forward.Saved`."""
-    yield from _constants(constants)
-    yield from plan.residuals.rows(plan.step)
-
-
 @dataclass(frozen=True)
 class _Read:
     """Positions of the constants, carry leaves, inputs and kept values that a backward pass reads."""
@@ -117,14 +111,10 @@ def _by_lax(step: FlatStep, constants: Sequence[Any], length: int) -> Iterator[R
     yield from _constants(constants[index] for index in read.constants)
     yield from stacks("carry", step.carry, read.carry, length)
     yield from stacks("x", step.x, read.x, length)
-    varying = {index for index in read.kept if _varies(step, step.kept[index])}
-    yield from _named(step, sorted(varying), length)
-    yield from _named(step, [index for index in read.kept if index not in varying], 1)
-
-
-def _varies(step: FlatStep, atom: Atom) -> bool:
-    """Whether a value differs from step to step. JAX moves the others out of the loop."""
-    return atom in depending(step.program.equations, [*step.carry, *step.x])
+    varying = depending(step.program.equations, [*step.carry, *step.x])
+    yield from _named(step, [index for index in read.kept if step.kept[index] in varying], length)
+    # JAX moves the others out of the loop.
+    yield from _named(step, [index for index in read.kept if step.kept[index] not in varying], 1)
 
 
 def _by_segments(
