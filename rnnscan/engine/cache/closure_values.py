@@ -42,8 +42,8 @@ class ClosureValues(NamedTuple):
         arrays: NumPy arrays.
     """
 
-    numbers: Sequence[Hashable]
-    arrays: Sequence[np.ndarray]
+    numbers: list[Hashable]
+    arrays: list[np.ndarray]
 
 
 def closure_values(part: Any) -> ClosureValues:
@@ -123,15 +123,12 @@ def _collect(part: Any, values: ClosureValues, seen: set[int]) -> None:
 
 
 def _collect_from_function(function: FunctionType, values: ClosureValues, seen: set[int]) -> None:
-    numbers, arrays = values
-    assert isinstance(numbers, list)
-    assert isinstance(arrays, list)
     for value in _values_read(function):
-        numbers.append(_comparable(value) if isinstance(value, _NUMBERS) else None)
+        values.numbers.append(_comparable(value) if isinstance(value, _NUMBERS) else None)
         if isinstance(value, FunctionType) and value.__globals__ is function.__globals__:
             _collect(value, values, seen)
         elif type(value) is np.ndarray:
-            arrays.append(value)
+            values.arrays.append(value)
 
 
 _NUMBERS = (bool, int, float, complex, str, np.generic)
