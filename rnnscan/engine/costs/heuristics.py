@@ -51,8 +51,7 @@ class Heuristics:
         quick_chunk: the number of steps above which longer chunks are hardly faster.
         longest_chunk: the largest number of steps of a chunk.
         chunk_bytes: the most bytes that a chunk longer than the quick one may make.
-        chunk_with_starts: the number of steps of a chunk if many of the kept bytes are at its start.
-        chunk_bytes_with_starts: the most bytes that such a chunk may make.
+        chunk_bytes_with_starts: the most bytes that a chunk may make if many of the kept bytes are at its start.
         least_state: the least number of keys and of values for which a matrix state runs in chunkwise form; None: none
             does. A step of the loop does 3 K V multiplications a row, the chunkwise form 2 K V + C (K + V) for chunks
             of C steps; but the loop reads and writes S once a step, the form once a chunk. Its products of small
@@ -85,7 +84,6 @@ class Heuristics:
     quick_chunk: int
     longest_chunk: int
     chunk_bytes: int
-    chunk_with_starts: int
     chunk_bytes_with_starts: int
     transpose_rows: bool
     transpose_weights: bool = True
@@ -206,7 +204,7 @@ class Heuristics:
         made = max(1, step.made)
         fitting = max(self.quick_chunk, min(self.longest_chunk, self.chunk_bytes // made))
         if step.starts * _KEPT_BYTES_PER_START > step.kept * fitting:
-            fitting = max(fitting, min(self.chunk_with_starts, self.chunk_bytes_with_starts // made))
+            fitting = max(fitting, min(_CHUNK_WITH_STARTS, self.chunk_bytes_with_starts // made))
         # A longer chunk would be most of a short sequence, or take more memory than it saves.
         worthwhile = min(-(-length // 8), int(_CHUNK_BYTES_PER_GIVEN * length * step.given / made))
         most_bytes = self.shortest_chunk_bytes + _SHORTEST_CHUNK_BYTES_PER_GIVEN * length * step.given
@@ -270,7 +268,7 @@ class Heuristics:
 # cells. At T = 8 two chunks of 4 steps save nothing.
 _LEAST_STATE_CHUNK = 8
 # An LSTM that keeps no gate keeps c before every 16 steps, and x and h at every step, with 24 times the bytes.
-_KEPT_BYTES_PER_START = 24
+_KEPT_BYTES_PER_START, _CHUNK_WITH_STARTS = 24, 16
 # The decays of a GLA make 4 KiB at each step, its state 256. With batched decays its forward pass takes 1.11 to
 # 1.20 of plain's time, with all in the loop 1.00.
 _HIDDEN = 16
@@ -299,7 +297,6 @@ BACKENDS = {
         quick_chunk=8,
         longest_chunk=128,
         chunk_bytes=16 << 20,
-        chunk_with_starts=16,
         chunk_bytes_with_starts=48 << 20,
         transpose_rows=True,
         # The loss of an mLSTM, T = 2,048, in chunkwise form: 0.85 of plain's time on one CPU, 1.5 on another
@@ -324,7 +321,6 @@ BACKENDS = {
         quick_chunk=16,
         longest_chunk=128,
         chunk_bytes=1 << 30,
-        chunk_with_starts=16,
         chunk_bytes_with_starts=1 << 30,
         transpose_rows=False,
         transpose_weights=False,
