@@ -13,8 +13,8 @@ from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.loops.indexing import put_items, shifted
 
 
-# (carry, xs of each step, values of the piece, its steps) -> (carry, ys of each step, new values of the piece)
-Body: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, Any, Any]]
+# (carry, xs of each step, steps of the piece) -> (carry, ys of each step, values of the piece)
+Body: TypeAlias = Callable[[Any, Any, int], tuple[Any, Any, Any]]
 # (carry, first step, number of the whole piece or None, steps) -> (carry, ys of each step)
 BodyInPlace: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, list[Any]]]
 
@@ -70,48 +70,45 @@ class TimeLoop:
         """The first step of the shorter piece."""
         return 0 if self._begins_with_shorter else self.count * self.piece
 
-    def run(self, body: Body, carry: Any, xs: Any, of_pieces: Any = (), of_shorter: Any = ()) -> tuple[Any, Any, Any]:
+    def run(self, body: Body, carry: Any, xs: Any) -> tuple[Any, Any, Any]:
         """Run piece by piece, as `lax.scan` over the whole pieces and a call for the shorter one.
 
         Args:
             body: runs a piece.
             carry: the carry before the first piece to run.
             xs: a pytree of leaves `(length, ...)`.
-            of_pieces: a pytree of leaves `(number of whole pieces, ...)`.
-            of_shorter: the same for the shorter piece, without the axis.
 
         Returns:
             The carry, ys with leaves `(length, ...)`, and leaves `(number of whole pieces, ...)`.
         """
         count, piece, rest = self.count, self.piece, self.rest
         if not rest:
-            return self._run_whole(body, carry, xs, of_pieces)
+            return self._run_whole(body, carry, xs)
         begins = self._begins_with_shorter
         shorter, whole = slice(0, rest) if begins else slice(count * piece, None), slice(rest, None)
         whole = whole if begins else slice(0, count * piece)
-        of_shorter_piece, of_whole = (jax.tree.map(lambda leaf, part=part: leaf[part], xs) for part in (shorter, whole))
+        of_shorter, of_whole = (jax.tree.map(lambda leaf, part=part: leaf[part], xs) for part in (shorter, whole))
         if not count:
-            carry, ys, new = body(carry, of_shorter_piece, of_shorter, rest)
+            carry, ys, new = body(carry, of_shorter, rest)
             return carry, ys, jax.tree.map(lambda leaf: lax.full_like(leaf, 0, shape=(0, *leaf.shape)), new)
         if self.shorter_first:
-            carry, ys_of_shorter, _ = body(carry, of_shorter_piece, of_shorter, rest)
-            carry, ys, new = self._run_whole(body, carry, of_whole, of_pieces)
+            carry, ys_of_shorter, _ = body(carry, of_shorter, rest)
+            carry, ys, new = self._run_whole(body, carry, of_whole)
         else:
-            carry, ys, new = self._run_whole(body, carry, of_whole, of_pieces)
-            carry, ys_of_shorter, _ = body(carry, of_shorter_piece, of_shorter, rest)
+            carry, ys, new = self._run_whole(body, carry, of_whole)
+            carry, ys_of_shorter, _ = body(carry, of_shorter, rest)
         pair = (ys_of_shorter, ys) if begins else (ys, ys_of_shorter)
         return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pair), new
 
-    def _run_whole(self, body: Body, carry: Any, xs: Any, of_pieces: Any) -> tuple[Any, Any, Any]:
+    def _run_whole(self, body: Body, carry: Any, xs: Any) -> tuple[Any, Any, Any]:
         count, piece = self.count, self.piece
 
-        def run_piece(carry: Any, given: Any) -> tuple[Any, tuple[Any, Any]]:
-            xs, of_piece = given
-            carry, ys, new = body(carry, xs, of_piece, piece)
+        def run_piece(carry: Any, xs: Any) -> tuple[Any, tuple[Any, Any]]:
+            carry, ys, new = body(carry, xs, piece)
             return carry, (ys, new)
 
         cut = jax.tree.map(lambda leaf: lax.reshape(leaf, (count, piece, *leaf.shape[1:])), xs)
-        carry, (ys, new) = lax.scan(run_piece, carry, (cut, of_pieces), length=count, reverse=self.reverse)
+        carry, (ys, new) = lax.scan(run_piece, carry, cut, length=count, reverse=self.reverse)
         return carry, jax.tree.map(lambda leaf: lax.reshape(leaf, (count * piece, *leaf.shape[2:])), ys), new
 
     def run_in_place(

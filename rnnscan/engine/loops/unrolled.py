@@ -48,7 +48,7 @@ def scan_unrolled(
     """
     order = range(unroll)[::-1] if reverse else range(unroll)
 
-    def run_iteration(state: tuple[Any, Any], xs: Any, _: Any, __: int) -> tuple[tuple[Any, Any], Any, Any]:
+    def run_iteration(state: tuple[Any, Any], xs: Any, _: int) -> tuple[tuple[Any, Any], Any, Any]:
         ys: list[Any] = [None] * unroll
         for count, index in enumerate(order, start=1):
             (carry, sums), ys[index] = step(state, jax.tree.map(lambda leaf, at=index: leaf[at], xs))

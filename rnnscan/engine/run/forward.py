@@ -204,7 +204,7 @@ def _run(
     invariant = invariant_values([parts], constants)
     runner = Runner(parts, invariant, reverse=plan.scan.reverse, unroll=plan.scan.options.unroll, in_place=in_one_loop)
 
-    def run_chunk(state: Any, xs: list[Any], _: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
+    def run_chunk(state: Any, xs: list[Any], steps: int) -> tuple[Any, list[Any], list[Any]]:
         carry, sums = state
         new_carry, new_sums, chunk = runner(steps, dict(zip(plan.step.x, xs, strict=True)), carry, sums)
         outputs = [chunk.stacked(atom) for atom in parts.program.stacked]
@@ -216,9 +216,9 @@ def _run(
     starts_of_sums = [carry[index] for index in summed]
     state = ([carry[index] for index in carried], runner.spread(starts_of_sums))
     if plan.scan.length and is_only_a_loop and (in_one_loop is not None or not starting):
-        results = run_chunk(state, list(xs), [], plan.scan.length)
+        results = run_chunk(state, list(xs), plan.scan.length)
     else:
-        results = _chunks(plan).run(run_chunk, state, list(xs), [], [])
+        results = _chunks(plan).run(run_chunk, state, list(xs))
     (final, sums), ys, starts = results
     totals = runner.totals(sums, starts_of_sums)
     return replace_at(replace_at(list(carry), carried, final), summed, totals), ys, starts

@@ -90,7 +90,7 @@ def run_segments(
     if not length:
         return run_segment(carry, xs, length)
 
-    def body(carry: Any, xs: Any, _: Any, length: int) -> tuple[Any, Any, Any]:
+    def body(carry: Any, xs: Any, length: int) -> tuple[Any, Any, Any]:
         return *run_segment(carry, xs, length), ()
 
     carry, ys, _ = TimeLoop(length, size, reverse, shorter_first=False).run(body, carry, xs)

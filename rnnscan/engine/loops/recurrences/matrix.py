@@ -87,7 +87,7 @@ class _States:
             evaluate(self.group.equations, values)
             return [read(atom, values) for atom in self.cycle.new_leaves], [values[v] for v in self.group.results]
 
-        def piece(states: list[Any], xs: list[Any], _: Any, length: int) -> tuple[list[Any], list[Any], Any]:
+        def piece(states: list[Any], xs: list[Any], length: int) -> tuple[list[Any], list[Any], Any]:
             scan = partial(lax.scan, step, length=length, reverse=self.reverse)
             return *recomputed(scan)(states, xs), ()
 
