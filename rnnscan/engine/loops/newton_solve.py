@@ -25,8 +25,6 @@ from jax import lax
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.varying import vary, varying
-from rnnscan.engine.analysis.cycle import Cycle
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
 from rnnscan.engine.loops.batched_values import Chunk
@@ -50,11 +48,9 @@ def run_newton(
         reverse: whether the steps run from the last to the first.
         unroll: of the loop that runs step by step where Newton's method does not converge.
     """
-    cycle = recurrence.cycle
     newton = recurrence.newton if recurrence.newton_solves else None
-    axes = tuple(0 if chunk.varies(value) else None for value in cycle.reads)
-    solver = Solver(cycle, axes, newton, reverse, unroll)
-    after, *counts = solver.solve(start, [*map(chunk.read, cycle.reads)], chunk.steps)
+    loop = CycleLoop.of(recurrence.cycle, chunk, reverse=reverse, unroll=unroll)
+    after, *counts = Solver(loop, newton).solve(start, [*map(chunk.read, loop.cycle.reads)])
     if newton is not None:
         chunk.counts.append(tuple(counts))
     return before_and_after(after, start, reverse=reverse)
@@ -65,65 +61,50 @@ class Solver:
     """Runs a loop over a chunk of steps.
 
     Attributes:
-        cycle: the loop.
-        axes: for each value of `cycle.reads`, 0 if it is stacked over the steps, else None.
+        loop: the loop, which runs where the solution is not right.
         newton: the options; None if the loop is linear, so that one iteration solves it.
-        reverse: whether the steps run from the last to the first.
-        unroll: of the loop that runs step by step.
     """
 
-    cycle: Cycle
-    axes: tuple[int | None, ...]
+    loop: CycleLoop
     newton: Newton | None
-    reverse: bool
-    unroll: int | bool
 
-    def solve(self, start: Sequence[Any], read_values: Sequence[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def solve(self, start: Sequence[Any], read_values: Sequence[Any]) -> tuple[Vector, Any, Any]:
         """The leaves after each step, with the derivatives of the loop.
 
         Args:
             start: the leaves before the first step to run.
-            read_values: the values of `cycle.reads`.
-            steps: the number of steps.
+            read_values: the values that the loop reads.
 
         Returns:
             The leaves after each step, the number of iterations, and whether the steps ran one by one.
         """
 
-        def run(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
-            return self._solve(start, read_values, steps)
-
         def one_by_one(start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
-            return self._step_by_step(start, read_values, steps), jnp.int32(0), jnp.bool_(True)
+            return self.loop(*start, *read_values), jnp.int32(0), jnp.bool_(True)
 
-        return tuple(differentiate_as(one_by_one, run)(list(start), list(read_values)))
+        return tuple(differentiate_as(one_by_one, self._solve)(list(start), list(read_values)))
 
-    def _solve(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def _solve(self, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
         if self.newton is None:
-            after, iterations, converged = self._solve_linear(start, read_values, steps)
+            after, iterations, converged = self._solve_linear(start, read_values)
         else:
-            after, iterations, converged = self._iterate(self.newton, start, read_values, steps)
-
-        def one_by_one(*arguments: Any) -> Vector:
-            start, read_values = split_list(arguments, [len(self.cycle.leaves)])
-            return self._step_by_step(start, read_values, steps)
-
-        results = exact_unless(after, [converged] * len(after), one_by_one, [*start, *read_values])
+            after, iterations, converged = self._iterate(self.newton, start, read_values)
+        results = exact_unless(after, [converged] * len(after), self.loop, [*start, *read_values])
         return results, iterations, ~converged
 
-    def _solve_linear(self, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def _solve_linear(self, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.
 
         The product of many steps may overflow where no step does, and infinity times zero is NaN.
         """
-        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
+        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
         terms, jacobian = self._at_all_steps(zeros, read_values)
         after = self._recurrence(jacobian, terms, start)
         return after, jnp.int32(1), all_finite(after)
 
-    def _iterate(self, newton: Newton, start: Vector, read_values: list[Any], steps: int) -> tuple[Vector, Any, Any]:
+    def _iterate(self, newton: Newton, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether the last correction was within the tolerance."""
-        tolerance = _tolerance(newton, start, dense=bool(self.cycle.diagonal))
+        tolerance = _tolerance(newton, start, dense=bool(self.loop.cycle.diagonal))
 
         def unfinished(state: Any) -> Any:
             _, count, worst, finite = state
@@ -136,16 +117,16 @@ class Solver:
             return moved, count + 1, largest.astype(worst.dtype), finite
 
         axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *read_values]))
-        guess = vary(self._guess(start, read_values, steps), axes)
+        guess = vary(self._guess(start, read_values), axes)
         begin = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), axes)
         after, count, worst, finite = lax.while_loop(unfinished, iterate, (guess, *begin))
         return after, count, (worst <= 1) & finite
 
-    def _guess(self, start: Vector, read_values: list[Any], steps: int) -> Vector:
+    def _guess(self, start: Vector, read_values: list[Any]) -> Vector:
         """A step from zeros, at every step. It saves one iteration compared to zeros, and two compared to the start."""
-        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start, steps)]
+        zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
         after = self._after(zeros, read_values)
-        pairs = zip(after, self._repeated(start, steps), strict=True)
+        pairs = zip(after, self._repeated(start), strict=True)
         return [jnp.where(jnp.isfinite(leaf), leaf, start_leaf) for leaf, start_leaf in pairs]
 
     def _correct(
@@ -158,16 +139,15 @@ class Solver:
         new, jacobian = self._at_all_steps(self._before(after, start), read_values)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
-        pairs = zip(wide, self._repeated(start, 1), strict=True)
-        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first)) for leaf, first in pairs]
+        sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first[None])) for leaf, first in zip(wide, start, strict=True)]
         matrix, terms, free = jacobian.astype(_wide(jacobian)), residual, jnp.bool_(True)
         if damping:
             strength = _strength(damping, tolerance, residual, sizes)
-            gain, free = gains(matrix, strength, reverse=self.reverse), over_rows(strength == 0, residual[0])
+            gain, free = gains(matrix, strength, reverse=self.loop.reverse), over_rows(strength == 0, residual[0])
             matrix = product(gain, matrix)
             terms = [*jnp.unstack(times(gain, jnp.stack(residual, 1)), axis=1)]
         zeros = [jnp.zeros_like(leaf[0]) for leaf in residual]
-        corrections, running = affine_scan(matrix, terms, zeros, sizes, reverse=self.reverse)
+        corrections, running = affine_scan(matrix, terms, zeros, sizes, reverse=self.loop.reverse)
         assert running is not None
         moved, ratios = [], []
         for leaf, error, correction, size in zip(new, residual, corrections, running, strict=True):
@@ -180,37 +160,33 @@ class Solver:
             ratios.append(jnp.max(jnp.where(finite & free & ~jnp.isnan(ratio), ratio, jnp.inf), initial=0))
         return moved, reduce(jnp.maximum, ratios), all_finite(new)
 
-    def _repeated(self, start: Vector, steps: int) -> Vector:
-        return [jnp.broadcast_to(leaf, (steps, *leaf.shape)) for leaf in start]
+    def _repeated(self, start: Vector) -> Vector:
+        return [jnp.broadcast_to(leaf, (self.loop.steps, *leaf.shape)) for leaf in start]
 
     def _before(self, after: Vector, start: Sequence[Any]) -> Vector:
         pairs = zip(after, start, strict=True)
-        return [before_each(leaf, start_leaf, reverse=self.reverse) for leaf, start_leaf in pairs]
+        return [before_each(leaf, start_leaf, reverse=self.loop.reverse) for leaf, start_leaf in pairs]
 
     def _at_all_steps(self, before: Vector, read_values: Sequence[Any]) -> tuple[Vector, Any]:
         """The leaves after each step, from those before it, and their derivatives by these."""
 
         def at_step(carry: list[Any], *read_values: Any) -> tuple[Vector, Any]:
-            return self.cycle.with_jacobian(carry, read_values)
+            return self.loop.cycle.with_jacobian(carry, read_values)
 
-        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *read_values)
+        return jax.vmap(at_step, in_axes=(0, *self.loop.axes))(before, *read_values)
 
     def _after(self, before: Vector, read_values: Sequence[Any]) -> Vector:
         """The leaves after each step alone."""
 
         def at_step(carry: list[Any], *read_values: Any) -> Vector:
-            return self.cycle.step(carry, read_values)
+            return self.loop.cycle.step(carry, read_values)
 
-        return jax.vmap(at_step, in_axes=(0, *self.axes))(before, *read_values)
-
-    def _step_by_step(self, start: Vector, read_values: list[Any], steps: int) -> Vector:
-        loop = CycleLoop(self.cycle, self.axes, steps, self.reverse, self.unroll)
-        return loop(*start, *read_values)
+        return jax.vmap(at_step, in_axes=(0, *self.loop.axes))(before, *read_values)
 
     def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
         """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
         wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
-        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.reverse)
+        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.loop.reverse)
         return [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import jax
 from jax import lax
@@ -33,11 +33,11 @@ class CycleLoop:
     reverse: bool
     unroll: int | bool
 
-    @staticmethod
-    def of(cycle: Cycle, chunk: Chunk, *, reverse: bool, unroll: int | bool) -> "CycleLoop":
+    @classmethod
+    def of(cls, cycle: Cycle, chunk: Chunk, *, reverse: bool, unroll: int | bool) -> Self:
         """The loop over the steps of a chunk."""
         axes = tuple(0 if chunk.varies(value) else None for value in cycle.reads)
-        return CycleLoop(cycle, axes, chunk.steps, reverse, unroll)
+        return cls(cycle, axes, chunk.steps, reverse, unroll)
 
     def __call__(self, *arguments: Any) -> list[Any]:
         """The leaves after each step, from those before the first and the values of `cycle.reads`."""

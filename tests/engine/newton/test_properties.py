@@ -10,7 +10,8 @@ import pytest
 import rnnscan as rs
 from newton_cells import arguments_of, one_leaf, two_leaves
 from rnnscan import cells
-from rnnscan.engine.loops.newton_solve import Solver
+from rnnscan.engine.loops import newton_solve
+from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants
@@ -36,13 +37,14 @@ def run(params, carry, xs, **options):
 @pytest.fixture
 def ran_step_by_step(monkeypatch):
     """An item for each chunk that runs step by step, as it runs."""
-    ran, original = [], Solver._step_by_step
+    ran = []
 
-    def counted(self, *arguments, **options):
-        jax.debug.callback(lambda: ran.append(1))
-        return original(self, *arguments, **options)
+    class Counted(CycleLoop):
+        def __call__(self, *arguments):
+            jax.debug.callback(lambda: ran.append(1))
+            return super().__call__(*arguments)
 
-    monkeypatch.setattr(Solver, "_step_by_step", counted)
+    monkeypatch.setattr(newton_solve, "CycleLoop", Counted)
     return ran
 
 
