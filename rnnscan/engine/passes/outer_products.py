@@ -5,13 +5,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import jax
 from jax import lax
 
 from rnnscan.ir.contraction import Contraction, contraction_of
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Equation, Program, Value
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import in_place_of
 
 
 def outer_products(program: Program) -> Program:
@@ -46,10 +45,7 @@ def _multiplication(equation: Equation) -> Sequence[Equation]:
         product = lax.mul(*(lax.convert_element_type(operand, wide) for operand in placed))
         return lax.convert_element_type(product, result.dtype)
 
-    inliner = Inliner()
-    inliner.inline(jax.make_jaxpr(multiply)(*(atom.aval for atom in equation.inputs)).jaxpr, [], equation.inputs)
-    equations = [replace(inlined, origin=equation.origin) for inlined in inliner.equations]
-    return [*equations[:-1], replace(equations[-1], outputs=(result,))]
+    return in_place_of(equation, multiply, equation.inputs)
 
 
 def _placed(operand: Any, contraction: Contraction, side: int, shape: Any) -> Any:

@@ -1,15 +1,13 @@
 """The derivative of a softplus, as a sigmoid."""
 
 from dataclasses import replace
-from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Program, concrete, is_zero
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import in_place_of
 
 
 # The operations of `jnp.logaddexp`: the larger operand, and log(1 + exp(-|difference|)) more.
@@ -36,7 +34,10 @@ class _Softpluses:
         """An equation without the softplus that it reads, or the equation itself."""
         if equation.name == "exp":
             x = self._of_sigmoid(equation)
-            return equation if x is None else _sigmoid(equation, x)
+            if x is None:
+                return equation
+            (logistic,) = in_place_of(equation, lax.logistic, [x])
+            return logistic
         if self._asks_for_infinity(equation):
             # A softplus is infinite where its operand is.
             x = self._operand(equation.inputs[0])
@@ -76,11 +77,3 @@ class _Softpluses:
             return False
         number = concrete(equation.inputs[1])
         return number is not None and bool(np.all(np.asarray(number) == np.inf))
-
-
-def _sigmoid(equation: Equation, x: Atom) -> Equation:
-    inliner = Inliner()
-    aval: Any = equation.outputs[0].aval
-    inliner.inline(jax.make_jaxpr(lax.logistic)(aval).jaxpr, [], [x])
-    (logistic,) = inliner.equations
-    return replace(logistic, outputs=equation.outputs, origin=equation.origin)
