@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -26,7 +25,7 @@ from rnnscan.ir.dataflow import needed
 from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, evaluate, read
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
-from rnnscan.ir.trace import Inliner
+from rnnscan.ir.trace import Inliner, program_as_jaxpr, program_of
 from rnnscan.ir.traits import Kind
 
 
@@ -55,7 +54,7 @@ def written_out(program: Program) -> Program:
     writer = _Writer()
     for equation in program.equations:
         writer.write(equation)
-    program = replace_outputs(replace(program, equations=tuple(writer.equations)), writer.results)
+    program = replace_outputs(program, writer.results)
     return replace(program, equations=tuple(needed(writer.equations, program.outputs)))
 
 
@@ -213,15 +212,7 @@ def _body(param: Any) -> Any:
     """A parameter of an equation; if it is the body of a loop, a branch or a call, written out."""
     if not isinstance(param, core.ClosedJaxpr) or param.effects:
         return param
-    written = jax.make_jaxpr(partial(_run, param))(*param.in_avals)
+    program = written_out(program_of(param))
+    written = program_as_jaxpr(program.equations, program.known, program.stacked)
     types = [[(aval.shape, aval.dtype, aval.weak_type) for aval in body.out_avals] for body in (param, written)]
     return written if types[0] == types[1] else param
-
-
-def _run(body: Any, *operands: Any) -> list[Any]:
-    inliner, inputs = Inliner(), [Value(aval) for aval in body.in_avals]
-    outputs = inliner.inline(body.jaxpr, [Constant(const) for const in body.consts], inputs)
-    program = written_out(Program(tuple(inliner.equations), known=tuple(inputs), stacked=tuple(outputs)))
-    values = dict(zip(inputs, operands, strict=True))
-    evaluate(program.equations, values)
-    return [read(atom, values) for atom in program.stacked]
