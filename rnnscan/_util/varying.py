@@ -28,6 +28,11 @@ def vary(tree: Any, axes: frozenset[str]) -> Any:
     return jax.tree.map(cast, tree) if axes else tree
 
 
+def vary_as(tree: Any, leaves: Iterable[Any]) -> Any:
+    """Cast the arrays of a pytree, so that they vary over all axes over which one of the leaves varies."""
+    return vary(tree, frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in leaves)))
+
+
 def known_mesh(leaves: Iterable[Any]) -> Any:
     """The mesh of arrays, or of `jax.set_mesh`, as far as the trace knows it; None without one."""
     return next(_meshes(leaves), None)

@@ -11,7 +11,7 @@ from rnnscan import _checks as checks
 from rnnscan._util.messages import describe, leaves_with_places
 from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import one_step, skip_padding
-from rnnscan._util.varying import vary, varying
+from rnnscan._util.varying import vary_as
 from rnnscan.control import _until
 from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
@@ -112,8 +112,7 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
     _check_rows(stopped, new_carry, y)
     running = jnp.ones(stopped.shape, bool)
     # Under `shard_map` devices stop at different steps where their carries differ.
-    axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in jax.tree.leaves(carry)))
-    state = vary((carry, running, jnp.zeros(stopped.shape, jnp.int32)), axes)
+    state = vary_as((carry, running, jnp.zeros(stopped.shape, jnp.int32)), jax.tree.leaves(carry))
     _, (carry, _, count), ys, _ = _until.run(
         "scan_until", until, params, state, xs, lambda _, state: state[1].any(), **options
     )

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._util.varying import vary, varying
+from rnnscan._util.varying import vary_as
 
 
 # The scope of the loop in reserve.
@@ -34,8 +34,7 @@ def guarded(parallel: Parallel, exact: Exact) -> Exact:
     """
 
     def run(*arguments: Any) -> list[Any]:
-        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in arguments))
-        results, trusted = vary(parallel(*arguments), axes)
+        results, trusted = parallel(*arguments)
         return exact_unless(results, trusted, exact, arguments)
 
     return run
@@ -50,7 +49,7 @@ def exact_unless(results: Sequence[Any], trusted: Sequence[Any], exact: Exact, a
         exact: computes them exactly. It runs if one is not right.
         arguments: its arguments, among them all arrays that it reads.
     """
-    axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in (*results, *trusted)))
+    parallel, trusted = vary_as((list(results), list(trusted)), [*results, *trusted, *arguments])
 
     def run_exactly(state: tuple[list[Any], Any]) -> tuple[list[Any], Any]:
         is_right = state[1]
@@ -58,16 +57,17 @@ def exact_unless(results: Sequence[Any], trusted: Sequence[Any], exact: Exact, a
         # took 4.3 times as long (jax 0.10.2).
         held, is_right = lax.optimization_barrier(([*arguments], is_right))
         with jax.named_scope(RESERVE):
-            instead = vary(list(exact(*held)), axes)
+            instead = vary_as(list(exact(*held)), parallel)
         if trusted[0].ndim or any(flag is not trusted[0] for flag in trusted):
-            triples = zip(trusted, results, instead, strict=True)
+            triples = zip(trusted, parallel, instead, strict=True)
             instead = [jnp.where(is_right, fast, slow) for is_right, fast, slow in triples]
         # Else no result is right, and none needs memory beside the exact one.
         return instead, jnp.logical_not(is_right)
 
     # A loop of one iteration or none: under `vmap`, `lax.cond` would always run both branches.
     is_right = reduce(jnp.logical_and, map(jnp.all, trusted))
-    return lax.while_loop(lambda state: ~state[1], run_exactly, (vary(list(results), axes), vary(is_right, axes)))[0]
+    state: tuple[list[Any], Any] = parallel, is_right
+    return lax.while_loop(lambda state: ~state[1], run_exactly, state)[0]
 
 
 def all_finite(leaves: Sequence[Any]) -> Any:

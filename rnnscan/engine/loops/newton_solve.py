@@ -24,7 +24,7 @@ from jax import lax
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.ranks import over_rows
-from rnnscan._util.varying import vary, varying
+from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
 from rnnscan.engine.loops.batched_values import Chunk
@@ -116,10 +116,9 @@ class Solver:
             moved, largest, finite = self._correct(after, start, read_values, tolerance, newton.damping)
             return moved, count + 1, largest.astype(worst.dtype), finite
 
-        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in [*start, *read_values]))
-        guess = vary(self._guess(start, read_values), axes)
-        begin = vary((jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), axes)
-        after, count, worst, finite = lax.while_loop(unfinished, iterate, (guess, *begin))
+        guess = self._guess(start, read_values)
+        begin = vary_as((guess, jnp.int32(0), jnp.asarray(2, _wide(start[0])), jnp.bool_(True)), [*start, *read_values])
+        after, count, worst, finite = lax.while_loop(unfinished, iterate, begin)
         return after, count, (worst <= 1) & finite
 
     def _guess(self, start: Vector, read_values: list[Any]) -> Vector:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
-import jax
 from jax import lax
 
-from rnnscan._util.varying import vary, varying
+from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recurrence import Recurrence
@@ -50,11 +50,9 @@ class CycleLoop:
             new = self.cycle.step(carry, whole)
             return new, new
 
-        start = vary(list(start), frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in arguments)))
-        after: list[Any] = lax.scan(step, start, stacked, length=self.steps, reverse=self.reverse, unroll=self.unroll)[
-            1
-        ]
-        return after
+        scan = partial(lax.scan, step, length=self.steps, reverse=self.reverse, unroll=self.unroll)
+        _, after = scan(vary_as(start, arguments), stacked)
+        return list(after)
 
 
 def run_unrolled(

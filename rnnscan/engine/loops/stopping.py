@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from rnnscan._util.varying import vary, varying
+from rnnscan._util.varying import vary_as
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.loops.indexing import item_of, items_of, put_item, put_items
 from rnnscan.engine.loops.time_loop import BodyInPlace
@@ -124,9 +124,8 @@ class CountedChunks:
         Returns:
             The carry, and ys, which are zero after the counted steps.
         """
-        axes = varying(jax.typeof(self.count))  # Under `shard_map` each device may have its own count.
-        stacks = vary([zeros_of_type(aval, self.length, new_axis=True) for aval in ys], axes)
-        carry = vary(carry, axes)
+        stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
+        carry, stacks = vary_as((carry, stacks), [self.count])  # Under `shard_map` each device may have its own count.
         for size, first, number in reversed(self._parts()):
 
             def run_next(loop_state: Any, size: int = size, first: Any = first) -> Any:

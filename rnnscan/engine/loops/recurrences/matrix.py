@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from rnnscan._util.dtypes import promoted
-from rnnscan._util.varying import vary, varying
+from rnnscan._util.varying import vary_as
 from rnnscan.engine.analysis.cycle import Cycle
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.matrix_groups import Group, keys_of, queries_of
@@ -93,8 +93,7 @@ class _States:
 
         size = near_divisor(self.steps, max(1, isqrt(self.steps)))
         loop = TimeLoop(self.steps, size, self.reverse, shorter_first=False)
-        axes = frozenset[str]().union(*(varying(jax.typeof(leaf)) for leaf in arguments))
-        last, reads, _ = loop.run(piece, vary(start, axes), stacks)
+        last, reads, _ = loop.run(piece, vary_as(start, arguments), stacks)
         return [*reads, *last]
 
     def _cut(self, arguments: Sequence[Any]) -> list[list[Any]]:
