@@ -215,8 +215,16 @@ class Chunk:
         return _summed(self.read(atom), (0,))
 
     def contracted(self, product: Equation, left: Any, right: Any) -> Any:
-        """The sum over steps of products of two values that vary."""
-        return contracted_over_steps(product, left, right, transpose_rows=self.heuristics.transpose_rows)
+        """The sum over steps of products of two values that vary: one product that contracts over the steps too."""
+        contraction = contraction_of(product)
+        assert contraction is not None
+        contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contraction.contracted)
+        batch = tuple(tuple(axis + 1 for axis in axes) for axes in contraction.batch)
+        first_axes = (*range(len(contracted[0])),)
+        of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
+        if of_columns and not batch[0] and self.heuristics.transpose_rows:
+            return _columns_by_columns(product, left, right)
+        return _product(product, left, right, (contracted, batch))
 
     def has_sums_for(self, atom: Atom) -> bool:
         """Whether the sum of a value follows from other sums, or from products."""
@@ -281,19 +289,6 @@ def scattered_over_steps(equation: Equation, total: Any, indices: Any, updates: 
     updates = lax.convert_element_type(updates, total.dtype)
     numbers = numbers._replace(**shifted)
     return lax.scatter_add(total, indices, updates, numbers, mode=equation.params["mode"])
-
-
-def contracted_over_steps(equation: Equation, left: Any, right: Any, *, transpose_rows: bool) -> Any:
-    """The sum over steps of products of two values that vary: one product that contracts over the steps too."""
-    contraction = contraction_of(equation)
-    assert contraction is not None
-    contracted = tuple((0, *(axis + 1 for axis in axes)) for axes in contraction.contracted)
-    shifted = tuple(tuple(axis + 1 for axis in axes) for axes in contraction.batch)
-    first_axes = (*range(len(contracted[0])),)
-    of_columns = contracted == (first_axes, first_axes) and left.ndim == right.ndim == len(first_axes) + 1
-    if of_columns and not shifted[0] and transpose_rows:
-        return _columns_by_columns(equation, left, right)
-    return _product(equation, left, right, (contracted, shifted))
 
 
 def _columns_by_columns(equation: Equation, left: Any, right: Any) -> Any:
