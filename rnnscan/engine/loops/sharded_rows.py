@@ -17,6 +17,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rnnscan._util.messages import is_count
+from rnnscan._util.varying import known_mesh
 from rnnscan.engine.analysis.linear_sums import summed_operands
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.units.mesh import batch_devices
@@ -141,11 +142,8 @@ def sharded_rows(leaves: Sequence[Any], other_arrays: Iterable[Any] = ()) -> Sha
             axes = sharding.spec[0]
             parts = prod(sharding.mesh.shape[name] for name in _names(axes))
             return ShardedRows(leaf.shape[0], parts, sharding.mesh, axes) if parts > 1 else None
-    shardings = map(_sharding_of, [*leaves, *other_arrays])
-    sharding = next((sharding for sharding in shardings if sharding is not None), None)
-    mesh = jax.sharding.get_abstract_mesh() if sharding is None else sharding.mesh
-    devices = batch_devices(mesh)
-    parts = gcd(leaves[0].shape[0], devices) if leaves else 1
+    mesh = known_mesh([*leaves, *other_arrays])
+    parts = 1 if mesh is None or not leaves else gcd(leaves[0].shape[0], batch_devices(mesh))
     return ShardedRows(leaves[0].shape[0], parts) if parts > 1 else None
 
 

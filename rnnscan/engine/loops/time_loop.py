@@ -81,21 +81,19 @@ class TimeLoop:
         Returns:
             The carry, ys with leaves `(length, ...)`, and leaves `(number of whole pieces, ...)`.
         """
-        count, piece, rest = self.count, self.piece, self.rest
+        rest = self.rest
         if not rest:
             return self._run_whole(body, carry, xs)
-        begins = self._begins_with_shorter
-        shorter, whole = slice(0, rest) if begins else slice(count * piece, None), slice(rest, None)
-        whole = whole if begins else slice(0, count * piece)
+        begins, first = self._begins_with_shorter, self.first_of_shorter
+        shorter, whole = slice(first, first + rest), slice(rest, None) if begins else slice(0, first)
         of_shorter, of_whole = (jax.tree.map(lambda leaf, part=part: leaf[part], xs) for part in (shorter, whole))
-        if not count:
+        if not self.count:
             carry, ys, new = body(carry, of_shorter, rest)
             return carry, ys, jax.tree.map(lambda leaf: lax.full_like(leaf, 0, shape=(0, *leaf.shape)), new)
         if self.shorter_first:
             carry, ys_of_shorter, _ = body(carry, of_shorter, rest)
-            carry, ys, new = self._run_whole(body, carry, of_whole)
-        else:
-            carry, ys, new = self._run_whole(body, carry, of_whole)
+        carry, ys, new = self._run_whole(body, carry, of_whole)
+        if not self.shorter_first:
             carry, ys_of_shorter, _ = body(carry, of_shorter, rest)
         pair = (ys_of_shorter, ys) if begins else (ys, ys_of_shorter)
         return carry, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pair), new
