@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -54,21 +55,19 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """A matrix state, with the matrices that its forms name.
+    """The parts of a matrix state.
 
     Attributes:
         state: the state.
-        matrices: matrices that are the same at every step.
     """
 
     state: MatrixState
-    matrices: tuple[Factor, ...]
 
-    @staticmethod
-    def of(state: MatrixState) -> "Parts":
-        """The parts of a state."""
-        forms = [state.update, *(read.form for read in state.reads)]
-        return Parts(state, tuple(dict.fromkeys(matrix for form in forms for _, matrix in form.matrices)))
+    @cached_property
+    def matrices(self) -> tuple[Factor, ...]:
+        """The matrices that its forms name, which are the same at every step."""
+        forms = [self.state.update, *(read.form for read in self.state.reads)]
+        return tuple(dict.fromkeys(matrix for form in forms for _, matrix in form.matrices))
 
     def at_step(self, values: Mapping[Value, Any]) -> Stacks:
         """The factors at one step."""

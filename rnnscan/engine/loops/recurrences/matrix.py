@@ -103,7 +103,7 @@ class _States:
         """The same in chunkwise form, and whether each result is that of the loop."""
         stacks, fixed, start = self._cut(arguments)
         states = self.group.states
-        every, of_fixed = [Parts.of(state) for state in states], dict(zip(self.fixed, fixed, strict=True))
+        every, of_fixed = [*map(Parts, states)], dict(zip(self.fixed, fixed, strict=True))
 
         def at_step(stacks: list[Any]) -> list[Stacks]:
             values = {**of_fixed, **dict(zip(self.stacked, stacks, strict=True))}
