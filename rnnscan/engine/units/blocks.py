@@ -8,7 +8,7 @@ The step of any cell is brought into this form. Slices along the last axis of a 
 sums, products and elementwise functions pass that on to their operands, up to the parameters.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import gcd
@@ -134,7 +134,7 @@ class BlockedRun:
         value = read(atom, self.values)
         if isinstance(value, _Blocked) and value.size == size:
             return value.array
-        return in_blocks(value.flat if isinstance(value, _Blocked) else value, size)
+        return in_blocks(self.read(atom), size)
 
     def _evaluate(self, equation: Equation, fixed: set[Value]) -> Sequence[Any]:
         result, name = equation.outputs[0] if equation.outputs else None, equation.name
@@ -249,26 +249,18 @@ def _joins(equation: Equation, of_params: Container[Any]) -> bool:
     return bool(equation.params["dimension"] == len(equation.outputs[0].shape) - 1)
 
 
-def _passing(equation: Equation) -> tuple[int, ...]:
+def _passing(equation: Equation) -> list[int]:
     """The positions of operands whose last axis is that of the result."""
-    return tuple(_find_passing(equation))
-
-
-def _find_passing(equation: Equation) -> Iterator[int]:
     if len(equation.outputs) != 1 or not equation.outputs[0].shape:
-        return
-    shape, params = equation.outputs[0].shape, equation.params
-    operand_shape = equation.inputs[0].shape if equation.inputs else ()
-    if equation.traits.is_elementwise:
-        yield from (p for p, atom in enumerate(equation.inputs) if atom.shape and atom.shape[-1] == shape[-1])
-    contraction = contraction_of(equation)
-    if contraction is not None and contraction.free[1][-1:] == (len(equation.inputs[1].shape) - 1,):
-        yield 1
-    match equation.name:
-        case "broadcast_in_dim":
-            dimensions = params["broadcast_dimensions"]
-            if operand_shape and dimensions[-1] == len(shape) - 1 and operand_shape[-1] == shape[-1]:
-                yield 0
-        case "reshape":
-            if operand_shape and operand_shape[-1] == shape[-1] and params["dimensions"] is None:
-                yield 0
+        return []
+    shape, params, contraction = equation.outputs[0].shape, equation.params, contraction_of(equation)
+    if contraction is not None:
+        return [1] if contraction.free[1][-1:] == (len(equation.inputs[1].shape) - 1,) else []
+    keeps_last = equation.traits.is_elementwise
+    if equation.name == "broadcast_in_dim":
+        keeps_last = len(shape) - 1 in params["broadcast_dimensions"]
+    if equation.name == "reshape":
+        keeps_last = params["dimensions"] is None
+    if not keeps_last:
+        return []
+    return [place for place, atom in enumerate(equation.inputs) if atom.shape and atom.shape[-1] == shape[-1]]
