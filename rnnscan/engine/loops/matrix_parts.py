@@ -11,6 +11,7 @@ from jax import lax
 
 from rnnscan.engine.analysis.matrix_form import ZERO, Factor, Form
 from rnnscan.engine.analysis.matrix_states import MatrixState
+from rnnscan.engine.loops.decays import matmul
 from rnnscan.engine.loops.matrix_chunks import recurrence
 from rnnscan.ir.program import Value
 
@@ -154,7 +155,7 @@ class Parts:
             before, final = _sums(ordered.decay, added, rounds=rounds)
             for place, (query, coefficient) in enumerate(zip(ordered.queries, of_reads, strict=True)):
                 weights = jnp.moveaxis(query * before + coefficient, 0, -2)
-                read = jnp.matmul(weights, matrix, precision=lax.Precision.HIGHEST)
+                read = matmul(weights, matrix)
                 totals[place] = totals[place] + jnp.moveaxis(read, -2, 0)
             last = last + final[..., None] * matrix
         back = [order.index(axis) for axis in range(len(order))]

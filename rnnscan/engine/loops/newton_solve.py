@@ -95,11 +95,14 @@ class Solver:
     def _solve_linear(self, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
         """The solution, the number of iterations, and whether all of it is finite.
 
-        The product of many steps may overflow where no step does, and infinity times zero is NaN.
+        It is computed in at least float32, and rounded once. The product of many steps may overflow where no step does,
+        and infinity times zero is NaN.
         """
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
         terms, jacobian = self._at_all_steps(zeros, read_values)
-        after = self._recurrence(jacobian, terms, start)
+        wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
+        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.loop.reverse)
+        after = [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
         return after, jnp.int32(1), all_finite(after)
 
     def _iterate(self, newton: Newton, start: Vector, read_values: list[Any]) -> tuple[Vector, Any, Any]:
@@ -123,8 +126,12 @@ class Solver:
 
     def _guess(self, start: Vector, read_values: list[Any]) -> Vector:
         """A step from zeros, at every step. It saves one iteration compared to zeros, and two compared to the start."""
+
+        def at_step(carry: list[Any], *read_values: Any) -> Vector:
+            return self.loop.cycle.step(carry, read_values)
+
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
-        after = self._after(zeros, read_values)
+        after = jax.vmap(at_step, in_axes=(0, *self.loop.axes))(zeros, *read_values)
         pairs = zip(after, self._repeated(start), strict=True)
         return [jnp.where(jnp.isfinite(leaf), leaf, start_leaf) for leaf, start_leaf in pairs]
 
@@ -135,7 +142,8 @@ class Solver:
 
         A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
         """
-        new, jacobian = self._at_all_steps(self._before(after, start), read_values)
+        before = [before_each(leaf, first, reverse=self.loop.reverse) for leaf, first in zip(after, start, strict=True)]
+        new, jacobian = self._at_all_steps(before, read_values)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
         sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first[None])) for leaf, first in zip(wide, start, strict=True)]
@@ -162,10 +170,6 @@ class Solver:
     def _repeated(self, start: Vector) -> Vector:
         return [jnp.broadcast_to(leaf, (self.loop.steps, *leaf.shape)) for leaf in start]
 
-    def _before(self, after: Vector, start: Sequence[Any]) -> Vector:
-        pairs = zip(after, start, strict=True)
-        return [before_each(leaf, start_leaf, reverse=self.loop.reverse) for leaf, start_leaf in pairs]
-
     def _at_all_steps(self, before: Vector, read_values: Sequence[Any]) -> tuple[Vector, Any]:
         """The leaves after each step, from those before it, and their derivatives by these."""
 
@@ -173,20 +177,6 @@ class Solver:
             return self.loop.cycle.with_jacobian(carry, read_values)
 
         return jax.vmap(at_step, in_axes=(0, *self.loop.axes))(before, *read_values)
-
-    def _after(self, before: Vector, read_values: Sequence[Any]) -> Vector:
-        """The leaves after each step alone."""
-
-        def at_step(carry: list[Any], *read_values: Any) -> Vector:
-            return self.loop.cycle.step(carry, read_values)
-
-        return jax.vmap(at_step, in_axes=(0, *self.loop.axes))(before, *read_values)
-
-    def _recurrence(self, jacobian: Any, terms: Vector, start: Vector) -> Vector:
-        """The linear recurrence `d_t = J_t d_{t-1} + terms_t` in at least float32, rounded once."""
-        wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
-        after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.loop.reverse)
-        return [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
 
 
 def _strength(damping: float, tolerance: float, residual: Vector, sizes: Vector) -> Any:
