@@ -84,7 +84,8 @@ class OneKernel:
     @cached_property
     def obstacle(self) -> Equation | None:
         """The first equation that keeps the loop from one kernel; None if none does, or if the step is too large."""
-        return next((equation for equation in self._in_kernel if not _is_in_a_kernel(equation)), None)
+        equations = [] if self.written is None else self.written.equations
+        return next((equation for equation in _with_bodies(equations) if not _is_in_a_kernel(equation)), None)
 
     @property
     def would_pay(self) -> bool:
@@ -99,10 +100,6 @@ class OneKernel:
     @cached_property
     def _equations(self) -> list[Equation]:
         return [*_with_bodies(self.program.equations)]
-
-    @cached_property
-    def _in_kernel(self) -> list[Equation]:
-        return [] if self.written is None else [*_with_bodies(self.written.equations)]
 
     @property
     def nanoseconds(self) -> float:

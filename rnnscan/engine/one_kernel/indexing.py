@@ -4,6 +4,7 @@ Known indices take slices. Others are compared with every place of a small opera
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -22,17 +23,13 @@ def places_of(equation: Equation, indices: Any) -> Any:
         equation: a gather, or a scatter that overwrites, of operands with few elements.
         indices: its indices, which are known.
     """
-    sizes = [prod(atom.shape) for position, atom in enumerate(equation.inputs) if position != 1]
-    starts = np.cumsum([0, *sizes])
-    numbers = [np.arange(start, start + size, dtype=np.int32) for start, size in zip(starts[:-1], sizes, strict=True)]
     shapes = [atom.shape for position, atom in enumerate(equation.inputs) if position != 1]
-    first, *others = (number.reshape(shape) for number, shape in zip(numbers, shapes, strict=True))
-    params = equation.primitive.get_bind_params({**equation.params, **_FILL[equation.name]})
+    starts = accumulate(map(prod, shapes[:-1]), initial=0)
+    first, *others = (_numbered(shape, start) for shape, start in zip(shapes, starts, strict=True))
+    fill = {"fill_value": -1} if equation.name == "gather" else {}
+    params = equation.primitive.get_bind_params({**equation.params, **fill})
     with jax.ensure_compile_time_eval():
         return np.asarray(equation.primitive.bind(first, indices, *others, **params))
-
-
-_FILL: dict[str, dict[str, Any]] = {"gather": {"fill_value": -1}, "scatter": {}}
 
 
 def taken(operands: list[Any], places: Any, fill: Any) -> Any:
@@ -81,7 +78,7 @@ def read_by_comparison(equation: Equation, operand: Any, indices: Any) -> list[A
     places = equation.primitive.bind(_numbered(operand.shape), indices, **params)
     fill = equation.params.get("fill_value")
     is_read = places[..., None] == jnp.arange(operand.size)
-    result = _sum_where(is_read, operand.reshape(-1), -1)
+    result = sum_where(is_read, operand.reshape(-1), -1)
     return [jnp.where(places < 0, jnp.asarray(jnp.nan if fill is None else fill, operand.dtype), result)]
 
 
@@ -93,7 +90,7 @@ def written_by_comparison(equation: Equation, operand: Any, indices: Any, update
         order = jnp.arange(1, places.size + 1)[:, None]
         last = jnp.max(jnp.where(is_written, order, 0), 0)
         is_written = order == last
-    written = _sum_where(is_written, updates.reshape(-1, 1), 0)
+    written = sum_where(is_written, updates.reshape(-1, 1), 0)
     flat = operand.reshape(-1)
     flat = jnp.where(last > 0, written, flat) if equation.name == "scatter" else flat + written
     return [flat.reshape(operand.shape)]
@@ -122,9 +119,10 @@ def _places_of_updates(equation: Equation, operand: Any, indices: Any, updates: 
     )
 
 
-def _numbered(shape: tuple[int, ...]) -> Any:
-    return np.arange(prod(shape), dtype=np.int32).reshape(shape)
+def _numbered(shape: tuple[int, ...], start: int = 0) -> Any:
+    return np.arange(start, start + prod(shape), dtype=np.int32).reshape(shape)
 
 
-def _sum_where(condition: Any, values: Any, axis: int) -> Any:
+def sum_where(condition: Any, values: Any, axis: int) -> Any:
+    """The sum of the values for which a condition holds."""
     return jnp.sum(jnp.where(condition, values, jnp.zeros((), values.dtype)), axis, dtype=values.dtype)

@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.engine.one_kernel.indexing import sum_where
 from rnnscan.ir.program import Equation
 
 
@@ -17,8 +18,8 @@ def sort(equation: Equation, keys: Any, *others: Any) -> list[Any]:
     ranks, place = _ranks(keys), lax.broadcasted_iota(jnp.int32, (*keys.shape, keys.shape[-1]), keys.ndim)
     results = []
     for operand in (keys, *(jnp.moveaxis(other, axis, -1) for other in others)):
-        chosen = jnp.where(ranks[..., None] == place, operand[..., None], jnp.zeros((), operand.dtype))
-        results.append(jnp.moveaxis(jnp.sum(chosen, -2, dtype=operand.dtype), -1, axis))
+        ordered = sum_where(ranks[..., None] == place, operand[..., None], -2)
+        results.append(jnp.moveaxis(ordered, -1, axis))
     return results
 
 
