@@ -13,7 +13,7 @@ from rnnscan._util.varying import explicit_spec
 from rnnscan.decoding._numbers import check_count
 from rnnscan.decoding.request import Decoder, DecodeRequest, log_probabilities, varying_axes
 from rnnscan.decoding.strategies import Strategy
-from rnnscan.engine.units import shard_units
+from rnnscan.engine.units.shard_units import shard_units
 
 
 def validate(

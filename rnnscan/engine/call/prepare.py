@@ -34,7 +34,8 @@ from rnnscan.engine.analysis.flat_step import FlatStep, flatten
 from rnnscan.engine.analysis.leaves import replace_at
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
-from rnnscan.engine.units import shard_as_step, shard_units
+from rnnscan.engine.units.mesh import shard_as_step
+from rnnscan.engine.units.shard_units import shard_units
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton

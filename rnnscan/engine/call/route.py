@@ -8,7 +8,7 @@ import jax
 from rnnscan._util.messages import is_count
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.one_kernel.small_step import SmallStep
-from rnnscan.engine.units import explicit_reason
+from rnnscan.engine.units.mesh import explicit_reason
 from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import is_high
 from rnnscan.memory import kept_names
