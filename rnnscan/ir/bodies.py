@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax.extend import core
+
 from rnnscan.ir.jaxprs import opened_jaxpr
 from rnnscan.ir.program import Equation, Value
 from rnnscan.ir.trace import WITH_RULES, Inliner
@@ -22,13 +24,16 @@ BODIES = {**LOOPS_AND_CALLS, **{name: (body,) for name, body in WITH_RULES.items
 def bodies_of(equation: Equation) -> list[list[Equation]]:
     """The bodies of an equation, each as equations; none if it is not a loop, branch or call."""
     params = [equation.params[name] for name in BODIES.get(equation.name, ())]
-    bodies = []
-    for body in (body for param in params for body in (param if isinstance(param, tuple | list) else [param])):
-        inliner, (jaxpr, _) = Inliner(), opened_jaxpr(body)
-        consts, inputs = ([Value(var.aval) for var in group] for group in (jaxpr.constvars, jaxpr.invars))
-        inliner.inline(jaxpr, consts, inputs)
-        bodies.append(inliner.equations)
-    return bodies
+    bodies = (body for param in params for body in (param if isinstance(param, tuple | list) else [param]))
+    return [equations_of(opened_jaxpr(body)[0]) for body in bodies]
+
+
+def equations_of(jaxpr: core.Jaxpr) -> list[Equation]:
+    """The equations of a jaxpr, such as a body, with those of the calls within it."""
+    inliner = Inliner()
+    consts, inputs = ([Value(var.aval) for var in group] for group in (jaxpr.constvars, jaxpr.invars))
+    inliner.inline(jaxpr, consts, inputs)
+    return inliner.equations
 
 
 def carry_of_scan(

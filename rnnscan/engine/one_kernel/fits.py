@@ -11,11 +11,11 @@ from jax.export import is_symbolic_dim
 
 from rnnscan.engine.costs.machine import Machine, is_fused
 from rnnscan.engine.one_kernel.written_out import form_of, written_out
+from rnnscan.ir.bodies import equations_of
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.program import Equation, Program, Value
-from rnnscan.ir.trace import Inliner
 from rnnscan.ir.traits import SCANS, Kind, names_of
 from rnnscan.ir.work import flops_of_product
 
@@ -140,9 +140,7 @@ def _with_bodies(equations: Iterable[Equation]) -> Iterator[Equation]:
     for equation in equations:
         yield equation
         for jaxpr in inner_jaxprs(equation.params):
-            inliner, inputs = Inliner(), [Value(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
-            inliner.inline(jaxpr, inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :])
-            yield from _with_bodies(inliner.equations)
+            yield from _with_bodies(equations_of(jaxpr))
 
 
 def _has_symbolic_sizes(equation: Equation) -> bool:
