@@ -18,8 +18,6 @@ def item_of(stack: Any, index: Any) -> Any:
 
 def item_or(stack: Any, index: Any, outside: int, other: Any) -> Any:
     """An item of a stack, or the other value where the index is the one outside, just before or after the stack."""
-    if isinstance(index, int):
-        return other if index == outside else item_of(stack, index)
     # The read stays within the stack, because `jax.experimental.checkify` reports others.
     least, last = np.asarray(0, index.dtype), np.asarray(stack.shape[0] - 1, index.dtype)
     within = lax.max(index, least) if outside < 0 else lax.min(index, last)
@@ -47,11 +45,8 @@ def shifted(stack: Any, item: Any, *, to_start: bool) -> Any:
 
 
 def moved(index: Any, steps: Any) -> Any:
-    """An index so many steps further, which may be negative."""
-    if isinstance(index, int) and isinstance(steps, int):
-        return index + steps
-    dtype = (steps if isinstance(index, int) else index).dtype
-    return lax.add(*(np.asarray(operand, dtype) if isinstance(operand, int) else operand for operand in (index, steps)))
+    """An index, an array, so many steps further, which may be negative."""
+    return lax.add(index, np.asarray(steps, index.dtype) if isinstance(steps, int) else steps)
 
 
 def items_of(stack: Any, first: Any, size: int, axis: int = 0) -> Any:
