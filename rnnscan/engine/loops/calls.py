@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
-from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.interpreters import ad, batching, partial_eval
 
 from rnnscan._util import effects
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import mapped_results, no_axis_is_mapped
 from rnnscan.engine.loops.exact import Exact, Parallel, all_finite, guarded
-from rnnscan.engine.loops.lowering import check_within, lower_jaxpr
+from rnnscan.engine.loops.lowering import run_by_program
 from rnnscan.engine.loops.rules import (
     for_rule,
     have_tangents,
@@ -39,7 +39,6 @@ from rnnscan.engine.loops.rules import (
     zeros_for_rule,
 )
 from rnnscan.engine.loops.unused_results import without_dead_code
-from rnnscan.ir.invalid_values import run_checked_jaxpr
 
 
 @dataclass(frozen=True)
@@ -141,22 +140,12 @@ def _bind(operands: Sequence[Any], call_jaxpr: core.ClosedJaxpr, derivative: Der
     return list(call_p.bind(*operands, call_jaxpr=call_jaxpr, derivative=derivative))
 
 
-def _run(*operands: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> list[Any]:
-    return run_checked_jaxpr(call_jaxpr, as_arrays(operands))
-
-
 def _types(*_: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> tuple[Sequence[Any], Any]:
     return call_jaxpr.out_avals, call_jaxpr.effects
 
 
-def _lower(context: Any, *operands: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> Any:
-    return lower_jaxpr(context, without_dead_code(call_jaxpr), operands)
-
-
-call_p.def_impl(_run)
 call_p.def_effectful_abstract_eval(_types)
-mlir.register_lowering(call_p, _lower)
-check_within(call_p, lambda _, params: params["call_jaxpr"])
+run_by_program(call_p, lambda _, params, __: without_dead_code(params["call_jaxpr"]))
 
 
 # Derivatives

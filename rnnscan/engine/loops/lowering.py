@@ -1,19 +1,50 @@
-"""How the program of a primitive runs: lowered in the place of its equation, and under `jax.experimental.checkify`.
+"""How a primitive runs by a program: eagerly, lowered in the place of its equation, and under `checkify`.
 
 JAX has no public way to register a rule of checkify. `error_checks` and `checkify_jaxpr` of `jax._src.checkify` are the
 private names here (jax 0.10 to 0.12). Without them checkify would run a scan and check nothing in it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import jax
 from jax._src import checkify
 from jax.extend import core
 from jax.interpreters import mlir
 
+from rnnscan.engine.analysis.leaves import as_arrays
+from rnnscan.ir.invalid_values import run_checked_jaxpr
 
-def lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any]) -> Any:
+
+# (types of the operands, parameters, platform or None) -> program
+ProgramOf: TypeAlias = Callable[[Sequence[Any], dict[str, Any], str | None], core.ClosedJaxpr]
+
+
+def run_by_program(primitive: core.Primitive, program: ProgramOf, platforms: Sequence[str] = ()) -> None:
+    """Run a primitive's equations by a program.
+
+    Args:
+        primitive: the primitive.
+        program: makes the program.
+        platforms: those that have programs of their own.
+    """
+
+    def evaluate(*operands: Any, **params: Any) -> list[Any]:
+        arrays = as_arrays(operands)
+        return run_checked_jaxpr(program([*map(jax.typeof, arrays)], params, None), arrays)
+
+    def lower(platform: str | None, context: Any, *operands: Any, **params: Any) -> Any:
+        return _lower_jaxpr(context, program(context.avals_in, params, platform), operands)
+
+    primitive.def_impl(evaluate)
+    mlir.register_lowering(primitive, partial(lower, None))
+    for platform in platforms:
+        mlir.register_lowering(primitive, partial(lower, platform), platform=platform)
+    _check_within(primitive, program)
+
+
+def _lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any]) -> Any:
     """Lower a jaxpr in the place of an equation.
 
     A function of the module would materialize its operands: an LSTM took one stack more (jaxlib 0.10.0).
@@ -40,19 +71,14 @@ def lower_jaxpr(context: Any, closed: core.ClosedJaxpr, operands: Sequence[Any])
     return results
 
 
-def check_within(primitive: core.Primitive, program: Callable[[Any, dict[str, Any]], core.ClosedJaxpr]) -> None:
-    """Check the operations of the program that a primitive calls.
-
-    Args:
-        primitive: the primitive.
-        program: makes the program from the types of the operands and the parameters.
-    """
+def _check_within(primitive: core.Primitive, program: ProgramOf) -> None:
+    """Check the operations of the program that a primitive calls."""
 
     def check(*arguments: Any, **params: Any) -> Any:
         # With jax 0.12 a context stands before the error.
         context = [] if isinstance(arguments[0], checkify.Error) else [arguments[0]]
         error, enabled_errors, *operands = arguments[len(context) :]
-        body = program([*map(jax.typeof, operands)], params)
+        body = program([*map(jax.typeof, operands)], params, None)
         return checkify.checkify_jaxpr(*context, body, enabled_errors, error, *operands)
 
     checkify.error_checks[primitive] = check

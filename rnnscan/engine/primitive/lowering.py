@@ -1,4 +1,4 @@
-"""How the equations of the engine's primitives run: eagerly, lowered for each platform, and under `checkify`."""
+"""How the equations of the engine's scans run: by a program for each platform."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,13 +6,10 @@ from typing import Any
 
 import jax
 from jax.extend import core
-from jax.interpreters import mlir
 
-from rnnscan.engine.analysis.leaves import as_arrays
-from rnnscan.engine.loops.lowering import check_within, lower_jaxpr
+from rnnscan.engine.loops.lowering import run_by_program
 from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.engine.primitive.scan import ScanPrimitive
-from rnnscan.ir.invalid_values import run_checked_jaxpr
 
 
 def lowered_for_each_platform(primitive: ScanPrimitive, run: Callable[..., Any]) -> None:
@@ -26,16 +23,5 @@ def lowered_for_each_platform(primitive: ScanPrimitive, run: Callable[..., Any])
     def program(types: Sequence[Any], params: dict[str, Any], platform: str | None = None) -> core.ClosedJaxpr:
         return without_dead_code(jax.make_jaxpr(partial(run, platform=platform, **params))(*types))
 
-    def evaluate(*operands: Any, **params: Any) -> list[Any]:
-        arrays = as_arrays(operands)
-        return run_checked_jaxpr(program([*map(jax.typeof, arrays)], params), arrays)
-
-    def lower(platform: str | None, context: Any, *operands: Any, **params: Any) -> Any:
-        return lower_jaxpr(context, program(context.avals_in, params, platform), operands)
-
     primitive.program = program
-    primitive.def_impl(evaluate)
-    mlir.register_lowering(primitive, partial(lower, None))
-    for platform in ("cpu", "cuda", "rocm", "tpu"):
-        mlir.register_lowering(primitive, partial(lower, platform), platform=platform)
-    check_within(primitive, program)
+    run_by_program(primitive, program, ("cpu", "cuda", "rocm", "tpu"))
