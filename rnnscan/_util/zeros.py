@@ -31,17 +31,14 @@ def zeros_of_step(xs: Any) -> Any:
     return _zeros(xs, xs.shape[1:], None, _spec(xs)[1:])
 
 
-def zeros_of_type(aval: Any, length: int, *, new_axis: bool = False) -> Any:
+def zeros_of_type(aval: Any, length: int) -> Any:
     """A stack of zeros for values of a type, with its sharding and the axes over which `shard_map` varies it.
 
     Args:
-        aval: the type of a block `(size, ...)`, or of one value with `new_axis`.
+        aval: the type of one value.
         length: the length of the stack.
-        new_axis: whether the stack has one axis more than the value.
     """
-    shape, spec = tuple(aval.shape), [*aval.sharding.spec]
-    shape, spec = ((length, *shape), [None, *spec]) if new_axis else ((length, *shape[1:]), [None, *spec[1:]])
-    return _zeros_of_type(aval, shape, spec)
+    return _zeros_of_type(aval, (length, *aval.shape), [None, *aval.sharding.spec])
 
 
 def zeros_of_value(aval: Any) -> Any:

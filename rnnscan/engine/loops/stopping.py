@@ -90,7 +90,7 @@ def scan_while(
     def goes_on(state: Any) -> Any:
         return (state[0] < length) & jnp.any(state[1])
 
-    stacks = [zeros_of_type(aval, length, new_axis=True) for aval in ys]
+    stacks = [zeros_of_type(aval, length) for aval in ys]
     state = (np.int32(0), holds([*carry]), [*carry], stacks)
     _, _, final, stacks = lax.while_loop(goes_on, run_next, state)
     return final, stacks
@@ -124,7 +124,7 @@ class CountedChunks:
         Returns:
             The carry, and ys, which are zero after the counted steps.
         """
-        stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
+        stacks = [zeros_of_type(aval, self.length) for aval in ys]
         carry, stacks = vary_as((carry, stacks), [self.count])  # Under `shard_map` each device may have its own count.
         for size, first, number in reversed(self._parts()):
 

@@ -141,7 +141,7 @@ class TimeLoop:
 
         if self.piece == self.length:
             return body(carry, np.int32(0), np.int32(0), self.length)
-        stacks = [zeros_of_type(aval, self.length, new_axis=True) for aval in ys]
+        stacks = [zeros_of_type(aval, self.length) for aval in ys]
         if self.rest and self.shorter_first:
             carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)
         _, carry, stacks = _repeat(run_next, (np.int32(0), carry, stacks), self.count, unroll=unroll)

@@ -175,7 +175,7 @@ class _BackwardChunks:
         stacks = [*saved.repeated.values(), *saved.xs, *saved.kept, *ct_ys]
         types = [atom.aval for atom in self.transpose.split.program.stacked]
         if not self.plan.scan.length:
-            return state, [zeros_of_type(aval, 0, new_axis=True) for aval in types]
+            return state, [zeros_of_type(aval, 0) for aval in types]
         starts = saved.starts if self._recomputes else {}
 
         def transpose_chunk(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:

@@ -176,7 +176,7 @@ def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given, platf
 
 
 def _zeros(aval: Any, steps: int | None) -> Any:
-    return zeros_of_value(aval) if steps is None else zeros_of_type(aval, steps, new_axis=True)
+    return zeros_of_value(aval) if steps is None else zeros_of_type(aval, steps)
 
 
 def _types(*types: Any, step: core.ClosedJaxpr, scan: Scan, given: Given) -> tuple[list[Any], Any]:

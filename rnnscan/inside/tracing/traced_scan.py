@@ -249,7 +249,7 @@ class _Run:
             slots[[*steps]] = np.arange(len(steps))
             scanned["slot"] = jnp.asarray(slots)
             params = (call.params, [jnp.concatenate([each, jnp.zeros_like(each[:1])]) for each in perturbations])
-            buffers = [zeros_of_type(self._type(site), len(steps) + 1, new_axis=True) for site in self.chosen]
+            buffers = [zeros_of_type(self._type(site), len(steps) + 1) for site in self.chosen]
             state = (call.carry, buffers)
         run = {name: call.options[name] for name in ("reverse", "unroll", "memory", "engine", "parallel")}
         (carry, buffers), (ys, stacked) = scan(self._step, params, state, scanned, length=call.length, **run)
@@ -287,7 +287,7 @@ class _Run:
         call, steps = self.call, self._steps
         aval = call.probe.zeros.get(site, call.probe.types[site])
         aval = jax.make_jaxpr(partial(call.select, site))(aval).out_avals[0]
-        zeros = zeros_of_type(aval, call.length if steps is None else len(steps), new_axis=True)
+        zeros = zeros_of_type(aval, call.length if steps is None else len(steps))
         return self.recorder.perturbation(site, zeros, (call.params, call.carry, call.xs, call.probe.consts))
 
     def _with_sites(self, ys: Any) -> Any:
