@@ -13,7 +13,7 @@ Source: Lim et al. 2024, "Parallelizing non-linear sequential models over the se
 "ParaRNN: Unlocking Parallel Training of Nonlinear RNNs for Large Language Models".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -99,7 +99,7 @@ class Solver:
         and infinity times zero is NaN.
         """
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
-        terms, jacobian = self._at_all_steps(zeros, read_values)
+        terms, jacobian = self._at_all_steps(self.loop.cycle.with_jacobian, zeros, read_values)
         wide = ([leaf.astype(_wide(leaf)) for leaf in vector] for vector in (terms, start))
         after, _ = affine_scan(jacobian.astype(_wide(jacobian)), *wide, reverse=self.loop.reverse)
         after = [leaf.astype(first.dtype) for leaf, first in zip(after, start, strict=True)]
@@ -126,12 +126,8 @@ class Solver:
 
     def _guess(self, start: Vector, read_values: list[Any]) -> Vector:
         """A step from zeros, at every step. It saves one iteration compared to zeros, and two compared to the start."""
-
-        def at_step(carry: list[Any], *read_values: Any) -> Vector:
-            return self.loop.cycle.step(carry, read_values)
-
         zeros = [jnp.zeros_like(leaf) for leaf in self._repeated(start)]
-        after = jax.vmap(at_step, in_axes=(0, *self.loop.axes))(zeros, *read_values)
+        after = self._at_all_steps(self.loop.cycle.step, zeros, read_values)
         pairs = zip(after, self._repeated(start), strict=True)
         return [jnp.where(jnp.isfinite(leaf), leaf, start_leaf) for leaf, start_leaf in pairs]
 
@@ -143,7 +139,7 @@ class Solver:
         A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
         """
         before = [before_each(leaf, first, reverse=self.loop.reverse) for leaf, first in zip(after, start, strict=True)]
-        new, jacobian = self._at_all_steps(before, read_values)
+        new, jacobian = self._at_all_steps(self.loop.cycle.with_jacobian, before, read_values)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]
         sizes = [jnp.maximum(jnp.abs(leaf), jnp.abs(first[None])) for leaf, first in zip(wide, start, strict=True)]
@@ -170,11 +166,11 @@ class Solver:
     def _repeated(self, start: Vector) -> Vector:
         return [jnp.broadcast_to(leaf, (self.loop.steps, *leaf.shape)) for leaf in start]
 
-    def _at_all_steps(self, before: Vector, read_values: Sequence[Any]) -> tuple[Vector, Any]:
-        """The leaves after each step, from those before it, and their derivatives by these."""
+    def _at_all_steps(self, function: Callable[..., Any], before: Vector, read_values: Sequence[Any]) -> Any:
+        """A function of the leaves before each step and of the values that it reads, such as the leaves after it."""
 
-        def at_step(carry: list[Any], *read_values: Any) -> tuple[Vector, Any]:
-            return self.loop.cycle.with_jacobian(carry, read_values)
+        def at_step(carry: list[Any], *read_values: Any) -> Any:
+            return function(carry, read_values)
 
         return jax.vmap(at_step, in_axes=(0, *self.loop.axes))(before, *read_values)
 

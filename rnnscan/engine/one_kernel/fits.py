@@ -105,8 +105,7 @@ class OneKernel:
     def nanoseconds(self) -> float:
         """The estimated time of a step, as one kernel. XLA computes once what depends on constants alone."""
         written = self.written
-        if written is None:
-            return 0.0
+        assert written is not None
         varying = depending(written.equations, [*written.invariant, *written.known, *written.carry])
         equations = [equation for equation in written.equations if not varying.isdisjoint(equation.outputs)]
         return sum(map(self.machine.nanoseconds_in_a_kernel, _with_bodies(equations)))
