@@ -115,7 +115,7 @@ class _States:
             factors = jax.tree.map(lambda leaf: jnp.flip(leaf, 0), factors)
         initial = dict(zip(self.cycle.leaves, start, strict=True))
         starts = [initial[state.leaf] for state in states]
-        results = _run(self.group, every, factors, matrices, starts, self.steps, self.heuristics)
+        results = self._run(every, factors, matrices, starts)
         reads = []
         for state, (totals, _) in zip(states, results, strict=True):
             totals = [jnp.flip(total, 0) for total in totals] if self.reverse else totals
@@ -124,46 +124,36 @@ class _States:
         leaves = [*reads, *(final[leaf] for leaf in self.cycle.leaves)]
         return leaves, [all_finite(leaves)] * len(leaves)
 
+    def _run(
+        self, every: Sequence[Parts], stacks: Sequence[Stacks], matrices: Sequence[Any], starts: Sequence[Any]
+    ) -> list[tuple[list[Any], Any]]:
+        """Run the states in chunkwise form.
 
-def _run(
-    group: Group,
-    every: Sequence[Parts],
-    stacks: Sequence[Stacks],
-    matrices: Sequence[Sequence[Any]],
-    starts: Sequence[Any],
-    steps: int,
-    heuristics: Heuristics,
-) -> list[tuple[list[Any], Any]]:
-    """Run the states of a group over the steps.
+        Args:
+            every: the parts of each state.
+            stacks: the factors of each state, stacked.
+            matrices: the values of `Parts.matrices` of each state.
+            starts: each state before the first step.
 
-    Args:
-        group: the group.
-        every: the parts of each state.
-        stacks: the factors of each state, stacked.
-        matrices: the values of `Parts.matrices` of each state.
-        starts: each state before the first step.
-        steps: the number of steps.
-        heuristics: the choices of the platform.
-
-    Returns:
-        Of each state the results of `Parts.finish`.
-    """
-    of_states = [parts.ordered(*pair) for parts, *pair in zip(every, stacks, starts, strict=True)]
-    dtype = promoted(
-        *(leaf for ordered in of_states for leaf in (ordered.start, *ordered.queries, *chain(*ordered.terms)))
-    )
-    of_states = [ordered.astype(dtype) for ordered in of_states]
-    queries, joint = _side_by_side(group, of_states)
-    rounds = heuristics.linear == "associative"
-    reads, last = run_chunks(*joint, heuristics.state_chunk_within(steps), rounds=rounds)
-    results, begin = [], 0
-    for number, parts in enumerate(every):
-        end = begin + of_states[number].start.shape[-1]
-        of_state = [reads[queries.index(key)][..., begin:end] for key in queries_of(parts.state)]
-        state = of_states[number], stacks[number], matrices[number]
-        results.append(parts.finish(*state, of_state, last[..., begin:end], rounds=rounds))
-        begin = end
-    return results
+        Returns:
+            Of each state the results of `Parts.finish`.
+        """
+        of_states = [parts.ordered(*pair) for parts, *pair in zip(every, stacks, starts, strict=True)]
+        dtype = promoted(
+            *(leaf for ordered in of_states for leaf in (ordered.start, *ordered.queries, *chain(*ordered.terms)))
+        )
+        of_states = [ordered.astype(dtype) for ordered in of_states]
+        queries, joint = _side_by_side(self.group, of_states)
+        rounds = self.heuristics.linear == "associative"
+        reads, last = run_chunks(*joint, self.heuristics.state_chunk_within(self.steps), rounds=rounds)
+        results, begin = [], 0
+        for number, parts in enumerate(every):
+            end = begin + of_states[number].start.shape[-1]
+            of_state = [reads[queries.index(key)][..., begin:end] for key in queries_of(parts.state)]
+            state = of_states[number], stacks[number], matrices[number]
+            results.append(parts.finish(*state, of_state, last[..., begin:end], rounds=rounds))
+            begin = end
+        return results
 
 
 def _side_by_side(group: Group, of_states: Sequence[Ordered]) -> tuple[list[Hashable], Ordered]:
