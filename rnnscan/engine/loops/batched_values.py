@@ -196,22 +196,22 @@ class Chunk:
 
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        if equation is not None and equation.name == "reduce_sum" and not self.has_sums_for(atom):
+        if equation is None:
+            return _summed(self.read(atom), (0,))
+        if equation.name == "reduce_sum" and not self.has_sums_for(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.
             axes = (0, *(axis + 1 for axis in equation.params["axes"]))
             return equation.origin.run(_summed, self.read(equation.inputs[0]), axes)
-        summed = None if equation is None else summed_operands(equation, self.varies)
-        if equation is not None and summed is not None:
+        summed = summed_operands(equation, self.varies)
+        if summed is not None:
             pairs = zip(equation.inputs, summed, strict=True)
             operands = (self.sum(atom) if is_summed else self.read(atom) for atom, is_summed in pairs)
             self._sums.update(zip(equation.outputs, equation.evaluate(*operands), strict=True))
             return self._sums[atom]
-        if equation is not None and contraction_of(equation):
+        if contraction_of(equation):
             return self.contracted(equation, *map(self.read, equation.inputs))
         if scatters_into_zeros(equation, self._makers):
-            assert equation is not None
-            total, *stacks = self.read(equation.inputs[0]), *map(self.stacked, equation.inputs[1:])
-            return equation.origin.run(scattered_over_steps, equation, total, *stacks)
+            return self.added_to(self.read(equation.inputs[0]), atom)
         return _summed(self.read(atom), (0,))
 
     def contracted(self, product: Equation, left: Any, right: Any) -> Any:
