@@ -36,9 +36,8 @@ class Sums:
 
     def rewritten(self, rewrite: Rewrite) -> Program:
         """The program with rewritten sums."""
-        additions = [equation for equation in self.equations if equation.name in _ADDITIONS]
-        inner = {id(self._inner(equation, atom)) for equation in additions for atom in equation.inputs}
-        whole = {equation for equation in additions if id(equation) not in inner}
+        additions = {equation for equation in self.equations if equation.name in _ADDITIONS}
+        whole = additions - {self._inner(equation, atom) for equation in additions for atom in equation.inputs}
         equations: list[Equation] = []
         for equation in self.equations:
             new_equations, terms = rewrite(self._terms(equation)) if equation in whole else ((), ())
