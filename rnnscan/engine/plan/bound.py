@@ -11,7 +11,8 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.forward_rules import forward_rules
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.saving_calls import register
-from rnnscan.engine.costs.heuristics import for_platform
+from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
+from rnnscan.engine.costs.heuristics import Heuristics, for_platform
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Saving, Scan, scan_p, y_size
 from rnnscan.ir.invalid_values import are_searched
@@ -20,13 +21,11 @@ from rnnscan.ir.structure import key_of_step
 from rnnscan.ir.trace import program_as_jaxpr, program_of
 
 
-# No value may hold its jaxpr, which would then stay for ever.
+# No step may hold its jaxpr, which would then stay for ever.
 # jaxpr of a step -> (constants, carry, labels of kept values) -> the step
 _steps: WeakKeyDictionary[core.Jaxpr, dict[Any, FlatStep]] = WeakKeyDictionary()
 # what a step computes -> its jaxpr
 _known: WeakValueDictionary[Any, core.ClosedJaxpr] = WeakValueDictionary()
-# jaxpr of a step -> (parameters, heuristics) -> the plan
-_plans: WeakKeyDictionary[core.Jaxpr, dict[Any, ScanPlan]] = WeakKeyDictionary()
 
 
 def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -> ScanPlan:
@@ -38,12 +37,13 @@ def scan_plan(step: core.ClosedJaxpr, scan: Scan, platform: str | None = None) -
         platform: the platform that it is lowered for; None: that by which it is decided what is saved.
     """
     options = scan.options
-    choices = options.choices or for_platform(platform or options.platform)
-    plans = _plans.setdefault(step.jaxpr, {})
-    key = (scan, choices)
-    if key not in plans:
-        plans[key] = ScanPlan(flat_step(step, scan), scan, choices)
-    return plans[key]
+    return plan_by(step, scan, options.choices or for_platform(platform or options.platform))
+
+
+@cached_by_jaxpr
+def plan_by(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics) -> ScanPlan:
+    """The plan of a scan, by some heuristics."""
+    return ScanPlan(flat_step(step, scan), scan, choices)
 
 
 def flat_step(step: core.ClosedJaxpr, scan: Scan) -> FlatStep:
@@ -111,10 +111,6 @@ class SavingScan:
         return [final, ys, saved, starts]
 
 
-# jaxpr of a step -> (parameters, heuristics, whether y is whole) -> the scan that saves
-_saving: WeakKeyDictionary[core.Jaxpr, dict[Any, SavingScan]] = WeakKeyDictionary()
-
-
 def saving_scan(step: core.ClosedJaxpr, scan: Scan, *, whole: bool = False) -> SavingScan:
     """The scan that saves what `ResidualPlan` says.
 
@@ -123,17 +119,14 @@ def saving_scan(step: core.ClosedJaxpr, scan: Scan, *, whole: bool = False) -> S
         scan: its other parameters.
         whole: whether its first results are those of that scan, so that it can take its place.
     """
-    plan, scans = scan_plan(step, scan), _saving.setdefault(step.jaxpr, {})
-    key = (scan, plan.choices, whole)
-    if key not in scans:
-        scans[key] = _saving_scan(plan.for_derivatives, scan, whole)
-    return scans[key]
+    return _saving_scan(step, scan, scan_plan(step, scan).choices, whole)
 
 
-def _saving_scan(plan: ScanPlan, scan: Scan, whole: bool) -> SavingScan:
-    step = plan.step
+@cached_by_jaxpr
+def _saving_scan(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, whole: bool) -> SavingScan:
+    plan = plan_by(step, scan, choices).for_derivatives
     program = forward_rules(plan.returning(save=True))
-    ys, saved = split_list(program.stacked, [step.y_size])
+    ys, saved = split_list(program.stacked, [plan.step.y_size])
     # The backward pass would keep both a stack and its copy. After the last step to run they differ.
     known = [] if whole or scan.is_counted else program.known
     inputs: dict[Atom, tuple[str, int]] = {atom: ("x", i) for i, atom in enumerate(known)}
@@ -145,8 +138,8 @@ def _saving_scan(plan: ScanPlan, scan: Scan, whole: bool) -> SavingScan:
     operands = [*program.invariant, *program.carry, *program.known]
     outputs = [*program.new_carry, *program.stacked]
     closed = program_as_jaxpr(program.equations, operands, outputs, with_effects=scan.is_counted)
-    size, carry = len(step.constants), len(step.carry)
-    _steps.setdefault(closed.jaxpr, {})[size, carry, ()] = FlatStep(program, len(made), tuple(range(carry)), (), {})
+    flat = FlatStep(program, len(made), tuple(range(scan.carry)), (), {})
+    _steps.setdefault(closed.jaxpr, {})[scan.constants, scan.carry, ()] = flat
     options = replace(scan.options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=())
     scan, saving = replace(scan, options=options, copied=()), Saving(tuple(plan.residuals.chunk_starts))
     of_ys, of_saved = (tuple(places[atom] for atom in atoms) for atoms in (ys, saved))

@@ -4,17 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from operator import is_, or_
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from jax.extend import core
 from jax.interpreters import partial_eval
 
 from rnnscan.engine.analysis.leaves import places, split_list
+from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, joint_scan_p, scan_p, y_size
-
-
-# jaxpr of a step -> (results that are read, operands that stay) -> what is alive, None for all of it, and its operands
-_parts: WeakKeyDictionary[core.Jaxpr, dict[Any, tuple[core.ClosedJaxpr | None, list[bool]]]] = WeakKeyDictionary()
 
 
 def live_part(
@@ -27,14 +23,18 @@ def live_part(
         read: for each result whether something reads it.
         stay: for each operand whether it is left in any case.
     """
-    parts, key = _parts.setdefault(step.jaxpr, {}), (tuple(read), tuple(stay))
-    if key not in parts:
-        live, needed = partial_eval.dce_jaxpr(step.jaxpr, list(read), list(stay))
-        same = len(live.eqns) == len(step.jaxpr.eqns) and all(map(is_, live.eqns, step.jaxpr.eqns))
-        is_whole = same and all(read) and all(needed)
-        parts[key] = (None if is_whole else core.ClosedJaxpr(live, step.consts)), [*map(bool, needed)]
-    part, operands = parts[key]
+    part, operands = _part(step, tuple(read), tuple(stay))
     return part or step, operands
+
+
+@cached_by_jaxpr
+def _part(
+    step: core.ClosedJaxpr, read: tuple[bool, ...], stay: tuple[bool, ...]
+) -> tuple[core.ClosedJaxpr | None, list[bool]]:
+    live, needed = partial_eval.dce_jaxpr(step.jaxpr, list(read), list(stay))
+    same = len(live.eqns) == len(step.jaxpr.eqns) and all(map(is_, live.eqns, step.jaxpr.eqns))
+    is_whole = same and all(read) and all(needed)
+    return (None if is_whole else core.ClosedJaxpr(live, step.consts)), [*map(bool, needed)]
 
 
 def _live_step(

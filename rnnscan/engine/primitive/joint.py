@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import jax
 from jax import lax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import places, split_list
+from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.primitive.scan import Scan, Tangents, bind, reading, y_size
 
 
@@ -40,19 +40,9 @@ class Joint:
         return [lax.full_like(operands[of], 0) if place is None else operands[place] for place, of in self.operands]
 
 
-# jaxpr of a step -> (parameters, which leaves have tangents) -> the scan
-_joints: WeakKeyDictionary[core.Jaxpr, dict[Any, Joint]] = WeakKeyDictionary()
-
-
+@cached_by_jaxpr
 def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
     """The scan that computes values and tangents together."""
-    joints, key = _joints.setdefault(step.jaxpr, {}), (scan, tangents)
-    if key not in joints:
-        joints[key] = _joint(step, scan, tangents)
-    return joints[key]
-
-
-def _joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
     size, count, run = len(step.in_avals), scan.carry + y_size(step, scan), core.jaxpr_as_fun(step)
     given, moving = tangents.operands[:size], places(tangents.results)
     # A leaf of the carry without a tangent has one where its new value has.

@@ -7,7 +7,6 @@ of the carry, and the sums over the steps.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from jax import lax
 from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.loops.stopping import reversed_steps
 from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.plan.residuals import ResidualPlan
@@ -36,10 +36,6 @@ class BackwardScans:
 
     recompute: tuple[core.ClosedJaxpr, Scan]
     transpose: tuple[core.ClosedJaxpr, Scan]
-
-
-# jaxpr of the vjp of a step -> (parameters, cotangents, residuals, types of the sums) -> the scans
-_scans: WeakKeyDictionary[core.Jaxpr, dict[Any, BackwardScans]] = WeakKeyDictionary()
 
 
 def run_backward_scans(
@@ -65,9 +61,7 @@ def run_backward_scans(
     zeros, kept = zeros_of_sums(vjp, cotangents, residuals, saved.constants), to_device(saved.kept, residuals.offloaded)
     count = None if saved.count is None else jnp.max(saved.count)
     types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
-    scans, key = _scans.setdefault(vjp.jaxpr, {}), (scan, cotangents, residuals, types)
-    if key not in scans:
-        scans[key] = _backward_scans(vjp, scan, cotangents, residuals, *types)
+    scans = _backward_scans(vjp, scan, cotangents, residuals, *types)
     before = {
         **saved.carries,
         **{
@@ -84,10 +78,10 @@ def run_backward_scans(
     elif residuals.recomputed:
         starts = [saved.initial[leaf] for leaf in residuals.recomputed]
         known = [before[leaf] for leaf in sorted(before)]
-        results = bind([*saved.constants, *starts, *known, *saved.xs, *kept, *new], *scans[key].recompute)
+        results = bind([*saved.constants, *starts, *known, *saved.xs, *kept, *new], *scans.recompute)
         before |= dict(zip(residuals.recomputed, results[len(starts) :], strict=True))
     xs = [*(before[leaf] for leaf in sorted(before)), *saved.xs, *kept, *new, *ct_ys]
-    step, back = scans[key].transpose
+    step, back = scans.transpose
     if count is None:
         results = bind([*saved.constants, *ct_carry, *zeros, *xs], step, back)
     else:  # A scan stops after its last steps, so the first of this one are those that ran last.
@@ -107,14 +101,16 @@ def run_backward_scans(
     return [*of_constants, *of_carry, *ct_xs]
 
 
+@cached_by_jaxpr
 def _backward_scans(
     vjp: core.ClosedJaxpr,
     scan: Scan,
     cotangents: Cotangents,
     residuals: ResidualPlan,
-    zeros: Sequence[Any],
-    count: Sequence[Any],
+    zeros: tuple[Any, ...],
+    count: tuple[Any, ...],
 ) -> BackwardScans:
+    """The two scans. `zeros` are the types of the starts of sums, `count` that of the number of steps, if it counts."""
     recomputed, moving, run = residuals.recomputed, len(cotangents.moving), core.jaxpr_as_fun(vjp)
     first_carry, first_x = scan.constants, scan.constants + len(residuals.carry)
     constants, others, of_ys, of_carry = split_list(

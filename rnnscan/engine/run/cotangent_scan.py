@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, compress
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +22,10 @@ from rnnscan._util.messages import is_key
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
-from rnnscan.engine.costs.heuristics import for_platform, of_scan
+from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
+from rnnscan.engine.costs.heuristics import Heuristics, for_platform, of_scan
 from rnnscan.engine.loops.rules import jvp_rule, transpose_rule
-from rnnscan.engine.plan.bound import scan_plan
+from rnnscan.engine.plan.bound import plan_by, scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
@@ -39,9 +39,6 @@ from rnnscan.engine.units.mesh import sharding_units
 
 
 cotangent_scan_p = ScanPrimitive("rnnscan_cotangent_scan")
-
-# jaxpr of a step -> (parameters, heuristics, leaves with a cotangent) -> its vjp
-_vjps: WeakKeyDictionary[core.Jaxpr, dict[Any, core.ClosedJaxpr]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -98,9 +95,9 @@ class Given:
         return replace(self, read=read)
 
     def of_running_rows(self, step: core.ClosedJaxpr, scan: Scan, which: Sequence[Any]) -> core.ClosedJaxpr:
-        """The vjp of a step of which some rows do not run. `which`: two more inputs, from `_which_run`."""
+        """The vjp of a step of which some rows do not run. `which`: the types of two more inputs, from `_which_run`."""
         results = [len(self.residuals.recomputed), len(self.cotangents.constants), len(self.cotangents.moving)]
-        types = [core.mapped_aval(scan.length, 0, jax.typeof(leaf)) for leaf in which]
+        types = [core.mapped_aval(scan.length, 0, aval) for aval in which]
         return of_running_rows(step, self.step_groups(step, scan), results, types)
 
     def arrays(self, operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> tuple[Saved, list[Any], list[Any]]:
@@ -136,23 +133,28 @@ def cotangents_of_scan(
     plan = scan_plan(step, scan).for_derivatives
     flags = ([leaf is not None for leaf in leaves] for leaves in (final, ys))
     cotangents = Cotangents.of(plan.step, wanted, *flags)
-    given, vjps = Given(cotangents, plan.residuals), _vjps.setdefault(step.jaxpr, {})
-    key = scan, plan.choices, cotangents
-    if saved.count is not None and saved.count.ndim:
-        saved = replace(saved, xs=[*saved.xs, *_which_run(saved.count, scan.length)])
-    if key not in vjps:
-        vjps[key] = step_vjp(plan, cotangents)
-        if saved.count is not None and saved.count.ndim:
-            vjps[key] = given.of_running_rows(vjps[key], scan, saved.xs[-2:])
-    given = given.reading(vjps[key], scan)
+    which = _which_run(saved.count, scan.length) if saved.count is not None and saved.count.ndim else []
+    saved = replace(saved, xs=[*saved.xs, *which])
+    vjp = _vjp(step, scan, plan.choices, cotangents, tuple(map(jax.typeof, which)))
+    given = Given(cotangents, plan.residuals).reading(vjp, scan)
     pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
     # Zeros come from the leaves that they are cotangents of: under `shard_map` they must vary over the same axes.
     pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.moving)
     ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
     ct_ys = [ys[index] for index in cotangents.ys]
     operands = [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
-    groups = split_list(_bind(operands, vjps[key], scan, given), [len(cotangents.constants), len(cotangents.carry)])
+    groups = split_list(_bind(operands, vjp, scan, given), [len(cotangents.constants), len(cotangents.carry)])
     return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
+
+
+@cached_by_jaxpr
+def _vjp(
+    step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, cotangents: Cotangents, which: tuple[Any, ...]
+) -> core.ClosedJaxpr:
+    """The vjp of a step. `which`: the types from `_which_run`, if rows have each their own number of steps."""
+    plan = plan_by(step, scan, choices).for_derivatives
+    vjp = step_vjp(plan, cotangents)
+    return Given(cotangents, plan.residuals).of_running_rows(vjp, scan, which) if which else vjp
 
 
 def _which_run(count: Any, length: int) -> list[Any]:
@@ -251,7 +253,7 @@ def _batch(
     if own:
         saved, *others = given.arrays(operands, batched, scan)
         which = _which_run(jnp.max(saved.count, range(1, saved.count.ndim)), scan.length)
-        batched = given.of_running_rows(batched, scan, which)
+        batched = given.of_running_rows(batched, scan, [*map(jax.typeof, which)])
         saved, given = replace(saved, xs=[*saved.xs, *which]), given.reading(batched, scan)
         pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
         operands = [*(leaf for leaf, is_read in pairs if is_read), *chain(*others)]
