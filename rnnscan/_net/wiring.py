@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax.numpy as jnp
@@ -285,7 +286,7 @@ def shared(argument: str, state: str, value: Any, x: Array) -> Array:
         return jnp.broadcast_to(value, (batch, *value.shape))
     if value.ndim < 2:
         # Added to zeros, to get the sharding of x over the rows, and its varying axes under shard_map.
-        zeros = zeros_sharded_like(x.reshape(batch, -1), (batch, *value.shape), value.dtype)
+        zeros = zeros_sharded_like(x.reshape(batch, prod(x.shape[1:])), (batch, *value.shape), value.dtype)
         return zeros + over_rows(value, zeros)
     if value.shape[0] != batch:
         raise ValueError(

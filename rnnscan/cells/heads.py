@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from rnnscan._util.dtypes import at_least_float32
@@ -42,7 +43,12 @@ def project_heads(
     """
     heads, rows, _ = kernel.shape
     wide = at_least_float32(x.dtype)
-    by_head = x.reshape(*x.shape[:-1], heads, rows)
+    by_head = split_heads(x, heads)
     by_block = kernel.reshape(heads, rows, -1, rows)
     products = jnp.einsum("...hr,hrbc->...bhc", by_head, by_block, preferred_element_type=wide)
-    return products.reshape(*x.shape[:-1], -1)
+    return lax.collapse(products, products.ndim - 3)
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """Split the last axis into `(heads, ...)`. Its sizes are explicit, because there may be no rows."""
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)

@@ -12,6 +12,7 @@ from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks
 from rnnscan.cells.base import Carry, Params
+from rnnscan.cells.heads import split_heads
 from rnnscan.cells.layer_norm import check_epsilon
 from rnnscan.cells.matrix_state import MatrixStateCell, read, rms_norm, write
 from rnnscan.cells.step_sizes import check_range, step_bias
@@ -174,7 +175,7 @@ class Mamba2(MatrixStateCell):
 
     def _gated(self, weights: Params, output: Array, gate: Array) -> Array:
         """Gate and normalize the values `(heads, V)`; the norm is over a group."""
-        grouped = (output.reshape(gate.shape) * jax.nn.silu(gate)).reshape(*gate.shape[:-1], self.groups, -1)
+        grouped = split_heads(output.reshape(gate.shape) * jax.nn.silu(gate), self.groups)
         scale = weights["norm_scale"].reshape(self.groups, -1)
         (by_head,) = self._by_head(rms_norm(grouped, scale, epsilon=self.epsilon).reshape(gate.shape))
         return by_head

@@ -15,7 +15,7 @@ from rnnscan._util.ranks import over_rows
 from rnnscan.cells import checks, initializers
 from rnnscan.cells.base import Cell, Params
 from rnnscan.cells.dense import project, with_bias
-from rnnscan.cells.heads import check_heads
+from rnnscan.cells.heads import check_heads, split_heads
 from rnnscan.cells.initializers import Initializer
 
 
@@ -81,11 +81,11 @@ class MatrixStateCell(Cell):
 
     def _by_head(self, *parts: Array) -> list[Array]:
         """Split each last axis into `(heads, ...)`."""
-        return [part.reshape(*part.shape[:-1], self.heads, -1) for part in parts]
+        return [split_heads(part, self.heads) for part in parts]
 
     def _project_heads(self, weights: Params, by_head: Array, dtype: Any) -> Array:
         """Multiply the heads' outputs, side by side, by the output kernel."""
-        side_by_side = by_head.reshape(*by_head.shape[:-2], -1).astype(dtype)
+        side_by_side = lax.collapse(by_head, by_head.ndim - 2).astype(dtype)
         return project(side_by_side, weights["output_kernel"])
 
     def _shapes(self) -> dict[str, tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from rnnscan.cells import initializers
 from rnnscan.cells.base import Carry, Params
 from rnnscan.cells.dense import InputKernelCell, project
 from rnnscan.cells.exponential_gates import check_forget_gate, largest_exponent, log_of_forget_gate
-from rnnscan.cells.heads import check_heads
+from rnnscan.cells.heads import check_heads, split_heads
 from rnnscan.cells.initializers import Initializer
 from rnnscan.naming import name
 
@@ -140,7 +140,7 @@ class MLSTM(InputKernelCell):
 
     def _unprojected(self, weights: Params, x: Array) -> tuple[Array, Array, Array, None]:
         """Take q, k and v by head from x, without o."""
-        query, key, value = (part.reshape(*x.shape[:-1], self.heads, -1) for part in jnp.split(x, 3, axis=-1))
+        query, key, value = (split_heads(part, self.heads) for part in jnp.split(x, 3, axis=-1))
         return query, key / key.shape[-1] ** 0.5, value, None
 
     def _projected(self, weights: Params, x: Array) -> tuple[Array, Array, Array, Array]:
@@ -153,7 +153,7 @@ class MLSTM(InputKernelCell):
                 part + over_rows(bias, part) for part, bias in zip(parts, jnp.split(weights["bias"], 4), strict=True)
             ]
         query, key, value, output = name([part.astype(x.dtype) for part in parts], "projected")
-        query, key, value = (part.reshape(*x.shape[:-1], self.heads, -1) for part in (query, key, value))
+        query, key, value = (split_heads(part, self.heads) for part in (query, key, value))
         return query, key, value, output
 
     def _gates(self, weights: Params, x: Array, stabilizer: Array) -> tuple[Array, Array, Array]:

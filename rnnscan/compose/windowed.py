@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array
 
 from rnnscan._util.arguments import check_step_input
@@ -63,7 +64,7 @@ class Windowed(Wrapper):
                 f"windowed: the window of the carry must be {expected} for one step's input {describe(x)}; got "
                 f"{describe(window)}. Batch or hidden size may differ: start from cell.initial_carry(x)."
             )
-        return jnp.concatenate([x, window.reshape(*window.shape[:-2], -1).astype(x.dtype)], axis=-1)
+        return jnp.concatenate([x, lax.collapse(window, window.ndim - 2).astype(x.dtype)], axis=-1)
 
 
 def _shift(window: Array, y: Any) -> Array:

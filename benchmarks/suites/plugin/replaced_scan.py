@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import threading
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,9 @@ from jax import lax
 import rnnscan as rs
 
 
-MEMORIES = {"default": rs.Memory(), "all": rs.Memory(recompute="all")}
+with warnings.catch_warnings():  # Of the installed jax, which a project may have as errors.
+    warnings.simplefilter("ignore", rs.JaxVersionWarning)
+    MEMORIES = {"default": rs.Memory(), "all": rs.Memory(recompute="all")}
 MODE = os.environ["SUITES_MODE"]
 RECORDS = Path(os.environ["SUITES_RECORDS"])
 SELECTED = os.environ.get("SUITES_TESTS")

@@ -75,7 +75,8 @@ def _moved_for_repeated(
 def _share(path: _Path) -> float:
     """The part of a value that is made for a path from it. Gates that are cut out of one value are each made once."""
     cuts = [move for move in path if move.kind is Kind.PART]
-    return prod(nominal_size(cut.outputs[0].shape) / nominal_size(cut.inputs[0].shape) for cut in cuts)
+    sizes = ((nominal_size(cut.outputs[0].shape), nominal_size(cut.inputs[0].shape)) for cut in cuts)
+    return prod(part / max(1, whole) for part, whole in sizes)  # There may be no elements.
 
 
 def _is_move(equation: Equation) -> bool:

@@ -85,7 +85,7 @@ def _cut(leaf: Any, chunk: int, filling: int = 0) -> Any:
     missing = -leaf.shape[0] % chunk
     if missing:
         leaf = lax.pad(leaf, jnp.asarray(filling, leaf.dtype), [(0, missing, 0), *[(0, 0, 0)] * (leaf.ndim - 1)])
-    return jnp.moveaxis(leaf.reshape(-1, chunk, *leaf.shape[1:]), 1, -2)
+    return jnp.moveaxis(leaf.reshape(leaf.shape[0] // chunk, chunk, *leaf.shape[1:]), 1, -2)
 
 
 def _joined(leaf: Any) -> Any:

@@ -71,5 +71,5 @@ def _viewed(views: Sequence[Equation], stack: Any) -> Any:
 
 def row_by_row(stack: Any) -> Any:
     """A stack that a loop can cut steps off without a copy: XLA would lay out the steps of a row side by side."""
-    rows = lax.optimization_barrier(stack.reshape(-1, stack.shape[-1])) if stack.ndim > 2 else stack
+    rows = lax.optimization_barrier(lax.collapse(stack, 0, stack.ndim - 1)) if stack.ndim > 2 else stack
     return rows.reshape(stack.shape)
