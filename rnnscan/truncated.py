@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Integer
 
 from rnnscan import _checks as checks
@@ -47,7 +46,6 @@ def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
 
     Example:
         >>> import jax.numpy as jnp
-    from jax import lax
         >>> import rnnscan as rs
         >>> [(first, piece.tolist()) for first, piece in rs.truncated.chunks(jnp.arange(5), size=2)]
         [(0, [0, 1]), (2, [2, 3]), (4, [4])]
@@ -81,7 +79,6 @@ def by_chunk(cell: Cell, params: Any, carry: Any, xs: Any, *, size: int, **optio
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
-    from jax import lax
         >>> import rnnscan as rs
         >>> cell, xs = rs.cells.GRU(4), jnp.ones((10, 2, 3))
         >>> params = cell.init(jax.random.key(0), input_size=3)
@@ -159,7 +156,6 @@ def by_window(
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
-    from jax import lax
         >>> import rnnscan as rs
         >>> cell, xs = rs.cells.GRU(4), jnp.ones((10, 2, 3))
         >>> params = cell.init(jax.random.key(0), input_size=3)
@@ -247,7 +243,7 @@ def _steps(tree: Any, first: int, last: int | None) -> Any:
 
 
 def _in_order(leaf: Any) -> Any:
-    return lax.collapse(leaf, 0, 2)
+    return jax.lax.collapse(leaf, 0, 2)
 
 
 def _check_count(function: str, argument: str, value: Any) -> None:
