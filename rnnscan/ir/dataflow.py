@@ -5,12 +5,18 @@ from collections.abc import Collection, Iterable, Sequence
 from rnnscan.ir.program import Atom, Equation, Value, values_of
 
 
-def needed(equations: Sequence[Equation], wanted: Iterable[Atom]) -> list[Equation]:
-    """The equations that the wanted values depend on, in order: dead code elimination."""
+def needed(equations: Sequence[Equation], wanted: Iterable[Atom], *, with_effects: bool = False) -> list[Equation]:
+    """The equations that the wanted values depend on, in order: dead code elimination.
+
+    Args:
+        equations: equations, in order.
+        wanted: the values.
+        with_effects: whether equations with effects, and what they depend on, stay too.
+    """
     open_values = set(values_of(wanted))
     kept = []
     for equation in reversed(equations):
-        if not open_values.isdisjoint(equation.outputs):
+        if not open_values.isdisjoint(equation.outputs) or (with_effects and equation.effects):
             kept.append(equation)
             open_values.update(equation.reads)
     return kept[::-1]

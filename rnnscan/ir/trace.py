@@ -70,12 +70,11 @@ def inlined(body: Any, operands: Sequence[Atom], *, whole: Collection[str] = ())
 def program_as_jaxpr(
     equations: Sequence[Equation], inputs: Sequence[Value], outputs: Sequence[Atom], *, with_effects: bool = False
 ) -> core.ClosedJaxpr:
-    """The jaxpr of the equations that outputs need; of all of them, if their effects are wanted and one has any."""
-    is_whole = with_effects and any(equation.effects for equation in equations)
+    """The jaxpr of the equations that outputs need, and of those with effects, if these are wanted."""
 
     def run(*leaves: Any) -> list[Any]:
         values = dict(zip(inputs, leaves, strict=True))
-        evaluate(equations if is_whole else needed(equations, outputs), values)
+        evaluate(needed(equations, outputs, with_effects=with_effects), values)
         return [read(atom, values) for atom in outputs]
 
     return jax.make_jaxpr(run)(*(value.aval for value in inputs))

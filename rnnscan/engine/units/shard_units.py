@@ -13,7 +13,7 @@ from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.units.blocks import BlockedRun, block_sizes, in_blocks, weights
 from rnnscan.engine.units.mesh import UnitMesh, unit_mesh
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.program import Atom, Equation, Value, inputs_of
+from rnnscan.ir.program import Atom, Equation, Value
 from rnnscan.ir.trace import Inliner
 from rnnscan.naming import StepInfo, name, trace_step
 from rnnscan.protocols import Cell
@@ -120,10 +120,8 @@ class _Traced:
 
     @property
     def equations(self) -> list[Equation]:
-        equations, results = self.inliner.equations, [*self.outputs, *self.inliner.marked.values()]
-        with_effects = {equation for equation in equations if equation.effects}
-        live = with_effects.union(needed(equations, [*results, *inputs_of(with_effects)]))
-        return [equation for equation in equations if equation in live]
+        wanted = [*self.outputs, *self.inliner.marked.values()]
+        return needed(self.inliner.equations, wanted, with_effects=True)
 
     def parameter_sizes(self, mesh: UnitMesh) -> list[int | None]:
         """The length of the blocks of each parameter whose units are sharded; None for others."""
