@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from rnnscan.engine.analysis.cycle import cycles_of
-from rnnscan.engine.analysis.recurrence import kind_of_loop
+from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.insight.describe_states import describe_states
@@ -128,8 +127,8 @@ class _Loop:
 
 def _loops(scan: ScanPlan) -> list[_Loop]:
     step = scan.step
-    cycles = cycles_of(step.program.equations, step.carry, step.new_carry)
-    return [_Loop(members, cycle.equations, kind_of_loop(cycle)) for members, cycle in cycles]
+    loops = kinds_of_loops(step.program.equations, step.carry, step.new_carry)
+    return [_Loop(members, cycle.equations, kind) for members, cycle, kind in loops]
 
 
 def _sources(scan: ScanPlan) -> Callable[[Atom], int | str]:

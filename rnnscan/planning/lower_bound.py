@@ -6,8 +6,7 @@ from typing import Any
 import jax
 
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.cycle import cycles_of
-from rnnscan.engine.analysis.recurrence import kind_of_loop
+from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import observing
 from rnnscan.ir.program import Atom, outputs_of
@@ -54,6 +53,6 @@ def _recurrent_values(plan: ExecutionPlan) -> set[Atom]:
     step = plan.step
     if plan.call.length < 2 or plan.call.parallel is not None:
         return set()
-    cycles = (cycle for _, cycle in cycles_of(step.program.equations, step.carry, step.new_carry))
-    recurrent = (cycle.equations for cycle in cycles if kind_of_loop(cycle) == "recurrent")
+    loops = kinds_of_loops(step.program.equations, step.carry, step.new_carry)
+    recurrent = (cycle.equations for _, cycle, kind in loops if kind == "recurrent")
     return {*outputs_of(chain.from_iterable(recurrent))}

@@ -3,7 +3,7 @@
 A kind is a test of its form here, and an executor in `loops/recurrences/`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -17,7 +17,7 @@ from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.matrix_groups import Group, group_of
 from rnnscan.engine.costs.costs import unbatchable
 from rnnscan.ir.linear import are_linear
-from rnnscan.ir.program import Value, outputs_of
+from rnnscan.ir.program import Atom, Equation, Value, outputs_of
 from rnnscan.newton import Newton, NewtonInNet
 
 
@@ -25,6 +25,9 @@ from rnnscan.newton import Newton, NewtonInNet
 LARGEST_BLOCK = 4
 
 
+# As reports show it.
+KindOfWork: TypeAlias = Literal["linear", "elementwise", "recurrent"]
+# How a loop runs over all steps in parallel.
 Kind: TypeAlias = Literal["delay", "affine", "clamped", "matrix", "scan", "block", "elementwise", "dense"]
 
 
@@ -98,8 +101,15 @@ def _kind_for_newton(cycle: Cycle, newton: Newton) -> Kind | None:
     return "block" if are_linear(cycle.equations, cycle.leaves, cycle.new_leaves) else "elementwise"
 
 
-def kind_of_loop(cycle: Cycle) -> Literal["linear", "elementwise", "recurrent"]:
-    """The kind of work of a loop, for reports."""
+def kinds_of_loops(
+    equations: Sequence[Equation], carry: Sequence[Value], new_carry: Sequence[Atom]
+) -> Iterator[tuple[tuple[int, ...], Cycle, KindOfWork]]:
+    """The loops of a step as `cycles_of` has them, each with its kind of work, for reports."""
+    for members, cycle in cycles_of(equations, carry, new_carry):
+        yield members, cycle, _kind_of_work(cycle)
+
+
+def _kind_of_work(cycle: Cycle) -> KindOfWork:
     if cycle.is_linear() or is_clamped_shift(cycle):
         return "linear"
     return "elementwise" if cycle.depends and not _why_not(cycle) else "recurrent"

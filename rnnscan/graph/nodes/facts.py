@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from rnnscan._util.messages import listing, nearest
-from rnnscan.engine.analysis.cycle import cycles_of
-from rnnscan.engine.analysis.recurrence import kind_of_loop
+from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.graph.nodes.names import is_name_equation
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import Program, Value, outputs_of
@@ -26,8 +25,8 @@ def kinds_of_work(program: Program, values: Iterable[Value]) -> dict[Value, str]
     carry, new_carry = [old for old, _ in changing], [new for _, new in changing]
     fixed = determined(program.equations, [*program.invariant, *(old for old, new in pairs if old is new)])
     kinds: dict[Value, str] = {value: "invariant" if value in fixed else "parallel" for value in values}
-    for _, cycle in cycles_of(program.equations, carry, new_carry):
-        kinds.update(dict.fromkeys([*cycle.leaves, *outputs_of(cycle.equations)], kind_of_loop(cycle)))
+    for _, cycle, kind in kinds_of_loops(program.equations, carry, new_carry):
+        kinds.update(dict.fromkeys([*cycle.leaves, *outputs_of(cycle.equations)], kind))
     return kinds
 
 
