@@ -75,7 +75,8 @@ def _moving_inputs(equation: Equation, output: Value, moving: Collection[Value])
 def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> list[bool]:
     """Which outputs of an equation have a tangent from one input, given which inputs have.
 
-    Where the derivative rule rejects a tangent of that input alone, those whose tangents depend on it among the others.
+    If the derivative rule rejects a tangent of that input alone, all flagged inputs get one. The outputs are then those
+    whose tangents depend on the tangent of this input.
     """
     moving = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
     if moving is not None:
@@ -103,17 +104,17 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] 
         return [False] * len(equation.outputs)
     key = equation.primitive, flags, len(equation.outputs)
     is_like_others = not any(map(_is_function, equation.params.values()))
-    moving: list[bool] | None = _moving_outputs_of.get(key) if is_like_others else None
-    if moving is None:
+    known: tuple[list[bool] | None] | None = _moving_outputs_of.get(key) if is_like_others else None
+    if known is None:
         traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
-        moving = None if traced is None else traced[1]
+        known = (None if traced is None else traced[1],)
         if is_like_others:
-            _moving_outputs_of[key] = moving
-    return moving
+            _moving_outputs_of[key] = known
+    return known[0]
 
 
-# (primitive, whether each input has a tangent, the number of outputs) -> whether each output has one. One equation
-# stands for all of a primitive without functions among its parameters.
+# (primitive, whether each input has a tangent, the number of outputs) -> (whether each output has one, or None if the
+# rule rejects the inputs,). One equation stands for all of a primitive without functions among its parameters.
 _moving_outputs_of = BoundedCache(4096)
 
 
