@@ -59,7 +59,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Leave what lives on out of pytest's last collections, of which it makes five: seconds of each process."""
+    """Freeze the objects that are left: pytest collects garbage five times at its end, which took a second or more."""
     gc.freeze()
 
 

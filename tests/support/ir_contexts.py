@@ -1,7 +1,7 @@
-"""What a lowered program is made in, taken again for the next ones, as jax 0.12 does.
+"""Lowered programs share contexts of MLIR under jax 0.10, as they do under jax 0.11 and newer.
 
-jax 0.10 makes a new context of MLIR for each program, and loads all its dialects into it. That is 10 ms of processor
-time for an addition, and a sixth of what `make test` takes.
+jax 0.10 makes a new context for each program, and loads all dialects into it. That takes 10 ms of processor time, even
+for an addition, and a sixth of the time of `make test`.
 """
 
 import threading
@@ -12,7 +12,7 @@ import jax
 from jax._src.interpreters import mlir  # Private, because JAX has no option for it. For tests alone.
 
 
-# What is interned stays in a context, so each is for some programs. jax 0.12 takes 10.
+# A context keeps all types and attributes of its programs, so it serves a limited number of them; in jax 0.12 it is 10.
 _PROGRAMS = 50
 
 

@@ -151,7 +151,7 @@ def cotangents_of_scan(
 def _vjp(
     step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, cotangents: Cotangents, which: tuple[Any, ...]
 ) -> core.ClosedJaxpr:
-    """The vjp of a step. `which`: the types from `_which_run`, if rows have each their own number of steps."""
+    """The vjp of a step. `which`: the types from `_which_run`, if each row has its own number of steps."""
     plan = plan_by(step, scan, choices).for_derivatives
     vjp = step_vjp(plan, cotangents)
     return Given(cotangents, plan.residuals).of_running_rows(vjp, scan, which) if which else vjp

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
-from rnnscan.engine.loops import newton_solve
-from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.newton import Newton
 from tiers import variants
 
@@ -128,18 +126,10 @@ def test_the_cases_tell():
         assert np.isfinite(tangent[6:]).all()
 
 
-def test_finite_tangents_run_no_steps_one_by_one(monkeypatch):
-    ran = []
-
-    class Counted(CycleLoop):
-        def __call__(self, *arguments):
-            jax.debug.callback(lambda: ran.append(1))
-            return super().__call__(*arguments)
-
-    monkeypatch.setattr(newton_solve, "CycleLoop", Counted)
+def test_finite_tangents_run_no_steps_one_by_one(ran_step_by_step):
     for planted, runs in (([], False), ([PLANTED["nan"]], True)):
         for function in ("jvp", "jvp of grad"):
             jax.block_until_ready(results("one leaf", function, NEWTON, planted))
             jax.effects_barrier()
-            assert bool(ran) == runs
-            ran.clear()
+            assert bool(ran_step_by_step) == runs
+            ran_step_by_step.clear()

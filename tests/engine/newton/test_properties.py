@@ -10,8 +10,6 @@ import pytest
 import rnnscan as rs
 from newton_cells import arguments_of, one_leaf, two_leaves
 from rnnscan import cells
-from rnnscan.engine.loops import newton_solve
-from rnnscan.engine.loops.step_by_step import CycleLoop
 from rnnscan.newton import Newton
 from slow_reference import assert_close
 from tiers import variants
@@ -32,20 +30,6 @@ def double():
 
 def run(params, carry, xs, **options):
     return rs.scan(one_leaf, params, carry, xs, **{"parallel": NEWTON, **options})
-
-
-@pytest.fixture
-def ran_step_by_step(monkeypatch):
-    """An item for each chunk that runs step by step, as it runs."""
-    ran = []
-
-    class Counted(CycleLoop):
-        def __call__(self, *arguments):
-            jax.debug.callback(lambda: ran.append(1))
-            return super().__call__(*arguments)
-
-    monkeypatch.setattr(newton_solve, "CycleLoop", Counted)
-    return ran
 
 
 @pytest.mark.usefixtures("double")
