@@ -1,5 +1,8 @@
 """Derivative rules that reject some tangents, when the engine asks which values have one."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ from jax.scipy.sparse.linalg import cg, gmres
 
 import rnnscan as rs
 from rnnscan import Memory
+from rnnscan.engine.costs.heuristics import BACKENDS
 from tiers import variants
 
 
@@ -111,6 +115,41 @@ def test_a_tangent_that_the_rule_does_not_read_has_no_cotangent():
     for one, other in zip(*map(jax.tree.leaves, gradients), strict=True):
         assert np.isfinite(other).all()
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@jax.custom_vjp
+def reverse_only(x):
+    return jnp.tanh(x)
+
+
+reverse_only.defvjp(lambda x: (jnp.tanh(x), x), lambda x, ct: (2.0 * ct,))
+
+
+def with_unread(place):
+    """A step with a rule for reverse mode only, of which the first leaf of the carry reads nothing."""
+
+    def step(p, carry, x):
+        h, other = carry
+        h = jnp.sin(h * p + x)
+        if place == "name":
+            rs.name(reverse_only(h), "unread")
+        return (h, reverse_only(other + h) if place == "carry" else other), reverse_only(h) if place == "y" else h
+
+    return step
+
+
+@pytest.mark.parametrize("in_one_kernel", [False, True], ids=["in parts", "in one kernel"])
+@pytest.mark.parametrize("place", ["name", "carry", "y"])
+def test_a_tangent_that_nothing_reads_needs_no_forward_mode(place, in_one_kernel, monkeypatch):
+    monkeypatch.setitem(BACKENDS, "cpu", replace(BACKENDS["cpu"], one_kernel=in_one_kernel))
+
+    def tangent(scan, p, h):
+        loss = lambda p, h: jnp.sum(scan(with_unread(place), p, (h, CARRY), XS)[0][0] ** 2)  # noqa: E731
+        return jax.linearize(loss, p, h)[1](p, h)
+
+    rows = jnp.stack([CARRY, 2 * CARRY])
+    actual, expected = (jax.vmap(partial(tangent, scan), (None, 0))(0.5, rows) for scan in (rs.scan, plain))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -10,6 +10,7 @@ from jax.extend import core
 
 from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
+from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.engine.primitive.scan import Scan, Tangents, bind, reading, y_size
 
 
@@ -74,7 +75,8 @@ def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
         places_read = [order.index((leaf, False)) for leaf in range(scan.constants + scan.carry)]
         condition = reading(scan.condition, avals[: len(groups[0]) + len(groups[1])], places_read)
     return Joint(
-        jax.make_jaxpr(run_both)(*avals),
+        # What has no forward mode is dead code, if nothing reads its tangent.
+        without_dead_code(jax.make_jaxpr(run_both)(*avals)),
         Scan(len(groups[0]), len(groups[1]), scan.length, scan.reverse, options, condition=condition),
         tuple((dots.get(leaf) if is_dot else leaf, leaf) for leaf, is_dot in order),
         tuple(made.index(slot) for slot in _slots(range(count), moving)),

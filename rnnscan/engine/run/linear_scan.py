@@ -9,6 +9,7 @@ tangents together, which reads no more than the scan's arguments.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.lowering import lowered_for_each_platform
-from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, counted, result_types
+from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, counted, result_types, y_size
 from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
 from rnnscan.engine.run.forward import Saved
 
@@ -36,17 +37,24 @@ class Linear:
 
     Attributes:
         wanted: for each operand of that scan whether it has a tangent here.
-        moving: for each result whether it has one.
         results: the results whose tangents are computed.
         keys: the saved values that are the data of random keys.
         saved: the number of saved values.
     """
 
     wanted: tuple[bool, ...]
-    moving: tuple[bool, ...]
     results: tuple[int, ...]
     keys: Keys
     saved: int
+
+    def are_read(self, step: core.ClosedJaxpr, scan: Scan) -> list[bool]:
+        """For each result of the scan whether its tangent is computed."""
+        return [index in self.results for index in range(scan.carry + y_size(step, scan))]
+
+    def reached(self, step: core.ClosedJaxpr, scan: Scan) -> list[bool]:
+        """For each operand of the scan whether a tangent that is computed depends on its tangent in some step."""
+        final, ys = split_list(self.are_read(step, scan), [scan.carry])
+        return scan_plan(step, scan).step.with_cotangents(self.wanted, final, ys)
 
 
 def tangents_of_scan(
@@ -65,12 +73,12 @@ def tangents_of_scan(
         A tangent for each result, or a symbolic zero.
     """
     wanted = have_tangents(tangents)
-    moving = tuple(scan_plan(step, scan).step.moving(wanted))
+    moving = places(scan_plan(step, scan).step.moving(wanted))
     zeros = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
-    if not any(moving):
+    if not moving:
         return zeros
     operands, keys = as_key_data(jax.tree.leaves(saved))
-    linear = Linear(tuple(wanted), moving, tuple(places(moving)), keys, len(operands))
+    linear = Linear(tuple(wanted), tuple(moving), keys, len(operands))
     dots = linear_scan_p.bind(*operands, *(tangents[i] for i in places(wanted)), step=step, scan=scan, linear=linear)
     return replace_at(zeros, linear.results, dots)
 
@@ -92,13 +100,17 @@ def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, pla
     pairs = zip(places(linear.wanted), operands[linear.saved :], strict=True)
     dots = [copies[index].undone(leaf) if index in copies else leaf for index, leaf in pairs]
     arguments = [leaf for group in saved.arguments for leaf in group]
+    # A tangent that nothing reads may have no forward mode: that of a `jax.custom_vjp`.
+    read = linear.are_read(step, scan)
+    carry = linear.reached(step, scan)[scan.constants : scan.constants + scan.carry]
+    moving = tuple(any(flags) for flags in zip_longest(read, carry, fillvalue=False))
     wanted, scan = linear.wanted, replace(scan, copied=())
     if scan.is_counted:
         # A derivative does not ask the condition again: rounding could make it stop elsewhere.
         arguments, wanted = [saved.initial[0] + saved.count, *arguments], (False, *wanted)
         step, scan = counted(step, scan)
-    results = jointly([*arguments, *dots], step, scan, Tangents(wanted, linear.moving))
-    tangents = dict(zip(places(linear.moving), results[len(linear.moving) :], strict=True))
+    results = jointly([*arguments, *dots], step, scan, Tangents(wanted, moving))
+    tangents = dict(zip(places(moving), results[len(moving) :], strict=True))
     return [tangents[index] for index in linear.results]
 
 
@@ -115,7 +127,8 @@ def _transpose(
     leaves = as_arrays(operands)
     saved, dots = leaves[: linear.saved], leaves[linear.saved :]
     ct_results = [None if isinstance(leaf, ad.Zero) else leaf for leaf in cotangents]
-    final, ys = split_list(replace_at([None] * len(linear.moving), linear.results, ct_results), [scan.carry])
+    count = scan.carry + y_size(step, scan)
+    final, ys = split_list(replace_at([None] * count, linear.results, ct_results), [scan.carry])
     ct_dots = cotangents_of_scan(step, scan, _saved(saved, step, scan, linear), linear.wanted, final, ys)
     # The others are zeros: instantiated with these, or of tangents that no result with a cotangent depends on.
     pairs = zip(ct_dots, dots, strict=True)
@@ -134,15 +147,14 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     step, scan, linear = (equation.params[name] for name in ("step", "scan", "linear"))
     if not any(used):
         return [False] * len(equation.invars), None
-    read = tuple(linear.results[index] for index in places(used))
-    flags = [index in read for index in range(len(linear.moving))]
-    reached = scan_plan(step, scan).step.with_cotangents(linear.wanted, *split_list(flags, [scan.carry]))
-    both = tuple(is_wanted and is_reached for is_wanted, is_reached in zip(linear.wanted, reached, strict=True))
+    fewer = replace(linear, results=tuple(linear.results[index] for index in places(used)))
+    pairs = zip(linear.wanted, fewer.reached(step, scan), strict=True)
+    both = tuple(is_wanted and is_reached for is_wanted, is_reached in pairs)
     stay = [*[True] * linear.saved, *(both[index] for index in places(linear.wanted))]
     return stay, equation.replace(
         invars=[equation.invars[index] for index in places(stay)],
         outvars=[equation.outvars[index] for index in places(used)],
-        params={**equation.params, "linear": replace(linear, wanted=both, results=read)},
+        params={**equation.params, "linear": replace(fewer, wanted=both)},
     )
 
 
