@@ -7,36 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-from jax.extend import core
-from jax.interpreters import ad, batching
+from jax.custom_batching import custom_vmap
+from jax.interpreters import ad
 
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import trace
-
-
-class _Notes(set[int]):
-    """The results whose probes were transformed. Compared by identity, as a parameter of the primitive."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-# An identity on a result. Its own rule takes a note.
-_probe = core.Primitive("rnnscan_probe")
-
-
-_probe.def_abstract_eval(lambda operand, *, notes, index: operand)
-
-
-def _batch(operands: Any, axes: Any, *, notes: _Notes, index: int) -> tuple[Any, Any]:
-    notes.add(index)
-    return operands[0], axes[0]
-
-
-batching.primitive_batchers[_probe] = _batch
 
 
 # (function of arrays) -> function of arrays
@@ -54,16 +30,25 @@ def mapped_results(vmap: Transform, function: Callable[..., Sequence[Any]], type
     Returns:
         For each result whether it is mapped.
     """
-    notes, count = _Notes(), 0
+    are_mapped: list[bool] = []
+
+    @custom_vmap
+    def probe(results: list[Any]) -> list[Any]:
+        return results
+
+    @probe.def_vmap
+    def note(_: int, flags: list[list[bool]], results: list[Any]) -> tuple[list[Any], list[bool]]:
+        are_mapped[:] = flags[0]
+        return results, flags[0]
 
     def probed(*operands: Any) -> list[Any]:
-        nonlocal count
-        results = function(*operands)
-        count = len(results)
-        return [_probe.bind(result, notes=notes, index=index) for index, result in enumerate(results)]
+        results = [*function(*operands)]
+        # The rule is not asked if no result is mapped.
+        are_mapped[:] = [False] * len(results)
+        return list(probe(results))
 
     jax.make_jaxpr(vmap(probed))(*types)
-    return [index in notes for index in range(count)]
+    return are_mapped
 
 
 def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
