@@ -1,6 +1,7 @@
 """scan() against loops written from its meaning."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from jax.test_util import check_grads
 
 import rnnscan as rs
 from rnnscan.checkpointing import NestedScan, SubScan
+from rnnscan.engine.costs.heuristics import BACKENDS
 from scanned import MEMORIES, value_and_gradients
 from slow_reference import arguments, assert_close, cell, loop, loss
 from tiers import variants
@@ -105,6 +107,30 @@ def test_a_recurrence_of_no_steps_returns_the_carry(name, platform):
     with rs.tuned_for(platform):
         (_, final), gradients = jax.value_and_grad(total, (0, 1), has_aux=True)(params, carry)
     assert_close((final, *gradients), (carry, jnp.zeros(3), jnp.ones((2, 3))))
+
+
+@pytest.mark.core("as `lax.scan`")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=2)], ids=str)
+def test_second_derivatives_of_no_steps_are_those_of_lax_scan(memory, reverse, monkeypatch):
+    """The outputs repeat the carry, as those of an LSTM do, and the loop is no small one."""
+    monkeypatch.setitem(BACKENDS, "cpu", replace(BACKENDS["cpu"], one_kernel=False))
+
+    def step(params, carry, x):
+        hidden, decayed = carry
+        hidden = jnp.tanh(hidden @ params + x)
+        return (hidden, decayed * hidden), hidden
+
+    def hessian(scan):
+        def total(params, carry, xs):
+            return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(scan(params, carry, xs)))
+
+        carry = jnp.ones((2, 3)), jnp.full((2, 3), 2.0)
+        return jax.hessian(total, (0, 1, 2))(jnp.eye(3), carry, jnp.zeros((0, 2, 3)))
+
+    actual = hessian(functools.partial(rs.scan, step, memory=memory, reverse=reverse))
+    expected = hessian(lambda params, *rest: jax.lax.scan(functools.partial(step, params), *rest, reverse=reverse))
+    assert_close(actual, expected)
 
 
 def random_options(seed):

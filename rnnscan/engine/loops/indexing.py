@@ -36,8 +36,10 @@ def put_items(stack: Any, first: Any, items: Any) -> Any:
 
 
 def shifted(stack: Any, item: Any, *, to_start: bool) -> Any:
-    """The items of a stack one place further to the start or to the end, and another item in the place left."""
+    """The items of a stack one place further to the start or to the end, and another item in the place left, if any."""
     size = stack.shape[0]
+    if not size:
+        return stack
     new = lax.expand_dims(item, [0])
     if to_start:
         return lax.concatenate([lax.slice_in_dim(stack, 1, size), new], 0)
