@@ -151,6 +151,16 @@ def test_a_tangent_that_nothing_reads_needs_no_forward_mode(place, in_one_kernel
     actual, expected = (jax.vmap(partial(tangent, scan), (None, 0))(0.5, rows) for scan in (rs.scan, plain))
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
+    def tangent_and_results(scan, p, h):
+        def loss(p, h):
+            results = scan(with_unread(place), p, (h, CARRY), XS)
+            return jnp.sum(results[0][0] ** 2), results
+
+        return jax.jvp(jax.jit(loss), (p, h), (p, h), has_aux=True)[1:]
+
+    actual, expected = (jax.jit(partial(tangent_and_results, scan))(0.5, CARRY) for scan in (rs.scan, plain))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), actual, expected)
+
 
 @pytest.mark.parametrize("name", STEPS)
 def test_explain_says_what_it_knows_of_rules(name):

@@ -10,6 +10,7 @@ from jax.interpreters import partial_eval
 
 from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
+from rnnscan.engine.primitive.joint import joint
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, joint_scan_p, scan_p, y_size
 
 
@@ -77,23 +78,28 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
         return [False] * len(equation.invars), None
     count = scan.carry + y_size(step, scan)
     read, after = split_list(used, [count])
-    sources = saving.starts if tangents is None and saving else places(tangents.results) if tangents else ()
-    for result, is_used in zip(sources, after, strict=True):
-        read[result] |= is_used
+    starts = saving.starts if saving else ()
+    if tangents is not None:
+        reached = _tangents_reached(step, scan, tangents, after)
+        read = [*map(or_, read, reached.results)]
+    for leaf, is_used in zip(starts, after, strict=False):
+        read[leaf] |= is_used
     live, needed, results = _live_step(step, scan, read)
     operands = [*needed, *(needed[index] for index, _ in scan.copied)]
     outputs, kept = split_list(results, [count])
+    primitive, last = scan_p, dict[str, Any](saving=None)
     if tangents is not None:
-        flags = tuple(moves for moves, stays in zip(tangents.operands, operands, strict=True) if stays)
-        moving = tuple(moves for moves, stays in zip(tangents.results, outputs, strict=True) if stays)
-        operands += [operands[index] for index in places(tangents.operands)]
-        outputs += [outputs[index] for index in sources]
-        last: dict[str, Any] = {"tangents": Tangents(flags, moving)}
-    else:
+        if any(reached.results):
+            flags = tuple(moves for moves, stays in zip(reached.operands, operands, strict=True) if stays)
+            moving = tuple(moves for moves, stays in zip(reached.results, outputs, strict=True) if stays)
+            primitive, last = joint_scan_p, {"tangents": Tangents(flags, moving)}
+        operands += [operands[index] and reached.operands[index] for index in places(tangents.operands)]
+        outputs += [reached.results[index] for index in places(tangents.results)]
+    elif saving is not None:
         leaf = {old: new for new, old in enumerate(places(outputs[: scan.carry]))}
-        starts = tuple(leaf[old] for old, is_used in zip(sources, after, strict=True) if is_used)
-        is_whole = live is step and len(starts) == len(sources)
-        last = {"saving": saving and Saving(starts, saving.call if is_whole else None)}
+        used_starts = tuple(leaf[old] for old, is_used in zip(starts, after, strict=True) if is_used)
+        is_whole = live is step and all(after)
+        last["saving"] = Saving(used_starts, saving.call if is_whole else None)
         outputs += after
     constant = {old: new for new, old in enumerate(places(needed[: scan.constants]))}
     labels = tuple(label for label, stays in zip(scan.options.kept, kept, strict=True) if stays)
@@ -108,8 +114,34 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     return operands, equation.replace(
         invars=[equation.invars[index] for index in places(operands)],
         outvars=[equation.outvars[index] for index in places(outputs)],
+        primitive=primitive,
         effects=live.jaxpr.effects,
         params={"step": live, "scan": scan, **last},
+    )
+
+
+def _tangents_reached(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, read: Sequence[bool]) -> Tangents:
+    """The tangents that those which something reads depend on. One that nothing reads may have no forward mode.
+
+    Args:
+        step: the step.
+        scan: the other parameters of the scan.
+        tangents: those that it has.
+        read: whether something reads each of the results' tangents.
+    """
+    if all(read):
+        return tangents
+    both, moving = joint(step, scan, tangents), places(tangents.results)
+    place = dict(zip(moving, both.results[len(tangents.results) :], strict=True))
+    wanted = {place[result] for result, is_read in zip(moving, read, strict=True) if is_read}
+    count = both.scan.carry + y_size(both.step, both.scan)
+    _, needed, made = _live_step(both.step, both.scan, [index in wanted for index in range(count)])
+    # The operand of a tangent is no value's, or at another place than the value.
+    pairs = zip(both.operands, needed, strict=True)
+    reached = {of for (operand, of), is_needed in pairs if is_needed and operand != of}
+    return Tangents(
+        tuple(moves and operand in reached for operand, moves in enumerate(tangents.operands)),
+        tuple(result in place and made[place[result]] for result in range(len(tangents.results))),
     )
 
 
