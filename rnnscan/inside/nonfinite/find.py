@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
-from rnnscan._util.messages import describe, describe_tree, is_array_like, is_float
+from rnnscan._util.messages import describe, describe_tree, in_words, is_array_like, is_float
+from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
 from rnnscan.inside.nonfinite.bodies import Body
 from rnnscan.inside.nonfinite.calls import ARGUMENTS, scan_call
 from rnnscan.inside.nonfinite.dependence import not_finite
@@ -19,9 +21,12 @@ from rnnscan.inside.nonfinite.labels import PlainScans
 from rnnscan.inside.nonfinite.locate import blame
 from rnnscan.inside.nonfinite.loops import open_jaxpr, walk_function
 from rnnscan.inside.nonfinite.report import Nonfinite
+from rnnscan.ir.jaxprs import all_equations
+from rnnscan.ir.traits import SCANS
 from rnnscan.nets.base import Net
 from rnnscan.paths import paths_from
 from rnnscan.scan_observer import observing_scans
+from rnnscan.scanning import scan
 
 
 def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options: Any) -> Nonfinite | None:
@@ -33,8 +38,7 @@ def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options:
 
     Args:
         function: a function of arrays, such as a jitted training step or `jax.value_and_grad(loss)`; or a cell or a
-            net, which is run over time. A cell that is a function needs `loss` or an option of `scan`; or pass
-            `functools.partial(rs.scan, cell)`.
+            net, which is run over time. A plain function with three arguments is a cell if `scan` takes it with them.
         arguments: those of the function, pytrees of arrays. For a cell they are `(params, carry, xs)`, for a net
             `(params, xs)`.
         loss: for a cell or a net: a function of the results `(carry, ys)` that returns a scalar. Its gradients are
@@ -47,7 +51,8 @@ def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options:
     Raises:
         TypeError: if an argument is no pytree of arrays, the function returns no floating-point array, or an option is
             unknown.
-        ValueError: if the function donated its arguments, so that it cannot run again.
+        ValueError: if the function donated its arguments, so that it cannot run again, or a plain function may be a
+            cell, and may be a function that takes all steps at once.
         TypeError, ValueError: as the function raises for these arguments.
 
     Example:
@@ -91,8 +96,7 @@ class _Target:
 
 
 def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], loss: Any) -> _Target:
-    is_cell = isinstance(function, Net) or hasattr(function, "initial_carry") or loss is not None or bool(options)
-    if is_cell:
+    if loss is not None or options or _is_cell(function, arguments):
         call, arguments = scan_call(function, arguments, options, loss)
         target = _Target(call, arguments, _places(ARGUMENTS, arguments), call.result_places)
     else:
@@ -109,6 +113,47 @@ def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], 
                 "other arguments with functools.partial."
             )
     return target
+
+
+def _is_cell(function: Any, arguments: tuple[Any, ...]) -> bool:
+    """Whether a call without options is that of a cell or net."""
+    if isinstance(function, Net) or hasattr(function, "initial_carry"):
+        return True
+    if len(arguments) != 3 or not callable(function) or not may_be_cell(function):
+        return False
+    if not all(is_array_like(leaf) for leaf in jax.tree.leaves(arguments)):
+        return False
+    as_cell = Attempt.at(partial(scan, function), *arguments)
+    if as_cell.failure is not None:
+        return False
+    as_function = Attempt.at(function, *arguments)
+    words = in_words(function)
+    if as_function.failure is None and not _may_be_whole(as_function, arguments[1]):
+        return True
+    message = (
+        f"first_nonfinite: `{words}` must be a cell or a function of arrays; got a function that can be both. Write "
+        "rs.first_nonfinite(lambda arguments: function(*arguments), (params, carry, xs)) for the function, and "
+        "rs.first_nonfinite(functools.partial(rs.scan, cell), params, carry, xs) for the cell."
+    )
+    return is_cell(as_cell, as_function, message)
+
+
+def _may_be_whole(as_function: Attempt, carry: Any) -> bool:
+    """Whether a call that works may be what is meant, though a scan works too.
+
+    A step that takes all inputs at once has no loop, and broadcasts the carry.
+    """
+    if as_function.scans or any(each.primitive.name in _LOOPS for each in all_equations(as_function.closed.jaxpr)):
+        return True
+    returned, _ = as_function.types  # A cell returns a pair.
+    return _shapes(returned) == _shapes(jax.tree.map(jnp.asarray, carry))
+
+
+def _shapes(tree: Any) -> tuple[Any, list[Any]]:
+    return jax.tree.structure(tree), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
+
+
+_LOOPS = ("scan", "while", *SCANS)
 
 
 def _parameters(function: Any) -> list[str]:

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from rnnscan._util.messages import in_words
+from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
 from rnnscan.inside.options import ARGUMENTS, SCAN_OPTIONS, check_options
 from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net
-from rnnscan.scan_observer import observing_scans
 from rnnscan.scanning import scan
 
 
@@ -74,6 +74,8 @@ def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, An
     if hasattr(function, "initial_carry"):
         return _cell(function, arguments, options)
     named = [option for option in options if option not in SCAN_OPTIONS]
+    if not may_be_cell(function):
+        return as_function
     if len(arguments) + len({*named} & {*ARGUMENTS}) not in (2, 3) or not {*named} <= {*ARGUMENTS}:
         return as_function
     return _cell_or_function(as_function)
@@ -107,18 +109,21 @@ def _nnx_module(module: Any, arguments: Sequence[Any], options: Mapping[str, Any
 def _cell_or_function(subject: Subject) -> Subject:
     """A function of three arguments: a cell if `scan` takes it with them, or one that runs scans of its own."""
     cell = _cell(subject.function, subject.arguments, subject.options)
-    failures = [_failure_of(cell), _failure_of(subject)]
-    if failures == [None, None]:
-        raise ValueError(
-            f"trace: `{subject.words}` must be a cell or a function that runs scans; got a function that can be both. "
-            "Write rs.trace(lambda: function(...)) for the function, and rs.trace(lambda: rs.scan(cell, params, carry, "
-            "xs)) for the cell."
-        )
-    if failures[1] is None:
-        return subject
-    if failures[0] is None:
+    as_cell, as_function = Attempt.at(cell), Attempt.at(subject)
+    if as_function.failure is None and not as_function.scans:
+        as_function = Attempt(no_scan(subject.words))
+    message = (
+        f"trace: `{subject.words}` must be a cell or a function that runs scans; got a function that can be both. "
+        "Write rs.trace(lambda: function(...)) for the function, and rs.trace(lambda: rs.scan(cell, params, carry, "
+        "xs)) for the cell."
+    )
+    if is_cell(as_cell, as_function, message):
         return cell
-    raise failures[0] if isinstance(failures[1], NoScanError) and len(subject.arguments) == 3 else failures[1]
+    if as_function.failure is None:
+        return subject
+    assert as_cell.failure is not None
+    is_no_scan = isinstance(as_function.failure, NoScanError)
+    raise as_cell.failure if is_no_scan and len(subject.arguments) == 3 else as_function.failure
 
 
 class NoScanError(ValueError):
@@ -132,26 +137,3 @@ def no_scan(words: str) -> NoScanError:
         f"or rs.nnx; got `{words}`, which runs none. For jax.lax.scan(f, init, xs) write rs.scan(lambda _, carry, x: "
         "f(carry, x), None, init, xs). A cell comes with its arguments: rs.trace(cell, params, carry, xs)."
     )
-
-
-def _failure_of(subject: Subject) -> Exception | None:
-    """Why a subject cannot be traced; None if it can."""
-    counter = _Counter()
-    try:
-        with observing_scans(counter):
-            jax.eval_shape(subject)
-    except Exception as error:  # Whatever the function raises: its error is shown if nothing else fits.
-        return error
-    return None if counter.count else no_scan(subject.words)
-
-
-class _Counter:
-    """Counts the scans of a function."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def scan(self, cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
-        """Run a scan."""
-        self.count += 1
-        return scan(cell, params, carry, xs, **options)

@@ -1,5 +1,7 @@
 """What `first_nonfinite` refuses, before it computes anything."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -95,6 +97,28 @@ def computes(*arguments):
 def test_bad_input_is_an_error_that_says_what_to_do(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def by_rs_scan(params, carry, xs):
+    return rs.scan(lambda _, carry, x: (carry + x, carry), params, carry, xs)
+
+
+def by_lax_scan(params, carry, xs):
+    return jax.lax.scan(lambda carry, x: (carry + x, carry), carry, xs)
+
+
+def update(params, state, batch):
+    return state + batch.mean(), state
+
+
+@pytest.mark.parametrize("function", [by_rs_scan, by_lax_scan, update])
+def test_a_function_that_may_be_a_cell_and_may_take_all_steps_is_an_error(function):
+    arguments = None, jnp.zeros((3, 2)), jnp.log(jnp.zeros((5, 3, 2)))
+    with pytest.raises(ValueError, match=rf"`{function.__name__}` must be a cell or .*got a function that can be both"):
+        rs.first_nonfinite(function, *arguments)
+    # What the message says works.
+    assert rs.first_nonfinite(lambda arguments: function(*arguments), arguments).origin == "arguments[2]"
+    assert rs.first_nonfinite(partial(rs.scan, function), *arguments).origin == "xs"
 
 
 def test_nothing_is_computed_before_the_results_are_known_to_be_arrays():

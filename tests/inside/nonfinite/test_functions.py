@@ -45,6 +45,21 @@ def test_the_sentence_has_the_step_the_row_the_name_the_operation_the_origin_and
     assert report.index == (2, 0)
 
 
+def test_a_function_of_three_arguments_is_a_cell_if_scan_takes_it_with_them():
+    """Called once, with all inputs, such a cell is finite: its carry is broadcast."""
+
+    def grow(params, carry, x):
+        return carry * 1e10 + x, carry
+
+    arguments = None, jnp.zeros((3, 4)), jnp.ones((12, 3, 4))
+    report = rs.first_nonfinite(grow, *arguments)
+    assert (report.step, report.row, report.name, report.primitive) == (4, 0, "carry", "mul")
+    assert report == rs.first_nonfinite(grow, *arguments, loss=lambda results: results[1].sum())
+    assert rs.first_nonfinite(grow, *arguments[:2], jnp.ones((4, 3, 4))) is None
+    report = rs.first_nonfinite(lambda params, carry, xs: params + carry + jnp.log(xs), 1.0, 1.0, jnp.zeros(3))
+    assert (report.step, report.primitive) == (None, "log")
+
+
 def test_a_value_that_overflows_in_the_name_has_the_name():
     params = {"kernel": jnp.full((5, 4), 3e38)}
     report = rs.first_nonfinite(partial(rs.scan, exponential), params, jnp.zeros((3, 4)), 10 * jnp.ones((6, 3, 5)))

@@ -1,6 +1,7 @@
 """What is chosen, stored and shown of a trace, and errors."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -245,6 +246,7 @@ def test_a_function_of_three_arguments_is_a_cell_or_runs_scans():
     kernel, xs, library = normal(2, D, 4), normal(1, T, N, D), cells.GRU(4)
     assert rs.trace(cell, kernel, jnp.zeros((N, 4)), xs)["y"].shape == (T, N, 4)
     params = library.init(jax.random.key(0), D)
+    assert rs.trace(partial(rs.scan, cell), kernel, jnp.zeros((N, 4)), xs)["y"].shape == (T, N, 4)
     function = rs.trace(lambda p, c, x: rs.scan(library, p, c, x), params, library.initial_carry(xs[0]), xs)
     np.testing.assert_allclose(function["y"], rs.trace(library, params, library.initial_carry(xs[0]), xs)["y"])
 
