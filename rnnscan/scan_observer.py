@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -30,8 +30,42 @@ class ScanObserver(Protocol):
         ...
 
 
+@runtime_checkable
+class StepObserver(ScanObserver, Protocol):
+    """An observer that tells the steps of plain loops apart.
+
+    Loops that stop by a condition run as one plain `lax.scan` for it, and windows of a sequence one after another.
+    """
+
+    def step(self, cell: Any, carry: Any, xs: Any, steps: int) -> Any:
+        """The step of a loop that stops by a condition, to run in place of a cell.
+
+        Args:
+            cell: the step, `(params, carry, x) -> (carry, y)`.
+            carry: the carry before the first step.
+            xs: the inputs, or None.
+            steps: the most steps.
+        """
+        ...
+
+
+class Window(NamedTuple):
+    """Where scans that are windows of a longer one are in it.
+
+    Attributes:
+        start: the first step of the window; of the first one, where a loop runs several.
+        every: the steps from one window of the loop to the next; 0: no loop runs them.
+        steps: the steps of the longer scan.
+    """
+
+    start: int
+    every: int
+    steps: int
+
+
 # Part of jit's cache key: a function that a user jits is traced again for each observer.
 _observer = jax.make_user_context(None)
+_window = jax.make_user_context(None)
 
 
 @contextmanager
@@ -48,3 +82,30 @@ def observed_scan(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str
         return None
     with observing_scans(None):
         return observer.scan(cell, params, carry, xs, **options)
+
+
+def steps_are_observed() -> bool:
+    """Whether an observer tells the steps of plain loops apart."""
+    return isinstance(_observer.value, StepObserver)
+
+
+def observed_step(cell: Any, carry: Any, xs: Any, steps: int) -> Any:
+    """The step of a loop that stops by a condition, as an observer of steps wants it; else the cell."""
+    observer = _observer.value
+    return observer.step(cell, carry, xs, steps) if isinstance(observer, StepObserver) else cell
+
+
+@contextmanager
+def scanning_window(window: Window | None) -> Iterator[None]:
+    """A context in which scans are windows of a longer one, for an observer of steps; with None, they are whole."""
+    if window is None or steps_are_observed():
+        with _window(window):
+            yield
+    else:
+        yield
+
+
+def current_window() -> Window | None:
+    """Where the scans of the context are in a longer one; None: they are whole."""
+    window: Window | None = _window.value
+    return window

@@ -25,6 +25,7 @@ from rnnscan.nets.calls import run, takes_nets
 from rnnscan.nets.pieces import check_runs_in_pieces
 from rnnscan.newton import Newton
 from rnnscan.protocols import Cell
+from rnnscan.scan_observer import Window, scanning_window, steps_are_observed
 
 
 def chunks(xs: Any, size: int) -> Iterator[tuple[int, Any]]:
@@ -185,10 +186,16 @@ def by_window(
     steps = _Steps(xs, checks.validity(seq_lengths, mask, length), checks.resets(reset, length), numbers)
 
     def over_steps(carry: Any, first: int, last: int) -> tuple[Any, Any]:
-        return over(carry, _steps(steps, first, last))
+        with scanning_window(Window(first, 0, length)):
+            return over(carry, _steps(steps, first, last))
 
     def over(carry: Any, window: Any) -> tuple[Any, Any]:
         return _scan(cell, params, carry, window, reset_to, memory=memory, **how)
+
+    def over_each(carries_and_windows: Any) -> tuple[Any, Any]:
+        if steps_are_observed():  # Side by side, the windows' steps are one.
+            return jax.lax.map(lambda each: over(*each), carries_and_windows)
+        return jax.vmap(over)(*carries_and_windows)
 
     # One run for all windows that reach back to the first step, then `middle` whole windows, then `left` steps.
     first = min(back // every * every, length)
@@ -201,7 +208,8 @@ def by_window(
         before = _carries_before(cell, params, carry, steps, reset_to, start, every, windows, how)
     if middle:
         places = start + every * jnp.arange(middle)[:, None] + jnp.arange(back)[None]
-        carries, ys = jax.vmap(over)(_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], steps))
+        with scanning_window(Window(start, every, length)):
+            carries, ys = over_each((_steps(before, 0, middle), jax.tree.map(lambda leaf: leaf[places], steps)))
         last_carry = jax.tree.map(lambda leaf: leaf[-1], carries)
         outputs.append(jax.tree.map(lambda leaf: _in_order(leaf[:, back - every :]), ys))
     if left:
@@ -221,12 +229,15 @@ def _carries_before(
         carry, _ = _scan(cell, params, carry, steps, reset_to, **how)
         return carry, carry
 
-    carry, _ = advance(carry, _steps(inputs, 0, start))
+    length = checks.sequence_length(inputs.xs, None)
+    with scanning_window(Window(0, 0, length)):
+        carry, _ = advance(carry, _steps(inputs, 0, start))
     pieces = jax.tree.map(
         lambda leaf: leaf.reshape(windows - 1, every, *leaf.shape[1:]),
         _steps(inputs, start, start + (windows - 1) * every),
     )
-    _, later = jax.lax.scan(advance, carry, pieces)
+    with scanning_window(Window(start, every, length)):
+        _, later = jax.lax.scan(advance, carry, pieces)
     before = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), carry, later)
     return jax.tree.map(jax.lax.stop_gradient, before)  # the cell may close over arrays that get gradients
 

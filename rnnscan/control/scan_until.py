@@ -16,6 +16,7 @@ from rnnscan.control import _until
 from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
+from rnnscan.scan_observer import observed_step
 
 
 def scan_until(
@@ -89,6 +90,7 @@ def scan_until(
 def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any, Any]:
     """The carry, ys and the counts."""
     cell, stop = pair.functions()
+    cell = observed_step(cell, carry, xs, options["max_steps"])
 
     def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
         carry, y = cell_step(cell, params)(carry, x)

@@ -10,6 +10,7 @@ from rnnscan import _checks as checks
 from rnnscan._util.sources import named_after
 from rnnscan.control import _until
 from rnnscan.memory import Memory
+from rnnscan.scan_observer import observed_step
 
 
 def while_net(
@@ -110,5 +111,6 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, **options: Any) -> tuple
         return _until.as_booleans("while_net", "cond", cond(params, carry))
 
     cell, cond_fun = named_after(cell, body), named_after(cond_fun, cond)
+    cell = observed_step(cell, carry, None, options["max_steps"])
     steps, carry, _, limited = _until.run("while_net", cell, params, carry, None, cond_fun, **options)
     return steps, carry, limited

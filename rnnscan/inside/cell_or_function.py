@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
 import jax
@@ -41,6 +42,7 @@ class Attempt:
 
 def may_be_cell(function: Any) -> bool:
     """Whether a plain function may be a cell. A `partial` of the library's functions runs scans of its own."""
+    function = unwrap(function)  # of jax.jit
     return not (isinstance(function, partial) and getattr(function.func, "__module__", "").startswith("rnnscan."))
 
 

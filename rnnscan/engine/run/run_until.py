@@ -29,6 +29,7 @@ from rnnscan.engine.run.copies import copied_constants
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.memory import Memory
+from rnnscan.scan_observer import steps_are_observed
 
 
 def run_until(
@@ -78,17 +79,19 @@ def run_until(
         traced = jax.make_jaxpr(holds)(call.carry)
         if kept and (call.closes_over_arrays or _closes_over_arrays(traced, call.params)):
             raise ClosesOverArraysError
-        reason = high_level_reason(call)
+        reason = "a tool looks at its steps" if steps_are_observed() else high_level_reason(call)
         results = _run_plain(call, traced, reason) if reason else _run(ExecutionPlan.of(call, recomputes=True), traced)
         return *results, jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *jax.tree.leaves(results[1]))[0]
 
 
 def _run_plain(call: Call, condition: Any, reason: str) -> tuple[Any, Any, Any]:
     """What `_run` returns, by one plain `lax.scan` over the most steps, which skips those after the last one."""
+    types = call.info.traced.out_avals[len(jax.tree.leaves(call.carry)) :]
+    y = jax.tree.unflatten(jax.tree.structure(call.y), types)
 
     def wrap(step: Step) -> Step:
         holds = lambda carry: core.jaxpr_as_fun(condition)(*jax.tree.leaves(carry))[0]  # noqa: E731
-        step_or_hold = stopping(call.wrap(step), holds, call.y)
+        step_or_hold = stopping(call.wrap(step), holds, y)
 
         def run(carry: Any, x: Any) -> tuple[Any, Any]:
             carry, y, runs = step_or_hold(carry, x)

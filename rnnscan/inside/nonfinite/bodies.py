@@ -55,8 +55,14 @@ class Body:
 
     @property
     def scan_label(self) -> Label | None:
-        """A label of the scan whose step this is; None: it is no step of a scan of the library."""
-        return self.labels[0].label if self.labels else None
+        """A label of the scan whose step this is; None: it is no step of a scan of the library.
+
+        A loop that stops by a condition has its step in a branch.
+        """
+        if self.labels:
+            return self.labels[0].label
+        branches = (branch for inner in self.inner.values() if not inner.is_loop for branch in inner.bodies)
+        return next((label for each in branches if (label := each.scan_label) is not None), None)
 
     def values(self, inputs: Sequence[Any]) -> dict[Value, Any]:
         """All values of the body, computed by one compiled program."""

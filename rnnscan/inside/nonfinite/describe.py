@@ -79,7 +79,7 @@ def _label_after(levels: Sequence[Level], output: Value) -> Labeled | None:
         for labeled in level.walk.body.labels:
             if labeled.position > level.position and labeled.atom in reach:
                 return labeled
-        if level.inside is not None and level.inside.step is not None and level.walk.body.labels:
+        if level.inside is not None and level.inside.step is not None and level.walk.body.scan_label is not None:
             return None
         start = levels[levels.index(level) - 1].equation.outputs
     return None
@@ -111,14 +111,24 @@ def _step_and_row(blamed: Blamed) -> tuple[int | None, int | None]:
         )
     outer = (labeled or loops)[0]
     assert outer.inside is not None
-    label = outer.walk.body.scan_label
+    label, step = outer.walk.body.scan_label, outer.inside.step
     rows = None if label is None else label.rows
+    if label is not None and step is not None:
+        step += label.window.start
+        if around := loops[: loops.index(outer)]:  # The last one runs the windows, if a loop does.
+            step += label.window.every * _step_of(around[-1])
     inner = blamed.levels[-1]
     varies = inner is not outer or output in reached(
         inner.walk.body.equations, inner.walk.body.inputs[outer.inside.invariant :]
     )
     row = blamed.index[0] if varies and rows is not None and output.shape[:1] == (rows,) else None
-    return outer.inside.step, row
+    return step, row
+
+
+def _step_of(loop: Level) -> int:
+    assert loop.inside is not None
+    assert loop.inside.step is not None
+    return loop.inside.step
 
 
 def _outside(label: Label, output: Value, index: tuple[int, ...]) -> tuple[int | None, int | None] | None:

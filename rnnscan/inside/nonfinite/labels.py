@@ -11,9 +11,10 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.tree_util import keystr
 
+from rnnscan.inside.progress.cell import Progress
 from rnnscan.naming import reading
 from rnnscan.paths import current_path
-from rnnscan.scan_observer import observing_scans
+from rnnscan.scan_observer import Window, current_window, observing_scans, scanning_window
 from rnnscan.scanning import scan
 
 
@@ -28,25 +29,30 @@ class Label:
         text: the name, or the place of a result, such as `carry[0]`.
         is_name: whether it is a name of the cell.
         rows: the size of the batch; None: rows have no axis.
-        steps: the number of steps.
+        window: where the steps are in the sequence.
     """
 
     text: str
     is_name: bool
     rows: int | None
-    steps: int
+    window: Window
+
+    @property
+    def steps(self) -> int:
+        """The steps of the sequence."""
+        return self.window.steps
 
     def __str__(self) -> str:
         """The label as a jaxpr holds it."""
-        return f"{_PREFIX}{int(self.is_name)} {self.rows or 0} {self.steps} {self.text}"
+        return f"{_PREFIX}{int(self.is_name)} {self.rows or 0} {' '.join(map(str, self.window))} {self.text}"
 
     @staticmethod
     def read(text: str) -> "Label | None":
         """The label that a jaxpr holds; None if the text is something else."""
         if not text.startswith(_PREFIX):
             return None
-        is_name, rows, steps, label = text.removeprefix(_PREFIX).split(" ", 3)
-        return Label(label, is_name == "1", int(rows) or None, int(steps))
+        is_name, rows, start, every, steps, label = text.removeprefix(_PREFIX).split(" ", 5)
+        return Label(label, is_name == "1", int(rows) or None, Window(int(start), int(every), int(steps)))
 
     def put_on(self, leaf: Any) -> Any:
         """The value with the label."""
@@ -63,18 +69,18 @@ class _Labeler:
     """Labels the names of a step. Equal ones share the traces of functions that a user jits."""
 
     rows: int | None
-    steps: int
+    window: Window
     depth: int = 0
 
     def read(self, leaf: Any, label: str) -> Any:
-        return Label(_with_path(label), True, self.rows, self.steps).put_on(leaf)
+        return Label(_with_path(label), True, self.rows, self.window).put_on(leaf)
 
     def forget(self) -> None:
         pass
 
     def label_results(self, root: str, tree: Any) -> Any:
         def put(path: Any, leaf: Any) -> Any:
-            return Label(_with_path(f"{root}{keystr(path)}"), False, self.rows, self.steps).put_on(leaf)
+            return Label(_with_path(f"{root}{keystr(path)}"), False, self.rows, self.window).put_on(leaf)
 
         return jax.tree_util.tree_map_with_path(put, tree)
 
@@ -89,11 +95,18 @@ class PlainScans:
 
     def scan(self, cell: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
         """Run a scan, as a `ScanObserver` does."""
+        while isinstance(cell, Progress):  # Its windows would hide the steps.
+            cell = cell.cell
         leaves = jax.tree.leaves(xs)
         steps = leaves[0].shape[0] if leaves else options["length"]
-        labeler = _Labeler(_rows(carry, xs, options), steps)
+        labeler = _Labeler(_rows(carry, xs, options), current_window() or Window(0, 0, steps))
         plain: dict[str, Any] = {"engine": "lax", "memory": None, "parallel": None}
         return scan(_LabeledCell(cell, labeler, self), params, carry, xs, **(options | plain))
+
+    def step(self, cell: Any, carry: Any, xs: Any, steps: int) -> Any:
+        """The step of a loop that stops by a condition, as a `StepObserver` wants it. Without inputs it has no rows."""
+        rows = None if xs is None else _rows(carry, xs, {})
+        return _LabeledCell(cell, _Labeler(rows, Window(0, 0, steps)), self)
 
 
 class _LabeledCell:
@@ -116,7 +129,7 @@ class _LabeledCell:
         return lambda params, carry, x: self._run(step, params, carry, x)
 
     def _run(self, step: Any, params: Any, carry: Any, x: Any) -> Any:
-        with observing_scans(self._observer), reading(self._labeler):
+        with observing_scans(self._observer), scanning_window(None), reading(self._labeler):
             results = step(params, carry, x)
         if not isinstance(results, tuple) or len(results) != 2:
             return results  # `scan` says what is wrong.

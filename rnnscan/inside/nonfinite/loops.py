@@ -36,6 +36,8 @@ class Loop:
         bodies: its body.
     """
 
+    is_loop = True
+
     def __init__(self, body: Body, consts: int, carry: int, *, reverse: bool) -> None:
         self.bodies = [body]
         self._body, self._reverse = body, reverse
@@ -137,6 +139,8 @@ class While:
         bodies: its body.
     """
 
+    is_loop = True
+
     def __init__(self, equation: Equation) -> None:
         self._equation = equation
         self._tests, self._consts = equation.params["cond_nconsts"], equation.params["body_nconsts"]
@@ -180,6 +184,8 @@ class Branches:
     Attributes:
         bodies: its branches.
     """
+
+    is_loop = False
 
     def __init__(self, equation: Equation) -> None:
         self.bodies = [open_jaxpr(branch) for branch in equation.params["branches"]]
