@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from rnnscan.inside.nonfinite.bodies import Body, Labeled, reached
+from rnnscan.inside.nonfinite.dependence import not_finite
 from rnnscan.inside.nonfinite.labels import Label
 from rnnscan.inside.nonfinite.locate import Blamed, Level
 from rnnscan.inside.nonfinite.origins import source_of
 from rnnscan.inside.nonfinite.patterns import is_inexact
 from rnnscan.inside.nonfinite.report import Direction, Nonfinite
-from rnnscan.ir.program import Atom, Value
+from rnnscan.ir.program import Atom, Equation, Value
 
 
 def describe_operation(blamed: Blamed, arguments: Sequence[str], results: Sequence[str]) -> Nonfinite:
@@ -26,7 +27,8 @@ def describe_operation(blamed: Blamed, arguments: Sequence[str], results: Sequen
     level, equation = blamed.levels[-1], blamed.equation
     output = equation.outputs[blamed.result]
     value = level.value(output)
-    labeled = _label_after(blamed.levels, output)
+    flows = _flows(blamed.levels, output)
+    labeled = _label_after(blamed.levels, flows)
     step, row = _step_and_row(blamed)
     numbers = [level.value(atom) for atom in equation.inputs if _is_number(atom)]
     inexact = [atom for atom in equation.inputs if is_inexact(atom)]
@@ -35,8 +37,8 @@ def describe_operation(blamed: Blamed, arguments: Sequence[str], results: Sequen
     return Nonfinite(
         step=step,
         row=row,
-        name=_result_of(blamed, results) if labeled is None else labeled.label.text,
-        direction=_direction(blamed.levels, labeled),
+        name=_result_of(blamed.levels[0], flows[0], results) if labeled is None else labeled.label.text,
+        direction=_direction(blamed.levels, flows, labeled),
         value=value[blamed.index].item(),
         index=blamed.index,
         primitive=equation.name,
@@ -65,37 +67,59 @@ def describe_argument(place: str, leaf: Any, mask: Any, sizes: tuple[int | None,
     return Nonfinite(step, row, None, "forward", value, index, None, (), "", place, None)
 
 
-def _direction(levels: Sequence[Level], labeled: Labeled | None) -> Direction:
-    if any("transpose(" in level.equation.origin.scope for level in levels):
+def _flows(levels: Sequence[Level], output: Value) -> list[Sequence[Value]]:
+    """For each level the values of its operation, loop or branch that are the value to blame, or depend on it."""
+    flows: list[Sequence[Value]] = [[output]]
+    for level, around in zip(reversed(levels[1:]), reversed(levels[:-1]), strict=True):
+        reach = reached(level.walk.body.equations[level.position + 1 :], flows[0])
+        of_step = [atom in reach for atom in level.walk.body.outputs]
+        of_results = around.walk.body.inner[around.position].results_after(of_step, level.walk.body)
+        flows.insert(0, [each for each, flag in zip(around.equation.outputs, of_results, strict=True) if flag])
+    return flows
+
+
+def _direction(levels: Sequence[Level], flows: Sequence[Sequence[Value]], labeled: Labeled | None) -> Direction:
+    if any(_is_transposed(level.equation) for level in levels):
         return "backward"
-    return "tangent" if labeled is not None and labeled.is_tangent else "forward"
+    if labeled is not None:
+        return "tangent" if labeled.is_tangent else "forward"
+    return "backward" if any(map(_is_for_transposed, levels, flows)) else "forward"
 
 
-def _label_after(levels: Sequence[Level], output: Value) -> Labeled | None:
+def _is_for_transposed(level: Level, start: Sequence[Value]) -> bool:
+    """Whether values reach results only through a backward pass: the factors of a derivative."""
+    after, outputs = level.walk.body.equations[level.position + 1 :], level.walk.body.outputs
+    forward = reached([each for each in after if not _is_transposed(each)], start)
+    reach = reached(after, start)
+    return any(atom in reach for atom in outputs) and not any(atom in forward for atom in outputs)
+
+
+def _is_transposed(equation: Equation) -> bool:
+    return "transpose(" in equation.origin.scope
+
+
+def _label_after(levels: Sequence[Level], flows: Sequence[Sequence[Value]]) -> Labeled | None:
     """The label that a value flows into next, in the innermost body that has one."""
-    start: Sequence[Value] = [output]
-    for level in reversed(levels):
+    for level, start in zip(reversed(levels), reversed(flows), strict=True):
         reach = reached(level.walk.body.equations[level.position + 1 :], start)
         for labeled in level.walk.body.labels:
             if labeled.position > level.position and labeled.atom in reach:
                 return labeled
         if level.inside is not None and level.inside.step is not None and level.walk.body.scan_label is not None:
             return None
-        start = levels[levels.index(level) - 1].equation.outputs
     return None
 
 
-def _result_of(blamed: Blamed, results: Sequence[str]) -> str | None:
-    """The first result of the function, in running order, that the value flows into."""
-    level = blamed.levels[0]
+def _result_of(level: Level, start: Sequence[Value], results: Sequence[str]) -> str | None:
+    """The first result of the function that is not finite, in running order, that values flow into."""
     order: dict[Atom, int] = {
         output: at for at, each in enumerate(level.walk.body.equations) for output in each.outputs
     }
-    reach = reached(level.walk.body.equations[level.position + 1 :], level.equation.outputs)
+    reach = reached(level.walk.body.equations[level.position + 1 :], start)
     places = [
         (order.get(atom, 0), place)
         for place, atom in zip(results, level.walk.body.outputs, strict=True)
-        if atom in reach
+        if atom in reach and is_inexact(atom) and not_finite(level.value(atom)) is not None
     ]
     return min(places, key=lambda each: each[0], default=(0, None))[1]
 

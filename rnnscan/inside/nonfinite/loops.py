@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from rnnscan.inside.nonfinite.bodies import Body, body_of, on_host, results_in, values_in
+from rnnscan.inside.nonfinite.bodies import Body, body_of, on_host, reached, results_in, values_in
 from rnnscan.inside.nonfinite.dependence import not_finite, union
 from rnnscan.inside.nonfinite.patterns import Mask, is_inexact
 from rnnscan.inside.nonfinite.walk import KINDS, Inside, walk_back
@@ -81,6 +81,16 @@ class Loop:
                 if walk.first(kind) is not None:
                     first[kind] = Inside(walk, self._places(len(operands), is_first), step, self._consts)
         return [*of_consts, *of_carry, *of_xs], first
+
+    def results_after(self, of_step: Sequence[bool], body: Body) -> list[bool]:
+        """The results that depend on some results of a step, through later steps too."""
+        depends, before = list(of_step), list[bool]()
+        while depends != before:
+            before = depends
+            carried = [each for each, flag in zip(body.inputs[self._consts : self._end], before, strict=False) if flag]
+            reach = reached(body.equations, carried)
+            depends = [flag or atom in reach for flag, atom in zip(before, body.outputs, strict=True)]
+        return depends
 
     def _places(self, count: int, is_first: bool) -> list[int | None]:
         return [place if is_first or not self._consts <= place < self._end else None for place in range(count)]
@@ -154,6 +164,10 @@ class While:
         of_operands, first = self._loop.walk_steps(operands[self._tests :], masks, length)
         return [None] * self._tests + of_operands, [each and self._moved(each) for each in first]
 
+    def results_after(self, of_step: Sequence[bool], body: Body) -> list[bool]:
+        """The results that depend on some results of a step, through later steps too."""
+        return self._loop.results_after(of_step, body)
+
     def _moved(self, inside: Inside) -> Inside:
         """Count the operands of the test too."""
         places = [None if place is None else place + self._tests for place in inside.operands]
@@ -196,6 +210,10 @@ class Branches:
         walk = walk_back(body, body.values(operands[1:]), masks)
         inside = Inside(walk, list(range(1, len(operands))))
         return [None, *walk.inputs], [None if walk.first(kind) is None else inside for kind in KINDS]
+
+    def results_after(self, of_branch: Sequence[bool], body: Body) -> list[bool]:
+        """The results that depend on some results of a branch: these."""
+        return list(of_branch)
 
 
 def walk_function(body: Body, inputs: Sequence[Any]) -> Any:

@@ -18,8 +18,9 @@ class Nonfinite(Report):
         step: the step, an index into `xs`; None: it is in no loop.
         row: the row of the batch; None: the value has no axis of rows.
         name: the name that the value has or flows into next; else the place of the result of the step, such as
-            `carry[0]` or `y`, or that of the function; None: none is known.
-        direction: "forward" for values, "backward" for cotangents, "tangent" for tangents.
+            `carry[0]` or `y`, or that of the function which is not finite; None: none is known.
+        direction: "forward" for values; "backward" for cotangents, and for factors that only they read; "tangent" for
+            tangents.
         value: the value: NaN or an infinity.
         index: its place in the result of the operation, or in the argument.
         primitive: the operation; None: an argument holds the value.

@@ -117,6 +117,54 @@ def test_a_gradient_alone_is_found():
     # The derivative of the root at 0 is infinite, and JAX computes it on the way forward or back.
     assert report.primitive in ("div", "rsqrt", "mul")
     assert (report.step, report.row) == (2, 1)
+    assert (report.name, report.direction) == ("result[1]['bias']", "backward"), str(report)
+
+
+def root_of_square(params, carry, x):
+    carry = jnp.tanh(carry + jnp.sqrt((x * params) ** 2))
+    return carry, carry
+
+
+def total(params, xs):
+    return rs.scan(root_of_square, params, jnp.zeros((3, 2)), xs)[1].sum()
+
+
+def inverse(x):
+    return (1 / (1 + jnp.exp(x))).sum()
+
+
+def logarithms(xs):
+    inputs, logarithms = lax.scan(lambda carry, x: (carry, (x, jnp.log(x))), 0.0, xs)[1]
+    return inputs.sum(), logarithms.sum()
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "direction"),
+    [
+        # The root's factor is computed on the way forward, for the backward pass alone.
+        (lambda one, xs: rs.first_nonfinite(jax.value_and_grad(total), one, xs), "result[1]", "backward"),
+        (
+            lambda one, xs: rs.first_nonfinite(
+                root_of_square, one, jnp.zeros((3, 2)), xs, loss=lambda results: results[1].sum()
+            ),
+            "gradient of params",
+            "backward",
+        ),
+        (
+            lambda one, xs: rs.first_nonfinite(lambda one: jax.jvp(partial(total, xs=xs), (one,), (one,)), one),
+            "carry",
+            "tangent",
+        ),
+        # The loss reads the infinity, and is finite.
+        (lambda one, xs: rs.first_nonfinite(jax.value_and_grad(inverse), 100 * one), "result[1]", "forward"),
+        # Another result of the same loop is finite.
+        (lambda one, xs: rs.first_nonfinite(logarithms, -jnp.ones(2)), "result[1]", "forward"),
+    ],
+    ids=["gradient", "loss", "tangent", "read", "loop"],
+)
+def test_a_result_that_is_finite_is_not_named(call, name, direction):
+    report = call(jnp.ones(()), jnp.ones((6, 3, 2)).at[2, 0, 1].set(0))
+    assert (report.name, report.direction) == (name, direction)
 
 
 @pytest.mark.parametrize("form", ["jit", "cond", "while", "fori", "lax.scan", "checkpoint", "vmap", "custom"])
