@@ -11,7 +11,16 @@ from rnnscan._util import effects
 from rnnscan._util.arguments import is_typed_array
 from rnnscan._util.dtypes import promoted
 from rnnscan._util.high_types import HighTypeError, high_type_reason, is_high_value
-from rnnscan._util.messages import describe, in_words, is_count, is_key, is_weak, leaves_with_places, place
+from rnnscan._util.messages import (
+    describe,
+    in_words,
+    is_array_like,
+    is_count,
+    is_key,
+    is_weak,
+    leaves_with_places,
+    place,
+)
 from rnnscan._util.refs import is_ref
 from rnnscan._util.step_wrappers import Length, Padding, repeat_over, valid_steps
 from rnnscan._util.varying import explicit_spec
@@ -48,12 +57,23 @@ def as_arrays(tree: Any, root: str, *, function: str = "scan") -> Any:
         try:
             return jnp.asarray(leaf)
         except TypeError as error:
-            raise TypeError(
-                f"{function}: every leaf must be an array or a number; got {describe(leaf)} at "
-                f"`{root}{jax.tree_util.keystr(path)}`. Close over other values instead of passing them."
-            ) from error
+            raise _no_array(function, place(root, path), leaf) from error
 
     return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def check_leaves(tree: Any, root: str, *, function: str) -> None:
+    """Reject leaves that `as_arrays` rejects, without converting the others."""
+    for where, leaf in leaves_with_places(tree, root):
+        if not is_array_like(leaf) and not hasattr(leaf, "__array__") and not _has_type(leaf):
+            raise _no_array(function, where, leaf)
+
+
+def _no_array(function: str, where: str, leaf: Any) -> TypeError:
+    return TypeError(
+        f"{function}: every leaf must be an array or a number; got {describe(leaf)} at {where}. Close over other "
+        "values instead of passing them."
+    )
 
 
 def check_params(params: Any, *, function: str = "scan") -> None:

@@ -16,9 +16,13 @@ _path = jax.make_user_context(None)
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """A context in which a part of a cell or net runs: a `jax.named_scope`, which tools see as a path too."""
-    with jax.named_scope(name), parts((name,)):
-        yield
+    """A context in which a part of a cell or net runs: a `jax.named_scope`, which tools and errors see as a path."""
+    try:
+        with jax.named_scope(name), parts((name,)):
+            yield
+    except Exception as error:
+        _add_part(error, name)
+        raise
 
 
 @contextmanager
@@ -37,6 +41,17 @@ def paths_from(path: tuple[str, ...]) -> Iterator[None]:
     """A context in which parts are recorded, below a path."""
     with _path(path):
         yield
+
+
+def _add_part(error: Exception, name: str) -> None:
+    """Let a note of an error tell its path. Parts add themselves, the innermost first."""
+    begins = "rnnscan: the error is in "
+    notes = getattr(error, "__notes__", [])
+    within = next((number for number, note in enumerate(notes) if note.startswith(begins)), None)
+    if within is None:
+        error.add_note(f"{begins}{name}, and the arguments that it names, such as `carry`, are those of this part.")
+    else:
+        notes[within] = f"{begins}{name}.{notes[within].removeprefix(begins)}"
 
 
 def current_path() -> tuple[str, ...]:

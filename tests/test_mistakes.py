@@ -73,6 +73,57 @@ def test_the_carry_of_a_chain_is_shown(carry, shown):
         net(net.init(KEY, 3), XS, carry=carry)
 
 
+def wrong_carries():
+    """For each net, a carry that fits only its structure, and the part that rejects it."""
+    lstm, gru = (rs.layer(cell) for cell in (rs.cells.LSTM(4), rs.cells.GRU(4)))
+    of_lstms = rs.chain(NET, lstm)
+    large, small, hidden = ((jnp.zeros((2, size)),) * parts for size, parts in ((8, 2), (4, 2), (4, 1)))
+    return {
+        "exchanged": (of_lstms, (small, large), "net_0"),
+        "of another cell": (rs.chain(lstm, gru), (small, small), "net_1"),
+        "of a chain within": (rs.chain(gru, of_lstms), (hidden, (large, large)), "net_1.net_1"),
+        "of a stack within": (rs.chain(gru, rs.layer(rs.stack(CELL, CELL))), (hidden, (large, small)), "net_1.layer_1"),
+        "of a direction": (NETS["bidirectional"], (large, small), "backward"),
+    }
+
+
+@pytest.mark.parametrize("kind", wrong_carries())
+def test_an_error_within_a_net_tells_the_part(kind):
+    net, carry, part = wrong_carries()[kind]
+    params = net.init(KEY, 3)
+    for run in (net, jax.jit(net), lambda *arguments, **options: rs.explain(net, *arguments, **options)):
+        with pytest.raises((TypeError, ValueError), match=r"the carry must be|in the carry must be") as caught:
+            run(params, XS, carry=carry)
+        told = [note for note in caught.value.__notes__ if note.startswith("rnnscan: ")]
+        assert [note.partition(",")[0] for note in told] == [f"rnnscan: the error is in {part}"]
+
+
+@pytest.mark.parametrize("kind", ["chain", "bidirectional"])
+@pytest.mark.parametrize("argument", ["carry", "reset_to"])
+def test_a_string_in_a_carry_of_nets(kind, argument):
+    net = NETS[kind]
+    first, second = net.initial_carry(XS)
+    wrong = (first, (*second[:-1], "zeros"))
+    options = {argument: wrong} | ({"reset": jnp.zeros((5, 2), bool)} if argument == "reset_to" else {})
+    message = rf"^{kind}: every leaf must be an array or a number; got str at `{argument}\[1\]\[{len(second) - 1}\]`\."
+    with pytest.raises(TypeError, match=message):
+        net(net.init(KEY, 3), XS, **options)
+
+
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [("initial_carry", "carry"), ("hx", "carry"), ("lengths", "seq_lengths"), ("rest", "reset"), ("rngs", "key")],
+)
+def test_an_option_that_nets_do_not_have(kind, wrong, nearest):
+    net = NETS[kind]
+    params = net.init(KEY, 3)
+    message = rf"^{kind}: the options of a net's call must be .*; got '{wrong}'\. Did you mean '{nearest}'\?"
+    for run in (net, lambda *arguments, **options: rs.explain(net, *arguments, **options)):
+        with pytest.raises(TypeError, match=message):
+            run(params, XS, **{wrong: None})
+
+
 def test_a_chain_of_cells_whose_carry_is_an_array():
     class Sum:
         names, output_size = (), 3

@@ -1,13 +1,14 @@
 """The base of nets, and the options of their calls."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Integer
 
+from rnnscan._checks import check_leaves
 from rnnscan._util import step_wrappers
 from rnnscan._util.arguments import is_typed_array
 from rnnscan._util.messages import describe, describe_tree, is_array_like, listing, nearest
@@ -118,6 +119,21 @@ class Options:
     engine: str = "auto"
     parallel: Newton | None = None
 
+    @classmethod
+    def of_call(cls, net: str, given: dict[str, Any]) -> "Options":
+        """The options of a call.
+
+        Args:
+            net: the net's function, for messages.
+            given: the options by name.
+
+        Raises:
+            TypeError: if there is no such option.
+        """
+        known = [each.name for each in fields(cls)]
+        reject_unknown(net, [name for name in given if name not in known])
+        return cls(**given)
+
     def of_part(self, number: int, names: tuple[str, ...]) -> "Options":
         """The options for one sub-net: its own `reset_to`, and of the memory choice the names that it defines."""
         memory, reset_to = self.memory, part_of(self.reset_to, number)
@@ -154,6 +170,31 @@ class Options:
                     f"{net}: a memory choice must use names of the net; got {name!r}, and the net has {listing(names)}."
                     f"{nearest(name, names)}"
                 )
+
+
+# What calls of Flax, torch and JAX call an option.
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(("initial_carry", "initial_state", "init", "state", "states", "hx"), "carry"),
+    **dict.fromkeys(("rng", "rngs", "init_key"), "key"),
+    **dict.fromkeys(("length", "sequence_lengths"), "seq_lengths"),
+}
+
+
+def reject_unknown(net: str, names: Iterable[str]) -> None:
+    """Reject options that a net's call does not have.
+
+    Args:
+        net: the net's function, for messages.
+        names: the names of these options.
+
+    Raises:
+        TypeError: if there are any.
+    """
+    known = ("carry", "key", *(each.name for each in fields(Options)))
+    for name in names:
+        elsewhere = _CALLED_ELSEWHERE.get(name)
+        hint = nearest(name, known) if elsewhere is None else f" Did you mean {elsewhere!r}?"
+        raise TypeError(f"{net}: the options of a net's call must be among {listing(known)}; got {name!r}.{hint}")
 
 
 def run_net(net: Any, params: Any, carry: Any, xs: Any, **options: Any) -> tuple[Any, Any]:
@@ -197,11 +238,12 @@ def check_carries(net: str, count: int, like: Callable[[], Any], *, carry: Any, 
         reset_to: the carry after a reset, or None.
 
     Raises:
-        TypeError: if one is no such tuple.
+        TypeError: if one is no such tuple, or has leaves that are no arrays.
     """
-    for argument, tree in (("the carry", carry), ("`reset_to`", reset_to)):
+    for argument, root, tree in (("the carry", "carry", carry), ("`reset_to`", "reset_to", reset_to)):
         if tree is None:
             continue
+        check_leaves(tree, root, function=net)
         fits = isinstance(tree, tuple) and len(tree) == count
         if fits and any(map(is_array_like, tree)):  # The carry of one cell, or that of cells without tuples.
             structures: list[Any] = [jax.tree.structure(jax.eval_shape(like)), jax.tree.structure(tree)]

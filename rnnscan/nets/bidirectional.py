@@ -101,12 +101,12 @@ class Bidirectional(Net):
             values of the forward cell, and those of the backward cell.
 
         Raises:
-            TypeError: if the carry is given by its place.
+            TypeError: if the carry is given by its place, or there is no such option.
             TypeError, ValueError: as `scan` does.
             ValueError: if `first_step` is not 0, or the carry comes from the previous training step.
         """
         check_positional("bidirectional", positional)
-        settings = Options(**options)
+        settings = Options.of_call("bidirectional", options)
         check_parts("bidirectional", _PARTS, params)
         check_carries("bidirectional", 2, partial(self.initial_carry, xs), carry=carry, reset_to=settings.reset_to)
         check_params(params, function="bidirectional")

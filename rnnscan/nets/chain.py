@@ -92,11 +92,11 @@ class Chain(Net):
             attention decoder does, the next net takes its first value and the others are dropped.
 
         Raises:
-            TypeError: if the carry is given by its place.
+            TypeError: if the carry is given by its place, or there is no such option.
             TypeError, ValueError: as `scan` does.
         """
         check_positional("chain", positional)
-        settings = Options(**options)
+        settings = Options.of_call("chain", options)
         stacked = self.pipeline is not None and is_stacked(params, len(self.nets))
         check_parts("chain", self._parts, dict.fromkeys(self._parts) if stacked else params)
         check_carries("chain", len(self.nets), partial(self.initial_carry, xs), carry=carry, reset_to=settings.reset_to)

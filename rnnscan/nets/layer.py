@@ -10,7 +10,7 @@ from rnnscan._util import pytrees
 from rnnscan._util.step_wrappers import Padding, reverse_reset
 from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.axes import NoArgument, as_sequence, check_positional
-from rnnscan.nets.base import Net, one_step
+from rnnscan.nets.base import Net, one_step, reject_unknown
 from rnnscan.nets.pieces import REVERSED, check_start
 from rnnscan.newton import Newton
 from rnnscan.protocols import ComposableCell, check_cell
@@ -69,6 +69,7 @@ class Layer(Net):
         memory: Memory | MemoryBudget | None = Memory(),
         engine: Literal["auto", "fission", "lax"] = "auto",
         parallel: Newton | None = None,
+        **unknown: NoArgument,
     ) -> tuple[Any, Any]:
         """Run the cell over a sequence.
 
@@ -94,16 +95,18 @@ class Layer(Net):
                 plain autodiff.
             engine: as in `scan`.
             parallel: as in `scan`.
+            unknown: nothing, because these are all options.
 
         Returns:
             The last carry, and the outputs `(T, N, P)`.
 
         Raises:
-            TypeError: if the carry is given by its place, or `xs` is not an array.
+            TypeError: if the carry is given by its place, `xs` is not an array, or there is no such option.
             ValueError: if `xs` has no time axis, or may have none.
             TypeError, ValueError: as `scan` does.
         """
         check_positional("layer", positional)
+        reject_unknown("layer", unknown)
         check_start("layer", self, carry, first_step)
         check_params(params, function="layer")
         xs = as_sequence("layer", self, xs, carry, (seq_lengths, 0), (mask, 1), (reset, 1))
