@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array
 
+from rnnscan._util.flax_modules import flax_package, is_flax_cell
 from rnnscan._util.messages import describe, in_words, listing
 
 
@@ -117,17 +118,19 @@ def check_cell(function: str, cell: Any, protocol: type = ComposableCell) -> Non
     Raises:
         TypeError: if it lacks a member, or is not callable with three arguments.
     """
-    members = _MEMBERS[protocol]
-    problem = _problem(cell, members)
+    problem = problem_of(cell, protocol)
     if problem is not None:
+        members = _MEMBERS[protocol]
         form = "cell(params, carry, x)" + (f" with {_in_words(members)}" if members else "")
         raise TypeError(f"{function}: a cell must be callable as {form}; got {problem}")
 
 
-def _problem(cell: Any, members: tuple[str, ...]) -> str | None:
-    """The given value, and how to fix the error; None for a cell."""
+def problem_of(cell: Any, protocol: type = ComposableCell) -> str | None:
+    """What is no cell, for the message of an error: the value in a line, and how to fix it. None for a cell."""
+    members = _MEMBERS[protocol]
     if isinstance(cell, type):
-        return f"the class {cell.__name__}. Pass an object of it, {cell.__name__}(...)."
+        to = f", to rnnscan.{flax_package(cell)}.RNN" if is_flax_cell(cell) else ""
+        return f"the class {_with_package(cell)}. Pass an object of it, {cell.__name__}(...){to}."
     if isinstance(cell, jax.core.Tracer):
         return (
             f"the traced value {describe(cell)}. A cell of your own must be a static argument of jax.jit: name it in "
@@ -137,8 +140,15 @@ def _problem(cell: Any, members: tuple[str, ...]) -> str | None:
         return f"the net {cell!r}. A net runs whole sequences, net(params, xs). Pass its cell."
     lacking = [member for member in members if not hasattr(cell, member)]
     if lacking or not callable(cell):
-        return f"{describe(cell)}{f', without {listing(lacking)}' if lacking else ''}. {_fix(cell, members)}"
+        kind = describe(cell) if flax_package(cell) is None else _with_package(type(cell))
+        return f"{kind}{f', without {listing(lacking)}' if lacking else ''}. {_fix(cell, members)}"
     return _signature_problem(cell)
+
+
+def _with_package(kind: type) -> str:
+    """A class by its name, with its package if it is one of Flax, which has two of most names."""
+    package = flax_package(kind)
+    return kind.__name__ + (f" of flax.{package}" if package and kind.__module__.startswith("flax.") else "")
 
 
 def _fix(cell: Any, members: tuple[str, ...]) -> str:
@@ -146,8 +156,9 @@ def _fix(cell: Any, members: tuple[str, ...]) -> str:
         return "The cell comes first: scan(cell, params, carry, xs)."
     if hasattr(cell, "over"):
         return "An attention decoder is a cell once it has an encoder: decoder.over(params, encoder_outputs)."
-    if any(base.__module__.startswith("flax.") for base in type(cell).__mro__):
-        return "A Flax cell, derived from RNNCellBase, goes into rnnscan.linen.RNN or rnnscan.nnx.RNN as it is."
+    package = flax_package(cell)
+    if package is not None:
+        return f"A cell of flax.{package}, derived from RNNCellBase, goes into rnnscan.{package}.RNN as it is."
     if callable(cell):
         return "A plain function goes into scan, explain, memory_report and plan; this needs an object."
     return "Pass cells one by one, such as rnnscan.cells.LSTM(256)."
@@ -162,11 +173,13 @@ def _signature_problem(cell: Any) -> str | None:
     passes_on = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in outer.parameters.values())
     if _takes(signature if passes_on else outer, 3):
         return None
-    if any(base.__module__.startswith("flax.") for base in type(cell).__mro__):
+    package = flax_package(cell)
+    if package is not None:
+        applied = " A function may call any module: lambda params, carry, x: module.apply(params, carry, x)."
         return (
-            f"the Flax module {type(cell).__name__}, which holds its parameters itself or takes them by `apply`. "
-            "Run a Flax cell by rnnscan.linen.RNN(cell) or rnnscan.nnx.RNN(cell). A function may call a module of "
-            "linen: lambda params, carry, x: module.apply(params, carry, x)."
+            f"the Flax module {_with_package(type(cell))}, which "
+            f"{'holds its parameters itself' if package == 'nnx' else 'takes its parameters by `apply`'}. Run a cell "
+            f"by rnnscan.{package}.RNN(cell).{applied if package == 'linen' else ''}"
         )
     if _takes(signature, 2):
         return (

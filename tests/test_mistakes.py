@@ -163,9 +163,47 @@ def test_a_cell_with_a_long_repr_is_shown_in_one_line():
 
 def test_a_flax_module_as_a_cell():
     linen, nnx = pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
-    for module in (linen.LSTMCell(8), linen.Dense(8), nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))):
-        with pytest.raises(TypeError, match=rf"got the Flax module {type(module).__name__}, .* by rnnscan\.linen\.RNN"):
+    modules = {"linen": [linen.LSTMCell(8), linen.Dense(8)], "nnx": [nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))]}
+    for package, module in [(package, module) for package, those in modules.items() for module in those]:
+        name = f"{type(module).__name__} of flax\\.{package}"
+        with pytest.raises(TypeError, match=rf"got the Flax module {name}, .* by rnnscan\.{package}\.RNN") as caught:
             rs.scan(module, PARAMS, CARRY, XS)
+        assert {"linen": "rnnscan.nnx", "nnx": "rnnscan.linen"}[package] not in str(caught.value)
+
+
+# What takes a cell, and nothing of Flax.
+OF_CELLS = {"chain": rs.chain, "layer": rs.layer, "stack": rs.stack, "bidirectional": rs.bidirectional}
+
+
+@pytest.mark.parametrize("function", OF_CELLS)
+@pytest.mark.parametrize("package", ["linen", "nnx"])
+@pytest.mark.bad_input  # For the annotations, which say a cell.
+def test_a_flax_module_in_a_net(function, package):
+    module = pytest.importorskip(f"flax.{package}")
+    options = {"linen": (8,), "nnx": (3, 8)}[package], {} if package == "linen" else {"rngs": module.Rngs(0)}
+    run_by = f"rnnscan.{package}.RNN"
+    for cell, parts in (
+        (module.LSTMCell(*options[0], **options[1]), (f"LSTMCell of flax.{package}, without", f"goes into {run_by}")),
+        (module.LSTMCell, (f"the class LSTMCell of flax.{package}. Pass an object of it, LSTMCell(...), to {run_by}",)),
+    ):
+        with pytest.raises(TypeError, match=f"^{function}: ") as caught:
+            OF_CELLS[function](cell)
+        message = str(caught.value)
+        assert all(part in message for part in parts), message
+        assert "\n" not in message
+        assert "layer(cell)" not in message
+
+
+@pytest.mark.bad_input
+def test_what_is_no_net_in_a_chain():
+    for given, got in (
+        (rs.cells.LSTM(8), r"LSTM\(hidden_size=8\)\. Make a net of a cell with layer\(cell\)\."),
+        (rs.cells.LSTM, r"the class LSTM\. Pass an object of it, LSTM\(\.\.\.\)\."),
+        ([NET], r"list, without "),
+        (lambda params, carry, x: (carry, x), r"function, without .* A plain function goes into scan, "),
+    ):
+        with pytest.raises(TypeError, match=rf"^chain: every argument must be a net; got {got}"):
+            rs.chain(given)
 
 
 @pytest.mark.parametrize(

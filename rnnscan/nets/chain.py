@@ -11,7 +11,7 @@ from jaxtyping import Array
 from rnnscan._checks import check_params
 from rnnscan._util import pytrees
 from rnnscan._util.arguments import check_key
-from rnnscan._util.messages import is_count
+from rnnscan._util.messages import in_words, is_count
 from rnnscan._util.zeros import zeros_sharded_like
 from rnnscan.compose.output import output_of
 from rnnscan.compose.wrapper import check_rate
@@ -19,6 +19,7 @@ from rnnscan.nets.axes import NoArgument, check_positional
 from rnnscan.nets.base import Net, Options, check_carries, check_parts, part_of
 from rnnscan.nets.pipeline import check_layers, find_pipeline, is_stacked, run_pipelined, unstack_layers
 from rnnscan.paths import part as path_part
+from rnnscan.protocols import problem_of
 from rnnscan.randomness import drop, warn_if_differentiated, warns_without_key
 
 
@@ -205,7 +206,8 @@ def chain(*nets: Any, dropout: float = 0.0, pipeline: str | None = None, chunks:
     check_rate("chain", "dropout", dropout)
     for net in nets:
         if not isinstance(net, Net):
-            raise TypeError(f"chain: every argument must be a net; got {net!r}. Make a net of a cell with layer(cell).")
+            got = problem_of(net) or f"{in_words(net)}. Make a net of a cell with layer(cell)."
+            raise TypeError(f"chain: every argument must be a net; got {got}")
     if pipeline is not None:
         check_layers(nets, dropout)
     if chunks is not None and (pipeline is None or not is_count(chunks, least=1)):

@@ -1,23 +1,32 @@
 """Checks of the arguments of `nnx.RNN`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import nnx
 
+from rnnscan._util.messages import describe_value
 
-def check_flax_cell(module: str, cell: Any) -> None:
-    """Reject anything but a cell of `flax.nnx`."""
+
+def check_flax_cell(module: str, cell: nnx.Module) -> None:
+    """Reject modules of `flax.nnx` that are no cells."""
     parts = ("initialize_carry", "num_feature_axes", "__call__")
-    if isinstance(cell, nnx.Module) and all(hasattr(type(cell), part) for part in parts):
-        return
-    fix = "Derive your own cells from nnx.RNNCellBase."
-    if type(cell).__module__.startswith("flax.linen"):
-        fix = "Use rnnscan.linen.RNN for a cell of flax.linen."
-    raise TypeError(
-        f"{module}: the cell must be a module of flax.nnx with `initialize_carry` and `num_feature_axes`, such as "
-        f"nnx.LSTMCell; got {type(cell).__name__}. {fix}"
-    )
+    if not all(hasattr(type(cell), part) for part in parts):
+        raise TypeError(
+            f"{module}: the cell must be a module of flax.nnx with `initialize_carry` and `num_feature_axes`, such as "
+            f"nnx.LSTMCell; got {type(cell).__name__}. Derive your own cells from nnx.RNNCellBase."
+        )
+
+
+def check_by_name(module: str, positional: Sequence[Any]) -> None:
+    """Reject positional arguments after the cell."""
+    if positional:
+        got = ", ".join(describe_value(each).partition("\n")[0] for each in positional)
+        raise TypeError(
+            f"{module}: all options must be passed by name; got {got} after the cell. Write "
+            "RNN(cell, in_features=inputs.shape[-1], rngs=nnx.Rngs(0)) for a cell of rnnscan, and RNN(cell) for one of "
+            "flax.nnx."
+        )
 
 
 def check_state_axes(module: str, state_axes: Mapping[Any, Any]) -> None:

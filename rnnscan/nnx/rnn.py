@@ -9,14 +9,16 @@ from jaxtyping import Array, Bool, Integer
 
 from rnnscan._checks import check_options, check_parallel
 from rnnscan._flax.sequence import Call, Steps, run_sequence, with_resets
+from rnnscan._util.messages import describe_value
 from rnnscan._util.zeros import zeros_of_step
 from rnnscan.memory import Memory
+from rnnscan.nets.axes import NoArgument
 from rnnscan.newton import Newton
 from rnnscan.nnx.cell import Cell
-from rnnscan.nnx.checks import check_flax_cell, check_state_axes
+from rnnscan.nnx.checks import check_by_name, check_flax_cell, check_state_axes
 from rnnscan.nnx.initial_carry import make_carry
 from rnnscan.nnx.module_scan import scan_module
-from rnnscan.protocols import InitializableCell
+from rnnscan.protocols import InitializableCell, check_cell
 
 
 class RNN(nnx.RNN):
@@ -40,6 +42,7 @@ class RNN(nnx.RNN):
 
     Args:
         cell: the cell: a module of `flax.nnx`, or a cell of rnnscan, which becomes an `rnnscan.nnx.Cell`.
+        positional: nothing, because the options are passed by name.
         in_features: D, the size of the input's last axis: needed for a cell of rnnscan, whose parameters `rngs` draws.
         time_major: whether inputs and outputs are `(T, *batch, ...)` rather than `(*batch, T, ...)`.
         return_carry: whether to return (carry, outputs) rather than outputs. With `seq_lengths` the carry is the one
@@ -82,7 +85,7 @@ class RNN(nnx.RNN):
     def __init__(
         self,
         cell: Any,
-        *,
+        *positional: NoArgument,
         in_features: int | None = None,
         time_major: bool = False,
         return_carry: bool = False,
@@ -97,14 +100,8 @@ class RNN(nnx.RNN):
         parallel: Newton | None = None,
         truncate: int | None = None,
     ) -> None:
-        if isinstance(cell, InitializableCell) and not isinstance(cell, nnx.Module):
-            cell = _module_of(cell, in_features, rngs)
-        elif in_features is not None:
-            raise TypeError(
-                f"nnx.RNN: `in_features` is for a cell of rnnscan; got in_features={in_features!r} and a "
-                f"{type(cell).__name__}, which has its size. Leave it out."
-            )
-        check_flax_cell("nnx.RNN", cell)
+        check_by_name("nnx.RNN", positional)
+        cell = _as_module(cell, in_features, rngs)
         check_options(memory=memory, unroll=unroll, truncate=truncate, padding="zero", engine=engine)
         check_parallel(parallel, memory)
         state_axes = {...: nnx.Carry} if state_axes is None else state_axes
@@ -225,13 +222,23 @@ class RNN(nnx.RNN):
         return scan_cell(self.cell)
 
 
-def _module_of(cell: InitializableCell, in_features: int | None, rngs: Any) -> Cell:
-    """A cell of rnnscan as a module, with parameters of its own."""
+def _as_module(cell: Any, in_features: int | None, rngs: Any) -> nnx.Module:
+    """A cell of Flax itself; one of rnnscan as a module, with parameters of its own."""
+    if isinstance(cell, nnx.Module):
+        check_flax_cell("nnx.RNN", cell)
+        if in_features is not None:
+            raise TypeError(
+                f"nnx.RNN: `in_features` is for a cell of rnnscan; got in_features={in_features!r} and the module "
+                f"{type(cell).__name__}, which has its size. Leave it out."
+            )
+        return cell
+    check_cell("nnx.RNN", cell, InitializableCell)
     if in_features is None or not isinstance(rngs, nnx.Rngs):
-        shown = "an nnx.Rngs" if isinstance(rngs, nnx.Rngs) else repr(rngs)
+        size = "no `in_features`" if in_features is None else f"in_features={in_features!r}"
+        # True is the default, which is for random initial carries.
+        keys = "an nnx.Rngs" if isinstance(rngs, nnx.Rngs) else "no `rngs`" if rngs is True else describe_value(rngs)
         raise TypeError(
-            "nnx.RNN: a cell of rnnscan needs `in_features` and `rngs`, for its parameters; got "
-            f"in_features={in_features!r} and rngs={shown}. Write RNN(cell, in_features=inputs.shape[-1], "
-            "rngs=nnx.Rngs(0))."
+            f"nnx.RNN: a cell of rnnscan needs `in_features` and `rngs`, for its parameters; got {size} and {keys}. "
+            "Write RNN(cell, in_features=inputs.shape[-1], rngs=nnx.Rngs(0))."
         )
     return Cell(cell, in_features, rngs=rngs)

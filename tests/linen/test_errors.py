@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 import rnnscan as rs
 from rnnscan import linen
@@ -80,11 +81,26 @@ CASES = {
     "the class of a cell": (rnn(rs.cells.GRU), TypeError, ["got the class GRU", "GRU(...)"]),
     "a function": (rnn(lambda params, carry, x: (carry, x)), TypeError, ["got function", "'initial_carry'"]),
     "a net": (rnn(rs.layer(LSTM)), TypeError, ["got the net Layer(", "whole sequences", "Pass its cell"]),
-    "a module that is no cell": (rnn(nn.Dense(4)), TypeError, ["got Dense, without", "RNNCellBase"]),
+    "a module that is no cell": (rnn(nn.Dense(4)), TypeError, ["got Dense of flax.linen, without", "RNNCellBase"]),
+    "a module of nnx": (
+        rnn(nnx.LSTMCell(3, 4, rngs=nnx.Rngs(0))),
+        TypeError,
+        ["got LSTMCell of flax.nnx, without", "A cell of flax.nnx, ", "goes into rnnscan.nnx.RNN as it is"],
+    ),
+    "a class of nnx": (
+        rnn(nnx.LSTMCell),
+        TypeError,
+        ["got the class LSTMCell of flax.nnx", "LSTMCell(...), to rnnscan.nnx.RNN."],
+    ),
+    "a class of linen": (
+        rnn(nn.LSTMCell),
+        TypeError,
+        ["got the class LSTMCell of flax.linen", "LSTMCell(...), to rnnscan.linen.RNN."],
+    ),
     "a module in Cell": (
         lambda: linen.Cell(nn.LSTMCell(4)),
         TypeError,
-        ["got LSTMCell, without", "goes into rnnscan.linen.RNN"],
+        ["got LSTMCell of flax.linen, without", "goes into rnnscan.linen.RNN as it is"],
     ),
     "a net in Cell": (lambda: linen.Cell(rs.layer(LSTM)), TypeError, ["a cell must be", "the net Layer("]),
     "no initial carry": (

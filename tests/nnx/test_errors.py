@@ -70,23 +70,55 @@ def attention_cell():
 CASES = {
     "a cell of rnnscan": (
         TypeError,
-        r"nnx\.RNN: a cell of rnnscan needs `in_features` and `rngs`.*; got in_features=None and rngs=True\. Write",
+        r"nnx\.RNN: a cell of rnnscan needs `in_features` and `rngs`.*; got no `in_features` and no `rngs`\. Write",
         lambda: RNN(rs.cells.LSTM(4)),
     ),
+    "a cell of rnnscan without keys": (
+        TypeError,
+        r"nnx\.RNN: a cell of rnnscan needs .*; got in_features=3 and no `rngs`\. Write RNN\(cell, in_features=inputs",
+        lambda: RNN(rs.cells.LSTM(4), in_features=3),
+    ),
+    "a cell of rnnscan with a seed": (
+        TypeError,
+        r"nnx\.RNN: a cell of rnnscan needs .*; got in_features=3 and 7\. Write RNN\(cell, .*rngs=nnx\.Rngs\(0\)\)",
+        lambda: RNN(rs.cells.LSTM(4), in_features=3, rngs=7),
+    ),
+    "a size by its place": (
+        TypeError,
+        r"nnx\.RNN: all options must be passed by name; got 3 after the cell\. Write RNN\(cell, in_features=inputs\.sh",
+        lambda: RNN(rs.cells.LSTM(4), 3),
+    ),
+    "a net": (TypeError, r"nnx\.RNN: a cell must be .*; got the net Layer", lambda: RNN(rs.layer(rs.cells.LSTM(4)))),
+    "a number": (TypeError, r"nnx\.RNN: a cell must be .*; got int, without", lambda: RNN(4, in_features=3)),
     "a cell of rnnscan without a size": (
         TypeError,
-        r"nnx\.RNN: a cell of rnnscan needs .*; got in_features=None and rngs=an nnx\.Rngs\. Write RNN\(cell, in_feat",
+        r"nnx\.RNN: a cell of rnnscan needs .*; got no `in_features` and an nnx\.Rngs\. Write RNN\(cell, in_feat",
         lambda: RNN(rs.cells.LSTM(4), rngs=nnx.Rngs(0)),
     ),
     "the size for a cell of flax": (
         TypeError,
-        r"nnx\.RNN: `in_features` is for a cell of rnnscan; got in_features=3 and a SimpleCell",
+        r"nnx\.RNN: `in_features` is for a cell of rnnscan; got in_features=3 and the module SimpleCell, which",
         lambda: rnn(in_features=3),
     ),
     "a cell of flax.linen": (
         TypeError,
-        r"Use rnnscan\.linen\.RNN for a cell of flax\.linen\.",
+        r"got LSTMCell of flax\.linen, without .* A cell of flax\.linen, .* goes into rnnscan\.linen\.RNN as it is\.",
         lambda: RNN(linen.LSTMCell(4)),
+    ),
+    "a cell of flax.linen with a size": (
+        TypeError,
+        r"got LSTMCell of flax\.linen, without .* A cell of flax\.linen, .* goes into rnnscan\.linen\.RNN as it is\.",
+        lambda: RNN(linen.LSTMCell(4), in_features=3),
+    ),
+    "a class of flax.linen": (
+        TypeError,
+        r"got the class LSTMCell of flax\.linen\. Pass an object of it, LSTMCell\(\.\.\.\), to rnnscan\.linen\.RNN\.",
+        lambda: RNN(linen.LSTMCell, in_features=3),
+    ),
+    "a class": (
+        TypeError,
+        r"got the class LSTMCell of flax\.nnx\. Pass an object of it, LSTMCell\(\.\.\.\), to rnnscan\.nnx\.RNN\.",
+        lambda: RNN(nnx.LSTMCell, in_features=3),
     ),
     "no cell": (
         TypeError,
@@ -179,8 +211,8 @@ CASES = {
     ),
     "Cell: a module": (
         TypeError,
-        r"nnx\.Cell: a cell must be .* with `init` and `initial_carry`; got SimpleCell, without 'init', 'initial_carry'"
-        r"\. A Flax cell, .* goes into rnnscan\.linen\.RNN or rnnscan\.nnx\.RNN as it is\.",
+        r"nnx\.Cell: a cell must be .* with `init` and `initial_carry`; got SimpleCell of flax\.nnx, without 'init', "
+        r"'initial_carry'\. A cell of flax\.nnx, .* goes into rnnscan\.nnx\.RNN as it is\.",
         lambda: Cell(make_cell("SimpleCell"), 3, rngs=nnx.Rngs(0)),
     ),
     "Cell: a cell that holds arrays": (
