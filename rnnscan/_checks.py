@@ -163,23 +163,6 @@ def check_parallel(parallel: Any, memory: Memory | None) -> None:
         )
 
 
-def add_call_context(error: Exception, carry: Any, x: Any, xs: Any) -> None:
-    """Add the types of the cell's arguments to an error in the cell."""
-    begins = "scan: the cell was called as"
-    if not any(note.startswith(begins) for note in getattr(error, "__notes__", ())):
-        described = [jax.tree.map(describe, tree) for tree in (carry, x, xs)]
-        fix = " A list is a pytree, not an array of steps: stack it with jnp.stack." if isinstance(xs, list) else ""
-        error.add_note(
-            f"{begins} cell(params, carry, x), with carry = {described[0]} and x = {described[1]}, the first step of "
-            f"xs = {described[2]}. xs is time-major, (T, N, ...), and a cell returns (carry, y).{fix}"
-        )
-        if type(error).__name__ == "ShardingTypeError":  # JAX does not export it.
-            error.add_note(
-                "scan: to shard hidden units make all axes of the mesh automatic, axis_types=(AxisType.Auto, ...), and "
-                "place parameters by rs.sharding.rules."
-            )
-
-
 def _has_early_remat3() -> bool:
     # With jax 0.10.2, differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." if a cotangent
     # of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.

@@ -149,8 +149,11 @@ def errors_named(function: str) -> Iterator[None]:
         message = str(error)
         if not message.startswith("scan: "):
             raise
-        body = "`body`" if function == "while_net" else "a cell"
-        raise type(error)(message.replace("scan:", f"{function}:").replace("a cell", body)) from error
+        message = message.replace("scan:", f"{function}:")
+        if function == "while_net":
+            message = message.replace("a cell", "`body`").replace("the cell", "it")
+            message = message.removesuffix(" Return None as y for `body` without an output.")
+        raise type(error)(message) from error
 
 
 def _axes_of_stops(cond_fun: Callable[[Any], Any], carry: Any) -> frozenset[str]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
+from rnnscan._util.call_context import called_as
 from rnnscan._util.messages import describe, leaves_with_places
 from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import one_step, skip_padding
@@ -93,8 +94,14 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
     cell = observed_step(cell, carry, xs, options["max_steps"])
 
     def step(params: Any, carry: Any, x: Any) -> tuple[Any, Any, Any]:
-        carry, y = cell_step(cell, params)(carry, x)
-        stopped = _until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)
+        with called_as(
+            "scan_until: the cell", "cell(params, carry, x)", "A cell returns (carry, y).", carry=carry, x=x
+        ):
+            carry, y = cell_step(cell, params)(carry, x)
+        with called_as(
+            "scan_until: `stop`", "stop(params, carry, y)", "It returns booleans (N,), or one.", carry=carry, y=y
+        ):
+            stopped = _until.as_booleans("scan_until", "stop", stop(params, carry, y), rows=True)
         return carry, y, jax.lax.stop_gradient(stopped)
 
     def until(params: Any, state: Any, x: Any) -> tuple[Any, Any]:

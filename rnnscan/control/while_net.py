@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Integer
 
 from rnnscan import _checks as checks
+from rnnscan._util.call_context import called_as
 from rnnscan._util.sources import named_after
 from rnnscan.control import _until
 from rnnscan.memory import Memory
@@ -99,16 +100,20 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, **options: Any) -> tuple
     structure: Any = jax.tree.structure(carry)
 
     def cell(params: Any, carry: Any, _: Any) -> tuple[Any, None]:
-        new_carry = body(params, carry)
-        if jax.tree.structure(new_carry) != structure:
-            raise TypeError(
-                "while_net: `body` must return a carry of the structure that it was given; it was given "
-                f"{structure} and returned {jax.tree.structure(new_carry)}."
-            )
+        with called_as(
+            "while_net: `body`", "body(params, carry)", "It returns the new carry alone, like the old one.", carry=carry
+        ):
+            new_carry = body(params, carry)
+            if jax.tree.structure(new_carry) != structure:
+                raise TypeError(
+                    "while_net: `body` must return a carry of the structure that it was given; it was given "
+                    f"{structure} and returned {jax.tree.structure(new_carry)}."
+                )
         return new_carry, None
 
     def cond_fun(params: Any, carry: Any) -> Any:
-        return _until.as_booleans("while_net", "cond", cond(params, carry))
+        with called_as("while_net: `cond`", "cond(params, carry)", "It returns a boolean scalar.", carry=carry):
+            return _until.as_booleans("while_net", "cond", cond(params, carry))
 
     cell, cond_fun = named_after(cell, body), named_after(cond_fun, cond)
     cell = observed_step(cell, carry, None, options["max_steps"])

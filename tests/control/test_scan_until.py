@@ -146,6 +146,29 @@ def test_wrong_arguments(change, error, match):
         rs.scan_until(**given)
 
 
+@pytest.mark.parametrize(
+    ("cell", "stop", "told"),
+    [
+        (
+            lambda _, carry, x: (carry.missing, x),
+            lambda _, carry, y: True,
+            "the cell was called as cell(params, carry, x), with carry = float32[2,3] and x = float32[2]. A cell ",
+        ),
+        (
+            lambda _, carry, x: (carry, x),
+            lambda _, carry, y: y.missing,
+            "`stop` was called as stop(params, carry, y), with carry = float32[2,3] and y = float32[2]. It returns",
+        ),
+    ],
+    ids=["cell", "stop"],
+)
+def test_an_error_in_a_function_says_how_it_was_called(cell, stop, told):
+    with pytest.raises(AttributeError, match="missing") as caught:
+        rs.scan_until(cell, None, jnp.ones((2, 3)), jnp.ones((5, 2)), stop, max_steps=5)
+    assert [note for note in caught.value.__notes__ if note.startswith(f"scan_until: {told}")]
+    assert len([note for note in caught.value.__notes__ if "was called as" in note]) == 1
+
+
 def test_under_shard_map_each_device_stops_by_its_rows(x64):
     params, carry, xs = arguments()
 

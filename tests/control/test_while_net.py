@@ -392,7 +392,7 @@ def test_a_cached_program_keeps_no_function_alive():
         ({"cond": lambda p, c: (c > 0, c > 1)}, TypeError, "got the pytree"),
         ({"body": lambda p, c: (c, c)}, TypeError, "while_net: `body` must return a carry of the structure"),
         ({"body": lambda p, c: jnp.ones(3) * c}, TypeError, "while_net: `body` must return a carry of the types"),
-        ({"body": lambda p, c: jnp.int32(c)}, TypeError, "came out as int32"),
+        ({"body": lambda p, c: jnp.int32(c)}, TypeError, r"came out as int32\[\]\. Cast .* in it, or .* that it"),
         ({"max_steps": 0}, ValueError, "`max_steps` must be an integer of at least 1"),
         ({"max_steps": 2.5}, ValueError, "got 2.5"),
         ({"on_limit": "warn"}, ValueError, "`on_limit` must be"),
@@ -412,6 +412,58 @@ def test_wrong_arguments(change, error, match):
     cond, body, carry = given.pop("cond"), given.pop("body"), given.pop("carry")
     with pytest.raises(error, match=match):
         rs.while_net(cond, body, carry, **given)
+
+
+def unpack(_, carry):
+    first, second = carry
+    return first + second
+
+
+BODY, COND = (f"`{name}` was called as {name}(params, carry), with carry = " for name in ("body", "cond"))
+MISTAKES_OF_A_CALL = {
+    "body that unpacks": ({"body": unpack}, ValueError, BODY),
+    "body of a carry": ({"body": lambda c: c}, TypeError, BODY),
+    "body of three": ({"body": lambda p, c, x: c}, TypeError, BODY),
+    "body of a pair": ({"body": lambda p, c: (c, None)}, TypeError, "It returns the new carry alone, like the old"),
+    "cond of a carry": ({"cond": lambda c: True}, TypeError, COND),
+    "cond that unpacks": ({"cond": unpack}, ValueError, COND),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "told"), MISTAKES_OF_A_CALL.values(), ids=MISTAKES_OF_A_CALL)
+@pytest.mark.parametrize("jit", [True, False], ids=["jit", "eager"])
+def test_an_error_in_a_function_says_how_it_was_called(change, error, told, jit):
+    given = {"cond": lambda p, c: c.sum() < 9, "body": lambda p, c: c + 1, **change}
+
+    def run(carry):
+        return rs.while_net(given["cond"], given["body"], carry, max_steps=5)
+
+    with pytest.raises(error) as caught:
+        (jax.jit(run) if jit else run)(jnp.ones(3))
+    notes = [note for note in caught.value.__notes__ if "JAX_TRACEBACK_FILTERING" not in note]
+    assert len(notes) == 1
+    assert told in notes[0]
+    assert "float32[3]" in notes[0]
+    assert "scan" not in notes[0]
+
+
+def test_an_error_in_a_loop_within_a_body_says_how_the_inner_one_was_called():
+    def body(_, carry):
+        return rs.scan(lambda params, carry, x: unpack(params, carry), None, carry, jnp.ones(4))[0]
+
+    with pytest.raises(ValueError, match="unpack") as caught:
+        rs.while_net(lambda _, carry: carry.sum() < 9, body, jnp.ones(3), max_steps=5)
+    told = [note for note in caught.value.__notes__ if "was called as" in note]
+    assert len(told) == 1
+    assert told[0].startswith("scan: the cell was called as cell(params, carry, x), with carry = float32[3]")
+
+
+@pytest.mark.parametrize("result", ["text", lambda c: c], ids=["string", "function"])
+def test_a_result_that_is_no_array(result):
+    with pytest.raises(
+        TypeError, match=r"^while_net: `body` must return arrays or numbers; got \w+ at `carry`\.(\n|$)"
+    ):
+        rs.while_net(lambda _, c: c < 3, lambda _, c: result, 0.0, max_steps=5)
 
 
 def test_a_step_with_side_effects_is_refused():

@@ -14,6 +14,7 @@ from jax.extend import core
 
 from rnnscan import _checks as checks
 from rnnscan._util.arguments import check_key
+from rnnscan._util.call_context import add_call_context
 from rnnscan._util.dtypes import resolve_weak_type
 from rnnscan._util.messages import is_weak
 from rnnscan._util.refs import has_refs, with_local_refs
@@ -327,7 +328,7 @@ def _trace_or_repeat(trace: Trace, step: Step, carry: Any, xs: Any, rows: Rows |
         repeated = share_all(carry, rows)
         info = None if repeated is carry else _trace_repeated(trace, step, repeated, xs)
         if info is None:
-            checks.add_call_context(error, carry, jax.tree.map(type_of_step, xs), xs)
+            add_call_context(error, carry, jax.tree.map(type_of_step, xs), xs)
             raise
         return repeated, info
 
