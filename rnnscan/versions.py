@@ -38,6 +38,8 @@ _BUGS = (
     _Bug("a reduction of seven or eight axes ends the process", (0, 10, 2), (0, 11, 1)),
     _Bug("the maximum of 8,192 values or more passes over NaN", (0, 10, 2), None),
 )
+# Of loops of small steps on a CPU with 0.10.2, by the table of docs/versions.md.
+_TIMES_AS_LONG = 7
 # The first version that has no more bugs than any later one, and the first Python for it.
 _BETTER, _ITS_PYTHON = "0.11.2", "3.12"
 # What pyproject.toml says.
@@ -65,10 +67,12 @@ def advice(jax: str, jaxlib: str) -> str | None:
     if _numbers(jaxlib) >= _numbers(_BETTER):
         return None
     bugs = bugs_of(jaxlib)
+    is_slower = _numbers(jaxlib) < (0, 11)
     return (
         f"jaxlib {jaxlib} has known bugs that give wrong values or end the process on a CPU: {'; '.join(bugs)}. "
         f"Prefer jax and jaxlib {_BETTER} or later, which need Python {_ITS_PYTHON} or later, and have "
         f"{len(bugs_of(_BETTER))} of these {len(_BUGS)}."
+        + (f" Small loops take up to {_TIMES_AS_LONG} times as long as with jax 0.12." if is_slower else "")
     )
 
 

@@ -1,4 +1,6 @@
-"""The command line: `rnnscan train`, `export`, `run`, `tradeoff`, `explain`, `plan`, `check`, `graph` and `info`.
+"""The command line.
+
+Its commands are `rnnscan train`, `export`, `run`, `tradeoff`, `explain`, `trace`, `plan`, `check`, `graph` and `info`.
 
 Only `main` is public.
 """
@@ -36,9 +38,10 @@ def _run() -> None:
     try:
         from rnnscan.cli.app import app
     except ImportError as error:
-        missing = error.name or str(error)
+        if error.name is None:  # A package is there, and broken.
+            raise
         sys.exit(
-            f'rnnscan: the command line needs the extra "train"; got no {missing}. '
+            f'rnnscan: the command line needs the extra "train"; got no {error.name}. '
             'Run pip install ".[train]" in the checkout of rnnscan.'
         )
     app()

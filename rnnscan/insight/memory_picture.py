@@ -15,7 +15,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(
         f"memory_picture: the extra 'plot' must be installed; got no module {error.name!r}. "
-        'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan.'
+        'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan.',
+        name=error.name,
     ) from error
 
 

@@ -100,7 +100,8 @@ def _import_nnx() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"from_nnx: the extra 'flax' must be installed; got no module {error.name!r}. Run "
-            'pip install ".[flax]" in the checkout of rnnscan.'
+            'pip install ".[flax]" in the checkout of rnnscan.',
+            name=error.name,
         ) from error
 
 

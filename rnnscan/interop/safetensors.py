@@ -108,7 +108,8 @@ def _import(module: str) -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"safetensors: the extra 'interop' must be installed; got no module {error.name!r}. Run "
-            'pip install ".[interop]" in the checkout of rnnscan.'
+            'pip install ".[interop]" in the checkout of rnnscan.',
+            name=error.name,
         ) from error
 
 

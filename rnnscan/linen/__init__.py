@@ -10,5 +10,6 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(
         f"rnnscan.linen: the extra 'flax' must be installed; got no module {error.name!r}. "
-        'Install it with the extra: pip install ".[flax]" in the checkout of rnnscan.'
+        'Install it with the extra: pip install ".[flax]" in the checkout of rnnscan.',
+        name=error.name,
     ) from error

@@ -48,5 +48,6 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(
         f"rnnscan.train: the extra 'train' must be installed; got no module {error.name!r}. "
-        'Install it with the extra: pip install ".[train]" in the checkout of rnnscan.'
+        'Install it with the extra: pip install ".[train]" in the checkout of rnnscan.',
+        name=error.name,
     ) from error

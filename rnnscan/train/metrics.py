@@ -43,7 +43,8 @@ def check_tensorboard() -> None:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"RunDirectory: with tensorboard=True the extra 'tensorboard' must be installed; got no module "
-            f'{error.name!r}. Run pip install ".[tensorboard]" in the checkout of rnnscan.'
+            f'{error.name!r}. Run pip install ".[tensorboard]" in the checkout of rnnscan.',
+            name=error.name,
         ) from error
 
 

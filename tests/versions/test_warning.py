@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 
 import rnnscan as rs
 from known_bugs import known_bugs
-from pages import code, table
+from pages import ROOT, code, table
 from rnnscan.versions import advice, bugs_of
 
 
@@ -61,6 +61,17 @@ def test_the_excluded_versions_are_those_of_the_page():
 def test_advice_is_for_versions_with_a_bug_that_the_newest_has_not(version):
     is_worse = not set(bugs_of(version)) <= set(bugs_of(VERSIONS[-1]))
     assert (advice(version, version) is not None) == (is_worse or version == "0.11.1")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_says_of_old_versions_how_slow_small_loops_are(version):
+    said = re.findall(r"Small loops take up to (\d+) times as long as with jax 0\.12\.", advice(version, version) or "")
+    (row,) = [row for row in table("versions.md", "with Python") if row[0] == "3.11"]
+    on_page = re.findall(r"up to (\d+) times slower", row[3])
+    assert said == (on_page if version.startswith("0.10.") else [])
+    for page in ("README.md", "docs/quickstart.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        assert re.findall(r"small loops take up to (\d+) times", text) == on_page
 
 
 @pytest.mark.parametrize(

@@ -15,5 +15,6 @@ def import_extra(module: str, extra: str = "export") -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"rnnscan.export: the extra {extra!r} must be installed; got no module {error.name!r}. Run "
-            f'pip install ".[{extra}]" in the checkout of rnnscan.'
+            f'pip install ".[{extra}]" in the checkout of rnnscan.',
+            name=error.name,
         ) from error

@@ -12,7 +12,8 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError(
         f"draw: the extra 'plot' must be installed; got no module {error.name!r}. "
-        'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan, or draw as "mermaid" or "dot".'
+        'Install it with the extra: pip install ".[plot]" in the checkout of rnnscan, or draw as "mermaid" or "dot".',
+        name=error.name,
     ) from error
 
 
