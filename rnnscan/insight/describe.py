@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.insight.describe_backward import BackwardSplits, backward_place
 from rnnscan.insight.describe_states import describe_states
 from rnnscan.ir.program import Atom, Equation
 
@@ -26,8 +27,9 @@ class EquationInfo:
         kind: invariant, parallel, linear, elementwise or recurrent.
         forward: where it runs in the forward pass: once, at once for all steps of a chunk, in a loop, or in a loop that
             Newton's method solves.
-        backward: how the backward pass gets its result: kept, or recomputed once, at once for a chunk, or in the loops
-            that carry the cotangents.
+        backward: how the backward pass gets its result: kept, or recomputed once, at once for a chunk, in a loop that
+            recomputes carries or in one that carries cotangents, by its number in running order; "not needed" if
+            nothing of the derivative reads it.
     """
 
     operation: str
@@ -69,16 +71,23 @@ class StepDescription:
         carry: the leaves of its carry.
         y: the source of each leaf of y, as in `EquationInfo.reads`.
         states: by position of a carry leaf, whether it runs as a matrix state in chunkwise form, or why not.
+        loops: for each loop of the forward pass, in order, the numbers of the carry's loops that run in it as one.
     """
 
     equations: tuple[EquationInfo, ...]
     carry: tuple[CarryInfo, ...]
     y: tuple[int | str, ...]
     states: dict[int, str]
+    loops: tuple[tuple[int, ...], ...]
 
 
-def describe(plan: ExecutionPlan) -> StepDescription:
-    """Describe the step of a plan. For the lax engine, say how the fission engine would run the step."""
+def describe(plan: ExecutionPlan, backward: BackwardSplits | None) -> StepDescription:
+    """Describe the step of a plan. For the lax engine, say how the fission engine would run the step.
+
+    Args:
+        plan: the plan.
+        backward: the splits of its backward pass, if they are known.
+    """
     scan = plan.scan(plan.call.length)
     step, split = scan.step, scan.written
     loops = _loops(scan)
@@ -86,17 +95,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
     kinds.update(dict.fromkeys(split.invariant, "invariant"))
     kinds.update((equation, loop.kind) for loop in loops for equation in loop.equations)
     labels = {atom: plan.call.names.labels[position] for position, atom in sorted(step.named.items(), reverse=True)}
-    recomputed = set(scan.recomputed.batched)
-
-    in_loops = f"in the backward loop{'s' if len(split.loops) > 1 else ''}"
-
-    def backward(equation: Equation) -> str:
-        if {*equation.outputs} & {*step.kept}:
-            return "kept"
-        if equation in split.invariant:
-            return "once"
-        return "at once" if equation in recomputed else in_loops
-
+    again = backward_place(scan, backward)
     sources = _sources(scan)
     equations = [
         EquationInfo(
@@ -106,7 +105,7 @@ def describe(plan: ExecutionPlan) -> StepDescription:
             reads=tuple(sources(atom) for atom in equation.inputs),
             kind=kinds[equation],
             forward=_forward_place(equation, scan),
-            backward=backward(equation),
+            backward=again(equation),
         )
         for equation in step.program.equations
     ]
@@ -115,7 +114,11 @@ def describe(plan: ExecutionPlan) -> StepDescription:
     if window is not None and plan.keeps_carry_of_windows(window, plan.call.length):
         kept = f"before every window of {window} steps"
         carry = tuple(leaf if leaf.loop is None else replace(leaf, kept=kept) for leaf in carry)
-    return StepDescription(tuple(equations), carry, tuple(map(sources, step.y)), describe_states(plan))
+    run_as_one = tuple(
+        tuple(number for number, loop in enumerate(loops, 1) if {*loop.members} & {*running.carry})
+        for running in split.loops
+    )
+    return StepDescription(tuple(equations), carry, tuple(map(sources, step.y)), describe_states(plan), run_as_one)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
+from rnnscan.insight.describe_backward import backward_splits
 from rnnscan.insight.describe_kernel import describe_kernel
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
@@ -52,6 +53,7 @@ class Explanation(Report):
         drops_nothing: whether the cell makes random choices, such as dropout, that are off, because the call has no
             `key`.
         kernel: of a small loop on a CPU, how it is one kernel, or what keeps it from that.
+        loops: for each loop of the column "forward", in order, the numbers of the carry's loops that run in it as one.
     """
 
     cell: str
@@ -70,6 +72,7 @@ class Explanation(Report):
     machine: str = ""
     drops_nothing: bool = False
     kernel: str = ""
+    loops: tuple[tuple[int, ...], ...] = ()
 
     def draw(
         self,
@@ -133,6 +136,13 @@ class Explanation(Report):
             texts = [f"{_duration(part.seconds)} {part.part}" for part in self.costs if part.direction == direction]
             yield f"estimated time of a step on {self.machine}, {direction}: about {', '.join(texts)}"
 
+    def _loops_in_words(self) -> Iterator[str]:
+        for number, loops in enumerate(self.loops, 1):
+            *first, last = map(str, loops or ["no loop"])
+            many = f"loops {', '.join(first)} and {last} of the carry, run as one"
+            one = f"loop {last} of the carry" if loops else "work of no carry"
+            yield f"loop {number} is {many if first else one}"
+
     def _legend(self) -> dict[str, str]:
         """What the kinds of work mean that are there."""
         return {kind: KINDS[kind].meaning for kind, count in self.kinds.items() if count}
@@ -149,6 +159,8 @@ class Explanation(Report):
             loop = f"loop {leaf.loop}, " if leaf.loop else ""
             axes = f", its axes in the order {leaf.axes}" if leaf.axes else ""
             lines.append(f"carry{place}: {leaf.type}, {loop}{leaf.kind}{axes}; kept {leaf.kept}")
+        if self.loops != tuple((number,) for number in range(1, len(self.loops) + 1)):
+            lines.append(f"in the table and the estimate, forward: {'; '.join(self._loops_in_words())}")
         if self.kernel:
             lines.append(self.kernel)
         lines += [f"matrix state carry{place}: {text}" for place, text in self.states.items()]
@@ -279,7 +291,8 @@ def explain(
 
 def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanation:
     """Explain a plan, inside the trace of its arguments."""
-    call, description = plan.call, describe(plan)
+    backward = backward_splits(plan)
+    call, description = plan.call, describe(plan, backward)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
     assert call.memory is not None
     names = getattr(call.cell, "carry_names", ())
@@ -299,10 +312,11 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
             ", ".join(f"carry{places[index]}" for index in loop.carry): _work_of(loop, plan)
             for loop in plan.newton_loops
         },
-        costs=estimate_parts(plan),
+        costs=estimate_parts(plan, backward),
         machine=plan.choices.machine.name,
         drops_nothing=makes_random_choices(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)),
         kernel=describe_kernel(plan),
+        loops=description.loops,
     )
 
 

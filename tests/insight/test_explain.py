@@ -65,16 +65,86 @@ def test_a_named_value_is_kept_or_computed_again(memory, again):
     assert [equation.backward for equation in named] == [again]
 
 
-@pytest.mark.parametrize(
-    ("cell", "place"), [(cells.GRU(256), "loop"), (cells.QRNN(256), "loops")], ids=["one loop", "two loops"]
-)
-def test_the_backward_column_says_which_loop(cell, place):
+def of_large(cell, **options):
     xs = jax.ShapeDtypeStruct((128, 32, 128), jnp.float32)
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 128))
     carry = jax.eval_shape(cell.initial_carry, jax.ShapeDtypeStruct((32, 128), jnp.float32))
-    places = {one.backward for one in rs.explain(cell, params, carry, xs).equations}
-    assert f"in the backward {place}" in places
-    assert places <= {"kept", "once", "at once", f"in the backward {place}"}
+    return rs.explain(cell, params, carry, xs, **options)
+
+
+AGAIN = "in loop 1 to recompute carries"
+BACKWARD = {
+    # `sub` is 1 - update, which its loop reads; the last sum is the new carry.
+    "a loop": (cells.GRU(256), {"sub": ["in backward loop 1"], "tanh": ["at once"]}),
+    "two loops": (
+        rs.stack(cells.GRU(256), cells.GRU(256)),
+        {"sub": [f"{AGAIN}, in backward loop 2", "in backward loop 1"], "tanh": ["at once"] * 2},
+    ),
+    "carries again": (cells.QRNN(256), {"sub": [f"{AGAIN}, at once"], "stack": ["not needed"]}),
+    "products in another form": (cells.LSTM(256), {"dot_general": ["at once"] * 2}),
+}
+
+
+@pytest.mark.parametrize(("cell", "expected"), BACKWARD.values(), ids=BACKWARD)
+def test_the_backward_column_says_which_loop(cell, expected):
+    explanation = of_large(cell, memory=rs.Memory(recompute="all" if isinstance(cell, cells.LSTM) else ()))
+    for operation, places in expected.items():
+        assert [one.backward for one in explanation.equations if one.operation == operation] == places
+    loops = {
+        place.replace("backward ", "")
+        for one in explanation.equations
+        for place in one.backward.split(", ")
+        if "loop" in place
+    }
+    assert loops <= {part.part for part in explanation.costs if part.direction == "backward"}
+
+
+def test_what_the_derivative_does_not_read_is_not_needed():
+    def cell(params, carry, x):
+        carry = jnp.tanh(x @ params["kernel"] + carry @ params["recurrent_kernel"])
+        return carry, carry
+
+    params = {"kernel": jnp.ones((128, 256)), "recurrent_kernel": jnp.ones((256, 256))}
+    explanation = rs.explain(cell, params, jnp.ones((32, 256)), jnp.ones((64, 32, 128)))
+    # That of tanh reads the new carry, which is an output.
+    assert [one.backward for one in explanation.equations] == ["not needed"] * 4
+
+
+def test_where_the_derivative_is_not_known_no_loop_is_named():
+    def endless(params, carry, x):
+        return lax.while_loop(lambda a: a.sum() < 10, lambda a: a + x, carry), carry
+
+    explanation = rs.explain(endless, None, jnp.ones(2), jnp.ones((9, 2)))
+    assert {one.backward for one in explanation.equations} == {"in the backward loop"}
+
+
+def three_states(params, carry, x):
+    first, second, third = carry
+    first = params["decay"] * first + x
+    second = jnp.tanh(second @ params["kernel"] + first)
+    third = params["decay"] * third + second
+    return (first, second, third), third
+
+
+@pytest.mark.parametrize(("rows", "units"), [(2, 4), (32, 256)], ids=["one kernel", "large"])
+def test_loops_that_run_as_one_are_named(rows, units):
+    params = {"decay": jnp.ones(units), "kernel": jnp.ones((units, units))}
+    carry = (jnp.ones((rows, units)),) * 3
+    explanation = rs.explain(three_states, params, carry, jnp.ones((64, rows, units)))
+    assert [leaf.loop for leaf in explanation.carry.values()] == [1, 2, 3]
+    assert {one.forward for one in explanation.equations} == {"once", "in loop 1"}
+    assert explanation.loops == ((1, 2, 3),)
+    assert "forward: loop 1 is loops 1, 2 and 3 of the carry, run as one\n" in str(explanation)
+
+
+def test_loops_that_run_alone_and_in_order_are_not_named():
+    explanation = of_min_gru()
+    assert explanation.loops == ((1,),)
+    assert "of the carry" not in str(explanation)
+
+
+def test_loops_that_run_in_another_order_are_named():
+    assert "forward: loop 1 is loop 2 of the carry; loop 2 is loop 1 of the carry\n" in str(of_large(cells.QRNN(256)))
 
 
 def test_a_carry_that_stays_is_kept_once():

@@ -11,7 +11,6 @@ from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.costs.machine import Cost, Machine
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
-from rnnscan.engine.run.backward import splits_of_derivative
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import outputs_of
 from rnnscan.ir.trace import trace
@@ -40,12 +39,14 @@ class PartCost:
     bytes: int
 
 
-def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
+def estimate_parts(plan: ExecutionPlan, backward: tuple[Split | None, Split] | None) -> tuple[PartCost, ...]:
     """The estimated costs of a plan's loops and of its batched work, forward and backward.
 
-    The backward pass is that of all floating-point leaves of the parameters, carry and inputs. It is left out where
-    JAX has no derivative of the step, where the lax engine runs it, and where matrix states have the chunkwise form.
-    Nothing is estimated of Newton's method.
+    The backward pass is left out where the lax engine runs it. Nothing is estimated of Newton's method.
+
+    Args:
+        plan: the plan.
+        backward: the splits of its backward pass, `splits_of_derivative`, if they are known.
     """
     machine, window = plan.choices.machine, plan.window(plan.call.length)
     if plan.call.parallel is not None or (window is not None and not plan.loops_forward):
@@ -58,14 +59,9 @@ def estimate_parts(plan: ExecutionPlan) -> tuple[PartCost, ...]:
         program = scan.step.program
         return (_part("forward", "in one loop", machine.estimate(program.equations)),)
     forward = tuple(_parts("forward", scan.written, scan.chunk, machine))
-    if window is not None:
+    if backward is None:
         return forward
-    leaves = jax.tree.leaves(plan.call.carry)
-    carry = plan.axis_order.of([leaves[index] for index in scan.step.changing])
-    splits = splits_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
-    if splits is None:
-        return forward
-    recompute, pull = splits
+    recompute, pull = backward
     again = _parts("backward", recompute, scan.chunk, machine, " to recompute carries") if recompute is not None else ()
     return (*forward, *again, *_parts("backward", pull, scan.chunk, machine))
 
