@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from rnnscan._util.messages import describe, in_words, listing
+from rnnscan.checking.arguments import check_takes
 from rnnscan.checking.flax_modules import is_flax_module, of_module
 from rnnscan.checking.model import Model
 from rnnscan.nets.base import Net, run_net
@@ -125,7 +126,7 @@ def _of_net(net: Net) -> Model:
     )
 
 
-def _of_function(function: Any) -> Model:
+def _of_function(function: Any, what: str = "the model") -> Model:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -142,6 +143,8 @@ def _of_function(function: Any) -> Model:
             f"{listing(sorted(unknown))}. Bind other arguments by functools.partial. A cell takes three arguments "
             "after it: check(cell, params, carry, xs)."
         )
+
+    check_takes(what, function, 2, "(params, xs) -> ys", needed)
 
     def run(params: Any, carry: Any, xs: Any, *, reset: Any = None, seq_lengths: Any = None) -> tuple[Any, Any]:
         steps, rows = jax.tree.leaves(xs)[0].shape[:2]
@@ -165,8 +168,13 @@ def _of_function(function: Any) -> Model:
     )
 
 
-def form_of(model: Model, form: Callable[..., Any]) -> Model:
-    """Another form of a model: a function of the same arguments."""
+def form_of(model: Model, name: str, form: Callable[..., Any]) -> Model:
+    """Another form of a model: a function of the same arguments.
+
+    Raises:
+        TypeError: if it takes others.
+    """
     if model.kind == "function":
-        return replace(model, run=_of_function(form).run)
+        return replace(model, run=_of_function(form, f"the form {name!r}").run)
+    check_takes(f"the form {name!r}", form, 3, "(params, carry, xs) -> (carry, ys)")
     return replace(model, run=lambda params, carry, xs: form(params, carry, xs))

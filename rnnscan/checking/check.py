@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rnnscan._util.messages import listing, nearest
 from rnnscan.checking.adapters import as_model, form_of
+from rnnscan.checking.arguments import check_forms, check_options, check_results_of_forms, chosen_checks
 from rnnscan.checking.registry import CHECKS
 from rnnscan.checking.report import CheckReport
 from rnnscan.checking.run import outcome_of
@@ -19,6 +19,7 @@ def check(
     carry: Any = None,
     only: str | Iterable[str] | None = None,
     skip: str | Iterable[str] | None = None,
+    steps: int | None = None,
     seed: int = 0,
     tolerance: float | None = None,
     batched: bool | None = None,
@@ -59,18 +60,22 @@ def check(
     | precision | float32 is at most 8 times as far from float64 as the loop over steps is |
     | randomness | without a key nothing is drawn; with one, each step draws its own mask |
 
-    It runs 8 steps of 2 or 3 rows, in float64 where the model allows it. A failed check then runs with fewer rows,
-    steps and, if the model has `init`, features, to find the smallest input that shows the fault.
+    It runs as many steps as `xs` has, but at least 8 and at most 256, of 2 or 3 rows, in float64 where the model allows
+    it. A fault that needs more steps is not found: give a chunked form several chunks. Faults of types, export,
+    transformations, finite_differences and randomness show in few steps, so these run 8. A failed check then runs with
+    fewer rows, steps and, if the model has `init`, features, to find the smallest input that shows the fault.
 
     Args:
         model: what to check.
         arguments: the model's arguments, as in the table. Leaves of `xs` are time-major, `(T, N, ...)`, but those of a
             Flax module as its call takes them. Parameters and carries are arrays, or `jax.ShapeDtypeStruct` for
-            random ones. Of `xs` only types and ranges matter. The carry may be None for a cell with `initial_carry`.
+            random ones. Of `xs` only types, ranges and the number of steps matter. The carry may be None for a cell
+            with `initial_carry`.
         carry: the carry of a net, by name. Only its types matter.
         only: the name of a check, or several: run these only.
         skip: the name of a check, or several that are not run, such as "finite_differences" of a model with
             `stop_gradient` on purpose.
+        steps: the number of steps, two or more; None: as many as `xs` has, from 8 to 256.
         seed: the seed of the random inputs.
         tolerance: the largest difference of results that must be equal to rounding, relative to the largest value of
             an array or to 1. None: 1e-9 in float64, 2e-4 in float32.
@@ -78,15 +83,16 @@ def check(
             or the carry has as many rows as they.
         time_major: whether the inputs of a Flax module are time-major; None: as the module says, else batch-major.
         forms: other functions that must equal the model, by a name for each: of a cell or net
-            `(params, carry, xs) -> (carry, ys)`, such as a chunked form; of a function `(params, xs) -> ys`.
+            `(params, carry, xs) -> (carry, ys)`, such as a chunked form; of a function `(params, xs) -> ys`. Give
+            `xs`, or `steps`, of several chunks.
 
     Returns:
         A report. `report.ok` says whether all checks hold, `report.failed` names those that do not, and
         `report.raise_if_failed()` is for tests.
 
     Raises:
-        TypeError: if the arguments do not fit the model.
-        ValueError: if a check has another name, or the model's results are not finite.
+        TypeError: if the arguments do not fit the model, or an option or a result of a form is of another kind.
+        ValueError: if a check has another name, a number is out of range, or the model's results are not finite.
 
     Example:
         >>> import jax
@@ -102,28 +108,15 @@ def check(
         >>> rs.check(normalized, None, xs, only=["future", "rows"]).failed
         ('rows',)
     """
-    names = _chosen(only, skip)
+    names = chosen_checks(only, skip)
+    check_options(steps=steps, seed=seed, tolerance=tolerance, batched=batched, time_major=time_major)
+    forms = {} if forms is None else check_forms(forms)
     adapted, given = as_model(model, arguments, carry, time_major)
     with without_key_on_purpose():
-        trial = trial_of(adapted, given, seed=seed, tolerance=tolerance, batched=batched)
-        trial = replace(trial, forms={name: form_of(adapted, form) for name, form in (forms or {}).items()})
+        trial = trial_of(adapted, given, steps=steps, seed=seed, tolerance=tolerance, batched=batched)
+        trial = replace(trial, forms={name: form_of(adapted, name, form) for name, form in forms.items()})
+        check_results_of_forms(trial)
         if not trial.broken and names != ["types"]:
             check_finite(trial)
         outcomes = tuple(outcome_of(CHECKS[name], trial) for name in names)
     return CheckReport(adapted.title, trial.setting, outcomes)
-
-
-def _chosen(only: str | Iterable[str] | None, skip: str | Iterable[str] | None) -> list[str]:
-    chosen = [*CHECKS] if only is None else _names("only", only)
-    skipped = [] if skip is None else _names("skip", skip)
-    return [name for name in CHECKS if name in chosen and name not in skipped]
-
-
-def _names(argument: str, names: str | Iterable[str]) -> list[str]:
-    listed = [names] if isinstance(names, str) else [*names]
-    for name in listed:
-        if name not in CHECKS:
-            raise ValueError(
-                f"check: `{argument}` must name checks: {listing(CHECKS)}; got {name!r}.{nearest(str(name), CHECKS)}"
-            )
-    return listed

@@ -29,6 +29,7 @@ class Check:
         parts: its parts by name, in the order in which they run.
         least: the smallest size that can show a fault.
         measure: how the largest number of its findings is told.
+        is_long: whether it runs all steps of the trial. A fault of the others shows in few.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Check:
     parts: Callable[[Trial], Iterator[tuple[str, Part]]]
     least: Size = _ONE_STEP
     measure: str = "largest difference {:.1g}"
+    is_long: bool = True
 
 
 def parts(**named: Part) -> Callable[[Trial], Iterator[tuple[str, Part]]]:

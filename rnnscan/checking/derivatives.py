@@ -179,7 +179,12 @@ TRANSFORMATIONS = Check(
     "jit, vmap and jvp agree with the run and its gradient.",
     always,
     parts(jit=jit_changes_nothing, jvp=jvp_is_the_transpose_of_vjp, vmap=vmap_is_a_loop),
+    is_long=False,
 )
 FINITE_DIFFERENCES = Check(
-    "finite_differences", "Gradients are the finite differences of values.", _in_float64, _difference_parts
+    "finite_differences",
+    "Gradients are the finite differences of values.",
+    _in_float64,
+    _difference_parts,
+    is_long=False,
 )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,20 @@ from rnnscan.memory import Memory
 from rnnscan.newton import Newton
 
 
-# Steps of a segment and a chunk. The 8 steps of a trial are no multiple of it.
-_STEPS = 3
-
-_CHOICES: dict[str, dict[str, Any]] = {
-    "the default choice": {},
-    "Memory(recompute='all')": {"memory": Memory(recompute="all")},
-    f"Memory(segment={_STEPS})": {"memory": Memory(segment=_STEPS)},
-    f"Memory(chunk={_STEPS})": {"memory": Memory(chunk=_STEPS)},
-    "memory=None": {"memory": None},
-}
+def _choices(steps: int) -> dict[str, dict[str, Any]]:
+    """Memory choices by name. The steps are no multiple of a segment or a chunk."""
+    few = next(each for each in count(3) if steps % each)
+    return {
+        "the default choice": {},
+        "Memory(recompute='all')": {"memory": Memory(recompute="all")},
+        f"Memory(segment={few})": {"memory": Memory(segment=few)},
+        f"Memory(chunk={few})": {"memory": Memory(chunk=few)},
+        "memory=None": {"memory": None},
+    }
 
 
 def _memory_parts(trial: Trial) -> Iterator[tuple[str, Part]]:
-    for name, options in _CHOICES.items():
+    for name, options in _choices(trial.size.steps).items():
         yield name, partial(equals_the_plain_run, name=name, options=options)
 
 
@@ -136,5 +137,5 @@ def equals_the_model(trial: Trial, size: Size, *, name: str) -> Finding:
 
 MEMORY = Check("memory", "Every memory choice equals one plain lax.scan.", needs("memory", "engine"), _memory_parts)
 PARALLEL = Check("parallel", "Newton's method equals one plain lax.scan.", needs("parallel"), _parallel_parts)
-EXPORT = Check("export", "A saved and loaded export equals the run.", _exported, _export_parts)
+EXPORT = Check("export", "A saved and loaded export equals the run.", _exported, _export_parts, is_long=False)
 FORMS = Check("forms", "Other forms of the model equal it.", _forms, _form_parts)

@@ -12,7 +12,7 @@ from rnnscan.checking.checks import Check, DoesNotApplyError, Part, parts
 from rnnscan.checking.compare import Finding, close, found, wide
 from rnnscan.checking.loop import reference
 from rnnscan.checking.perturb import FILLS, at, either, fill, fills_of, masked, same_gradients, unaffected, zero
-from rnnscan.checking.steps import lengths_of, valid_of
+from rnnscan.checking.steps import lengths_of, starts_of, valid_of
 from rnnscan.checking.trial import Arrays, Size, Trial
 
 
@@ -24,19 +24,39 @@ def _earlier(size: Size, step: int) -> np.ndarray:
     return np.broadcast_to(np.arange(size.steps)[:, None] < step, size)
 
 
+# The longest input that is split at each of its steps.
+_EACH_STEP = 16
+
+
+def _boundaries(size: Size) -> list[int]:
+    """Steps at which an input is split into past and future, the last first: all of a short one.
+
+    A longer one is split at the first and the last step, at powers of two and their neighbors, where chunks may begin,
+    and at eight steps in between.
+    """
+    if size.steps <= _EACH_STEP:
+        return [*reversed(range(1, size.steps))]
+    powers = [1 << power for power in range(size.steps.bit_length())]
+    near = {power + offset for power in powers for offset in (-1, 0, 1)}
+    spread = {part * size.steps // 9 for part in range(1, 9)}
+    return sorted((step for step in {*near, *spread, size.steps - 1} if 0 < step < size.steps), reverse=True)
+
+
 def the_future_changes_no_value(trial: Trial, size: Size) -> Finding:
     """Other inputs from a step on, and the outputs before it, bit by bit."""
     arrays = trial.arrays(size)
     before = trial.run(arrays)
     # From the end, so that the sentence is about one step that changed.
-    for step in reversed(range(1, size.steps)):
+    until = size.steps
+    for step in _boundaries(size):
         xs = fill(trial, arrays.xs, ~_earlier(size, step), "other numbers", "xs")
         after = trial.run(arrays._replace(xs=xs))
         finding = unaffected(
-            before.outputs, after.outputs, at(trial, _earlier(size, step), "y"), f"xs at step {step} changes"
+            before.outputs, after.outputs, at(trial, _earlier(size, step), "y"), f"xs at {_span(step, until)} changes"
         )
         if finding.problem:
             return finding
+        until = step
     return Finding()
 
 
@@ -44,7 +64,7 @@ def the_future_has_no_gradient(trial: Trial, size: Size) -> Finding:
     """The gradient of outputs before a step for inputs from it on."""
     arrays = trial.arrays(size)
     cotangents = trial.cotangents(arrays)
-    for step in reversed(range(1, size.steps)):
+    for step in _boundaries(size):
         earlier = _earlier(size, step)
         results = trial.run(arrays, masked(cotangents, at(trial, earlier, "y")))
         finding = zero(results.gradients, at(trial, ~earlier, "xs"), f"y before step {step}")
@@ -106,8 +126,7 @@ def documents_of(size: Size) -> list[tuple[int, int, int]]:
     """Packed documents of other lengths in each row: (row, first step, end)."""
     found_documents = []
     for row in range(size.rows):
-        every = max(1, min(row + 3, size.steps - 1))
-        bounds = [*range(0, size.steps, every), size.steps]
+        bounds = [0, *starts_of(size, row), size.steps]
         found_documents += [(row, start, stop) for start, stop in pairwise(bounds)]
     return found_documents
 

@@ -147,4 +147,10 @@ def _other_key(leaf: Any) -> Any:
     return jax.random.fold_in(leaf, 1) if is_key(leaf) and not leaf.shape else np.asarray(leaf) + np.uint32(1)
 
 
-RANDOMNESS = Check("randomness", "Without a key nothing is drawn; with one, each step draws anew.", _reason, _parts)
+RANDOMNESS = Check(
+    "randomness",
+    "Without a key nothing is drawn; with one, each step draws anew.",
+    _reason,
+    _parts,
+    is_long=False,
+)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, count, takewhile
 from typing import NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from rnnscan.checking.checks import Check, DoesNotApplyError, Part
 from rnnscan.checking.compare import Finding
 from rnnscan.checking.report import Outcome
-from rnnscan.checking.trial import Size, Trial
+from rnnscan.checking.trial import FEW, Size, Trial
 from rnnscan.checking.types import TYPES
 
 
@@ -23,6 +24,8 @@ def outcome_of(check: Check, trial: Trial) -> Outcome:
             reason = "a model that does not run, because its steps do not keep the types of the carry"
         if reason is not None:
             return Outcome(check.name, "does not apply", reason)
+        if not check.is_long and trial.short is not None:
+            trial = trial.at_short_size()
         worst, reasons, ran = 0.0, [], 0
         for _, part in check.parts(trial):
             try:
@@ -63,17 +66,41 @@ class _Failure(NamedTuple):
 def _shrink(check: Check, part: Part, trial: Trial, finding: Finding) -> _Failure:
     """The smallest input for which a part fails: fewest rows, then fewest steps, then fewest features."""
     size = trial.size
-    for sizes in (_fewer_rows, _fewer_steps):
-        for smaller in sizes(check, size):
-            smaller_finding = _try(part, trial, smaller)
-            if smaller_finding is not None:
-                size, finding = smaller, smaller_finding
-                break
+    for rows in range(check.least.rows, size.rows):
+        smaller_finding = _try(part, trial, Size(size.steps, rows))
+        if smaller_finding is not None:
+            size, finding = Size(size.steps, rows), smaller_finding
+            break
+    size, finding = _fewest_steps(check, part, trial, size, finding)
     for features, narrower in _fewer_features(trial):
         smaller_finding = _try(part, narrower, size)
         if smaller_finding is not None:
             return _Failure(f"{_in_words(size, trial)}, {_count(features, 'feature')}", smaller_finding)
     return _Failure(_in_words(size, trial), finding)
+
+
+def _fewest_steps(check: Check, part: Part, trial: Trial, size: Size, finding: Finding) -> tuple[Size, Finding]:
+    """The fewest steps that show a fault: one by one where they are few, then doubled, then by bisection.
+
+    Each number of steps is a program to compile. Bisection takes it that more steps show the fault too.
+    """
+    passed, failed = 0, size.steps
+    few = range(check.least.steps, min(FEW, size.steps - 1) + 1)
+    doubled = takewhile(lambda steps: steps < size.steps, (FEW << power for power in count(1)))
+    for steps in chain(few, doubled):
+        smaller = _try(part, trial, Size(steps, size.rows))
+        if smaller is not None:
+            failed, finding = steps, smaller
+            break
+        passed = steps
+    while failed > FEW and failed - passed > 1:
+        steps = (passed + failed) // 2
+        smaller = _try(part, trial, Size(steps, size.rows))
+        if smaller is None:
+            passed = steps
+        else:
+            failed, finding = steps, smaller
+    return Size(failed, size.rows), finding
 
 
 def _try(part: Part, trial: Trial, size: Size) -> Finding | None:
@@ -101,14 +128,6 @@ def _fewer_features(trial: Trial) -> Iterator[tuple[int, Trial]]:
             return
         yield features, replace(trial, given=(params, carry, jax.tree.unflatten(structure, [narrow])))
         features *= 2
-
-
-def _fewer_rows(check: Check, size: Size) -> Iterator[Size]:
-    yield from (Size(size.steps, rows) for rows in range(check.least.rows, size.rows))
-
-
-def _fewer_steps(check: Check, size: Size) -> Iterator[Size]:
-    yield from (Size(steps, size.rows) for steps in range(check.least.steps, size.steps))
 
 
 def _in_words(size: Size, trial: Trial) -> str:

@@ -12,20 +12,36 @@ from rnnscan._util.messages import describe_tree, is_array_like
 from rnnscan.checking.compare import place, wide
 from rnnscan.checking.leaves import cast
 from rnnscan.checking.model import Model
-from rnnscan.checking.trial import Arrays, Size, Trial
+from rnnscan.checking.trial import FEW, Arrays, Size, Trial
 from rnnscan.checking.types import keeps_its_types
 from rnnscan.ir.jaxprs import all_equations
 
 
-STEPS, ROWS = 8, 3
+# The most steps of a trial where the user does not say. 64-step chunks have three seams in it.
+MOST_STEPS = 256
+ROWS = 3
 
 _TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1, "float16": 0.02}
 
 
 def trial_of(
-    model: Model, given: tuple[Any, Any, Any], *, seed: int, tolerance: float | None, batched: bool | None
+    model: Model,
+    given: tuple[Any, Any, Any],
+    *,
+    steps: int | None,
+    seed: int,
+    tolerance: float | None,
+    batched: bool | None,
 ) -> Trial:
-    """The trial of a model: 8 steps, 2 or 3 rows and float64, if it allows them.
+    """The trial of a model: the steps of its inputs, 2 or 3 rows and float64, if it allows them.
+
+    Args:
+        model: the model.
+        given: params, carry and xs.
+        steps: the steps; None: those of the inputs, but from 8 to 256.
+        seed: the seed of random inputs.
+        tolerance: the largest difference; None: as the dtype says.
+        batched: whether inputs have rows; None: as the model and they say.
 
     Raises:
         TypeError: if the inputs are not arrays with a time axis.
@@ -40,7 +56,7 @@ def trial_of(
         )
     rows = _has_rows(model, carry, leaves) if batched is None else batched
     errors: list[Exception] = []
-    for dtype, size in _settings(leaves, rows):
+    for dtype, size in _settings(leaves, rows, steps):
         trial = Trial(model, (params, carry, xs), rows, size, dtype, 0.0, seed=seed)
         try:
             with jax.enable_x64(dtype == jnp.float64):
@@ -55,6 +71,8 @@ def trial_of(
         if not _keeps_its_types(trial):
             return replace(trial, broken=True, tolerance=_TOLERANCES[jnp.dtype(trial.dtype).name])
         raise errors[-1]
+    if _runs(trial, few := Size(FEW, size.rows)):
+        trial = replace(trial, short=few)
     narrow = None if narrow == jnp.dtype(dtype) else narrow
     working = jnp.dtype(dtype if narrow is None else narrow).name
     return replace(trial, tolerance=_TOLERANCES[working] if tolerance is None else tolerance, narrow=narrow)
@@ -86,14 +104,29 @@ def _has_rows(model: Model, carry: Any, leaves: list[Any]) -> bool:
     return bool(carries) and all(leaf.shape[:1] == leaves[0].shape[1:2] for leaf in carries)
 
 
-def _settings(leaves: list[Any], has_rows: bool) -> Iterator[tuple[Any, Size]]:
+def _settings(leaves: list[Any], has_rows: bool, steps: int | None) -> Iterator[tuple[Any, Size]]:
     """Dtypes and sizes to try, the best first. A model may be made for one number of rows, or of steps."""
     given = Size(leaves[0].shape[0], leaves[0].shape[1] if has_rows else 1)
     rows = min(max(given.rows, 2), ROWS) if has_rows else 1
-    sizes = dict.fromkeys((Size(STEPS, rows), Size(STEPS, given.rows), Size(given.steps, given.rows)))
+    best = min(max(given.steps, FEW), MOST_STEPS) if steps is None else steps
+    sizes = dict.fromkeys((Size(best, rows), Size(best, given.rows)))
+    if steps is None:
+        sizes |= dict.fromkeys((Size(FEW, rows), Size(FEW, given.rows), given))
     for size in sizes:
         for dtype in (jnp.float64, jnp.float32):
             yield dtype, size
+
+
+def _runs(trial: Trial, few: Size) -> bool:
+    """Whether a model runs fewer steps too. It may be made for one number of steps."""
+    if few.steps >= trial.size.steps:
+        return False
+    try:
+        with jax.enable_x64(jnp.dtype(trial.dtype) == jnp.float64):
+            _narrowest(replace(trial, size=few))
+    except Exception:
+        return False
+    return True
 
 
 def _narrowest(trial: Trial) -> Any:
@@ -144,7 +177,8 @@ def check_finite(trial: Trial) -> None:
                 index = tuple(map(int, np.argwhere(~np.isfinite(value))[0]))
                 raise ValueError(
                     f"check: the model's results must be finite for random inputs; got {value[index].item():.3g} in "
-                    f"{of}{name}{place(name, index)}. Pass parameters, and xs in a range, for which they are."
+                    f"{of}{name}{place(name, index)}. Pass parameters, and xs in a range, for which they are, "
+                    f"or fewer steps than {trial.size.steps}, steps=8."
                 )
 
 

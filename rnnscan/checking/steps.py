@@ -95,14 +95,30 @@ def resets_of(size: Size) -> np.ndarray:
     """Where documents begin, other steps in each row, and not at the first step."""
     starts = np.zeros(size, bool)
     for row in range(size.rows):
-        every = max(1, min(row + 3, size.steps - 1))
-        starts[every::every, row] = True
+        starts[starts_of(size, row), row] = True
+    return starts
+
+
+# Up to this step documents are short.
+_DENSE = 16
+
+
+def starts_of(size: Size, row: int) -> list[int]:
+    """Where the documents of a row begin, but the first: at each third step, each fourth and so on, then twice as far.
+
+    So there are short and long documents, some begin at powers of two, and their number grows slowly with the steps.
+    """
+    every = max(1, min(row + 3, size.steps - 1))
+    starts = [*range(every, min(size.steps, _DENSE + 1), every)]
+    while starts and 2 * starts[-1] < size.steps and size.steps > _DENSE:
+        starts.append(2 * starts[-1])
     return starts
 
 
 def lengths_of(size: Size) -> np.ndarray:
     """The lengths of rows that all have padding."""
-    return np.maximum(size.steps - 1 - 3 * np.arange(size.rows), 0).astype(np.int32)
+    fewer = max(3, 3 * size.steps // 8)
+    return np.maximum(size.steps - 1 - fewer * np.arange(size.rows), 0).astype(np.int32)
 
 
 def _reverse(trial: Trial) -> str | None:

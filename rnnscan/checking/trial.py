@@ -1,7 +1,7 @@
 """Run a model on random inputs: its results and their gradients, with few compiled programs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,6 +11,11 @@ import numpy as np
 
 from rnnscan.checking.leaves import by_path, cast, is_inexact, random_like
 from rnnscan.checking.model import Model
+
+
+# The steps of checks whose faults show in few, and of inputs that have fewer. A fault in as many is looked for step by
+# step.
+FEW = 8
 
 
 class Size(NamedTuple):
@@ -45,6 +50,7 @@ class Trial:
         given: params, carry and xs as the user passed them, arrays or types.
         has_rows: whether leaves of xs are `(T, N, ...)`.
         size: the size at which checks run first.
+        short: that of the checks whose faults show in few steps; None: the same.
         dtype: the dtype of the arguments.
         tolerance: the largest difference between results that must be equal to rounding.
         narrow: a narrower dtype that the model computes in by itself, or None.
@@ -59,6 +65,7 @@ class Trial:
     size: Size
     dtype: Any
     tolerance: float
+    short: Size | None = None
     narrow: Any = None
     seed: int = 0
     forms: Mapping[str, Model] = field(default_factory=dict)
@@ -69,7 +76,21 @@ class Trial:
         """The sizes and the dtype, in words."""
         rows = f", {self.size.rows} rows" if self.has_rows else ""
         narrow = f", in which the model computes in {jnp.dtype(self.narrow).name}" if self.narrow is not None else ""
-        return f"{self.size.steps} steps{rows}, {jnp.dtype(self.dtype).name}{narrow}, tolerance {self.tolerance:g}"
+        steps = f"{self.size.steps} steps{self._of_short}"
+        return f"{steps}{rows}, {jnp.dtype(self.dtype).name}{narrow}, tolerance {self.tolerance:g}"
+
+    @property
+    def _of_short(self) -> str:
+        if self.short is None:
+            return ""
+        return f" ({self.short.steps} where a fault shows in few)"
+
+    def at_short_size(self) -> "Trial":
+        """The trial of the checks whose faults show in few steps. What is made once is shared."""
+        assert self.short is not None
+        short = replace(self, size=self.short)
+        short.__dict__["_memo"] = self._memo
+        return short
 
     @cached_property
     def _memo(self) -> dict[Any, Any]:

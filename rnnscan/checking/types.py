@@ -43,4 +43,4 @@ def keeps_its_types(trial: Trial, size: Size, *, dtype: Any) -> Finding:
     return Finding()
 
 
-TYPES = Check("types", "A step keeps the carry's structure, shapes and dtypes.", needs("carry"), _parts)
+TYPES = Check("types", "A step keeps the carry's structure, shapes and dtypes.", needs("carry"), _parts, is_long=False)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import rnnscan as rs
-from faulty import CELLS, FAULTS
+from faulty import CELLS, DISTANT, FAULTS
 from tiers import variants
 
 
@@ -27,6 +27,27 @@ def test_a_planted_fault_is_found_by_name(fault, cell):
     steps, rows = map(int, re.match(r"(\d+) steps?, (\d+) rows?[,:] ", detail).groups())
     assert steps <= 4
     assert rows == (2 if planted.check == "rows" else 1)
+
+
+@pytest.mark.parametrize("distant", variants(DISTANT, ["a chunk of 16 that is off by one"]))
+def test_a_fault_that_needs_many_steps_is_found_where_xs_has_them(distant):
+    cell = CELLS["GRU"]
+    xs = jax.ShapeDtypeStruct((70, 3, 3), jnp.float32)
+    check = distant.fault.check
+    report = distant.fault.report(cell, cell.init(jax.random.key(0), 3), xs, only=check)
+    assert report.failed == (check,)
+    assert report[check].detail.startswith(f"{distant.fewest} steps, 1 row")
+    assert report.setting.startswith("70 steps")
+
+
+@pytest.mark.parametrize("distant", variants(DISTANT, ["a leak over 12 steps"]))
+def test_steps_says_how_many_run(distant):
+    """The argument, in place of the steps of xs: one step fewer shows nothing."""
+    cell = CELLS["GRU"]
+    params, xs = cell.init(jax.random.key(0), 3), jax.ShapeDtypeStruct((8, 3, 3), jnp.float32)
+    for steps, failed in ((distant.fewest - 1, ()), (distant.fewest, (distant.fault.check,))):
+        report = distant.fault.report(cell, params, xs, only=distant.fault.check, steps=steps)
+        assert report.failed == failed
 
 
 @pytest.mark.slow

@@ -20,6 +20,10 @@ def test_right(rnnscan_check):
     assert rnnscan_check(lambda params, xs: params * xs, 2.0, XS, only="rows").ok
 
 
+def test_steps(rnnscan_check):
+    assert rnnscan_check(lambda params, xs: params * xs, 2.0, XS, only="rows", steps=20).setting.startswith("20 steps")
+
+
 def test_wrong(rnnscan_check):
     rnnscan_check(lambda params, xs: xs - xs.mean(1, keepdims=True), 2.0, XS, only="rows")
 """
@@ -39,7 +43,7 @@ def test_the_fixture_fails_a_test_by_the_names_of_the_checks(tmp_path):
         "test_it.py",
     ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "1 failed, 1 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "1 failed, 2 passed" in ran.stdout, ran.stdout + ran.stderr
     assert "CheckError" in ran.stdout
     assert "rows: 1 step, 2 rows: y at step 0" in ran.stdout
     assert "raise_if_failed" not in ran.stdout.split("short test summary")[1]

@@ -111,6 +111,70 @@ def test_a_carry_or_a_layout_that_is_not_used_is_an_error():
         rs.check(mixed, None, XS, time_major=True)
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"only": 3}, TypeError, "`only` must be the name of a check, or several: 'types'.*; got 3"),
+        ({"skip": 3}, TypeError, "`skip` must be the name of a check, or several"),
+        ({"seed": "a"}, TypeError, "`seed` must be an integer of at least 0; got 'a'"),
+        ({"seed": -1}, ValueError, "`seed` must be an integer of at least 0; got -1"),
+        ({"seed": True}, TypeError, "`seed` must be an integer of at least 0; got True"),
+        ({"steps": 1}, ValueError, "`steps` must be an integer of at least 2; got 1"),
+        ({"steps": 8.0}, TypeError, "`steps` must be an integer of at least 2; got 8.0"),
+        ({"tolerance": -1}, ValueError, "`tolerance` must be finite and not negative; got -1"),
+        ({"tolerance": float("nan")}, ValueError, "`tolerance` must be finite and not negative; got nan"),
+        ({"tolerance": "a"}, TypeError, "`tolerance` must be a number, such as 1e-6; got 'a'"),
+        ({"batched": "no"}, TypeError, "`batched` must be True, False or None; got 'no'"),
+        ({"forms": [mixed]}, TypeError, "`forms` must be functions by a name for each.*; got list"),
+        ({"forms": {3: mixed}}, TypeError, "the names of `forms` must be strings.*; got 3"),
+        ({"forms": {"d": 3}}, TypeError, "each of `forms` must be a function.*; got 3 for 'd'"),
+        (
+            {"forms": {"d": lambda xs: xs}},
+            TypeError,
+            r"the form 'd' must be a function \(params, xs\) -> ys; got .*\(xs\)",
+        ),
+        (
+            {"forms": {"d": lambda params, xs: (xs, xs)}},
+            TypeError,
+            r"'d' must return what the model returns, ys: float64",
+        ),
+    ],
+)
+def test_bad_options_get_a_message_before_anything_runs(options, error, message, monkeypatch):
+    monkeypatch.setattr(lax, "scan", lambda *_, **__: pytest.fail("the error must come before any compute"))
+    with pytest.raises(error, match=message):
+        rs.check(mixed, jnp.float32(0.5), XS, **options)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (lambda params, xs: xs, r"the form 'd' must be a function \(params, carry, xs\) -> \(carry, ys\); got .*"),
+        (lambda params, carry, xs: xs, r"must return what the model returns, \(carry, ys\): .*; got float64\[8,3,2\]"),
+        (lambda params, carry, xs: (xs, xs, xs), r"must return what the model returns, \(carry, ys\)"),
+    ],
+)
+def test_a_form_of_a_cell_takes_and_returns_a_carry(form, message):
+    with pytest.raises(TypeError, match=message):
+        rs.check(CELL, PARAMS, None, XS, forms={"d": form}, only="forms")
+
+
+def test_a_form_that_fails_or_differs_is_a_fault():
+    def fails(params, xs):
+        raise ValueError("no such thing")
+
+    for form in (fails, lambda params, xs: xs[:-1]):
+        assert rs.check(mixed, jnp.float32(0.5), XS, forms={"d": form}, only="forms").failed == ("forms",)
+
+
+@pytest.mark.bad_input
+def test_a_function_takes_parameters_and_inputs():
+    with pytest.raises(TypeError, match=r"the model must be a function \(params, xs\) -> ys; got .*\(xs\)\. Bind"):
+        rs.check(lambda xs: xs, None, XS)
+
+
 def test_an_error_of_the_model_is_raised_before_any_check():
     with pytest.raises(ValueError, match="no such thing"):
         rs.check(lambda params, xs: _raise(), None, XS, only="rows")
@@ -124,7 +188,45 @@ def _raise():
 def test_types_and_arrays_make_the_same_sizes():
     xs = jnp.ones((100, 64, 2))
     for given in (xs, jax.ShapeDtypeStruct(xs.shape, xs.dtype)):
-        assert rs.check(mixed, jnp.float32(1), given, only="future").setting.startswith("8 steps, 3 rows, float64")
+        setting = rs.check(mixed, jnp.float32(1), given, only="future").setting
+        assert setting.startswith("100 steps (8 where a fault shows in few), 3 rows, float64")
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "ran"),
+    [
+        (2, None, "8 steps, "),
+        (1000, None, "256 steps (8 where a fault shows in few), "),
+        (1000, 20, "20 steps (8 where a fault shows in few), "),
+        (20, 3, "3 steps, "),
+    ],
+)
+def test_the_report_says_how_many_steps_ran(given, steps, ran):
+    xs = jax.ShapeDtypeStruct((given, 3, 2), jnp.float32)
+    assert rs.check(mixed, jnp.float32(1), xs, only="types", steps=steps).setting.startswith(f"{ran}3 rows")
+
+
+def test_a_model_for_one_number_of_steps_runs_no_fewer():
+    """Such as one with a parameter for each step."""
+    report = rs.check(
+        lambda params, xs: xs * params,
+        jnp.ones((20, 1, 1)),
+        jax.ShapeDtypeStruct((20, 3, 2), jnp.float32),
+        only=["future", "finite_differences"],
+    )
+    assert report.ok
+    assert report.setting.startswith("20 steps, 3 rows")
+
+
+def test_results_beyond_the_range_of_float32_have_no_precision():
+    def step(params, carry, x):
+        carry = params * carry + x
+        return carry, carry
+
+    xs = jax.ShapeDtypeStruct((256, 3, 2), jnp.float32)
+    report = rs.check(step, jnp.float32(2), jnp.zeros((3, 2)), xs, only=["steps", "precision"])
+    assert report.ok
+    assert "values beyond the range of float32, of carry" in report["precision"].detail
 
 
 def test_a_model_for_float32_alone_is_checked_in_float32():

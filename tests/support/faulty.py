@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -89,12 +90,25 @@ def _own(cell, xs):
     return cell.initial_carry(xs[0])
 
 
+def _before(xs, steps):
+    """Inputs some steps earlier, with zeros before the first."""
+    return jnp.concatenate([jnp.zeros_like(xs[:steps]), xs])[: len(xs)]
+
+
+def window_of_12_leaks(cell):
+    """A dilated convolution that reads twelve steps back, which documents do not bound."""
+
+    def function(params, xs, reset):
+        return rs.scan(cell, params, _own(cell, xs), xs + 0.5 * _before(xs, 12), reset=reset)[1]
+
+    return function
+
+
 def window_leaks(cell):
     """A convolution window over inputs, which documents do not bound."""
 
     def function(params, xs, reset):
-        window = xs + 0.5 * jnp.concatenate([jnp.zeros_like(xs[:1]), xs[:-1]])
-        return rs.scan(cell, params, _own(cell, xs), window, reset=reset)[1]
+        return rs.scan(cell, params, _own(cell, xs), xs + 0.5 * _before(xs, 1), reset=reset)[1]
 
     return function
 
@@ -138,16 +152,26 @@ def mask_multiplies(cell):
     return function
 
 
-def chunk_is_off_by_one(cell):
-    """A form in chunks of four steps, the second of which begins with the carry of a step too early."""
+def chunk_is_off_by_one(cell, chunk=4):
+    """A form whose first chunk hands on the carry of a step too early."""
 
     def form(params, carry, xs):
-        _, ys = rs.scan(cell, params, carry, xs[:4])
-        early, _ = rs.scan(cell, params, carry, xs[:3])
-        last, more = rs.scan(cell, params, early, xs[4:])
+        _, ys = rs.scan(cell, params, carry, xs[:chunk])
+        early, _ = rs.scan(cell, params, carry, xs[: chunk - 1])
+        last, more = rs.scan(cell, params, early, xs[chunk:])
         return last, jnp.concatenate([ys, more])
 
     return form
+
+
+def future_is_read_20_steps_ahead(cell):
+    """Inputs that are added 20 steps early."""
+
+    def function(params, xs):
+        ahead = jnp.concatenate([xs, jnp.zeros_like(xs[:1]).repeat(20, axis=0)])[20:]
+        return rs.scan(cell, params, _own(cell, xs), xs + ahead)[1]
+
+    return function
 
 
 def future_is_read(cell):
@@ -201,6 +225,26 @@ FAULTS = {
     "dropout reused": Fault("randomness", DropoutReused),
     "a detached gradient": Fault("finite_differences", GradientDetached),
     "a wrong custom derivative": Fault("finite_differences", DerivativeWrong),
+}
+
+
+@dataclass(frozen=True)
+class Distant:
+    """A fault that shows in no fewer than `fewest` steps."""
+
+    fault: Fault
+    fewest: int
+
+
+def _off_by_one(chunk):
+    return Distant(Fault("forms", partial(chunk_is_off_by_one, chunk=chunk), as_form=True), chunk)
+
+
+DISTANT = {
+    "a chunk of 16 that is off by one": _off_by_one(16),
+    "a chunk of 64 that is off by one": _off_by_one(64),
+    "a leak over 12 steps": Distant(Fault("documents", window_of_12_leaks), 13),
+    "the future read 20 steps ahead": Distant(Fault("future", future_is_read_20_steps_ahead), 21),
 }
 
 CELLS = {
