@@ -10,6 +10,7 @@ import typer
 from rnnscan import cells
 from rnnscan._util.messages import listing, nearest
 from rnnscan.cli.modules import import_attribute
+from rnnscan.nets.base import Net
 from rnnscan.protocols import ComposableCell, check_cell
 
 
@@ -76,6 +77,51 @@ def example_of(cell: str, *, hidden: int | None, inputs: int, batch: int, length
         carry=jax.eval_shape(rnn_cell.initial_carry, x),
         xs=jax.ShapeDtypeStruct((length, *x.shape), x.dtype),
     )
+
+
+def arguments_of(
+    cell: str, *, hidden: int | None, inputs: int, batch: int, length: int, units: int = UNITS
+) -> tuple[Any, ...]:
+    """The arguments of a function such as `rnnscan.check`: a cell or net with random parameters, or a module's own.
+
+    Args:
+        cell: as in `example_of`, or `module:attribute` of a net, or of a tuple with the arguments.
+        hidden: units of a cell of the library; None: `units`.
+        inputs: D.
+        batch: N.
+        length: T.
+        units: units of a cell of the library where `hidden` is None.
+
+    Returns:
+        `(cell, params, None, xs)`, `(net, params, xs)`, or the tuple. `xs` is a `jax.ShapeDtypeStruct`.
+
+    Raises:
+        ValueError: as `example_of` does.
+        TypeError: if the attribute is nothing of the kind.
+    """
+    attribute = import_attribute(cell, "CELL") if ":" in cell else None
+    if isinstance(attribute, tuple):
+        return attribute
+    if isinstance(attribute, Net):
+        net: Any = attribute
+        return net, net.init(jax.random.key(0), inputs), jax.ShapeDtypeStruct((length, batch, inputs), jnp.float32)
+    units = units if hidden is None else hidden
+    example = example_of(cell, hidden=hidden if ":" in cell else units, inputs=inputs, batch=batch, length=length)
+    return example.cell, example.cell.init(jax.random.key(0), inputs), None, example.xs
+
+
+def with_inputs(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments of a cell, net or function to run: random arrays for types, and the cell's own carry for None."""
+
+    def draw(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf
+        return jax.random.normal(jax.random.key(1), leaf.shape).astype(leaf.dtype)
+
+    model, *others = jax.tree.map(draw, arguments)
+    if len(others) == 3 and others[1] is None and hasattr(model, "initial_carry"):
+        others[1] = model.initial_carry(jax.tree.map(lambda leaf: leaf[0], others[2]))
+    return model, *others
 
 
 def _of_library(cell: str, hidden: int) -> Any:

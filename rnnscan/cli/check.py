@@ -1,17 +1,13 @@
 """`rnnscan check`: is a recurrent model what it claims?"""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax
-import jax.numpy as jnp
 import typer
 from rich.console import Console
 
 import rnnscan as rs
-from rnnscan.cli.cells import AnyCell, example_of
-from rnnscan.cli.modules import import_attribute
+from rnnscan.cli.cells import AnyCell, arguments_of
 from rnnscan.cli.options import readable_errors
-from rnnscan.nets.base import Net
 
 
 # The exit code if a check does not hold. Errors of the arguments exit with 2.
@@ -28,6 +24,12 @@ def check(
     inputs: Annotated[int, typer.Option(help="Features of one step's input.", min=1)] = _FEATURES,
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run this check only; may repeat.")] = None,
     skip: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Leave this check out; may repeat.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps of the inputs; several chunks of a chunked form.", show_default="those of xs, or 8", min=2
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0)] = 0,
 ) -> None:
     """Check that a cell or net is what it claims: documents, padding, windows, gradients and more.
@@ -37,23 +39,8 @@ def check(
     """
     console = Console(highlight=False)
     with readable_errors(), console.status("checking"):
-        arguments = _arguments(cell, hidden, inputs)
-        report = rs.check(*arguments, only=only or None, skip=skip or None, seed=seed)
+        arguments = arguments_of(cell, hidden=hidden, inputs=inputs, batch=3, length=8, units=_UNITS)
+        report = rs.check(*arguments, only=only or None, skip=skip or None, steps=steps, seed=seed)
     console.print(report)
     if not report.ok:
         raise typer.Exit(FAILED)
-
-
-def _arguments(cell: str, hidden: int | None, inputs: int) -> tuple[Any, ...]:
-    """The arguments of `rnnscan.check`, with random parameters."""
-    attribute = import_attribute(cell, "CELL") if ":" in cell else None
-    if isinstance(attribute, tuple):
-        return attribute
-    xs = jax.ShapeDtypeStruct((8, 3, inputs), jnp.float32)
-    if isinstance(attribute, Net):
-        net: Any = attribute
-        return net, net.init(jax.random.key(0), inputs), xs
-    units = hidden if ":" in cell else hidden or _UNITS
-    example = example_of(cell, hidden=units, inputs=inputs, batch=3, length=8)
-    params = example.cell.init(jax.random.key(0), inputs)
-    return example.cell, params, None, xs

@@ -27,6 +27,12 @@ def test_a_cell_of_the_library(rnnscan):
     assert "LSTM(hidden_size=4): 2 hold" in result.output
 
 
+def test_the_number_of_steps(rnnscan):
+    result = rnnscan("check", "gru", "--only", "rows", "--hidden", "4", "--steps", "20")
+    assert result.exit_code == 0, result.output
+    assert "20 steps (8 where a fault shows in few), 3 rows" in result.output
+
+
 @pytest.mark.usefixtures("model")
 def test_what_a_module_has(rnnscan):
     result = rnnscan("check", "a_checked_model:cell", "--only", "future")
