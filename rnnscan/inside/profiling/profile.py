@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rnnscan._util.messages import describe, in_words
+from rnnscan._util.messages import describe, describe_value, in_words, is_array_like
 from rnnscan._util.sources import scope_name
 from rnnscan.inside.profiling.operations import Operation, Operations
 from rnnscan.inside.profiling.report import LoopTime, Profile, ScanEstimate, ScopeTime
@@ -67,9 +67,12 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
         raise TypeError(f"profile: the first argument must be a function; got {describe(function)}.")
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
         raise ValueError(f"profile: `runs` must be a positive number of runs; got {runs!r}.")
+    is_jitted = hasattr(function, "lower")
+    if not is_jitted:  # A jitted function may have static arguments.
+        _check_arrays(arguments, options)
     observer = _Estimates()
     with observing_scans(observer):
-        jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
+        jitted: Any = function if is_jitted else jax.jit(function)
         lowered = jitted.lower(*arguments, **options)
     with _names_in_cache_key():
         compiled = lowered.compile()
@@ -99,6 +102,18 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
         profiled_seconds=mean(profiled_seconds),
         runs=runs,
     )
+
+
+def _check_arrays(arguments: Any, options: Mapping[str, Any]) -> None:
+    """Reject arguments that are no arrays, which a compiled function does not take."""
+    places = {f"argument {number}": argument for number, argument in enumerate(arguments)}
+    for place, tree in {**places, **{f"`{name}`": value for name, value in options.items()}}.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if not is_array_like(leaf):
+                raise TypeError(
+                    f"profile: the function's arguments must be arrays or numbers; got {describe_value(leaf)} in "
+                    f"{place}{jax.tree_util.keystr(path)}. Bind it with functools.partial."
+                )
 
 
 @contextmanager

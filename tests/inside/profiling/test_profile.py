@@ -115,6 +115,16 @@ def test_bad_input(function, options, error, message):
         rs.profile(function, jnp.ones(3), **options)
 
 
+@pytest.mark.bad_input
+def test_arguments_are_arrays():
+    with pytest.raises(TypeError, match=r"profile: the function's arguments must be arrays or numbers; got 'a' in arg"):
+        rs.profile(lambda x: x, "a")
+    with pytest.raises(TypeError, match=r"got 'a' in argument 1\['b'\]\. Bind it with functools.partial"):
+        rs.profile(lambda x, options: x, jnp.ones(3), {"b": "a"})
+    with pytest.raises(TypeError, match="got 'a' in `mode`"):
+        rs.profile(lambda x, mode: x, jnp.ones(3), mode="a")
+
+
 def test_a_pause_of_the_machine_takes_nothing_off(monkeypatch):
     module = sys.modules["rnnscan.inside.profiling.profile"]
     run_profiled = module.run_profiled
