@@ -3,7 +3,7 @@
 `scan` hands its arguments to the observer of the context, if any. The observer runs the scan, as it is or changed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -45,6 +45,21 @@ class StepObserver(ScanObserver, Protocol):
             carry: the carry before the first step.
             xs: the inputs, or None.
             steps: the most steps.
+        """
+        ...
+
+
+@runtime_checkable
+class LoopObserver(Protocol):
+    """Takes note of loops that are no scans: they stop by a condition, so that their values have no steps to stack."""
+
+    def loop(self, function: str, step: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        """Take note of one.
+
+        Args:
+            function: the public function that runs it.
+            step: one step, for a trace that computes nothing.
+            arguments: its arguments.
         """
         ...
 
@@ -109,3 +124,11 @@ def current_window() -> Window | None:
     """Where the scans of the context are in a longer one; None: they are whole."""
     window: Window | None = _window.value
     return window
+
+
+def observe_loop(function: str, step: Callable[..., Any], *arguments: Any) -> None:
+    """Show a loop that stops by a condition to the observer of the context, if it takes note of them."""
+    observer = _observer.value
+    if isinstance(observer, LoopObserver):
+        with observing_scans(None):
+            observer.loop(function, step, arguments)

@@ -17,7 +17,7 @@ from rnnscan.control import _until
 from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
-from rnnscan.scan_observer import observed_step
+from rnnscan.scan_observer import observe_loop, observed_step
 
 
 def scan_until(
@@ -85,6 +85,7 @@ def scan_until(
     carry = checks.as_arrays(carry, "carry", function="scan_until")
     arrays = {"params": params, "carry": carry, "xs": checks.as_arrays(xs, "xs", function="scan_until")}
     options = {"max_steps": max_steps, "memory": memory}
+    observe_loop("scan_until", cell, params, carry, jax.tree.map(one_step, arrays["xs"]))
     return _until.run_by_cached_program(_run, cell, stop, arrays, options)
 
 

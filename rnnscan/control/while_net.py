@@ -11,7 +11,7 @@ from rnnscan._util.call_context import called_as
 from rnnscan._util.sources import named_after
 from rnnscan.control import _until
 from rnnscan.memory import Memory
-from rnnscan.scan_observer import observed_step
+from rnnscan.scan_observer import observe_loop, observed_step
 
 
 def while_net(
@@ -88,6 +88,7 @@ def while_net(
     checks.check_params(params, function="while_net")
     arrays = {"params": params, "carry": checks.as_arrays(carry, "carry", function="while_net")}
     options = {"max_steps": max_steps, "memory": memory}
+    observe_loop("while_net", body, params, arrays["carry"])
     steps, carry, limited = _until.run_by_cached_program(_run, body, cond, arrays, options)
     if on_limit == "error":
         _until.raise_at_limit("while_net", limited, max_steps)

@@ -13,6 +13,7 @@ from rnnscan.decoding.result import Decoded
 from rnnscan.decoding.strategies import Beam, Greedy, Sample, Strategy
 from rnnscan.decoding.token_loop import choose_greedily, decode_tokens, draw_with
 from rnnscan.decoding.validate import validate
+from rnnscan.scan_observer import observe_loop
 
 
 def decode(
@@ -102,6 +103,7 @@ def decode(
         strategy=strategy,
         keys=keys,
     )
+    observe_loop("decode", request.step, request.carry, request.start)
     if isinstance(strategy, Sample):
         _check_top_k(strategy, request.vocabulary)
         return decode_tokens(request, draw_with(strategy, _keys_of_rows(keys, request)))

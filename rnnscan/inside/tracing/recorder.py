@@ -1,6 +1,7 @@
 """Records the named values of a step and the scans of a function, and marks them in the jaxpr that is traced."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +17,11 @@ from rnnscan.naming import name, reading
 from rnnscan.paths import current_path, paths_from
 from rnnscan.scan_observer import observing_scans
 
+
+# Why the names of some functions cannot be traced.
+STOPS_BY_A_CONDITION = (
+    "`rs.while_net`, `rs.scan_until` and `rs.decode` stop by a condition, so that their number of steps is not known"
+)
 
 _owners = count()
 
@@ -49,11 +55,13 @@ class ScanFacts:
         levels: the scan, after those around it.
         length: T.
         rows: N; None: there is no batch axis.
+        reverse: whether it runs from the last step to the first.
     """
 
     levels: tuple[Level, ...]
     length: int
     rows: int | None
+    reverse: bool
 
 
 @dataclass(frozen=True)
@@ -118,6 +126,18 @@ class Recorder:
         self._calls += 1
         return self.run_scan(self, level, cell, params, carry, xs, options)
 
+    def loop(self, function: str, step: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        """Take note of the names in a loop that stops by a condition."""
+        if self.levels and function == "decode":
+            return  # It runs a plain `lax.while_loop`: `read` has marked its names.
+        reader = _Names(self)
+        with suppress(Exception), reading(reader):  # The loop raises it again, with its own message.
+            jax.eval_shape(step, *arguments)
+        for parts, label in reader.found:
+            site = Site(self.levels, parts, label, "name", self._names)
+            self._names += 1
+            self.untraced[site.repeated(0)] = f"it is within `rs.{function}`: {STOPS_BY_A_CONDITION}"
+
     def mark_value(self, site: Site, value: Any) -> None:
         """Mark the stacked values of a scan's site."""
         self._mark(value, _Mark(site, value.ndim))
@@ -160,6 +180,23 @@ class Recorder:
     def _mark(self, value: Any, what: _Mark) -> Any:
         self._marks.append(what)
         return mark(value, self._owner, len(self._marks) - 1)
+
+
+class _Names:
+    """Reads the names of a loop's step, and changes nothing."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.depth = recorder.depth
+        self.found: list[tuple[tuple[str, ...], str]] = []
+        self._recorder = recorder
+
+    def read(self, leaf: Any, label: str) -> Any:
+        """Take note of a name."""
+        self.found.append((self._recorder._parts(), label))
+        return leaf
+
+    def forget(self) -> None:
+        """JAX's caches keep the reader; its names are read before."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,12 @@ class ValueFacts:
     Attributes:
         kind: a name, a leaf of the carry, or one of y.
         rank: the number of its axes from that of the steps on. `vmap` adds axes before it.
+        reverse: whether the outermost scan around it runs from the last step to the first.
     """
 
     kind: Kind
     rank: int
+    reverse: bool = False
 
 
 class ByPath(Mapping[str, Any]):
@@ -124,6 +126,8 @@ class Trace(Mapping[str, Any]):
 
     def summary(self) -> TraceSummary:
         """A table with the range, norm, saturation and first step that is not finite of each value.
+
+        The first step is that which ran first: in a scan with `reverse=True` the last of the input.
 
         Raises:
             TypeError: within `jax.jit`, where values are not known. Return the trace from the jitted function.

@@ -8,9 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from rnnscan._util.messages import in_words
+from rnnscan._util.messages import in_words, listing
+from rnnscan.checking.flax_modules import is_linen
 from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
 from rnnscan.inside.options import ARGUMENTS, SCAN_OPTIONS, check_options
+from rnnscan.inside.tracing.recorder import STOPS_BY_A_CONDITION
 from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net
 from rnnscan.scanning import scan
@@ -62,13 +64,15 @@ def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, An
     """
     if isinstance(function, Net):
         return _net(function, arguments, options)
+    if is_linen(function) and function.scope is None:
+        return Subject(function.apply, arguments, options, type(function).__name__)
     module = _nnx_module(function, arguments, options)
     if module is not None:
         return module
     if not callable(function):
         raise TypeError(
             "trace: the first argument must be a cell, a net, a Flax module or a function that runs scans; got "
-            f"{in_words(function)}. Of a Flax linen module, pass module.apply and its variables."
+            f"{in_words(function)}."
         )
     as_function = Subject(function, arguments, options, in_words(function))
     if hasattr(function, "initial_carry"):
@@ -83,12 +87,30 @@ def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, An
 
 def _cell(cell: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
     check_options("trace", cell, options)
+    _check_count(cell, arguments, options, ("params", "carry"), "trace(cell, params, carry, xs)")
+    return _scan_of(cell, arguments, options)
+
+
+def _scan_of(cell: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
     return Subject(lambda *arguments, **options: scan(cell, *arguments, **options), arguments, options, in_words(cell))
+
+
+def _check_count(
+    cell: Any, arguments: Sequence[Any], options: Mapping[str, Any], needed: Sequence[str], call: str
+) -> None:
+    """Reject a call with too few or too many arguments."""
+    missing = [name for name in needed[len(arguments) :] if name not in options]
+    if missing or len(arguments) > len(ARGUMENTS):
+        raise TypeError(
+            f"trace: {in_words(cell)} takes {call}; got {len(arguments)} positional arguments after it"
+            f"{f', and no {listing(missing)}' if missing else ''}."
+        )
 
 
 def _net(net: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject:
     check_positional("trace", arguments[2:], call="trace(net, params, xs, carry=carry)")
     check_options("trace", net, options)
+    _check_count(net, arguments, options, ("params", "xs"), "trace(net, params, xs, carry=carry)")
     return Subject(net, arguments, options, in_words(net))
 
 
@@ -108,7 +130,7 @@ def _nnx_module(module: Any, arguments: Sequence[Any], options: Mapping[str, Any
 
 def _cell_or_function(subject: Subject) -> Subject:
     """A function of three arguments: a cell if `scan` takes it with them, or one that runs scans of its own."""
-    cell = _cell(subject.function, subject.arguments, subject.options)
+    cell = _scan_of(subject.function, subject.arguments, subject.options)
     as_cell, as_function = Attempt.at(cell), Attempt.at(subject)
     if as_function.failure is None and not as_function.scans:
         as_function = Attempt(no_scan(subject.words))
@@ -135,5 +157,6 @@ def no_scan(words: str) -> NoScanError:
     return NoScanError(
         f"trace: the function must run a scan of rnnscan: `rs.scan`, a net, `rs.recurrent_net` or an RNN of rs.linen "
         f"or rs.nnx; got `{words}`, which runs none. For jax.lax.scan(f, init, xs) write rs.scan(lambda _, carry, x: "
-        "f(carry, x), None, init, xs). A cell comes with its arguments: rs.trace(cell, params, carry, xs)."
+        f"f(carry, x), None, init, xs). {STOPS_BY_A_CONDITION}: they cannot be traced. A cell comes with its "
+        "arguments: rs.trace(cell, params, carry, xs)."
     )

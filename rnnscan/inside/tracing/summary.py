@@ -12,7 +12,7 @@ from rnnscan._util.reports import Report, Table
 
 
 if TYPE_CHECKING:
-    from rnnscan.inside.tracing.result import Trace
+    from rnnscan.inside.tracing.result import Trace, ValueFacts
 
 
 # A sigmoid is here within 0.01 of 0 or 1, where its slope is 1/25 of the steepest.
@@ -31,7 +31,8 @@ class ValueSummary:
         saturated: the share of elements of a named value beyond 4.6, where a sigmoid is within 0.01 of 0 or 1; None for
             carries and y.
         cotangent_norm: the norm of the cotangent; None without.
-        first_nonfinite: the first step at which an element is NaN or infinite; None if all are finite.
+        first_nonfinite: the first step to run at which an element is NaN or infinite, which in a reversed scan is the
+            last of them; None if all are finite.
     """
 
     minimum: float
@@ -93,18 +94,15 @@ def summarize(trace: "Trace") -> TraceSummary:
             "Return the trace from the transformed function, and call summary() on the result."
         )
     cotangents = trace.cotangents
-    values = {
-        path: _summary(trace[path], cotangents.get(path), facts.rank, trace.steps, has_gates=facts.kind == "name")
-        for path, facts in trace.facts
-    }
+    values = {path: _summary(trace[path], cotangents.get(path), facts, trace.steps) for path, facts in trace.facts}
     return TraceSummary(trace.subject, values, trace.untraced, len(trace.steps))
 
 
-def _summary(value: Any, cotangent: Any, rank: int, steps: tuple[int, ...], *, has_gates: bool) -> ValueSummary:
-    array = _as_numpy(value)
+def _summary(value: Any, cotangent: Any, facts: "ValueFacts", steps: tuple[int, ...]) -> ValueSummary:
+    array, has_gates = _as_numpy(value), facts.kind == "name"
     if not array.size:
         return ValueSummary(np.nan, np.nan, np.nan, 0.0, 0.0 if has_gates else None, None, None)
-    time = array.ndim - rank
+    time = array.ndim - facts.rank
     bad = np.flatnonzero(~np.isfinite(np.moveaxis(array, time, 0).reshape(array.shape[time], -1)).all(axis=1))
     with np.errstate(invalid="ignore", over="ignore"):
         return ValueSummary(
@@ -114,7 +112,7 @@ def _summary(value: Any, cotangent: Any, rank: int, steps: tuple[int, ...], *, h
             norm=float(np.sqrt(np.square(array).sum())),
             saturated=float((np.abs(array) > SATURATED).mean()) if has_gates else None,
             cotangent_norm=None if cotangent is None else float(np.sqrt(np.square(_as_numpy(cotangent)).sum())),
-            first_nonfinite=steps[bad[0]] if bad.size else None,
+            first_nonfinite=steps[bad[-1 if facts.reverse else 0]] if bad.size else None,
         )
 
 

@@ -28,13 +28,12 @@ def trace(
 ) -> Trace:
     """Show the values inside of scans: named ones, carries and outputs; with `loss`, their cotangents too.
 
-    Four kinds of calls are traced:
+    These calls are traced:
 
     - a cell: `trace(cell, params, carry, xs)`, with the options of `scan`;
     - a net: `trace(net, params, xs, carry=None)`, with the options of its call;
-    - a function that runs scans, nets or `recurrent_net`: `trace(function, *arguments)`, such as the `apply` of a Flax
-      linen module: `trace(module.apply, variables, inputs)`;
-    - a module of Flax nnx: `trace(module, inputs)`.
+    - a function that runs scans, nets or `recurrent_net`: `trace(function, *arguments)`;
+    - a module of Flax linen: `trace(module, variables, inputs)`, or of nnx: `trace(module, inputs)`.
 
     The call runs as it would without `trace`, with its padding, resets and memory choice. Each value is stacked over
     the steps, in the order of the inputs: `(T, ...)`, or `(len(steps), ...)`. Only the chosen values, steps and rows
@@ -50,7 +49,7 @@ def trace(
     the output of its own step, even where that is the same number.
 
     Args:
-        cell: a cell, a net, a function that runs scans, or a module of Flax nnx.
+        cell: a cell, a net, a function that runs scans, or a module of Flax.
         arguments: its arguments.
         names: the values to store, by path or by the end of a path. A name that several cells have means all of them,
             as in `Memory`. None: all.
@@ -114,7 +113,7 @@ def trace(
             dict(zip(chosen, types[0], strict=True)), most if steps is None else len(steps), 1 + (loss is not None)
         )
         values, cotangents, value = jax.jit(run)(traced.closed.consts, arrays)
-    ranks = recorder.ranks()
+    ranks, reversed_scans = recorder.ranks(), {scan.levels for scan in survey.scans if scan.reverse}
     return Trace(
         arrays=tuple(values),
         cotangent_arrays=tuple(cotangents),
@@ -123,7 +122,8 @@ def trace(
         steps=tuple(range(most)) if steps is None else steps,
         rows=rows,
         facts=tuple(
-            (path, ValueFacts(site.kind, ranks[_inner(site)])) for path, site in zip(chosen, sites, strict=True)
+            (path, ValueFacts(site.kind, ranks[_inner(site)], site.levels[:1] in reversed_scans))
+            for path, site in zip(chosen, sites, strict=True)
         ),
         reasons=tuple(survey.untraced.items()),
     )

@@ -35,7 +35,7 @@ def run_traced(
 ) -> tuple[Any, Any]:
     """Run a scan, and mark its values in the recorder of the function around it."""
     call = _Call.of(recorder, level, cell, params, carry, xs, options)
-    recorder.scans.append(ScanFacts(call.levels, call.length, call.rows))
+    recorder.scans.append(ScanFacts(call.levels, call.length, call.rows, call.options["reverse"]))
     recorder.untraced |= {site.repeated(0): reason for site, reason in call.probe.untraced.items()}
     recorder.hidden |= {site.repeated(0) for site in call.probe.hidden}
     return _Run(recorder, call).results()

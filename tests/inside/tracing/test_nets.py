@@ -219,6 +219,11 @@ def test_flax_linen():
     params = variables["params"]
     trace = rs.trace(model.apply, variables, xs.swapaxes(0, 1), loss=loss_of, names=["gates", "top/y"])
 
+    unbound = rs.trace(model, variables, xs.swapaxes(0, 1), loss=loss_of, names=["gates", "top/y"])
+    assert unbound.subject == "Model"
+    for path in trace:
+        np.testing.assert_array_equal(unbound[path], trace[path])
+
     def by_loop(added):
         _, ys, values = loop(cells.LSTM(4), params["RNN_0"]["cell"], zeros(cells.LSTM(4), xs), xs, added, "RNN_0/cell/")
         _, ys, more = loop(cells.GRU(3), params["top"]["cell"], zeros(cells.GRU(3), ys), ys, added, "top/cell/")

@@ -153,6 +153,77 @@ def test_the_first_step_that_is_not_finite_is_that_of_chosen_steps_and_mapped_ro
     assert trace.summary().values["x"].first_nonfinite == 4
 
 
+@pytest.mark.parametrize(("reverse", "first"), [(True, 4), (False, 4)])
+def test_the_first_step_that_is_not_finite_is_the_first_to_run(reverse, first):
+    def cell(params, carry, x):
+        return carry + rs.name(x, "x"), carry
+
+    def run(xs):
+        return rs.scan(cell, None, jnp.zeros(1), xs, reverse=reverse)
+
+    xs = jnp.zeros((T, 1)).at[first].set(jnp.nan)
+    for trace in (rs.trace(run, xs), rs.trace(cell, None, jnp.zeros(1), xs, reverse=reverse)):
+        values = trace.summary().values
+        assert values["carry"].first_nonfinite == first
+        assert values["y"].first_nonfinite == (first - 1 if reverse else first + 1)
+    trace = rs.trace(run, xs, steps=[0, 2, 5])
+    assert trace.summary().values["carry"].first_nonfinite == (2 if reverse else 5)
+
+
+def test_each_direction_of_a_net_has_its_own_first_step():
+    net = rs.bidirectional(rs.cells.RNN(2))
+    xs = jnp.zeros((T, N, 3)).at[3].set(jnp.nan)
+    values = rs.trace(net, net.init(jax.random.key(0), 3), xs).summary().values
+    carries = {path: value.first_nonfinite for path, value in values.items() if path.endswith("/carry")}
+    assert carries == {"forward/carry": 3, "backward/carry": 3}
+
+
+def while_net(params, xs):
+    return rs.while_net(
+        lambda params, carry: carry.sum() < 1, lambda params, carry: rs.name(carry + 1, "h1"), xs[0], max_steps=3
+    )[0]
+
+
+def scan_until(params, xs):
+    def cell(params, carry, x):
+        return rs.name(carry + x, "h1"), x
+
+    return rs.scan_until(cell, None, xs[0], xs, lambda params, carry, y: carry.sum() > 1, max_steps=T)[0]
+
+
+def decode(params, xs):
+    def decoder(params, carry, tokens):
+        return carry, jax.nn.log_softmax(rs.name(carry, "h1"))
+
+    return rs.decode(decoder, None, xs[0], start=0, end=1, max_steps=3).scores
+
+
+@pytest.mark.parametrize("function", [while_net, scan_until, decode])
+def test_names_in_loops_that_stop_by_a_condition_are_not_traced_and_say_so(function):
+    def with_scan(params, xs):
+        return function(params, xs), rs.scan(lambda _, carry, x: (carry + x, rs.name(x, "here")), None, xs[0], xs)[1]
+
+    xs = normal(1, T, N, D)
+    trace = rs.trace(lambda xs: with_scan(None, xs), xs)
+    assert list(trace) == ["here", "carry", "y"]
+    assert list(trace.untraced) == ["h1"]
+    three = "`rs.while_net`, `rs.scan_until` and `rs.decode` stop by a condition"
+    assert trace.untraced["h1"].startswith(f"it is within `rs.{function.__name__}`: {three}")
+    with pytest.raises(ValueError, match=f"'h1' cannot be traced: it is within .*{three}"):
+        rs.trace(lambda xs: with_scan(None, xs), xs, names="h1")
+    with pytest.raises(ValueError, match=f"which runs none.*{three}"):
+        rs.trace(lambda xs: function(None, xs), xs)
+
+
+def test_a_loop_in_a_cell_is_named_by_its_place():
+    def step(params, carry, x):
+        return carry + while_net(None, x[None]), x
+
+    trace = rs.trace(step, None, jnp.zeros((N, D)), normal(1, T, N, D))
+    assert list(trace) == ["carry", "y"]
+    assert list(trace.untraced) == ["h1"]
+
+
 def test_the_picture_has_a_map_for_each_value_and_the_norms():
     trace = rs.trace(*example(), loss=loss, steps=[0, 2, 6])
     figure = trace.draw(["gates", "carry"], row=1)
@@ -232,6 +303,12 @@ def test_a_wrong_call_is_an_error():
         rs.trace(plain_function, xs)
     with pytest.raises(TypeError, match="must be a cell, a net, a Flax module or a function"):
         rs.trace(3, xs)
+    with pytest.raises(TypeError, match=r"takes trace\(cell, params, carry, xs\); got 1 positional .*no 'carry'"):
+        rs.trace(cells.GRU(4), params)
+    with pytest.raises(TypeError, match=r"takes trace\(net, params, xs, carry=carry\); got 1 positional .*no 'xs'"):
+        rs.trace(net, params)
+    with pytest.raises(TypeError, match=r"takes trace\(cell, params, carry, xs\); got 4 positional"):
+        rs.trace(cell, params, carry, xs, xs)
     with pytest.raises(ValueError, match="got a function that can be both"):
         rs.trace(lambda p, c, x: rs.scan(lambda _, c, u: (c + u, c), p, c, x), None, jnp.zeros(2), normal(1, 5, 3, 2))
     with pytest.raises(ValueError, match="scan without a batch axis"):
