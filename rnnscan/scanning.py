@@ -105,9 +105,10 @@ def scan(
     Outside `jax.jit`, `scan` caches compiled programs, as `lax.scan` does, by cell, options and shapes: plain functions
     by identity, cells of the library by value. A function that closes over arrays is traced at every call, so that it
     reads the arrays that it closes over now. It compiles again when a number changes that it closes over or reads from
-    its module. Items of lists, dictionaries and objects are read once, as under `jax.jit`. A NumPy array that changes
-    in place warns (`ChangedArrayWarning`) if JAX may keep its old values. A new lambda compiles. A training step
-    belongs under `jax.jit`.
+    its module, or a NumPy array of which it reads an item or a shape. Of such arrays above 1 MiB, and of lists,
+    dictionaries and objects, items are read once, as under `jax.jit`. A NumPy array up to 1 MiB that changes in place
+    warns (`ChangedArrayWarning`) if JAX may keep its old values. A new lambda compiles. A training step belongs under
+    `jax.jit`.
 
     Returns:
         The carry after the last step, and the stacked y of all steps: leaves `(T, ...)`.

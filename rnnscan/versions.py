@@ -1,10 +1,9 @@
 """What rnnscan knows about the versions of jax and jaxlib: those that it excludes, and bugs that give wrong values."""
 
-import inspect
 import re
-import warnings
 from dataclasses import dataclass
-from types import FrameType
+
+from rnnscan._callers import calling_line
 
 
 class JaxVersionWarning(UserWarning):
@@ -84,29 +83,11 @@ def warn_once(jax: str, jaxlib: str) -> None:
     message = advice(jax, jaxlib)
     if message is None:
         return
-    frame = _importer()
-    warnings.warn_explicit(
+    calling_line("rnnscan|importlib|_frozen_importlib").warn(
         message + " docs/versions.md says more. Silence this with "
         'warnings.filterwarnings("ignore", category=rnnscan.JaxVersionWarning).',
         JaxVersionWarning,
-        filename=frame.f_code.co_filename,
-        lineno=frame.f_lineno,
-        module=frame.f_globals.get("__name__", "<unknown>"),
-        registry=frame.f_globals.setdefault("__warningregistry__", {}),
     )
-
-
-def _importer() -> FrameType:
-    """The innermost frame that is neither of rnnscan nor of Python's import system; else the outermost."""
-    frame = inspect.currentframe()
-    assert frame is not None
-    while frame.f_back is not None and re.match(r"rnnscan\b|importlib\b|_frozen_importlib", _module(frame)):
-        frame = frame.f_back
-    return frame
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from rnnscan._util.messages import describe, is_count
+from rnnscan._util.messages import describe, in_words, is_count
 from rnnscan._util.varying import vary, varying
 from rnnscan.checkpointing import NestedScan
 from rnnscan.engine.cache.program_cache import run_compiled
@@ -76,7 +76,7 @@ def run(
         return run_until(function, cell, params, carry, xs, cond_fun, max_steps=max_steps, memory=memory, kept=kept)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pair:
     """A step and its condition, to cache programs by.
 
@@ -90,6 +90,10 @@ class Pair:
     def of(step: Any, condition: Any) -> "Pair":
         """A pair."""
         return Pair(*(ref(one) if isinstance(one, FunctionType) else one for one in (step, condition)))
+
+    def __repr__(self) -> str:
+        """The step, which messages name."""
+        return in_words(self.functions()[0])
 
     def functions(self) -> tuple[Any, Any]:
         """The step and the condition, during a call that holds them."""

@@ -13,6 +13,7 @@ from jax import lax
 import rnnscan as rs
 from rnnscan.engine.cache import closure_programs, program_cache
 from slow_reference import assert_close
+from tiers import variants
 
 
 WEIGHT, XS, CARRY = (
@@ -158,6 +159,82 @@ def test_a_numpy_array_that_changes_in_place_warns_once_if_jax_keeps_a_copy():
     run(cells[0])
     new = cell_over(np.full(3, 3.0))
     assert_close(run(new), run(lambda weight, carry, x: recurrence(weight, carry, x * 3.0)), tolerance=1e-6)
+
+
+READS = {
+    "an item": lambda array: array[0],
+    "a Python number": lambda array: float(array[0]),
+    "a branch": lambda array: 2.0 if array[0] > 1 else 0.5,
+    "an item, and all of it": lambda array: array[0] * jnp.asarray(array.astype(np.float32))[0],
+    "a new array": lambda array: (2 * array)[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore::rnnscan.ChangedArrayWarning")  # Of float64 it cannot tell what is read.
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    variants(
+        {f"{name}, {dtype.__name__}": (name, dtype) for name in READS for dtype in (np.float64, np.float32, np.int32)},
+        ["an item, float32", "an item, float64", "a branch, int32"],
+    ),
+)
+def test_what_a_cell_reads_of_a_numpy_array_may_change(name, dtype):
+    """It is a constant of a kept program: later calls gave the first call's values."""
+    array, read = np.ones(3, dtype), READS[name]
+
+    def cell(weight, carry, x):
+        return recurrence(weight, carry, x * read(array))
+
+    for value in (1, 3, 1):
+        array[:] = value
+        expected = recurrence(WEIGHT, CARRY, XS[0] * np.float32(read(array)))[1]
+        assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1][0], expected, tolerance=1e-6)
+    array = np.full(4, 2, dtype)
+    expected = recurrence(WEIGHT, CARRY, XS[0] * np.float32(read(array)))[1]
+    assert_close(rs.scan(cell, WEIGHT, CARRY, XS)[1][0], expected, tolerance=1e-6)
+
+
+def test_equal_contents_of_an_array_share_a_program_and_a_trace_may_count_itself_in_one():
+    array, counts, counter = np.ones(3, np.float32), np.zeros(1, int), Counter()
+
+    def count(weight, carry, x):
+        counts[0] += 1
+        return recurrence(weight, carry, x)
+
+    cells = [counter.count(lambda weight, carry, x: recurrence(weight, carry, x * array[0])), count]
+    traces = []
+    for value in (1, 1, 3, 1, 3):
+        array[:] = value
+        for cell in cells:
+            rs.scan(cell, WEIGHT, CARRY, XS)
+        traces.append((counter.traces, int(counts[0])))
+    assert traces[0] == traces[1]
+    assert traces[1][0] < traces[2][0]
+    assert traces[1][1] == traces[2][1]
+    assert traces[2] == traces[3] == traces[4]
+
+
+def test_what_loops_with_conditions_read_may_change():
+    scale, most, array = 1.0, 2.5, np.ones(3, np.float32)
+
+    def step(params, carry, x=0.0):
+        return carry + scale * array[0] + x
+
+    def cell(params, carry, x):
+        return step(params, carry, x), carry
+
+    def runs(params, carry):
+        return carry[0] < most
+
+    def stops(params, carry, y):
+        return carry[0] >= most
+
+    for scale, most, array[:] in ((1.0, 2.5, 1), (3.0, 2.5, 1), (3.0, 20.0, 1), (3.0, 20.0, 2)):
+        steps = int(np.ceil(most / (scale * array[0])))
+        expected = steps * scale * array[0] * jnp.ones(3)
+        carry, _ = rs.while_net(runs, step, jnp.zeros(3), max_steps=9)
+        assert_close(carry, expected)
+        assert_close(rs.scan_until(cell, None, jnp.zeros(3), jnp.zeros((9, 3)), stops, max_steps=9)[0], expected)
 
 
 def test_a_number_of_the_module_may_change(monkeypatch):

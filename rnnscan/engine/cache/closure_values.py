@@ -1,12 +1,11 @@
 """The values that functions read from their closures and modules.
 
-A trace holds numbers as constants, so they are in the keys of cached programs. Arrays are operands, as in
-`closure_programs`. But JAX keeps the copy that it makes of a NumPy array of another dtype, such as float64, so a change
-in place may not show.
+A trace holds numbers as constants, so they are in the keys of cached programs; what it reads from NumPy arrays, such as
+an item, too. Whole arrays are operands, as in `closure_programs`. But JAX keeps the copy that it makes of a NumPy array
+of another dtype, such as float64, so a change in place may not show.
 """
 
 import dis
-import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
@@ -18,13 +17,14 @@ from zlib import crc32
 import jax
 import numpy as np
 
+from rnnscan._callers import calling_line
 from rnnscan._util.messages import describe, in_words
 
 
 class ChangedArrayWarning(UserWarning):
     """A NumPy array that a cell reads changed in place between two calls, and JAX may keep the old values.
 
-    It comes once a process for each array. Filter it if the array is not read:
+    It comes once a process for each array up to 1 MiB. Filter it if the array is not read:
 
     Example:
         >>> import warnings
@@ -68,33 +68,59 @@ def warn_of_changes(cell: Any, arrays: Sequence[np.ndarray]) -> None:
         arrays: the arrays. Those above 1 MiB are not compared.
     """
     for array in arrays:
-        if array.nbytes > _MOST_BYTES or not _is_cast(array):
+        if not _is_cast(array):
             continue
-        checksum = crc32(array.tobytes())
-        known = _checksums.get(id(array))
-        if known is None or known.array() is not array:
-            forget = lambda _, key=id(array): _checksums.pop(key, None)  # noqa: E731
-            _checksums[id(array)] = _Known(ref(array, forget), checksum)
-        elif known.checksum not in (checksum, _WARNED):
-            _checksums[id(array)] = _Known(known.array, _WARNED)
+        checksum, known = _checksum(array), _seen.get(array)
+        if known is None:
+            _seen.set(array, checksum)
+        elif known not in (checksum, _WARNED):
+            _seen.set(array, _WARNED)
             copy = jax.dtypes.canonicalize_dtype(array.dtype)
-            warnings.warn(
+            calling_line("rnnscan").warn(
                 f"scan: {in_words(cell)} reads a NumPy array, {describe(array)}, that changed in place since an "
                 f"earlier call. JAX may keep its {copy} copy with the old values. Pass the array in `params` or "
                 "`xs`, or make a new array in place of changing one.",
                 ChangedArrayWarning,
-                stacklevel=5,
             )
 
 
-class _Known(NamedTuple):
-    array: Any
-    checksum: int
+def contents_of(arrays: Sequence[np.ndarray]) -> tuple[Hashable, ...]:
+    """What tells the contents of arrays apart, up to 1 MiB each; of larger ones the shape and dtype."""
+    return tuple((array.shape, array.dtype.str, _checksum(array)) for array in arrays)
+
+
+def _checksum(array: np.ndarray) -> int:
+    """A number by contents. Comparing them with a copy takes a fifth of the time, so each change is summed up once."""
+    if array.nbytes > _MOST_BYTES:
+        return 0
+    data, known = array.tobytes(), _sums.get(array)
+    if known is None or known[0] != data:
+        known = data, crc32(data)
+        _sums.set(array, known)
+    return int(known[1])
+
+
+class _ByArray:
+    """A value of each array, as long as the array lives. Arrays have no hash."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[Any, Any]] = {}
+
+    def get(self, array: np.ndarray) -> Any:
+        """The value of an array, or None."""
+        live, value = self._values.get(id(array), (lambda: None, None))
+        return value if live() is array else None
+
+    def set(self, array: np.ndarray, value: Any) -> None:
+        """Set the value of an array."""
+        forget = lambda _, key=id(array): self._values.pop(key, None)  # noqa: E731
+        self._values[id(array)] = ref(array, forget), value
 
 
 _MOST_BYTES = 2**20
 _WARNED = -1
-_checksums: dict[int, _Known] = {}
+_seen = _ByArray()  # Checksums of contents.
+_sums = _ByArray()  # Contents, with their checksums.
 
 
 def _is_cast(array: np.ndarray) -> bool:
@@ -112,6 +138,8 @@ def _collect(part: Any, values: ClosureValues, seen: set[int]) -> None:
             _collect_from_function(part, values, seen)
     elif isinstance(part, MethodType):
         _collect(part.__func__, values, seen)
+    elif isinstance(part, ref):  # Of a plain function, which a cached program does not keep alive.
+        _collect(part(), values, seen)
     elif isinstance(part, tuple):
         for item in part:
             _collect(item, values, seen)

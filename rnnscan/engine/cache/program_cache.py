@@ -4,7 +4,7 @@
 jitted function need no cache.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -17,7 +17,7 @@ from jax import lax
 
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.engine.cache.closure_programs import ClosedOver, ClosurePrograms
-from rnnscan.engine.cache.closure_values import closure_values, warn_of_changes
+from rnnscan.engine.cache.closure_values import closure_values, contents_of, warn_of_changes
 from rnnscan.engine.costs.heuristics import following
 from rnnscan.ir.invalid_values import search_first
 
@@ -63,33 +63,55 @@ def run_compiled(
         return run_directly()
     programs = _programs_of(cell)
     values = closure_values(cell)
-    warn_of_changes(cell, values.arrays)
     # With types, because 2.0 == 2 and True == 1, and a cached program does not run its checks again.
     key = (run, _types(arrays), *values.numbers, *((name, type(value), value) for name, value in options.items()))
     if programs is None or not _is_hashable(key):
+        warn_of_changes(cell, values.arrays)
         return run_directly()
-    program = programs.get(key)
-    if program is None:
-        program = programs[key] = jax.jit(_traceable(run, cell, options))
-    if program is _NOT_KEPT:
-        return run_directly()
-    if isinstance(program, ClosurePrograms):
+    known = programs.get(key)
+    if known is not _NOT_KEPT and not isinstance(known, ClosurePrograms):
+        try:
+            with following(arrays):
+                return _run_program(programs, key, values.arrays, _traceable(run, cell, options), arrays)
+        except ClosesOverArraysError:
+            programs[key] = _NOT_KEPT if closed_over is None else ClosurePrograms()
+        except (
+            jax.errors.ConcretizationTypeError,
+            jax.errors.TracerArrayConversionError,
+            jax.errors.TracerIntegerConversionError,
+        ):
+            # The cell reads concrete values of its parameters, which it has only outside of jit.
+            programs[key] = _NOT_KEPT
+    warn_of_changes(cell, values.arrays)
+    if isinstance(known, ClosurePrograms):
         assert closed_over is not None
         with following(arrays):
-            return program.run(partial(run, cell, **options), closed_over(cell, **arrays, **options), arrays)
-    try:
-        with following(arrays):
-            return program(**arrays)
-    except ClosesOverArraysError:
-        programs[key] = _NOT_KEPT if closed_over is None else ClosurePrograms()
-    except (
-        jax.errors.ConcretizationTypeError,
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-    ):
-        # The cell reads concrete values of its parameters, which it has only outside of jit.
-        programs[key] = _NOT_KEPT
+            return known.run(partial(run, cell, **options), closed_over(cell, **arrays, **options), arrays)
     return run_directly()
+
+
+def _run_program(
+    programs: BoundedCache, key: tuple[Any, ...], read: Sequence[np.ndarray], call: Callable[..., Any], arrays: Any
+) -> Any:
+    """Run the program of a call. It holds what its trace read from NumPy arrays, such as an item, so these are a key.
+
+    Args:
+        programs: the programs of the cell.
+        key: the key of the call.
+        read: the NumPy arrays that the cell reads.
+        call: the call as a function of its arrays, to compile if there is no program.
+        arrays: the arrays.
+    """
+    program = programs.get((*key, *contents_of(read)))
+    if program is not None:
+        return program(**arrays)
+    program = jax.jit(call)
+    if not read:
+        programs[key] = program
+        return program(**arrays)
+    results = program(**arrays)
+    programs[(*key, *contents_of(read))] = program  # As the trace leaves them, because it may count itself in one.
+    return results
 
 
 _NOT_KEPT = object()
