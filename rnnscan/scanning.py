@@ -22,6 +22,7 @@ from rnnscan.newton import Newton
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 from rnnscan.scan_observer import observed_scan
+from rnnscan.scan_runner import runner_of
 
 
 def scan(
@@ -151,9 +152,10 @@ def scan(
     arrays = {"params": params, "carry": carry, "xs": xs, **rows}
     steps = checks.sequence_length(xs, length)
     checks.check_lengths(seq_lengths, steps)
-    if hasattr(cell, "run_scan") and is_count(steps, least=1):
+    runner = runner_of(cell) if is_count(steps, least=1) else None
+    if runner is not None:
         options.pop("length")
-        return cell.run_scan(params, carry, xs, steps, {**options, **rows})
+        return runner.run_scan(params, carry, xs, steps, {**options, **rows})
     with scope_of(cell):
         try:
             results = run_call(cell, arrays, options, steps)

@@ -18,6 +18,7 @@ from rnnscan.memory import Memory
 from rnnscan.nets.pieces import REVERSED
 from rnnscan.newton import Newton
 from rnnscan.paths import parts
+from rnnscan.scan_runner import around_step
 from rnnscan.scanning import scan
 
 
@@ -202,15 +203,13 @@ class RNN(nn.RNN):
         if isinstance(self.cell, Cell):  # Its random choices depend on the step's number, so one key serves all steps.
             split_rngs.setdefault(self.cell.rng_collection, False)
             steps, call = steps._replace(x=(steps.x, jnp.arange(len(steps.x)))), _call_with_number
-        run = partial(
-            scan,
-            reverse=reverse,
-            unroll=self.unroll,
-            memory=self.memory,
-            engine=self.engine,
-            parallel=self.parallel,
-            truncate=self.truncate,
-        )
+        options: dict[str, Any] = {"reverse": reverse, "unroll": self.unroll, "memory": self.memory}
+        options |= {"engine": self.engine, "parallel": self.parallel, "truncate": self.truncate}
+
+        def run(step: Any, *arguments: Any) -> tuple[Any, Any]:
+            cell = step if self.is_initializing() else around_step(self.cell, step)
+            return scan(cell, *arguments, **options)
+
         loop = lift_transform(
             lifted_scan,
             with_resets(call, reset_to),

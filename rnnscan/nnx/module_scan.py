@@ -16,6 +16,7 @@ from flax import nnx
 
 from rnnscan._flax.sequence import Call, cell_name
 from rnnscan.naming import trace_step
+from rnnscan.scan_runner import around_step
 from rnnscan.scanning import scan
 
 
@@ -53,7 +54,8 @@ def scan_module(module: Any, call: Call, carry: Any, xs: Any, *, state_axes: Axe
 
     step.__name__ = cell_name(module)
     stepwise = [_move_axis(state, axis, 0) for state, axis in zip(stepwise, numbers, strict=True)]
-    (carry, carried), (ys, stepwise) = scan(step, constant, (carry, carried), (xs, stepwise), **options)
+    cell = around_step(module, step)
+    (carry, carried), (ys, stepwise) = scan(cell, constant, (carry, carried), (xs, stepwise), **options)
     stepwise = [_move_axis(state, 0, axis) for state, axis in zip(stepwise, numbers, strict=True)]
     if jax.tree.leaves((carried, stepwise)):
         nnx.update(module, *carried, *stepwise)

@@ -1,13 +1,16 @@
 """progress(): a cell whose scan moves a progress bar."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rnnscan._util import pytrees
-from rnnscan._util.messages import describe, is_count
+from rnnscan._util.messages import is_count
 from rnnscan.inside.progress.bar import Bar, check_tqdm
+from rnnscan.inside.progress.lengths import window_and_period
 from rnnscan.inside.progress.moves import Moves
 from rnnscan.inside.progress.windows import Windows, scan_in_windows
+from rnnscan.protocols import Cell, check_cell
+from rnnscan.scanning import scan
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Progress:
     Attributes:
         cell: the inner cell.
         total: the steps of a whole bar; None: those of the scan.
-        every: the steps between two moves; None: about a twentieth of the scan.
+        every: the steps between two moves; None: chosen.
         forward: the bar of the forward pass.
         backward: the bar of the backward pass.
     """
@@ -38,6 +41,14 @@ class Progress:
             raise AttributeError(name)
         return getattr(self.cell, name)
 
+    def around(self, cell: Any) -> "Progress":
+        """The same bars around another cell.
+
+        Args:
+            cell: the cell.
+        """
+        return replace(self, cell=cell)
+
     def run_scan(self, params: Any, carry: Any, xs: Any, steps: int, options: dict[str, Any]) -> tuple[Any, Any]:
         """Run the scan of the inner cell, and move the bars.
 
@@ -48,8 +59,12 @@ class Progress:
             steps: the number of steps.
             options: all other arguments of `scan`.
         """
-        windows = Windows.of(steps, self.every, reverse=options["reverse"], truncate=options["truncate"])
-        moves = Moves(self.forward, self.backward, steps, self.total or steps)
+        if steps == 1 and self.total is None:  # A step of a stream.
+            results: tuple[Any, Any] = scan(self.cell, params, carry, xs, length=1, **options)
+            return results
+        length, period = window_and_period(self.cell, params, carry, xs, steps, self.every, options)
+        windows = Windows.of(steps, length, reverse=options["reverse"])
+        moves = Moves(self.forward, self.backward, steps, self.total or steps, period)
         return scan_in_windows(self.cell, params, carry, xs, options, windows, moves)
 
 
@@ -59,24 +74,27 @@ pytrees.register(Progress, "cell")
 def progress(cell: Any, *, total: int | None = None, every: int | None = None, label: str = "scan") -> Progress:
     """Show a progress bar while a long scan of a cell runs, within `jax.jit` too.
 
-    The scan runs in windows, and each moves a bar of tqdm when it is done. The backward pass has a bar of its own.
-    Results and gradients are the same to rounding, in every transformation. Under `vmap` the rows share one bar, which
-    moves with the first. An exported program has no bar.
+    The scan runs in windows, and some of them move a bar of tqdm when they are done. The backward pass has a bar of its
+    own. Results and gradients are the same to rounding, in every transformation. Under `vmap` the rows share one bar,
+    which moves with the first. A program with a bar has callbacks, and is not exported: export the inner cell.
 
     Args:
-        cell: any cell, or a function `cell(params, carry, x) -> (carry, y)`. Put it around the whole cell, within a
-            net too: `rs.layer(rs.progress(cell))`. A cell within another, as in `rs.stack`, moves no bar.
+        cell: any cell, or a function `cell(params, carry, x) -> (carry, y)`. In a net it is around a cell,
+            `rs.layer(rs.progress(cell))`, and so in `rs.linen.RNN` and `rs.nnx.RNN`. Around a cell within another, as
+            in `rs.dropout` or `rs.stack`, it shows the whole scan; of several, the first does. A class of your own that
+            holds it must be a pytree. The loops of Flax's own RNNs move no bar, nor does a scan of one step.
         total: the steps of a whole bar, where several scans, such as windows of a long sequence, share one. None: the
             steps of the scan.
-        every: the number of steps after which the bar moves. None: about a twentieth of the scan. With `truncate`, the
-            next multiple of it. A memory choice with segments holds for each such window.
+        every: the number of steps after which the bar moves. None: about a twentieth of the scan; fewer moves on a CPU,
+            down to one, where that would cost more than about 2 % of the time. With `truncate`, the next multiple of
+            it. A memory choice with segments holds for each window, of about a twentieth of the scan or `every` steps.
         label: the text before the bar. That of the backward pass is followed by ", backward".
 
     Returns:
         A cell with the inner cell's parameters, carry and names.
 
     Raises:
-        TypeError: if the cell cannot be called.
+        TypeError: if the cell is no cell, such as a net, a class or a module of Flax, or `label` is no text.
         ValueError: if `total` or `every` is no positive integer.
         ImportError: without tqdm, which the extra `train` installs.
 
@@ -91,10 +109,9 @@ def progress(cell: Any, *, total: int | None = None, every: int | None = None, l
         >>> ys.shape
         (1000, 2, 4)
     """
-    if not callable(cell):
-        raise TypeError(
-            f"progress: the cell must be a function cell(params, carry, x) -> (carry, y); got {describe(cell)}."
-        )
+    check_cell("progress", cell, Cell)
+    if not isinstance(label, str):
+        raise TypeError(f"progress: `label` must be a text, shown before the bar; got {label!r}.")
     for argument, value in (("total", total), ("every", every)):
         if value is not None and not is_count(value, least=1):
             raise ValueError(f"progress: `{argument}` must be a positive number of steps, or None; got {value!r}.")

@@ -21,24 +21,35 @@ class Moves:
         backward: the bar of the backward pass.
         steps: the steps of the scan.
         total: the steps of a whole bar.
+        period: the steps between two moves.
     """
 
     forward: Bar
     backward: Bar
     steps: int
     total: int
+    period: int
 
     def before_window(self, carry: Any, done: Any) -> Any:
         """The carry before a window, after `done` steps. Once its cotangent is known, the bar of the other pass moves.
 
         That of the scan's initial carry may be of no use, and is not computed; that within the loop over windows is.
         """
-        move = partial(call_after, partial(self.backward.move, self.total, self.steps))
-        return _on_cotangents(move, self.steps - done, carry)
+
+        def move(cotangents: Any, done: Any) -> Any:
+            return call_after(
+                partial(self.backward.move, self.total, self.steps),
+                cotangents,
+                self.steps - done,
+                when=done % self.period == 0,
+            )
+
+        return _on_cotangents(move, done, carry)
 
     def after_window(self, carry: Any, done: Any) -> Any:
-        """The carry after a window, after `done` steps. The bar moves."""
-        return call_after(partial(self.forward.move, self.total, self.steps), carry, done)
+        """The carry after a window, after `done` steps. At the end of a period, and of the scan, the bar moves."""
+        ends = (done % self.period == 0) | (done == self.steps)
+        return call_after(partial(self.forward.move, self.total, self.steps), carry, done, when=ends)
 
 
 def _on_cotangents(function: Callable[[Any, Any], Any], done: Any, tree: Any) -> Any:

@@ -1,8 +1,6 @@
 """A scan in windows, which equals the whole."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, isqrt
 from typing import Any
 
 import jax
@@ -13,10 +11,6 @@ from rnnscan import _checks as checks
 from rnnscan._util.step_wrappers import hold_last_valid
 from rnnscan.inside.progress.moves import Moves
 from rnnscan.scanning import scan
-
-
-# The windows of a scan, unless their length is given. A call of a bar takes about 1 ms of processor time.
-_WINDOWS = 20
 
 
 @dataclass(frozen=True)
@@ -36,10 +30,8 @@ class Windows:
     reverse: bool
 
     @classmethod
-    def of(cls, steps: int, every: int | None, *, reverse: bool, truncate: int | None) -> "Windows":
-        """The windows of a number of steps. Truncated gradients are cut at the same steps as in one scan."""
-        length = every or _near_divisor(steps)
-        length = min(truncate * ceil(length / truncate), steps) if truncate else min(length, steps)
+    def of(cls, steps: int, length: int, *, reverse: bool) -> "Windows":
+        """The windows of a length in a number of steps."""
         return cls(length, steps // length, steps % length, reverse)
 
     def split(self, tree: Any) -> tuple[Any, Any]:
@@ -62,19 +54,6 @@ class Windows:
             return jnp.concatenate([rest, whole] if self.reverse else [whole, rest])
 
         return jax.tree.map(join, whole, rest)
-
-
-def _near_divisor(steps: int) -> int:
-    """A length that divides the steps, so that there is no rest to compile, if one is near a twentieth of them."""
-    wanted = ceil(steps / _WINDOWS)
-    near = [length for length in _divisors(steps) if wanted <= 2 * length <= 4 * wanted]
-    return min(near, key=lambda length: abs(length - wanted), default=wanted)
-
-
-def _divisors(number: int) -> Iterator[int]:
-    for small in range(1, isqrt(number) + 1):
-        if number % small == 0:
-            yield from (small, number // small)
 
 
 def scan_in_windows(

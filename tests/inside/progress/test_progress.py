@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import rnnscan as rs
-from rnnscan.inside.progress.windows import Windows
+from rnnscan.inside.progress import lengths
+from rnnscan.inside.progress.bar import Bar
+from rnnscan.inside.progress.lengths import divided
 from tiers import variants
 
 
@@ -188,12 +190,139 @@ def test_a_carry_may_leave_out_its_rows(bars):
 
 @pytest.mark.parametrize(("steps", "length"), [(100_000, 5_000), (1_000, 50), (10, 1), (997, 50), (1, 1), (120, 6)])
 def test_windows_are_about_twenty(steps, length):
-    assert Windows.of(steps, None, reverse=False, truncate=None).length == length
+    assert divided(steps, None, steps, moves=20, truncate=1) == (length, length)
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "truncate", "expected"),
+    [
+        (100_000, None, 1, (100, 12_500)),  # Eight moves.
+        (100_000, 5_000, 1, (100, 5_000)),
+        (100_003, None, 1, (97, 12_513)),  # 129 windows; there is a rest.
+        (100_000, 10_007, 1, (10_007, 10_007)),  # A prime number.
+        (100_000, 5_000, 30, (30, 5_010)),
+        (100_000, None, 30, (90, 12_510)),
+        (1_000, None, 300, (300, 300)),
+        (1_000, 2_000, 1, (1_000, 1_000)),
+    ],
+)
+def test_short_windows_divide_the_steps_between_two_moves(steps, every, truncate, expected):
+    window, period = divided(steps, every, 97, moves=8, truncate=truncate)
+    assert (window, period) == expected
+    assert period == steps or period % window == 0
+    assert period == steps or window % truncate == 0
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Windows of at least two steps, and of few bytes."""
+    monkeypatch.setattr(lengths, "_BYTES", 1)
+    monkeypatch.setattr(lengths, "_LEAST", 2)
+
+
+@pytest.mark.parametrize("name", variants(list(OPTIONS), QUICK))
+def test_a_move_comes_after_several_windows(name, short, bars):
+    cell, options = rs.dropout(rs.cells.LSTM(4), 0.5), OPTIONS[name]
+    given = arguments(cell)
+    shown = rs.progress(cell, every=8)
+    assert_equal(
+        jax.jit(jax.value_and_grad(loss_of(shown, **options), (0, 1, 2)))(*given),
+        jax.value_and_grad(loss_of(cell, **options), (0, 1, 2))(*given),
+    )
+    forward, backward = bars()
+    every = 9 if name == "truncate" else 8
+    assert forward.steps == [every, 2 * every, T]
+    assert backward.steps == [T - 2 * every, T - every, T]
+
+
+def test_a_short_scan_moves_once(bars):
+    """A move would cost more than 2 % of the time."""
+    cell = rs.cells.GRU(3)
+    rs.scan(rs.progress(cell), *arguments(cell))
+    assert [bar.steps for bar in bars()] == [[T]]
+
+
+def test_a_long_scan_moves_about_twenty_times(bars, monkeypatch):
+    monkeypatch.setattr(lengths, "_SECONDS", 1e-9)
+    cell = rs.cells.GRU(3)
+    rs.scan(rs.progress(cell), *arguments(cell))
+    assert [bar.steps for bar in bars()] == [[*range(2, T, 2), T]]
+
+
+def test_a_bar_starts_again_after_a_run_that_was_interrupted(bars):
+    bar = Bar("scan")
+    for done in (10, 20, 10, 20, 23):
+        bar.move(T, T, done)
+    half, whole = bars()
+    assert (half.steps, half.closed) == ([10, 20], True)
+    assert (whole.steps, whole.closed) == ([10, 20, 23], True)
+
+
+def test_a_shared_bar_starts_again_after_a_run_that_was_interrupted(bars):
+    bar = Bar("scan")
+    for steps, done in ((12, 12), (11, 5), (11, 10), (12, 6), (12, 12), (11, 11)):
+        bar.move(T, steps, done)
+    assert [each.steps for each in bars()] == [[12, 17, 22], [6, 12, 23]]
+
+
+INNER = rs.cells.GRU(3)
+AROUND = {
+    "dropout": lambda shown: rs.dropout(shown(INNER), 0.5),
+    "recurrent dropout": lambda shown: rs.dropout(shown(INNER), 0.5, on="recurrent"),
+    "zoneout": lambda shown: rs.zoneout(shown(INNER), 0.5),
+    "windowed": lambda shown: rs.windowed(shown(INNER), 2),
+    "residual": lambda shown: rs.residual(shown(rs.cells.GRU(D))),
+    "adaptive computation": lambda shown: rs.adaptive_computation(shown(INNER), 2),
+    "stack": lambda shown: rs.stack(INNER, shown(INNER)),
+    "stack of several": lambda shown: rs.stack(shown(rs.dropout(shown(INNER), 0.5)), shown(INNER)),
+}
+
+
+@pytest.mark.parametrize("name", variants(list(AROUND), ["recurrent dropout", "stack of several"]))
+def test_a_cell_around_the_cell_has_the_bar(name, bars):
+    cell = AROUND[name](lambda cell: cell)
+    given = arguments(cell)
+    options = {"key": jax.random.key(5)}
+    shown = AROUND[name](lambda cell: rs.progress(cell, every=12))
+    assert_equal(rs.scan(shown, *given, **options), rs.scan(cell, *given, **options))
+    assert [bar.steps for bar in bars()] == [[12, 23]]
+
+
+def test_an_rnn_of_linen_has_the_bar(bars):
+    xs = arguments(INNER)[2].swapaxes(0, 1)
+    shown, model = (rs.linen.RNN(each) for each in (rs.dropout(rs.progress(INNER, every=12), 0.5), INNER))
+    params = shown.init(jax.random.key(0), xs)
+    assert not bars()
+    assert_equal(shown.apply(params, xs), model.apply(params, xs))
+    jax.grad(lambda params: shown.apply(params, xs, rngs={"dropout": jax.random.key(1)}).sum())(params)
+    assert [bar.steps for bar in bars()] == [[12, 23], [12, 23], [11, 23]]
+
+
+def test_an_rnn_of_nnx_has_the_bar(bars):
+    nnx = pytest.importorskip("flax.nnx")
+    xs = arguments(INNER)[2].swapaxes(0, 1)
+    shown, model = (rs.nnx.RNN(cell, in_features=D, rngs=nnx.Rngs(0)) for cell in (rs.progress(INNER, every=12), INNER))
+    assert_equal(shown(xs), model(xs))
+    assert [bar.steps for bar in bars()] == [[12, 23]]
+
+
+def test_a_scan_of_one_step_has_no_bar(bars):
+    params, carry, xs = arguments(INNER)
+    rs.scan(rs.progress(INNER), params, carry, xs[:1])
+    assert not bars()
+    rs.scan(rs.progress(INNER, total=2), params, carry, xs[:1])
+    assert [bar.steps for bar in bars()] == [[1]]
 
 
 def test_bad_input():
-    with pytest.raises(TypeError, match="the cell must be a function"):
+    with pytest.raises(TypeError, match="a cell must be callable as"):
         rs.progress(3)
+    with pytest.raises(TypeError, match="got the class GRU"):
+        rs.progress(rs.cells.GRU)
+    with pytest.raises(TypeError, match="A net runs whole sequences"):
+        rs.progress(rs.layer(rs.cells.GRU(3)))
+    with pytest.raises(TypeError, match="`label` must be a text, shown before the bar; got 3"):
+        rs.progress(rs.cells.GRU(3), label=3)
     with pytest.raises(ValueError, match="`every` must be a positive number of steps, or None; got 0"):
         rs.progress(rs.cells.GRU(3), every=0)
     with pytest.raises(ValueError, match="`total` must be a positive"):

@@ -1,0 +1,100 @@
+"""How long the windows of a scan are, and how often its bar moves.
+
+The outer loop copies what a window returns, its outputs and residuals. Out of the processor's cache, that takes up to
+a fourth of the scan's time; within it, a few percent. So windows are short on a CPU, and only some of them move the
+bar.
+"""
+
+from collections.abc import Iterator, Mapping
+from math import ceil, isqrt, log
+from typing import Any
+
+import jax
+
+from rnnscan.insight.explain import explain
+from rnnscan.scanning import scan
+
+
+# The bytes of outputs that a window returns. Its residuals take several times as much.
+_BYTES = 100_000
+# The fewest steps of a window: the work of parallel loops is batched over them.
+_LEAST = 32
+# The most moves, unless `every` says otherwise.
+_MOVES = 20
+# The estimated time between two moves. A move takes 0.5 to 1 ms of processor time. Estimates of small loops are two to
+# seven times what they take.
+_SECONDS = 0.15
+
+
+def window_and_period(
+    cell: Any, params: Any, carry: Any, xs: Any, steps: int, every: int | None, options: Mapping[str, Any]
+) -> tuple[int, int]:
+    """The steps of a window, and those between two moves, a multiple of them.
+
+    Args:
+        cell: the cell.
+        params: its parameters.
+        carry: the carry before the first step.
+        xs: the inputs, as arrays.
+        steps: the steps of the scan.
+        every: the steps between two moves, rounded up to a multiple of `truncate`; None: chosen.
+        options: the other arguments of `scan`.
+    """
+    on_cpu, memory = jax.default_backend() == "cpu", options["memory"]
+    # Segments and chunks in parallel are those of each window.
+    short = on_cpu and options["parallel"] is None and (memory is None or memory.segment is None)
+    wanted = max(_LEAST, _BYTES // _bytes_of_step(cell, params, carry, xs)) if short else steps
+    moves = _moves(cell, params, carry, xs, steps) if on_cpu and every is None else _MOVES
+    return divided(steps, every, wanted, moves, options["truncate"] or 1)
+
+
+def divided(steps: int, every: int | None, wanted: int, moves: int, truncate: int) -> tuple[int, int]:
+    """The steps of a window, near those that are wanted, and those between two moves.
+
+    Args:
+        steps: the steps of the scan.
+        every: the steps between two moves; None: those of about so many moves.
+        wanted: the wanted steps of a window.
+        moves: the number of moves.
+        truncate: a number that both are multiples of: gradients are cut at the same steps as in one scan.
+    """
+    if every is None and truncate == 1:
+        window = _near_divisor(steps, min(wanted, ceil(steps / _MOVES)))
+        return window, window * ceil(steps / window / moves)
+    periods = ceil((every or ceil(steps / moves)) / truncate)
+    if periods * truncate >= steps:
+        return steps, steps
+    return truncate * _divisor_near(periods, max(1, wanted // truncate)), truncate * periods
+
+
+def _moves(cell: Any, params: Any, carry: Any, xs: Any, steps: int) -> int:
+    """The number of moves that take at most about 2 % of the scan's time."""
+    costs = explain(cell, params, carry, xs, length=steps).costs
+    seconds = steps * sum(part.seconds for part in costs if part.direction == "forward")
+    return min(max(1, round(seconds / _SECONDS)), _MOVES) if costs else _MOVES
+
+
+def _bytes_of_step(cell: Any, params: Any, carry: Any, xs: Any) -> int:
+    """The bytes of a step's outputs; without outputs, those of its carry."""
+    first = jax.tree.map(lambda leaf: leaf[:1], xs)
+    carry, ys = jax.eval_shape(lambda: scan(cell, params, carry, first, length=1, memory=None))
+    leaves = jax.tree.leaves(ys) or jax.tree.leaves(carry)
+    return max(1, sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
+
+
+def _near_divisor(steps: int, wanted: int) -> int:
+    """A length that divides the steps, so that there is no rest to compile, if one is near; else the wanted one."""
+    near = [length for length in _divisors(steps) if wanted <= 2 * length <= 4 * wanted]
+    return min(near, key=lambda length: abs(length - wanted), default=wanted)
+
+
+def _divisor_near(number: int, wanted: int) -> int:
+    """The divisor nearest to the wanted one, and not much less; the number itself, if there is none."""
+    enough = [divisor for divisor in _divisors(number) if 4 * divisor >= wanted]
+    return min(enough, key=lambda divisor: abs(log(divisor / wanted)), default=number)
+
+
+def _divisors(number: int) -> Iterator[int]:
+    for small in range(1, isqrt(number) + 1):
+        if number % small == 0:
+            yield from (small, number // small)
