@@ -5,7 +5,6 @@ input comes with the index of its step. Masks depend only on the key, their site
 windows of a sequence draw the same masks.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from rnnscan._callers import calling_line
 from rnnscan._util.messages import is_float
 from rnnscan._util.sources import named_after
 
@@ -124,14 +124,25 @@ def warns_without_key() -> bool:
     return not _in_report.get()
 
 
-def warn_if_differentiated(results: Any, function: str, cell: str) -> Any:
+_LIBRARIES = "rnnscan|jax|flax|contextlib"
+# Between a rule and what differentiates it.
+_AROUND_RULES = r"rnnscan\.(?:_callers|randomness)|jax|contextlib"
+_PASS_KEY = "Pass key=jax.random.key(0), and another key at each step of training."
+
+
+def warn_if_differentiated(
+    results: Any, function: str, cell: str, *, lacking: str = "a `key`", remedy: str = _PASS_KEY
+) -> Any:
     """The results of a call without a key. Where JAX differentiates them, it warns, once for each cell.
 
     Args:
         results: a pytree of arrays.
         function: the name of the function that was called.
         cell: what makes random choices, in words.
+        lacking: what the call lacks.
+        remedy: how to pass it, in a sentence.
     """
+    called_at = calling_line(_LIBRARIES)
 
     @jax.custom_jvp
     def same(leaf: Any) -> Any:
@@ -141,12 +152,13 @@ def warn_if_differentiated(results: Any, function: str, cell: str) -> Any:
     def warn(primals: Any, tangents: Any) -> Any:
         if cell not in _warned:
             _warned.add(cell)
-            warnings.warn(
-                f"{function}: {cell} makes random choices in training, and is differentiated without a `key`, so it "
-                "makes none. Pass key=jax.random.key(0), and another key at each step of training. To differentiate an "
-                "evaluation, ignore rnnscan.NoKeyWarning.",
+            # A kept program may come from another call than the one that is differentiated now.
+            is_in_call = calling_line(_AROUND_RULES).module.startswith("rnnscan.")
+            line = calling_line(_LIBRARIES) if is_in_call else called_at
+            line.warn(
+                f"{function}: {cell} makes random choices in training, and is differentiated without {lacking}, so it "
+                f"makes none. {remedy} To differentiate an evaluation, ignore rnnscan.NoKeyWarning.",
                 NoKeyWarning,
-                stacklevel=2,
             )
         return primals[0], tangents[0]
 

@@ -1,5 +1,6 @@
 """A gradient of random choices without a key warns, once for each cell: dropout is off in training."""
 
+import linecache
 import subprocess
 import sys
 import warnings
@@ -8,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import rnnscan as rs
+from tiers import variants
 
 
 KEY = jax.random.key(0)
@@ -51,6 +54,67 @@ def test_a_gradient_without_a_key_warns_once(transform):
     with pytest.warns(rs.NoKeyWarning, match=message) as warned:
         transform(lambda params: loss(params, cell) + loss(params, cell, memory=None))(PARAMS)
     assert len(warned) == 1
+    assert "rs.scan(cell, params, CARRY" in linecache.getline(warned[0].filename, warned[0].lineno)
+
+
+def test_a_kept_program_points_at_the_call_that_is_differentiated():
+    cell = random_cell()
+    rs.scan(cell, PARAMS, CARRY, XS)
+    with pytest.warns(rs.NoKeyWarning) as warned:
+        jax.grad(lambda params: rs.scan(cell, params, CARRY, XS)[1].sum())(PARAMS)  # This line.
+    assert linecache.getline(warned[0].filename, warned[0].lineno).endswith("# This line.\n")
+
+
+def of_linen(cell):
+    rnn = rs.linen.RNN(cell)
+    variables = rnn.init(KEY, XS)
+    return lambda **given: jax.grad(lambda variables: rnn.apply(variables, XS, **given).sum())(variables)
+
+
+def of_nnx(cell):
+    rnn = rs.nnx.RNN(cell, in_features=3, rngs=nnx.Rngs(0))
+    return lambda **given: nnx.grad(lambda rnn: rnn(XS, **given).sum())(rnn)
+
+
+def of_scan_until(cell):
+    def run(params, bound):
+        xs = (XS, jnp.arange(5)) if bound else XS
+        cell_or_bound = rs.with_key(cell, KEY, params, XS[0]) if bound else cell
+        return rs.scan_until(cell_or_bound, params, CARRY, xs, lambda _, carry, y: False, max_steps=5)[1].sum()
+
+    return lambda bound=False: jax.grad(run)(PARAMS, bound)
+
+
+OTHER_LOOPS = {
+    "linen": (
+        of_linen,
+        {"rngs": {"dropout": KEY}},
+        r'linen\.RNN: .* without the rng "dropout", so it makes none\. Pass rngs=',
+    ),
+    "nnx": (of_nnx, {"key": KEY}, r"nnx\.RNN: .* without a `key`, so it makes none\. Pass key="),
+    "scan_until": (of_scan_until, {"bound": True}, r"scan_until: .* without a key, .* rnnscan\.with_key\("),
+}
+
+
+@pytest.mark.parametrize(("make", "with_a_key", "message"), variants(OTHER_LOOPS, ["linen", "nnx"]))
+def test_other_loops_over_cells_warn(make, with_a_key, message):
+    silent = make(rs.dropout(GRU, 0.0))
+    run = make(random_cell())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(**with_a_key)
+        silent()
+    with pytest.warns(rs.NoKeyWarning, match=rf"^{message}") as warned:
+        [run() for _ in range(2)]
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+def test_a_linen_cell_that_is_said_to_be_deterministic_is_silent():
+    run = of_linen(rs.linen.Cell(random_cell(), deterministic=True, parent=None))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run()
 
 
 @pytest.mark.parametrize("engine", ["lax", "fission"])
@@ -84,7 +148,9 @@ def test_evaluation_training_with_a_key_and_other_cells_are_silent():
     loss(PARAMS, cell)
     jax.jit(lambda params: loss(params, cell))(PARAMS)
     jax.grad(loss)(PARAMS, cell, key=KEY)
-    jax.grad(loss)(PARAMS, GRU)
+    for none in (GRU, rs.dropout(GRU, 0.0), rs.dropout(GRU, 0.0, on="recurrent"), rs.zoneout(GRU, 0.0)):
+        jax.grad(loss)(PARAMS, none)
+        np.testing.assert_array_equal(loss(PARAMS, none, key=KEY), loss(PARAMS, GRU))
     stack = rs.stack(GRU, rs.residual(GRU))
     params, carry = stack.init(KEY, 3), stack.initial_carry(XS[0])
     jax.grad(lambda params: rs.scan(stack, params, carry, XS)[1].sum())(params)

@@ -40,6 +40,8 @@ class Dropout(Wrapper):
     def with_key(self, key: Array, params: Any, x: Any) -> RandomStep:
         """Return the step with dropout."""
         own_key, inner_key = jax.random.split(key)
+        if self.rate == 0:  # Nothing is random.
+            return with_key(self.cell, inner_key, params, x)
         inner: Any = self.cell if self.on == "recurrent" else with_key(self.cell, inner_key, params, x)
         mask = self._mask(own_key, self._dropped_shape(params, x))
 

@@ -30,7 +30,7 @@ class Zoneout(Wrapper):
         self._check(carry)
         new_carry, y = self.cell(params, carry, x)
         expected = tuple(
-            (rate * old + (1 - rate) * new).astype(new.dtype) if _has_units(new) else new
+            (rate * old + (1 - rate) * new).astype(new.dtype) if _holds(rate, new) else new
             for rate, old, new in zip(self._rates(carry), carry, new_carry, strict=True)
         )
         return expected, self._output(expected, y)
@@ -45,7 +45,7 @@ class Zoneout(Wrapper):
             new_carry, y = inner(params, carry, scanned)
             keys = jax.random.split(jax.random.fold_in(own_key, scanned[1]), len(carry))
             zoned = tuple(
-                jnp.where(jax.random.bernoulli(part_key, rate, new.shape), old, new) if _has_units(new) else new
+                jnp.where(jax.random.bernoulli(part_key, rate, new.shape), old, new) if _holds(rate, new) else new
                 for part_key, rate, old, new in zip(keys, self._rates(carry), carry, new_carry, strict=True)
             )
             return zoned, self._output(zoned, y)
@@ -73,9 +73,9 @@ class Zoneout(Wrapper):
         return rates
 
 
-def _has_units(part: Array) -> bool:
-    """Whether a part of the carry holds units. Flags and counters are not floating, and must not be held."""
-    return jnp.issubdtype(part.dtype, jnp.inexact)
+def _holds(rate: float, part: Array) -> bool:
+    """Whether units of a part of the carry may be held. Flags and counters are not floating, and must not be."""
+    return rate > 0 and jnp.issubdtype(part.dtype, jnp.inexact)
 
 
 def zoneout(cell: ComposableCell, rate: float | tuple[float, ...]) -> Zoneout:

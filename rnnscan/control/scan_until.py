@@ -14,6 +14,7 @@ from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import one_step, skip_padding
 from rnnscan._util.varying import vary_as
 from rnnscan.control import _until
+from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
@@ -46,7 +47,8 @@ def scan_until(
     stopped; until then a row that has stopped holds its carry.
 
     Args:
-        cell: a pure function `cell(params, carry, x) -> (carry, y)`, as for `rnnscan.scan`.
+        cell: a pure function `cell(params, carry, x) -> (carry, y)`, as for `rnnscan.scan`. It makes random choices,
+            such as dropout, only with a key: `rnnscan.with_key(cell, key, params, x)`, over pairs `(x, number)`.
         params: the cell's parameters.
         carry: the carry before the first step.
         xs: the inputs, leaves `(max_steps, N, ...)`; or None.
@@ -123,10 +125,15 @@ def _run(pair: _until.Pair, *, params: Any, carry: Any, xs: Any, **options: Any)
     running = jnp.ones(stopped.shape, bool)
     # Under `shard_map` devices stop at different steps where their carries differ.
     state = vary_as((carry, running, jnp.zeros(stopped.shape, jnp.int32)), jax.tree.leaves(carry))
-    _, (carry, _, count), ys, _ = _until.run(
+    _, (last, _, count), ys, _ = _until.run(
         "scan_until", until, params, state, xs, lambda _, state: state[1].any(), **options
     )
-    return carry, ys, count
+    x = jax.tree.map(one_step, xs)
+    last, ys = warned_if_random((last, ys), "scan_until", cell, params, carry, x, lacking="a key", remedy=_BIND_A_KEY)
+    return last, ys, count
+
+
+_BIND_A_KEY = "Bind one, with rnnscan.with_key(cell, key, params, x), and pass (xs, jax.numpy.arange(max_steps)) as xs."
 
 
 def _check_rows(stopped: Any, carry: Any, y: Any) -> None:

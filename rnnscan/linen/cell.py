@@ -9,6 +9,7 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
+from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.paths import parts
 from rnnscan.protocols import InitializableCell, check_cell
 from rnnscan.randomness import with_key
@@ -20,7 +21,8 @@ class Cell(nn.RNNCellBase):
     The collection "params" holds the cell's parameters under their own names; carry and y are the cell's. It works in
     `rnnscan.linen.RNN`, in Flax's `nn.RNN`, and under `nn.scan` and `nn.remat`.
 
-    A cell with random choices, such as `rnnscan.dropout`, makes them only if the rng "dropout" is given: training.
+    A cell with random choices, such as `rnnscan.dropout`, makes them only if the rng "dropout" is given: training. In
+    `rnnscan.linen.RNN` a gradient without it warns (`rnnscan.NoKeyWarning`).
     `rnnscan.linen.RNN` gives each step its own. In Flax's loops pass
     `split_rngs={"params": False, "dropout": True}`, or False to repeat one choice for the whole sequence.
 
@@ -70,6 +72,20 @@ class Cell(nn.RNNCellBase):
                 return self.cell(params, carry, inputs)
             random_step = with_key(self.cell, self.make_rng(self.rng_collection), params, inputs)
             return random_step(params, carry, (inputs, step))
+
+    @nn.nowrap
+    def warned_if_random(self, results: Any, x: Any) -> Any:
+        """The results of a loop without the rng, which warn where they are differentiated if the cell makes choices."""
+        if self.deterministic:
+            return results
+        params = jax.eval_shape(lambda: self.cell.init(jax.random.key(0), jnp.shape(x)[-1]))
+        carry = jax.eval_shape(self.cell.initial_carry, x)
+        remedy = (
+            f'Pass rngs={{"{self.rng_collection}": jax.random.key(0)}}, and another key at each step of training, or '
+            "wrap the cell in linen.Cell(cell, deterministic=True)."
+        )
+        lacking = f'the rng "{self.rng_collection}"'
+        return warned_if_random(results, "linen.RNN", self.cell, params, carry, x, lacking=lacking, remedy=remedy)
 
     @nn.nowrap
     def initialize_carry(self, rng: PRNGKey, input_shape: tuple[int, ...]) -> Any:

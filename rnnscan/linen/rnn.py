@@ -222,7 +222,10 @@ class RNN(nn.RNN):
             name=cell_name(self.cell),
         )
         with parts(self.path):
-            return loop(self.cell, carry, steps)
+            results: tuple[Any, Any] = loop(self.cell, carry, steps)
+        if isinstance(self.cell, Cell) and not self.has_rng(self.cell.rng_collection):
+            return self.cell.warned_if_random(results, zeros_of_step(steps.x[0]))
+        return results
 
 
 def _call(cell: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:

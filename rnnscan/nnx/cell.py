@@ -11,6 +11,7 @@ from rnnscan._util.messages import describe, is_array_like
 from rnnscan.cells.checks import check_size
 from rnnscan.compose import with_key
 from rnnscan.compose.wrapper import cells_within
+from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.protocols import InitializableCell, check_cell
 
 
@@ -63,6 +64,11 @@ class Cell(nnx.RNNCellBase):
         """
         step = with_key(self.cell, key, self._values(), x)
         return lambda module, carry, scanned: step(module._values(), carry, scanned)
+
+    def warned_if_random(self, results: Any, x: Any) -> Any:
+        """The results of a loop without a key, which warn where they are differentiated if the cell makes choices."""
+        carry = jax.eval_shape(self.cell.initial_carry, x)
+        return warned_if_random(results, "nnx.RNN", self.cell, self._values(), carry, x)
 
     def initial_carry(self, x: Any) -> Any:
         """The carry of zeros, typed like one step's input."""

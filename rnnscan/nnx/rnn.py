@@ -156,7 +156,7 @@ class RNN(nnx.RNN):
                 from `initialize_carry`. `initial_carry` is never used for it, so windows with the carry passed on
                 equal the whole sequence.
             key: a PRNG key for the random choices of a `Cell`, such as `rnnscan.dropout`: training. None: evaluation,
-                without random choices. Other modules use their own `rngs`.
+                without random choices, whatever the `rngs`; a gradient warns. Other modules use their own `rngs`.
             first_step: the number of the first step, which random choices depend on. Pass the steps done so far to run
                 a sequence in pieces with one key.
 
@@ -171,7 +171,10 @@ class RNN(nnx.RNN):
 
         def run(carry: Any, steps: Steps, reset_to: Any, _: bool) -> tuple[Any, Any]:
             call, x = self._make_call(steps.x, key, first_step)
-            return self._scan(with_resets(call, reset_to), carry, steps._replace(x=x))
+            results = self._scan(with_resets(call, reset_to), carry, steps._replace(x=x))
+            if key is None and isinstance(self.cell, Cell):
+                return self.cell.warned_if_random(results, zeros_of_step(steps.x))
+            return results
 
         return run_sequence(
             "nnx.RNN",

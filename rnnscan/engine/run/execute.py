@@ -6,18 +6,16 @@ from typing import Any
 
 import jax
 
-from rnnscan._util.messages import in_words
 from rnnscan._util.step_wrappers import hold_last_valid, type_of_step
-from rnnscan.engine.analysis.random_choices import makes_random_choices
+from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values
-from rnnscan.engine.call.prepare import Call, prepare
+from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.run import fission as fission
 from rnnscan.engine.run import lax, one_kernel
-from rnnscan.randomness import warn_if_differentiated, warns_without_key
 
 
 def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length: Any) -> tuple[Any, Any]:
@@ -46,8 +44,10 @@ def _run(cell: Any, *, params: Any, carry: Any, xs: Any, kept: bool = False, **o
             raise ClosesOverArraysError
         plan = ExecutionPlan.of(call)
         carry, ys = _execute(plan)
-        if options.get("key") is None and warns_without_key() and _is_random(cell, params, call):
-            carry, ys = warn_if_differentiated((carry, ys), "scan", in_words(cell))
+        if options.get("key") is None:
+            # The cell and the parameters of the caller: those of the call may be cut into units.
+            x = jax.tree.map(type_of_step, call.inputs)
+            carry, ys = warned_if_random((carry, ys), "scan", cell, params, call.carry, x)
     observe(plan, options, ys)
     return carry, ys
 
@@ -65,11 +65,6 @@ def _runner(plan: ExecutionPlan) -> Callable[[ExecutionPlan], tuple[Any, Any]]:
     if small is not None and not small.is_plain:
         return partial(one_kernel.run, small)
     return fission.run if plan.route.engine == "fission" else lax.run
-
-
-def _is_random(cell: Any, params: Any, call: Call) -> bool:
-    # The cell and the parameters of the caller: those of the call may be cut into units.
-    return makes_random_choices(cell, params, call.carry, jax.tree.map(type_of_step, call.inputs))
 
 
 def _closed_over(cell: Any, **arguments: Any) -> ClosedOver:
