@@ -70,11 +70,12 @@ def choose(
     Raises:
         ValueError: if nothing fits.
     """
-    if not budget.last_only:
-        check_holds_outputs(budget.bytes, recurrent_output_bytes(arguments))
+    outputs = 0 if budget.last_only else recurrent_output_bytes(arguments)
+    check_holds_outputs(budget.bytes, outputs)
     step = TrainingStep(arguments, last_only=budget.last_only, report=report)
     choices = choices_of(arguments)
-    fitting = _fitting(step, choices, budget.bytes)
+    is_refused = _is_refused(step, choices, budget.bytes, outputs)
+    fitting = iter(()) if is_refused else _fitting(step, choices, budget.bytes)
     if fastest is not None:
         fitting_choices = list(fitting)
         chosen = (
@@ -83,7 +84,7 @@ def choose(
     else:
         chosen = next(fitting, None)
     if chosen is None:
-        chosen = _least_of_all(step, choices, budget.bytes)
+        chosen = _least_of_all(step, choices, budget.bytes, is_refused)
     relative_cost = chosen.time / choices[0].time if choices[0].time else 1.0
     return Chosen(chosen.memory, _needed(step, chosen.memory) or 0, relative_cost)
 
@@ -187,6 +188,19 @@ def _likely(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> I
             yield likely
 
 
+def _is_refused(step: TrainingStep, choices: Sequence[Candidate], allowed: int, outputs: int) -> bool:
+    """Whether a budget is below what every choice measured needs on a CPU, and below what a frugal one does need.
+
+    The former is twice the outputs; the latter has segments near the square root of the length, by their number.
+    """
+    if allowed >= 2 * outputs or not host_is_device():
+        return False
+    simple = [one.memory for one in choices if one.memory.recompute == "all" and isinstance(one.memory.segment, int)]
+    frugal = simple[len(simple) // 2] if simple else Memory(recompute="all")
+    needed = _needed(step, frugal)
+    return needed is not None and needed > allowed
+
+
 def _fitting(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Iterator[Candidate]:
     """The choices that fit, in order of time. None where the frugal ones are too large by far."""
     some_may_fit = False
@@ -250,14 +264,20 @@ def _needed(step: TrainingStep, memory: Memory) -> int | None:
     return None if needed is None else needed + needed // _SLACK
 
 
-def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int) -> Candidate:
+def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int, is_refused: bool) -> Candidate:
     """Of the compiled choices and the frugal ones, return the one that needs the least memory.
+
+    Args:
+        step: the training step.
+        choices: the choices.
+        allowed: the budget, in bytes.
+        is_refused: whether the compiled choices told already that nothing fits.
 
     Raises:
         ValueError: if it does not fit either.
     """
     tried = [(_needed(step, choice.memory), choice) for choice in choices if choice.memory in step.compiled]
-    frugal = _frugal_needs(step, choices, allowed)
+    frugal = () if is_refused else _frugal_needs(step, choices, allowed)
     needs = [(needed, choice) for needed, choice in (*tried, *frugal) if needed is not None]
     if not needs:
         raise ValueError(
@@ -268,7 +288,8 @@ def _least_of_all(step: TrainingStep, choices: Sequence[Candidate], allowed: int
         too_small, needed = readable_apart(allowed, least)
         raise ValueError(
             f"plan: nothing fits {too_small}; the least found is {needed}, {least} bytes, "
-            f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps in a call."
+            f"by {chosen.memory!r}. Raise the budget to that, or run fewer rows or steps in a call. "
+            f"{len(step.compiled)} of {len(choices)} choices were compiled, so another may need a little less."
         )
     return chosen
 

@@ -20,7 +20,7 @@ def recurrent_output_bytes(arguments: Arguments) -> int:
     cannot fuse a loop with the loss. The step holds the outputs until it has their cotangents, which are as large, and
     another loop reads these while it writes the gradients. So the step needs them at least once. On a CPU each choice
     measured needs them twice or more, also where gradients of the inputs or of a table are larger (`docs/decisions.md`,
-    "A budget below the outputs").
+    "A budget below the outputs"), which `choose` checks by a compilation.
 
     Outputs of other work do not count, because XLA may fuse that with the loss.
 

@@ -88,9 +88,10 @@ class _Ranges:
         self._equations = program.equations
         self._inputs = frozenset(program.known)
         self._maker = {output: equation for equation in program.equations for output in equation.outputs}
-        returned = {self.home(value) for value in values_of(program.outputs)}
-        self._placed = {*program.known, *returned, *self._with_places()}
+        self._returned = {self.home(value) for value in values_of(program.outputs)}
+        self._placed = {*program.known, *self._returned, *self._with_places()}
         loops = [equation for equation in program.equations if equation.kind is Kind.LOOP]
+        self._unread = self._unread_stacks(loops)
         self._stacks = {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :]}
         self._roots: dict[Value, frozenset[Value]] = {}
         self.running = [index for index, equation in enumerate(self._equations) if self._runs(equation)]
@@ -98,9 +99,10 @@ class _Ranges:
         self._last: dict[Value, int] = {}
         for index in self.running:
             equation = self._equations[index]
-            self._born.update(dict.fromkeys(equation.outputs, index))
-            self._last.update(dict.fromkeys([*equation.outputs, *self._roots_of(equation)], index))
-        self._last.update(dict.fromkeys(returned, len(self._equations)))
+            outputs = [output for output in equation.outputs if output not in self._unread]
+            self._born.update(dict.fromkeys(outputs, index))
+            self._last.update(dict.fromkeys([*outputs, *self._roots_of(equation)], index))
+        self._last.update(dict.fromkeys(self._returned, len(self._equations)))
 
     def home(self, value: Value) -> Value:
         """The value whose memory a view shares."""
@@ -139,6 +141,11 @@ class _Ranges:
     def is_read_after(self, value: Value, other: Value) -> bool:
         """Whether an equation reads a value after another value is made."""
         return self._last.get(value, 0) > self._born.get(self.home(other), 0)
+
+    def _unread_stacks(self, loops: Sequence[Equation]) -> set[Value]:
+        """Stacked results of loops that nothing reads, which XLA drops: outputs, under a loss on the last carry."""
+        read = {value for equation in self._equations for value in equation.reads} | self._returned
+        return {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :] if stack not in read}
 
     def _with_places(self) -> Iterator[Value]:
         readers: dict[Value, int] = defaultdict(int)

@@ -13,6 +13,7 @@ from planned import RANDOM_CELLS, SMALL, arguments, shapes
 from rnnscan import cells
 from rnnscan._util.byte_sizes import readable_apart
 from rnnscan.checkpointing import NestedScan
+from rnnscan.insight import temporary_bytes
 from rnnscan.insight.plan import PlannedMemory
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import choices_of
@@ -52,6 +53,36 @@ def test_a_budget_far_below_the_least_takes_one_compilation_and_no_schedule(monk
     assert not any(isinstance(memory.segment, NestedScan) for memory in predicted)
 
 
+def test_a_budget_below_twice_the_outputs_takes_one_compilation(monkeypatch):
+    """No choice measured needs less. Predictions are near, so the search would compile many."""
+    compiled, measure = [], TrainingStep._temporary_bytes
+    monkeypatch.setattr(
+        TrainingStep, "_temporary_bytes", lambda step, memory: compiled.append(memory) or measure(step, memory)
+    )
+    given = arguments(SMALL, length=256)
+    outputs = 256 * 4 * 8 * 4
+    with pytest.raises(ValueError, match=r"the least found is .* 1 of \d+ choices were compiled"):
+        rs.plan(SMALL, *given, budget=2 * outputs - 1)
+    assert len(compiled) == 1
+
+
+def test_predictions_leave_out_outputs_that_a_loss_on_the_last_carry_does_not_read():
+    """XLA drops them. They made the predictions of an LSTM of 10,000 steps 14 times too large."""
+    call = Arguments(rs.scan, SMALL, *arguments(SMALL, length=512), {})
+    step = TrainingStep(call, last_only=True)
+    for memory in (rs.Memory("all", segment=16), rs.Memory("all", segment=(64, 8))):
+        assert 0.5 < step.predicted_bytes(memory) / step.temporary_bytes(memory) < 1.3
+    smallest = rs.plan(SMALL, *call.with_arrays(call.shapes)[:3], budget="64KiB", last_only=True)
+    assert smallest.temporary_bytes <= 2**16
+
+
+@pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory("all", segment=(16, 4))], ids=str)
+def test_unoptimized_code_needs_the_same_memory(memory):
+    step = TrainingStep(Arguments(rs.scan, SMALL, *arguments(SMALL, length=64), {}), last_only=False)
+    gradient, *shapes = step._program(memory)
+    assert step.temporary_bytes(memory) == temporary_bytes(jax.jit(gradient).lower(*shapes).compile())
+
+
 def bottleneck(params, carry, x):
     carry = jnp.tanh(carry @ params["recurrent"] + (x @ params["kernel"]).sum(-1, keepdims=True))
     return carry, carry
@@ -83,7 +114,7 @@ def test_every_choice_needs_the_outputs_whatever_the_gradients_could_hold(kind):
 @pytest.mark.fuzz
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
-def test_every_choice_of_random_cells_needs_the_outputs(seed):
+def test_every_choice_of_random_cells_needs_the_outputs_twice(seed):
     jax.clear_caches()
     random = np.random.default_rng(seed)
     cell = RANDOM_CELLS[random.integers(len(RANDOM_CELLS))](int(random.integers(2, 24)))
@@ -92,7 +123,7 @@ def test_every_choice_of_random_cells_needs_the_outputs(seed):
     call = Arguments(rs.scan, cell, *arguments(cell, length=length, batch=batch, size=size), {})
     outputs, step = recurrent_output_bytes(call), TrainingStep(call, last_only=False)
     for choice in choices_of(call)[:: int(random.integers(1, 5))]:
-        assert step.temporary_bytes(choice.memory) >= outputs
+        assert step.temporary_bytes(choice.memory) >= 2 * outputs
 
 
 @pytest.mark.parametrize("options", [{"parallel": rs.Newton()}, {"length": 1}], ids=str)
