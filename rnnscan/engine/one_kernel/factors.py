@@ -25,7 +25,8 @@ def cholesky(equation: Equation, a: Any) -> list[Any]:
         below = rest[..., 1:, :1] / root
         columns.append(_padded(jnp.concatenate([root, below], -2), index, axis=-2))
         rest = rest[..., 1:, 1:] - below * _transposed(below)
-    return [jnp.where(is_positive, jnp.concatenate(columns, -1), jnp.full((), jnp.nan, a.dtype))]
+    # Multiplied, not selected: a tangent of a factor that is NaN is NaN too.
+    return [jnp.concatenate(columns, -1) * jnp.where(is_positive, jnp.ones((), a.dtype), jnp.nan)]
 
 
 def triangular_solve(equation: Equation, a: Any, b: Any) -> list[Any]:

@@ -166,7 +166,12 @@ def test_rounding_is_that_of_lapack(name):
 def test_a_matrix_that_is_not_positive_definite_has_nan_where_lapack_has_it():
     for matrix in ([[1.0, 2.0], [2.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]], [[np.nan, 0.0], [0.0, 1.0]]):
         s = jnp.asarray(matrix, jnp.float32)
-        np.testing.assert_array_equal(written(jnp.linalg.cholesky)(s)[0], jnp.linalg.cholesky(s))
+        # Its tangent has it too.
+        actual, expected = (
+            jax.jvp(factor, (s,), (jnp.eye(2) + s,))
+            for factor in (lambda s: written(jnp.linalg.cholesky)(s)[0], jnp.linalg.cholesky)
+        )
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 @pytest.mark.parametrize("plant", [np.nan, np.inf])
