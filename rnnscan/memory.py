@@ -28,8 +28,9 @@ class Memory:
     """A memory choice: the values to keep between the forward and the backward pass.
 
     `Memory()` keeps every named intermediate, and `Memory(recompute="all")` none. Of a cell without names `Memory()`
-    may keep up to 2 MiB of values that take long to recompute, on a CPU. Of a small loop it keeps all residuals there,
-    if they take at most 1 MiB. `memory=None` is plain autodiff of `lax.scan`, the baseline.
+    may keep up to 2 MiB of values that take long to recompute, on a CPU. Of a small loop, and of a step that is not
+    split, it keeps all residuals there, if they take at most 1 MiB. `memory=None` is plain autodiff of `lax.scan`, the
+    baseline.
 
     Args:
         recompute: names (`rnnscan.name`) to recompute on the backward pass instead of keeping them, or `"all"`.

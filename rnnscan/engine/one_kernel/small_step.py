@@ -51,14 +51,26 @@ def small_step(flat: FlatStep, length: int, memory: Memory, choices: Heuristics,
         return None
     assert kernel.written is not None
     step = replace(flat, program=kernel.written)
-    longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in memory.sub_scans(length))
-    keeps_all = memory.recompute == () and longest * residual_bytes(step.program) <= choices.small_residuals
+    keeps_all = has_small_residuals(step.program, length, memory, choices)
     is_plain = keeps_all and memory.segment is None and not kernel.calls
     if not is_plain and not kernel.calls:
         return None  # A loop that is one kernel as it is gains nothing more.
     if named and memory.recompute == () and not keeps_all:
         return None
     return SmallStep(step, kernel, keeps_all, is_plain)
+
+
+def has_small_residuals(program: Program, length: int, memory: Memory, choices: Heuristics) -> bool:
+    """Whether all residuals are kept: they are so few that computing them again is no gain.
+
+    Args:
+        program: the step.
+        length: the number of steps.
+        memory: the memory choice, which may recompute by choice.
+        choices: the choices of the platform.
+    """
+    longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in memory.sub_scans(length))
+    return memory.recompute == () and longest * residual_bytes(program) <= choices.small_residuals
 
 
 def residual_bytes(program: Program) -> int:

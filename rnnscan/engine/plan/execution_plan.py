@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine import passes
 from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
@@ -18,7 +19,7 @@ from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, Whole, chosen, heuristics
 from rnnscan.engine.costs.platform import default_platform
 from rnnscan.engine.loops.sharded_rows import sharded_rows
-from rnnscan.engine.one_kernel.small_step import SmallStep, small_step
+from rnnscan.engine.one_kernel.small_step import SmallStep, has_small_residuals, small_step
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.plan.whole_step import runs_whole
@@ -120,7 +121,15 @@ class ExecutionPlan:
             return None
         asks = self.recomputes or (call.memory is not None and call.memory.asks_to_recompute)
         has_effects = call.info.effects or any(call.effects_of_rules)
-        return None if has_effects and not asks else call.memory
+        return None if not asks and (has_effects or self._keeps_all) else call.memory
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether a plain loop has so small residuals that it keeps them all, as a small loop does."""
+        call, is_fallback = self.call, self.route.engine == "lax" and self.route.one_kernel is None
+        if not is_fallback or call.engine != "auto" or call.memory is None or not is_count(call.length, least=0):
+            return False
+        return has_small_residuals(call.flat.program, call.length, call.memory, self.choices)
 
     @property
     def kept_names(self) -> frozenset[str]:

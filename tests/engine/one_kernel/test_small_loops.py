@@ -305,6 +305,30 @@ def test_small_residuals_are_kept_and_others_are_not():
     assert "one kernel" in str(rs.explain(long.cell, *arguments_of(long)))
 
 
+def test_small_residuals_of_a_loop_that_is_not_split_are_kept():
+    """A derivative rule with symbolic zeros keeps the step in one piece."""
+
+    @jax.custom_vjp
+    def product(a, b):
+        return a * b
+
+    product.defvjp(lambda a, b: (a.value * b.value, (a.value, b.value)), lambda ab, ct: (ct * ab[1], ct * ab[0]), True)
+
+    def use(steps):
+        xs = jnp.cos(jnp.arange(4.0 * steps)).reshape(steps, 4)
+        return Use(
+            lambda params, h, x: (jnp.sin(jnp.tanh(jnp.exp(-product(h, params)) + x)),) * 2,
+            jnp.ones(4),
+            jnp.zeros(4),
+            xs,
+        )
+
+    short, long, everything = use(100), use(40_000), rs.Memory(recompute="all")
+    assert rs.explain(short.cell, *arguments_of(short)).engine == "lax"
+    assert saved_bytes(short, memory=everything) < saved_bytes(short) == saved_bytes(short, memory=None)
+    assert saved_bytes(long, memory=everything) == saved_bytes(long) < saved_bytes(long, memory=None)
+
+
 def test_a_long_loop_without_calls_runs_as_large_loops_do():
     """One kernel would only compute it again, as they do, and keep the inputs and carries that they keep."""
     short, long = (USES["hidden Markov model, 4 states"](steps) for steps in (100, 20_000))
