@@ -14,10 +14,10 @@ from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import one_step, skip_padding
 from rnnscan._util.varying import vary_as
 from rnnscan.control import _until
-from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.engine.call.prepare import cell_step
 from rnnscan.memory import Memory
 from rnnscan.protocols import Cell, check_cell
+from rnnscan.random_choices import warned_if_random
 from rnnscan.scan_observer import observe_loop, observed_step
 
 

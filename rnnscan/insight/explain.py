@@ -11,7 +11,6 @@ from rnnscan._util.high_types import HighTypeError
 from rnnscan._util.messages import in_words, listing
 from rnnscan._util.reports import Report, Table, titled
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine.analysis.random_choices import makes_random_choices
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
 from rnnscan.engine.run.estimate import PartCost, estimate_parts, relative_time_of_iteration
 from rnnscan.engine.run.plain_scan import steps_of
@@ -29,6 +28,7 @@ from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.planning.arguments import Arguments
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
+from rnnscan.random_choices import makes_random_choices
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from flax import linen as nn
 from flax.typing import PRNGKey
 from jaxtyping import Array
 
-from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.paths import parts
 from rnnscan.protocols import InitializableCell, check_cell
+from rnnscan.random_choices import warned_if_random
 from rnnscan.randomness import with_key
 
 

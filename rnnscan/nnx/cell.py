@@ -11,8 +11,8 @@ from rnnscan._util.messages import describe, is_array_like
 from rnnscan.cells.checks import check_size
 from rnnscan.compose import with_key
 from rnnscan.compose.wrapper import cells_within
-from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.protocols import InitializableCell, check_cell
+from rnnscan.random_choices import warned_if_random
 
 
 class Cell(nnx.RNNCellBase):

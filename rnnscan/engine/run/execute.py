@@ -7,7 +7,6 @@ from typing import Any
 import jax
 
 from rnnscan._util.step_wrappers import hold_last_valid, type_of_step
-from rnnscan.engine.analysis.random_choices import warned_if_random
 from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.call.concrete import run_on_values, runs_on_values
@@ -16,6 +15,7 @@ from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.run import fission as fission
 from rnnscan.engine.run import lax, one_kernel
+from rnnscan.random_choices import warned_if_random
 
 
 def run_call(cell: Any, arrays: dict[str, Any], options: dict[str, Any], length: Any) -> tuple[Any, Any]:
