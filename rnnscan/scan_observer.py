@@ -78,43 +78,49 @@ class Window(NamedTuple):
     steps: int
 
 
+class _Observation(NamedTuple):
+    """Who observes scans, and where these are in a longer one; None: they are whole."""
+
+    observer: ScanObserver | None = None
+    window: Window | None = None
+
+
 # Part of jit's cache key: a function that a user jits is traced again for each observer.
-_observer = jax.make_user_context(None)
-_window = jax.make_user_context(None)
+_observation = jax.make_user_context(_Observation())
 
 
 @contextmanager
 def observing_scans(observer: ScanObserver | None) -> Iterator[None]:
-    """A context in which an observer runs all scans; with None, nobody does."""
-    with _observer(observer):
+    """A context in which an observer runs all scans, which are whole; with None, nobody does."""
+    with _observation(_Observation(observer)):
         yield
 
 
 def observed_scan(cell: Any, params: Any, carry: Any, xs: Any, options: dict[str, Any]) -> tuple[Any, Any] | None:
     """The results of a scan that an observer runs; None without one."""
-    observer: ScanObserver | None = _observer.value
-    if observer is None:
+    observation: _Observation = _observation.value
+    if observation.observer is None:
         return None
-    with observing_scans(None):
-        return observer.scan(cell, params, carry, xs, **options)
+    with _observation(observation._replace(observer=None)):
+        return observation.observer.scan(cell, params, carry, xs, **options)
 
 
 def steps_are_observed() -> bool:
     """Whether an observer tells the steps of plain loops apart."""
-    return isinstance(_observer.value, StepObserver)
+    return isinstance(_observation.value.observer, StepObserver)
 
 
 def observed_step(cell: Any, carry: Any, xs: Any, steps: int) -> Any:
     """The step of a loop that stops by a condition, as an observer of steps wants it; else the cell."""
-    observer = _observer.value
+    observer = _observation.value.observer
     return observer.step(cell, carry, xs, steps) if isinstance(observer, StepObserver) else cell
 
 
 @contextmanager
-def scanning_window(window: Window | None) -> Iterator[None]:
-    """A context in which scans are windows of a longer one, for an observer of steps; with None, they are whole."""
-    if window is None or steps_are_observed():
-        with _window(window):
+def scanning_window(window: Window) -> Iterator[None]:
+    """A context in which scans are windows of a longer one, for an observer of steps."""
+    if steps_are_observed():
+        with _observation(_observation.value._replace(window=window)):
             yield
     else:
         yield
@@ -122,13 +128,13 @@ def scanning_window(window: Window | None) -> Iterator[None]:
 
 def current_window() -> Window | None:
     """Where the scans of the context are in a longer one; None: they are whole."""
-    window: Window | None = _window.value
+    window: Window | None = _observation.value.window
     return window
 
 
 def observe_loop(function: str, step: Callable[..., Any], *arguments: Any) -> None:
     """Show a loop that stops by a condition to the observer of the context, if it takes note of them."""
-    observer = _observer.value
+    observer = _observation.value.observer
     if isinstance(observer, LoopObserver):
         with observing_scans(None):
             observer.loop(function, step, arguments)

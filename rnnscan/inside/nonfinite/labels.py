@@ -14,7 +14,7 @@ from jax.tree_util import keystr
 from rnnscan.inside.progress.cell import Progress
 from rnnscan.naming import reading
 from rnnscan.paths import current_path
-from rnnscan.scan_observer import Window, current_window, observing_scans, scanning_window
+from rnnscan.scan_observer import Window, current_window, observing_scans
 from rnnscan.scanning import scan
 
 
@@ -129,7 +129,7 @@ class _LabeledCell:
         return lambda params, carry, x: self._run(step, params, carry, x)
 
     def _run(self, step: Any, params: Any, carry: Any, x: Any) -> Any:
-        with observing_scans(self._observer), scanning_window(None), reading(self._labeler):
+        with observing_scans(self._observer), reading(self._labeler):
             results = step(params, carry, x)
         if not isinstance(results, tuple) or len(results) != 2:
             return results  # `scan` says what is wrong.
