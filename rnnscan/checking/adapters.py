@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rnnscan._util.flax_modules import is_module_of
 from rnnscan._util.messages import describe, in_words, listing
 from rnnscan.checking.arguments import check_takes
-from rnnscan.checking.flax_modules import is_flax_module, of_module
+from rnnscan.checking.flax_modules import of_module
 from rnnscan.checking.model import Model
 from rnnscan.nets.base import Net, run_net
 from rnnscan.protocols import Cell, check_cell
@@ -50,7 +51,7 @@ def as_model(
     Raises:
         TypeError: if it is nothing of the kind, or the arguments do not fit it.
     """
-    if is_flax_module(model):
+    if is_module_of(model, "linen", "nnx"):
         return of_module(model, arguments, carry, time_major)
     if time_major is not None:
         raise TypeError(

@@ -1,13 +1,13 @@
 """Make a `Model` of a module of `flax.linen` or `flax.nnx`."""
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from rnnscan._util.flax_modules import is_module_of
 from rnnscan._util.messages import describe
 from rnnscan.checking.model import Model
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED
@@ -19,24 +19,6 @@ _CALL = ("reset", "seq_lengths", "reverse", "key", "first_step")
 _ATTRIBUTES = ("memory", "engine", "parallel")
 
 
-def _base(module: str) -> Any:
-    """The class of Flax's modules. Without an import of Flax there is no module to check."""
-    imported: Any = sys.modules.get(f"flax.{module}")
-    return None if imported is None else imported.Module
-
-
-def is_flax_module(model: Any) -> bool:
-    """Whether a model is a module of linen or nnx."""
-    bases = [base for base in (_base("linen"), _base("nnx")) if base is not None]
-    return isinstance(model, tuple(bases))
-
-
-def is_linen(model: Any) -> bool:
-    """Whether a model is a module of linen."""
-    base = _base("linen")
-    return base is not None and isinstance(model, base)
-
-
 def of_module(
     module: Any, arguments: tuple[Any, ...], carry: Any, time_major: bool | None
 ) -> tuple[Model, tuple[Any, Any, Any]]:
@@ -45,7 +27,7 @@ def of_module(
     Raises:
         TypeError: if the arguments do not fit.
     """
-    of_linen = is_linen(module)
+    of_linen = is_module_of(module, "linen")
     call = "check(module, variables, xs)" if of_linen else "check(module, xs)"
     if len(arguments) != (2 if of_linen else 1):
         raise TypeError(
@@ -109,7 +91,7 @@ def _start_of(module: Any) -> bool:
 def _start(module: Any, xs: Any) -> Any:
     if hasattr(module, "forward_rnn"):
         return _start(module.forward_rnn, xs), _start(module.backward_rnn, xs)
-    if is_linen(module):
+    if is_module_of(module, "linen"):
         return module.cell.initialize_carry(jax.random.key(0), xs.shape[1:])
     from flax import nnx
 

@@ -1,6 +1,5 @@
 """What trace() takes: a cell, a net, a Flax module, or a function that runs scans, as a function without arguments."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from rnnscan._util.flax_modules import is_module_of
 from rnnscan._util.messages import in_words, listing
-from rnnscan.checking.flax_modules import is_linen
 from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
 from rnnscan.inside.options import ARGUMENTS, SCAN_OPTIONS, check_options
 from rnnscan.inside.tracing.recorder import STOPS_BY_A_CONDITION
@@ -64,7 +63,7 @@ def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, An
     """
     if isinstance(function, Net):
         return _net(function, arguments, options)
-    if is_linen(function) and function.scope is None:
+    if is_module_of(function, "linen") and function.scope is None:
         return Subject(function.apply, arguments, options, type(function).__name__)
     module = _nnx_module(function, arguments, options)
     if module is not None:
@@ -116,9 +115,10 @@ def _net(net: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subj
 
 def _nnx_module(module: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Subject | None:
     """A module of `flax.nnx`, split into its graph and its state: what a call changes of it is dropped."""
-    nnx: Any = sys.modules.get("flax.nnx")
-    if nnx is None or not isinstance(module, nnx.Module):
+    if not is_module_of(module, "nnx"):
         return None
+    from flax import nnx
+
     graph, state = nnx.split(module)
     return Subject(
         lambda state, *arguments, **options: nnx.merge(graph, state)(*arguments, **options),
