@@ -6,6 +6,7 @@ from functools import cache
 from itertools import combinations, pairwise
 from typing import Any
 
+from rnnscan._util.divisors import near_divisor
 from rnnscan.checkpointing import NestedScan, nested
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.estimate import solving_time
@@ -90,7 +91,7 @@ def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
     """
     size = 2 ** max(0, (length - 1).bit_length() - 1)
     while size >= 4 and size < length:
-        yield _near_divisor(length, size), 1.0, 1.0
+        yield near_divisor(length, size), 1.0, 1.0
         size //= 2
     slots = min(_MOST_SLOTS, length // 2)
     while slots >= 4:
@@ -105,16 +106,10 @@ def _segments(length: int) -> Iterator[tuple[Any, float, float]]:
         for inner in (2 * root, root):
             sizes, outer = [], length
             for level in range(levels, 0, -1):
-                outer = _near_divisor(outer, inner**level)
+                outer = near_divisor(outer, inner**level)
                 sizes.append(outer)
             if inner >= 2 and length > sizes[0] and all(a > b for a, b in pairwise(sizes)):
                 yield tuple(sizes), float(levels), float(levels)
-
-
-def _near_divisor(length: int, size: int) -> int:
-    """A divisor of the length near a size, or the size itself. A remainder must be cut out and copied."""
-    divisors = [divisor for divisor in range(max(2, size // 2), 2 * size) if length % divisor == 0]
-    return min(divisors, key=lambda divisor: abs(divisor - size), default=size)
 
 
 def _schedule(length: int, slots: int) -> NestedScan | None:

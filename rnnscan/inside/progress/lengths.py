@@ -5,12 +5,14 @@ a fourth of the scan's time; within it, a few percent. So windows are short on a
 bar.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from math import ceil, isqrt, log
 from typing import Any
 
 import jax
 
+from rnnscan._util.divisors import near_divisor
 from rnnscan.insight.explain import explain
 from rnnscan.scanning import scan
 
@@ -21,8 +23,8 @@ _BYTES = 100_000
 _LEAST = 32
 # The most moves, unless `every` says otherwise.
 _MOVES = 20
-# The estimated time between two moves. A move takes 0.5 to 1 ms of processor time. Estimates of small loops are two to
-# seven times what they take.
+# The estimated time between two moves, which take 0.5 to 1 ms of processor time each. Estimates of small loops are two
+# to seven times what they take, so that this is up to 5 % of theirs.
 _SECONDS = 0.15
 
 
@@ -59,16 +61,16 @@ def divided(steps: int, every: int | None, wanted: int, moves: int, truncate: in
         truncate: a number that both are multiples of: gradients are cut at the same steps as in one scan.
     """
     if every is None and truncate == 1:
-        window = _near_divisor(steps, min(wanted, ceil(steps / _MOVES)))
+        window = near_divisor(steps, min(wanted, ceil(steps / _MOVES)))
         return window, window * ceil(steps / window / moves)
     periods = ceil((every or ceil(steps / moves)) / truncate)
     if periods * truncate >= steps:
         return steps, steps
-    return truncate * _divisor_near(periods, max(1, wanted // truncate)), truncate * periods
+    return truncate * _exact_divisor(periods, max(1, wanted // truncate)), truncate * periods
 
 
 def _moves(cell: Any, params: Any, carry: Any, xs: Any, steps: int) -> int:
-    """The number of moves that take at most about 2 % of the scan's time."""
+    """The number of moves: one for each `_SECONDS` of the scan's estimated time, up to `_MOVES`."""
     costs = explain(cell, params, carry, xs, length=steps).costs
     seconds = steps * sum(part.seconds for part in costs if part.direction == "forward")
     return min(max(1, round(seconds / _SECONDS)), _MOVES) if costs else _MOVES
@@ -82,19 +84,8 @@ def _bytes_of_step(cell: Any, params: Any, carry: Any, xs: Any) -> int:
     return max(1, sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
 
 
-def _near_divisor(steps: int, wanted: int) -> int:
-    """A length that divides the steps, so that there is no rest to compile, if one is near; else the wanted one."""
-    near = [length for length in _divisors(steps) if wanted <= 2 * length <= 4 * wanted]
-    return min(near, key=lambda length: abs(length - wanted), default=wanted)
-
-
-def _divisor_near(number: int, wanted: int) -> int:
+def _exact_divisor(number: int, wanted: int) -> int:
     """The divisor nearest to the wanted one, and not much less; the number itself, if there is none."""
-    enough = [divisor for divisor in _divisors(number) if 4 * divisor >= wanted]
+    pairs = ((small, number // small) for small in range(1, isqrt(number) + 1) if number % small == 0)
+    enough = [divisor for divisor in chain.from_iterable(pairs) if 4 * divisor >= wanted]
     return min(enough, key=lambda divisor: abs(log(divisor / wanted)), default=number)
-
-
-def _divisors(number: int) -> Iterator[int]:
-    for small in range(1, isqrt(number) + 1):
-        if number % small == 0:
-            yield from (small, number // small)
