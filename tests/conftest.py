@@ -102,13 +102,15 @@ _AS_USERS = (
 
 @pytest.fixture(autouse=True)
 def small_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the small loops of a CPU as one kernel, or as larger ones run."""
+    """Run the small loops of a CPU as one kernel with all residuals kept, or as larger ones run."""
     from rnnscan.engine.costs import heuristics  # Not before run-time type checks are set up.
 
     path = request.path.relative_to(request.config.rootpath).as_posix()
     as_users = os.environ.get("SMALL_LOOPS") == "1" or path.startswith(_AS_USERS)
     is_small = as_users and request.node.get_closest_marker("large_loops") is None
-    chosen = dataclasses.replace(heuristics.BACKENDS["cpu"], one_kernel=is_small)
+    choices = heuristics.BACKENDS["cpu"]
+    residuals = choices.small_residuals if is_small else 0
+    chosen = dataclasses.replace(choices, one_kernel=is_small, small_residuals=residuals)
     monkeypatch.setitem(heuristics.BACKENDS, "cpu", chosen)
 
 

@@ -1,7 +1,6 @@
 """scan() against loops written from its meaning."""
 
 import functools
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ from jax.test_util import check_grads
 
 import rnnscan as rs
 from rnnscan.checkpointing import NestedScan, SubScan
-from rnnscan.engine.costs.heuristics import BACKENDS
 from scanned import MEMORIES, value_and_gradients
 from slow_reference import arguments, assert_close, cell, loop, loss
 from tiers import variants
@@ -110,11 +108,11 @@ def test_a_recurrence_of_no_steps_returns_the_carry(name, platform):
 
 
 @pytest.mark.core("as `lax.scan`")
+@pytest.mark.large_loops
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("memory", [rs.Memory(), rs.Memory(segment=2)], ids=str)
-def test_second_derivatives_of_no_steps_are_those_of_lax_scan(memory, reverse, monkeypatch):
-    """The outputs repeat the carry, as those of an LSTM do, and the loop is no small one."""
-    monkeypatch.setitem(BACKENDS, "cpu", replace(BACKENDS["cpu"], one_kernel=False))
+def test_second_derivatives_of_no_steps_are_those_of_lax_scan(memory, reverse):
+    """The outputs repeat the carry, as those of an LSTM do."""
 
     def step(params, carry, x):
         hidden, decayed = carry

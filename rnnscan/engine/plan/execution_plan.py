@@ -123,7 +123,7 @@ class ExecutionPlan:
         has_effects = call.info.effects or any(call.effects_of_rules)
         return None if not asks and (has_effects or self._keeps_all) else call.memory
 
-    @property
+    @cached_property
     def _keeps_all(self) -> bool:
         """Whether a plain loop has so small residuals that it keeps them all, as a small loop does."""
         call, is_fallback = self.call, self.route.engine == "lax" and self.route.one_kernel is None

@@ -82,8 +82,9 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     if tangents is not None:
         reached = _tangents_reached(step, scan, tangents, after)
         read = [*map(or_, read, reached.results)]
-    for leaf, is_used in zip(starts, after, strict=False):
-        read[leaf] |= is_used
+    else:
+        for leaf, is_used in zip(starts, after, strict=True):
+            read[leaf] |= is_used
     live, needed, results = _live_step(step, scan, read)
     operands = [*needed, *(needed[index] for index, _ in scan.copied)]
     outputs, kept = split_list(results, [count])
@@ -136,7 +137,7 @@ def _tangents_reached(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, re
     wanted = {place[result] for result, is_read in zip(moving, read, strict=True) if is_read}
     count = both.scan.carry + y_size(both.step, both.scan)
     _, needed, made = _live_step(both.step, both.scan, [index in wanted for index in range(count)])
-    # The operand of a tangent is no value's, or at another place than the value.
+    # The operand of a value is at its own place. That of a tangent is at another, or there is none.
     pairs = zip(both.operands, needed, strict=True)
     reached = {of for (operand, of), is_needed in pairs if is_needed and operand != of}
     return Tangents(
