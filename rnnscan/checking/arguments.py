@@ -1,4 +1,4 @@
-"""What check() is asked for, rejected before anything runs."""
+"""Checks of the arguments of check(), before anything runs."""
 
 import inspect
 import math

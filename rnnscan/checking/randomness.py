@@ -149,7 +149,7 @@ def _other_key(leaf: Any) -> Any:
 
 RANDOMNESS = Check(
     "randomness",
-    "Without a key nothing is drawn; with one, each step draws anew.",
+    "Without a key nothing is drawn; with one, each step draws its own mask.",
     _reason,
     _parts,
     is_long=False,

@@ -74,7 +74,7 @@ class Zoneout(Wrapper):
 
 
 def _holds(rate: float, part: Array) -> bool:
-    """Whether units of a part of the carry may be held. Flags and counters are not floating, and must not be."""
+    """Whether units of a part of the carry may be held. Flags and counters are not floating: they never are."""
     return rate > 0 and jnp.issubdtype(part.dtype, jnp.inexact)
 
 

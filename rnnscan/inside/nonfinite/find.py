@@ -22,7 +22,7 @@ from rnnscan.inside.nonfinite.locate import blame
 from rnnscan.inside.nonfinite.loops import open_jaxpr, walk_function
 from rnnscan.inside.nonfinite.report import Nonfinite
 from rnnscan.ir.jaxprs import all_equations
-from rnnscan.ir.traits import SCANS
+from rnnscan.ir.traits import SCANS, Kind, names_of
 from rnnscan.nets.base import Net
 from rnnscan.paths import paths_from
 from rnnscan.scan_observer import observing_scans
@@ -153,7 +153,7 @@ def _shapes(tree: Any) -> tuple[Any, list[Any]]:
     return jax.tree.structure(tree), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
 
 
-_LOOPS = ("scan", "while", *SCANS)
+_LOOPS = SCANS.union(names_of(Kind.LOOP))
 
 
 def _parameters(function: Any) -> list[str]:
