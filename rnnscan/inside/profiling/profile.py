@@ -89,9 +89,7 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
     counts = Counter(event.name for event in events)
     times = shared(events, operations)
     if jax.default_backend() == "cpu":  # The times of other devices are the device's own.
-        # Medians: a pause of the machine in one run is no time of the profiler.
-        overhead = 1e9 * runs * max(0.0, median(profiled_seconds) - median(seconds))
-        times = _without_overhead(times, counts, min(overhead, _LONGEST_RECORD * counts.total()))
+        times = _without_overhead(times, counts, _overhead(times, counts, seconds, profiled_seconds))
     return Profile(
         function=in_words(function),
         device=jax.devices()[0].device_kind,
@@ -158,6 +156,18 @@ class _Estimates:
                 for part in explanation.costs
             ]
         return results
+
+
+def _overhead(times: Times, counts: Counter[str], seconds: list[float], profiled_seconds: list[float]) -> float:
+    """The nanoseconds that the profiler takes in all runs: what a run under it takes longer, by its median.
+
+    Other work may hold up most runs under the profiler, and none of the others. So the profiler takes no longer than
+    its slowest records do; and if the operations take less than what it would, they take the same share of both runs.
+    """
+    plain, profiled = median(seconds), median(profiled_seconds)
+    overhead = min(1e9 * len(seconds) * max(0.0, profiled - plain), _LONGEST_RECORD * counts.total())
+    taken = sum(times.within.values()) + sum(times.between.values())
+    return overhead if overhead < taken else taken * max(0.0, 1 - plain / profiled)
 
 
 def _without_overhead(times: Times, counts: Counter[str], overhead: float) -> Times:

@@ -116,7 +116,7 @@ class Profile(Report):
                 one.direction,
                 _milliseconds(one.step_by_step),
                 _milliseconds(one.at_once),
-                f"{100 * one.seconds / self.total:.1f} %",
+                f"{100 * one.seconds / self.total:.1f} %" if self.total else "",
                 f"{one.operations:,}",
             )
             for one in self.scopes

@@ -125,16 +125,18 @@ def test_arguments_are_arrays():
         rs.profile(lambda x, mode: x, jnp.ones(3), mode="a")
 
 
-def test_a_pause_of_the_machine_takes_nothing_off(monkeypatch):
+@pytest.mark.parametrize(("held_up", "size"), [(1, 300), (3, 300), (3, 2)])
+def test_a_pause_of_the_machine_takes_nothing_off(monkeypatch, held_up, size):
     module = sys.modules["rnnscan.inside.profiling.profile"]
     run_profiled = module.run_profiled
 
-    def with_a_pause(*arguments):
-        events, (*seconds, last) = run_profiled(*arguments)
-        return events, [*seconds, last + 10]
+    def with_pauses(*arguments):
+        events, seconds = run_profiled(*arguments)
+        return events, [second + 10 * (run < held_up) for run, second in enumerate(seconds)]
 
-    monkeypatch.setattr(module, "run_profiled", with_a_pause)
-    xs = jnp.ones((9, 300, 300))
+    monkeypatch.setattr(module, "run_profiled", with_pauses)
+    xs = jnp.ones((9, size, size))
     profile = rs.profile(lambda xs: jax.lax.scan(lambda carry, x: (jnp.tanh(carry @ carry) + x, carry), xs[0], xs), xs)
     assert profile.profiled_seconds > 1 > profile.total > 0
-    assert [loop.iterations for loop in profile.loops] == [9]
+    assert [loop.iterations for loop in profile.loops] == [9] * (size > 2)  # A loop of few elements is one kernel.
+    assert str(profile).count(" %") == len(profile.scopes)
