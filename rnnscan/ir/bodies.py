@@ -1,11 +1,11 @@
 """The bodies of loops, branches, calls, and functions with custom derivative rules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.extend import core
 
-from rnnscan.ir.jaxprs import opened_jaxpr
+from rnnscan.ir.jaxprs import inner_jaxprs, opened_jaxpr
 from rnnscan.ir.program import Equation, Value
 from rnnscan.ir.trace import WITH_RULES, Inliner
 
@@ -34,6 +34,14 @@ def equations_of(jaxpr: core.Jaxpr) -> list[Equation]:
     consts, inputs = ([Value(var.aval) for var in group] for group in (jaxpr.constvars, jaxpr.invars))
     inliner.inline(jaxpr, consts, inputs)
     return inliner.equations
+
+
+def with_bodies(equations: Iterable[Equation]) -> Iterator[Equation]:
+    """Equations, each followed by those of its bodies."""
+    for equation in equations:
+        yield equation
+        for jaxpr in inner_jaxprs(equation.params):
+            yield from with_bodies(equations_of(jaxpr))
 
 
 def carry_of_scan(

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.cones import Cones
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.probe import with_tangents
+from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
 from rnnscan.ir.dataflow import between, needed
@@ -53,7 +53,7 @@ _rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
 
 def _find_read_by_rule(equation: Equation) -> list[bool]:
     floats = [*map(is_float, equation.inputs)]
-    traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], floats)
+    traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], floats)
     if traced is None:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
     program, _ = traced

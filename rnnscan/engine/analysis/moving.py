@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.probe import with_tangents
+from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.cache.bounded_cache import BoundedCache
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.jaxprs import is_jaxpr
@@ -81,7 +81,7 @@ def _reached_outputs(equation: Equation, flags: Sequence[bool], place: int) -> l
     moving = _derived_outputs(equation, tuple(other == place for other in range(len(flags))))
     if moving is not None:
         return moving
-    traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
+    traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
     if traced is None:
         return [*map(is_float, equation.outputs)]
     program, results = traced[0], len(equation.outputs)
@@ -106,7 +106,7 @@ def _derived_outputs(equation: Equation, flags: tuple[bool, ...]) -> list[bool] 
     is_like_others = not any(map(_is_function, equation.params.values()))
     known: tuple[list[bool] | None] | None = _moving_outputs_of.get(key) if is_like_others else None
     if known is None:
-        traced = with_tangents(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
+        traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], flags)
         known = (None if traced is None else traced[1],)
         if is_like_others:
             _moving_outputs_of[key] = known

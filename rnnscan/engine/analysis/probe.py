@@ -62,19 +62,16 @@ def no_axis_is_mapped(axis: Any, axes: Sequence[int | None]) -> bool:
 
 def with_tangents(
     function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
-) -> tuple[Program, list[bool]] | None:
+) -> tuple[Program, list[bool]]:
     """The program `(*arguments, *tangents of some) -> (*results, *their tangents)`, and which results have a tangent.
-
-    A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
-    without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
 
     Args:
         function: returns a flat list of arrays.
         types: the types of its arguments.
         moving: for each argument whether it has a tangent.
 
-    Returns:
-        Both; None if a derivative rule rejects the arguments.
+    Raises:
+        Exception: any error, if a derivative rule rejects the arguments.
     """
     indices, flags = places(moving), list[bool]()
 
@@ -89,8 +86,19 @@ def with_tangents(
         results, dots = jax.jvp(of_some, [primals[index] for index in indices], directions)
         return [*results, *dots]
 
+    return trace(tangents, *types, *(types[index].to_tangent_aval() for index in indices)), flags
+
+
+def tangents_if_any(
+    function: Callable[..., Sequence[Any]], types: Sequence[Any], moving: Sequence[bool]
+) -> tuple[Program, list[bool]] | None:
+    """As `with_tangents`; None if a derivative rule rejects the arguments.
+
+    A callback has no derivative, and the rule of a linear solve fails for matrices with a tangent and a right-hand side
+    without one (jax 0.10 to 0.12). A rule of the user's may raise any error.
+    """
     try:
-        return trace(tangents, *types, *(types[index].to_tangent_aval() for index in indices)), flags
+        return with_tangents(function, types, moving)
     except Exception:
         return None
 

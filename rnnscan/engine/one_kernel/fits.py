@@ -1,8 +1,8 @@
 """Whether a loop is faster as one kernel, by the cost model."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import prod
 
 import jax
@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.costs.machine import Machine, is_fused
-from rnnscan.engine.one_kernel.written_out import form_of, written_out
-from rnnscan.ir.bodies import equations_of
+from rnnscan.engine.one_kernel.written_out import form_of, rule_with_calls, written_out
+from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import depending
-from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.traits import SCANS, Kind, names_of
 from rnnscan.ir.work import flops_of_product
@@ -84,8 +83,8 @@ class OneKernel:
     @cached_property
     def obstacle(self) -> Equation | None:
         """The first equation that keeps the loop from one kernel; None if none does, or if the step is too large."""
-        equations = [] if self.written is None else self.written.equations
-        return next((equation for equation in _with_bodies(equations) if not _is_in_a_kernel(equation)), None)
+        equations = [] if self.written is None else [*self.written.equations, *self._written_rules]
+        return next((equation for equation in with_bodies(equations) if not _is_in_a_kernel(equation)), None)
 
     @property
     def would_pay(self) -> bool:
@@ -99,7 +98,17 @@ class OneKernel:
 
     @cached_property
     def _equations(self) -> list[Equation]:
-        return [*_with_bodies(self.program.equations)]
+        return [*with_bodies([*self.program.equations, *chain(*(rule.equations for rule in self._rules))])]
+
+    @cached_property
+    def _rules(self) -> list[Program]:
+        """What the derivative rules compute that have calls of their own."""
+        rules = map(rule_with_calls, with_bodies(self.program.equations))
+        return [rule for rule in rules if rule is not None]
+
+    @cached_property
+    def _written_rules(self) -> list[Equation]:
+        return [*chain(*(written_out(rule).equations for rule in self._rules))]
 
     @property
     def nanoseconds(self) -> float:
@@ -108,7 +117,7 @@ class OneKernel:
         assert written is not None
         varying = depending(written.equations, [*written.invariant, *written.known, *written.carry])
         equations = [equation for equation in written.equations if not varying.isdisjoint(equation.outputs)]
-        return sum(map(self.machine.nanoseconds_in_a_kernel, _with_bodies(equations)))
+        return sum(map(self.machine.nanoseconds_in_a_kernel, with_bodies([*equations, *self._written_rules])))
 
     @property
     def _is_faster(self) -> bool:
@@ -132,14 +141,6 @@ class OneKernel:
                 for value in equation.reads:
                     readers.setdefault(value, equation)
         return {value: equation for value, equation in readers.items() if value not in self.program.invariant}
-
-
-def _with_bodies(equations: Iterable[Equation]) -> Iterator[Equation]:
-    """Equations, each followed by those of its bodies."""
-    for equation in equations:
-        yield equation
-        for jaxpr in inner_jaxprs(equation.params):
-            yield from _with_bodies(equations_of(jaxpr))
 
 
 def _has_symbolic_sizes(equation: Equation) -> bool:

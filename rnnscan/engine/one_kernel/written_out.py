@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from rnnscan.engine.one_kernel import factors
+from rnnscan.engine.one_kernel.derivative_rules import derivative_of, with_written_rule
 from rnnscan.engine.one_kernel.indexing import (
     comparisons,
     places_of,
@@ -20,12 +21,13 @@ from rnnscan.engine.one_kernel.indexing import (
 )
 from rnnscan.engine.one_kernel.products import product
 from rnnscan.engine.one_kernel.sorting import sort
+from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.jaxprs import is_jaxpr
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, evaluate, read
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
-from rnnscan.ir.trace import Inliner, program_as_jaxpr, program_of
+from rnnscan.ir.trace import Inliner, inlined, program_as_jaxpr, program_of
 from rnnscan.ir.traits import Kind
 
 
@@ -81,6 +83,10 @@ class _Writer:
             self._splice(equation, branch, equation.inputs[1:])
         elif form is not None:
             self._splice(equation, _traced(equation, form, operands), operands)
+        elif rule_with_calls(equation) is not None:
+            made, results = inlined(with_written_rule(equation, written_out), equation.inputs)
+            self.equations.extend(replace(each, origin=equation.origin) for each in made)
+            self.results.update(zip(equation.outputs, results, strict=True))
         else:
             params = jax.tree.map(_body, equation.params, is_leaf=is_jaxpr)
             equation = replace(equation, params=params)
@@ -113,10 +119,17 @@ class _Writer:
         """Add the equations of a jaxpr that computes an equation's results."""
         inliner = Inliner()
         results = inliner.inline(traced.jaxpr, [Constant(const) for const in traced.consts], operands)
-        for inlined in inliner.equations:
-            self.write(replace(inlined, origin=equation.origin))
+        for each in inliner.equations:
+            self.write(replace(each, origin=equation.origin))
         results = [self.results.get(result, result) for result in results]
         self.results.update(zip(equation.outputs, results, strict=True))
+
+
+def rule_with_calls(equation: Equation) -> Program | None:
+    """What the rule of a `jax.custom_jvp` computes, if something in it is written out; else None."""
+    rule = derivative_of(equation)
+    has_calls = rule is not None and any(form_of(each) for each in with_bodies(rule.equations))
+    return rule if has_calls else None
 
 
 def _traced(equation: Equation, form: Form, operands: Sequence[Value]) -> Any:

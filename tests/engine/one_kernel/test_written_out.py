@@ -7,6 +7,7 @@ import pytest
 from jax import lax
 
 from rnnscan.engine.one_kernel.written_out import written_out
+from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.program import evaluate, read
 from rnnscan.ir.trace import trace
 from tiers import variants
@@ -139,6 +140,60 @@ def test_no_call_is_left(name):
         for equation in program.equations
         if equation.name != "gather" or jnp.issubdtype(equation.outputs[0].dtype, jnp.inexact)
     )
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    "name", ["det", "slogdet", "qr", "positive solve", "own rule", "own rule of one", "cell of a rule"]
+)
+def test_no_call_is_left_in_the_derivatives(name):
+    arguments = matrices(3)
+    first = jax.grad(sines(written(OWN_RULES.get(name) or FUNCTIONS[name])), (0, 2, 3))
+    second = jax.jacfwd(first, (0, 2, 3))
+    for derivative in first, second:
+        program = trace(lambda *arguments: jax.tree.leaves(derivative(*arguments)), *arguments)  # noqa: B023
+        names = {equation.name for equation in with_bodies(program.equations)}
+        # Reads and writes by one index, and loops, are no calls.
+        assert names.isdisjoint(CALLS - {"gather", "scatter", "cond", "while"})
+
+
+@jax.custom_jvp
+def own_rule(a, index, s):
+    """The determinant, times an element; and an integer."""
+    return jnp.prod(jnp.diag(jnp.linalg.cholesky(s))) * a[0, index], index + 1
+
+
+@own_rule.defjvp
+def own_rule_jvp(primals, tangents):
+    (a, index, s), (a_dot, _, s_dot) = primals, tangents
+    det, following = own_rule(a, index, s)
+    trace_of = jnp.trace(jnp.linalg.solve(s, s_dot))
+    return (det, following), (0.5 * det * trace_of + a_dot[0, index] * det / a[0, index], zeros_of(following))
+
+
+def zeros_of(integer):
+    return np.zeros(jnp.shape(integer), jax.dtypes.float0)
+
+
+OWN_RULES = {
+    "own rule": lambda a, b, s, t: own_rule(a, jnp.int32(jnp.argmax(a[0])), s),
+    "own rule of one": lambda a, b, s, t: own_rule(lax.stop_gradient(a), 1, s)[0],
+    "cell of a rule": lambda a, b, s, t: lax.fori_loop(0, 2, lambda i, x: own_rule(a, i, s)[0] + 0.1 * x, 0.0),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", OWN_RULES)
+def test_rules_of_users_are_written_out(name):
+    function, arguments = OWN_RULES[name], matrices(3)
+    form, tangents = written(function), [jnp.cos(argument) for argument in arguments]
+    assert_equal(form(*arguments), function(*arguments), 1e-10)
+    assert_equal(jax.grad(sines(form), (0, 2))(*arguments), jax.grad(sines(function), (0, 2))(*arguments), 1e-9)
+    assert_equal(jax.jvp(sines(form), arguments, tangents), jax.jvp(sines(function), arguments, tangents), 1e-9)
+    assert_equal(*(jax.jacfwd(jax.grad(sines(each)))(*arguments) for each in (form, function)), 1e-7)
+    stacked = [jnp.stack([argument, 1.5 * argument]) for argument in arguments]
+    gradients = [jax.vmap(jax.grad(sines(each), (0, 2)))(*stacked) for each in (form, function)]
+    assert_equal(*gradients, 1e-9)
 
 
 @pytest.mark.parametrize("name", variants(list(FUNCTIONS), ["cholesky", "qr"]))
