@@ -1,19 +1,19 @@
 """A jaxpr, or a body within one, as flat equations with the labels that its values flow into."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from rnnscan.inside.nonfinite.labels import Label
-from rnnscan.inside.nonfinite.patterns import Pattern, pattern_of
+from rnnscan.inside.nonfinite.patterns import Pattern, is_inexact, pattern_of
 from rnnscan.ir.jaxprs import opened_jaxpr
 from rnnscan.ir.program import Atom, Constant, Equation, Value, evaluate, read
+from rnnscan.ir.rewrite import replace_inputs
 from rnnscan.ir.trace import Inliner
 
 
@@ -66,44 +66,51 @@ class Body:
 
     def values(self, inputs: Sequence[Any]) -> dict[Value, Any]:
         """All values of the body, computed by one compiled program."""
-        return dict(zip(self._variables, [*inputs, *self._computed(list(inputs))], strict=True))
+        return dict(zip(self.variables, [*inputs, *self._computed(list(inputs))], strict=True))
 
-    def values_of_steps(self, consts: Sequence[Any], others: Sequence[Any]) -> Callable[[int], dict[Value, Any]]:
-        """All values of the body in several steps, computed by one compiled program.
+    def run_step(self, consts: Sequence[Any], others: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
+        """The results of a step, and what `walk_back` sees of its values: where they are NaN or infinite, and indices.
+
+        Where these are equal in two steps, what is followed back from the same results comes from the same operands.
 
         Args:
-            consts: the leading inputs, which all steps share.
-            others: the other inputs, stacked over the steps, on the host.
+            consts: the leading inputs, which all steps share. They are not compared.
+            others: the other inputs.
 
         Returns:
-            A function from the number of a step to its values.
+            Both. In place of the second None if the body has a loop or branch, or keys beside floats: these may differ
+            in more.
         """
-        stacked = [on_host(leaf) for leaf in self._computed_in_steps(list(consts), list(others))]
-
-        def values(step: int) -> dict[Value, Any]:
-            of_step = (leaf[step] for leaf in (*others, *stacked))
-            return dict(zip(self._variables, [*consts, *of_step], strict=True))
-
-        return values
+        values = values_in(self, [*consts, *others])
+        seen: list[Any] = []
+        for variable in self.variables[len(consts) :]:
+            value = values[variable]
+            if is_inexact(variable):
+                parts = [value.real, value.imag] if jnp.iscomplexobj(value) else [value]
+                seen += [jnp.where(jnp.isinf(part), jnp.sign(part), jnp.isnan(part)).astype(jnp.int8) for part in parts]
+            elif variable in self._beside_floats:
+                seen.append(value)
+        has_keys = any(jnp.issubdtype(each.dtype, jax.dtypes.extended) for each in seen)
+        return results_in(self, values), None if self.inner or has_keys else seen
 
     @cached_property
-    def _variables(self) -> list[Value]:
+    def variables(self) -> list[Value]:
+        """All values: the inputs, and what the equations make."""
         return [*self.inputs, *(output for equation in self.equations for output in equation.outputs)]
 
     def _compute(self, inputs: list[Any]) -> list[Any]:
         values = values_in(self, inputs)
-        return [values[variable] for variable in self._variables[len(self.inputs) :]]
+        return [values[variable] for variable in self.variables[len(self.inputs) :]]
 
     @cached_property
     def _computed(self) -> Callable[[list[Any]], list[Any]]:
-        return jax.jit(self._compute, compiler_options=_QUICK)
+        return jax.jit(self._compute, compiler_options=QUICK)
 
     @cached_property
-    def _computed_in_steps(self) -> Callable[[list[Any], list[Any]], list[Any]]:
-        def run(consts: list[Any], others: list[Any]) -> list[Any]:
-            return lax.map(lambda of_step: self._compute([*consts, *of_step]), others)
-
-        return jax.jit(run, compiler_options=_QUICK)
+    def _beside_floats(self) -> set[Atom]:
+        """The operands of equations that compute with floats, such as indices."""
+        with_floats = (each for each in self.equations if any(map(is_inexact, (*each.inputs, *each.outputs))))
+        return {atom for equation in with_floats for atom in equation.inputs if isinstance(atom, Value)}
 
     def pattern(self, position: int) -> Pattern:
         """Which elements of an equation's results read which of its operands."""
@@ -131,6 +138,23 @@ def body_of(jaxpr: Any, inner_of: Callable[[Equation], Any]) -> Body:
     opened = ((position, inner_of(equation)) for position, equation in enumerate(inliner.equations))
     inner = {position: each for position, each in opened if each is not None}
     return Body(inputs, tuple(inliner.equations), tuple(outputs), tuple(_labels(inliner)), inner)
+
+
+def with_constants_as_inputs(body: Body) -> tuple[Body, list[Any]]:
+    """The body with the arrays of floats that its equations hold as further inputs, and these arrays."""
+    operands = (atom for each in body.equations for atom in each.inputs)
+    constants = [atom for atom in (*operands, *body.outputs) if isinstance(atom, Constant)]
+    arrays = {id(atom.value): atom for atom in constants if atom.shape and is_inexact(atom)}
+    inputs = {key: Value(atom.aval) for key, atom in arrays.items()}
+    replacements: dict[Atom, Atom] = {atom: inputs[id(atom.value)] for atom in constants if id(atom.value) in inputs}
+    whole = replace(
+        body,
+        inputs=(*body.inputs, *inputs.values()),
+        equations=tuple(replace_inputs(each, replacements) for each in body.equations),
+        outputs=tuple(replacements.get(atom, atom) for atom in body.outputs),
+        _patterns={},
+    )
+    return whole, [atom.value for atom in arrays.values()]
 
 
 def _labels(inliner: Inliner) -> list[Labeled]:
@@ -177,4 +201,4 @@ def results_in(body: Body, values: Mapping[Value, Any]) -> list[Any]:
 
 
 # A body's values are computed a few times, and compiled once: compile quickly.
-_QUICK = {"xla_backend_optimization_level": 0}
+QUICK = {"xla_backend_optimization_level": 0}

@@ -13,7 +13,7 @@ from jax.tree_util import keystr
 
 from rnnscan._util.messages import describe, describe_tree, in_words, is_array_like, is_float
 from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
-from rnnscan.inside.nonfinite.bodies import Body
+from rnnscan.inside.nonfinite.bodies import Body, with_constants_as_inputs
 from rnnscan.inside.nonfinite.calls import ARGUMENTS, scan_call
 from rnnscan.inside.nonfinite.dependence import not_finite
 from rnnscan.inside.nonfinite.describe import describe_argument, describe_operation, labels_of
@@ -219,10 +219,11 @@ def _search(target: _Target, *, plain: bool = True) -> Nonfinite | None:
         return jax.tree.leaves(results)
 
     with observing_scans(PlainScans() if plain else None), paths_from(()):
-        body = open_jaxpr(jax.make_jaxpr(flat)(*leaves))
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+        body, constants = with_constants_as_inputs(open_jaxpr(jax.make_jaxpr(flat)(*leaves)))
+    leaves = [jnp.asarray(leaf) for leaf in (*leaves, *constants)]
     walk = walk_function(body, leaves)
-    arguments = [*zip(target.places, leaves, walk.inputs, strict=True)]
+    inputs = [*target.places, *(f"a {describe(each)} that the function closes over" for each in constants)]
+    arguments = [*zip(inputs, leaves, walk.inputs, strict=True)]
 
     def held(is_to_blame: Callable[[Any], Any]) -> Nonfinite | None:
         for place, leaf, mask in arguments:
@@ -232,7 +233,7 @@ def _search(target: _Target, *, plain: bool = True) -> Nonfinite | None:
 
     report = held(lambda leaf: np.isnan(leaf) | (leaf.real == np.inf))
     if report is None and (blamed := blame(walk)) is not None:
-        report = describe_operation(blamed, target.places, places)
+        report = describe_operation(blamed, inputs, places)
     return report or held(lambda leaf: True)
 
 

@@ -1,6 +1,6 @@
 """Follow elements that are not finite back through loops and branches.
 
-A loop runs forward once, compiled, and keeps the carry before each step. Then it is followed back step by step.
+A loop runs forward once, compiled. Then it is followed back, step by step where steps differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,10 @@ from jax import lax
 from rnnscan.inside.nonfinite.bodies import Body, body_of, on_host, reached, results_in, values_in
 from rnnscan.inside.nonfinite.dependence import not_finite, union
 from rnnscan.inside.nonfinite.patterns import Mask, is_inexact
+from rnnscan.inside.nonfinite.steps import StepRunner
 from rnnscan.inside.nonfinite.walk import KINDS, Inside, walk_back
 from rnnscan.ir.bodies import carry_of_scan
-from rnnscan.ir.program import Equation, Value
+from rnnscan.ir.program import Equation
 
 
 def open_jaxpr(jaxpr: Any) -> Body:
@@ -42,6 +43,7 @@ class Loop:
         self.bodies = [body]
         self._body, self._reverse = body, reverse
         self._consts, self._end = consts, consts + carry
+        self._runner = StepRunner(body, consts, carry)
 
     def walk_steps(
         self, operands: Sequence[Any], masks: Sequence[Mask], length: int
@@ -51,36 +53,37 @@ class Loop:
         Returns:
             For each operand the elements to blame; and the first step with births of each kind.
         """
-        consts, xs = list(operands[: self._consts]), [on_host(leaf) for leaf in operands[self._end :]]
-        before = [on_host(leaf) for leaf in self._carries(list(operands), length)] if length else []
+        turned = (lambda leaf: leaf[::-1]) if self._reverse else (lambda leaf: leaf)
+        xs = [turned(on_host(leaf)) for leaf in operands[self._end :]]
+        steps = self._runner.run([*operands[: self._end], *xs], length)
         carry = self._end - self._consts
-        of_carry, of_ys = list(masks[:carry]), masks[carry:]
+        of_carry, of_ys = list(masks[:carry]), [None if mask is None else turned(mask) for mask in masks[carry:]]
         of_consts: list[Mask] = [None] * self._consts
         of_xs: list[Mask] = [None] * len(xs)
         first: list[Inside | None] = [None for _ in KINDS]
-        window = range(0)
-        values: Callable[[int], dict[Value, Any]]
-        order = range(length) if self._reverse else reversed(range(length))
-        for step in order:
+        step = length - 1
+        while step >= 0:
             of_results = [*of_carry, *(_part(mask, step) for mask in of_ys)]
             if all(mask is None for mask in of_results):
+                step -= 1
                 continue
-            if step not in window:
-                window = _window_of(step, length)
-                of_window = [leaf[window.start : window.stop] for leaf in (*before, *xs)]
-                values = self._body.values_of_steps(consts, of_window)
-            walk = walk_back(self._body, values(step - window.start), of_results)
+            walk = walk_back(self._body, steps.values(step), of_results)
             new_consts, of_carry, of_x = self._split(walk.inputs)
             of_consts = [union(*pair) for pair in zip(of_consts, new_consts, strict=True)]
+            kinds = [kind for kind in KINDS if walk.first(kind) is not None]
+            for kind in kinds:
+                place = length - 1 - step if self._reverse else step
+                first[kind] = Inside(walk, self._places(len(operands), step == 0), place, self._consts)
+            start = step
+            if _are_equal(of_carry, of_results[:carry]):  # Steps before may do the same.
+                start = steps.first_alike(step, [mask for mask in of_ys if mask is not None])
+                start += bool(kinds) and start < step  # A report has the values of the first.
             for number, mask in enumerate(of_x):
                 if mask is not None:
                     of_xs[number] = np.zeros(np.shape(xs[number]), bool) if of_xs[number] is None else of_xs[number]
-                    of_xs[number][step] = mask
-            is_first = step == (length - 1 if self._reverse else 0)
-            for kind in KINDS:
-                if walk.first(kind) is not None:
-                    first[kind] = Inside(walk, self._places(len(operands), is_first), step, self._consts)
-        return [*of_consts, *of_carry, *of_xs], first
+                    of_xs[number][start : step + 1] = mask
+            step = start - 1
+        return [*of_consts, *of_carry, *(None if mask is None else turned(mask) for mask in of_xs)], first
 
     def results_after(self, of_step: Sequence[bool], body: Body) -> list[bool]:
         """The results that depend on some results of a step, through later steps too."""
@@ -98,34 +101,17 @@ class Loop:
     def _split(self, values: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         return list(values[: self._consts]), list(values[self._consts : self._end]), list(values[self._end :])
 
-    @cached_property
-    def _carries(self) -> Callable[[list[Any], int], list[Any]]:
-        def run(operands: list[Any], length: int) -> list[Any]:
-            consts, carry, xs = self._split(operands)
-
-            def step(carry: Any, x: Any) -> Any:
-                results = results_in(self._body, values_in(self._body, [*consts, *carry, *x]))
-                return results[: self._end - self._consts], carry
-
-            return lax.scan(step, carry, xs, length=length, reverse=self._reverse)[1]
-
-        return jax.jit(run, static_argnums=1)
-
-
-# Steps whose values are computed at once.
-_WINDOW = 32
-
-
-def _window_of(step: int, length: int) -> range:
-    """Steps with a given one, as many for each: the last ones begin earlier."""
-    size = min(_WINDOW, length)
-    start = min(step // size * size, length - size)
-    return range(start, start + size)
-
 
 def _part(mask: Mask, step: int) -> Mask:
     """The mask of one step; None: no element."""
     return None if mask is None or not mask[step].any() else mask[step]
+
+
+def _are_equal(masks: Sequence[Mask], others: Sequence[Mask]) -> bool:
+    return all(
+        one is other or (one is not None and other is not None and np.array_equal(one, other))
+        for one, other in zip(masks, others, strict=True)
+    )
 
 
 class _Scan(Loop):

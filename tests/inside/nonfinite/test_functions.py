@@ -249,11 +249,29 @@ def test_a_mask_of_minus_infinity_is_not_to_blame():
     assert (report.primitive, report.operands) == ("mul", pytest.approx((1e30, 1e30)))
 
 
-def test_a_constant_that_the_function_closes_over_is_named():
+@pytest.mark.parametrize("jitted", [False, True])
+def test_an_array_that_the_function_closes_over_is_named(jitted):
     weights = jnp.ones((5, 2)).at[1, 0].set(jnp.nan)
-    report = rs.first_nonfinite(jax.jit(lambda xs: xs @ weights), XS[:, 0])
-    assert report.primitive == "dot_general"
-    assert report.origin == "a constant"
+    jit = jax.jit if jitted else lambda function: function
+    report = rs.first_nonfinite(jit(lambda xs: xs @ weights), XS[:, 0])
+    assert str(report) == "forward: a float32[5,2] that the function closes over holds nan at [1, 0]"
+    report = rs.first_nonfinite(jit(lambda weights: weights + jnp.full(2, jnp.inf)), jnp.ones((5, 2)))
+    assert "inf" in str(report)
+    report = rs.first_nonfinite(jit(lambda xs: (xs, weights)), XS[:, 0])
+    assert report.origin == "a float32[5,2] that the function closes over"
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_step_of_inputs_that_the_function_closes_over_is_named(called_before):
+    cell = rs.cells.LSTM(4)
+    xs = XS.at[3, 1, 2].set(jnp.nan)
+    params = cell.init(jax.random.key(0), 5)
+    loss = jax.jit(jax.value_and_grad(lambda params: jnp.sum(rs.scan(cell, params, cell.initial_carry(xs[0]), xs)[1])))
+    if called_before:
+        loss(params)
+    report = rs.first_nonfinite(loss, params)
+    assert (report.step, report.row, report.index) == (3, 1, (3, 1, 2))
+    assert report.origin == "a float32[6,3,5] that the function closes over"
 
 
 def test_bfloat16_and_complex_numbers():
