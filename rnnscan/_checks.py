@@ -82,8 +82,8 @@ def check_params(params: Any, *, function: str = "scan") -> None:
     JAX converts these tensors nowhere but in `jnp.asarray`.
     """
     for number, leaf in enumerate(jax.tree.leaves(params)):
-        is_array = is_typed_array(leaf)
-        if is_array or (not hasattr(leaf, "dtype") and _has_type(leaf)):
+        # `jax.lax.stop_gradient` returns a Python number with a dtype.
+        if is_typed_array(leaf) or isinstance(leaf, _NUMBERS) or (not hasattr(leaf, "dtype") and _has_type(leaf)):
             continue
         where, _ = leaves_with_places(params, "params")[number]
         kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
@@ -99,9 +99,12 @@ def check_params(params: Any, *, function: str = "scan") -> None:
         )
 
 
+_NUMBERS = (bool, int, float, complex)
+
+
 def _has_type(leaf: Any) -> bool:
     """Whether JAX takes a value for an array or a number."""
-    if isinstance(leaf, bool | int | float | complex) or hasattr(leaf, "__jax_array__"):
+    if isinstance(leaf, _NUMBERS) or hasattr(leaf, "__jax_array__"):
         return True
     try:
         jax.typeof(leaf)

@@ -157,3 +157,22 @@ def test_gradients_of_floats_of_8_bits(dtype, tolerance, narrow, memory):
     for own, leaf in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         own, leaf = (np.asarray(array, np.float32) for array in (own, leaf))
         np.testing.assert_allclose(own, leaf, atol=tolerance * np.max(np.abs(leaf)))
+
+
+def test_numbers_that_stop_gradient_returns_are_parameters_and_carries():
+    """They have a dtype, as arrays have."""
+
+    def cell(params, carry, x):
+        return carry * params["fixed"] * params["trained"] + x, carry
+
+    def loss(trained, run):
+        params = {"fixed": jax.lax.stop_gradient(0.5), "trained": trained}
+        return jnp.sum(run(cell, params, jax.lax.stop_gradient(0.1), jnp.arange(6.0))[1])
+
+    def plain(cell, params, carry, xs):
+        return jax.lax.scan(lambda carry, x: cell(params, carry, x), carry, xs)
+
+    by_window = functools.partial(rs.truncated.by_window, every=2, back=6)
+    for run in (rs.scan, by_window):
+        got, expected = (jax.value_and_grad(loss)(1.5, each) for each in (run, plain))
+        np.testing.assert_allclose(got, expected, rtol=1e-6)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
+from rnnscan._util.flax_modules import is_module_of
 from rnnscan._util.messages import describe, describe_tree, in_words, is_array_like, is_float
 from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
 from rnnscan.inside.nonfinite.bodies import Body, with_constants_as_inputs
@@ -38,12 +39,13 @@ def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options:
 
     Args:
         function: a function of arrays, such as a jitted training step or `jax.value_and_grad(loss)`; or a cell or a
-            net, which is run over time. A plain function with three arguments is a cell if `scan` takes it with them.
+            net, which is run over time; or a module of Flax. A plain function with three arguments is a cell if `scan`
+            takes it with them.
         arguments: those of the function, pytrees of arrays. For a cell they are `(params, carry, xs)`, for a net
-            `(params, xs)`.
+            `(params, xs)`, for a module of Flax linen `(variables, *inputs)`.
         loss: for a cell or a net: a function of the results `(carry, ys)` that returns a scalar. Its gradients are
             looked at too.
-        options: for a cell those of `scan`, for a net those of its call.
+        options: for a cell those of `scan`, for a net those of its call, for a module of Flax linen those of `apply`.
 
     Returns:
         The report, whose text is a sentence; None if all results are finite.
@@ -96,6 +98,9 @@ class _Target:
 
 
 def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], loss: Any) -> _Target:
+    names = _parameters(function)
+    if loss is None and is_module_of(function, "linen") and function.scope is None:
+        function, names, options = partial(function.apply, **options), ["variables", *names], {}
     if loss is not None or options or _is_cell(function, arguments):
         call, arguments = scan_call(function, arguments, options, loss)
         target = _Target(call, arguments, _places(ARGUMENTS, arguments), call.result_places)
@@ -105,7 +110,7 @@ def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], 
                 "first_nonfinite: the first argument must be a function of arrays, a cell or a net; got "
                 f"{describe(function)}. Write first_nonfinite(function, *arguments)."
             )
-        target = _Target(function, arguments, _places(_parameters(function), arguments), _places_of_results)
+        target = _Target(function, arguments, _places(names, arguments), _places_of_results)
     for place, leaf in zip(target.places, jax.tree.leaves(target.arguments), strict=True):
         if not is_array_like(leaf):
             raise TypeError(

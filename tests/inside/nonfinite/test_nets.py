@@ -141,6 +141,8 @@ def test_flax_modules(library):
         variables = module.init(jax.random.key(0), xs)
         function = jax.jit(lambda variables, xs: jax.tree.leaves(module.apply(variables, xs)))
         clean, report = (rs.first_nonfinite(function, variables, each) for each in (0 * xs, xs))
+        of_module = rs.first_nonfinite(module, variables, xs, mutable=False)
+        assert str(of_module) == str(report).replace("xs", "inputs")
     else:
         from flax import nnx
 
