@@ -6,10 +6,11 @@ from collections import Counter
 import jax
 
 from rnnscan._util.byte_sizes import readable_bytes
-from rnnscan._util.messages import listing
+from rnnscan._util.messages import describe, listing
 from rnnscan.engine.one_kernel.fits import OneKernel
 from rnnscan.engine.one_kernel.small_step import SmallStep, residual_bytes, touched_bytes
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
+from rnnscan.ir.program import Equation
 
 
 # Before jax 0.12 XLA compiles a loop to one kernel only if a step touches less (seen with 0.10.0 and 0.10.2).
@@ -29,10 +30,15 @@ def describe_kernel(plan: ExecutionPlan) -> str:
         return ""
     obstacle = kernel.obstacle
     assert obstacle is not None
-    return (
-        f"not one kernel: {obstacle.name} at {obstacle.origin.place} is no work of a kernel, as calls of libraries "
-        "and effects are not. Without it the loop would be one kernel, which is faster"
-    )
+    why = "has an effect" if obstacle.effects else "is not written out"
+    return f"not one kernel: {_in_words(obstacle)} {why}. Without it the loop would be one kernel, which is faster"
+
+
+def _in_words(equation: Equation) -> str:
+    """An equation by its operation, the types of its operands and the user's line."""
+    types = ", ".join(describe(atom) for atom in equation.inputs if atom.shape)
+    place = f" at {equation.origin.place}" if equation.origin.place else ""
+    return f"{equation.name}{f' of {types}' if types else ''}{place}"
 
 
 def _written(small: SmallStep) -> str:

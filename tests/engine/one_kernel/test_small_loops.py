@@ -402,5 +402,5 @@ def test_explain_names_what_keeps_a_small_loop_from_one_kernel():
         return jnp.linalg.eigh(params @ carry @ params.T)[1] + x, x[0]  # This line.
 
     text = rs.explain(cell, jnp.eye(3), jnp.eye(3), jnp.ones((5, 3, 3))).kernel
-    assert text.startswith("not one kernel: eigh at ")
+    assert text.startswith("not one kernel: eigh of float64[3,3] at ")
     assert f"{__file__}:{cell.__code__.co_firstlineno + 1}" in text
