@@ -125,7 +125,7 @@ class TrainingStep:
 
     def _loss(self, memory: Memory | None, targets: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs = self._run(memory, *arrays)
-        return sum(jnp.sum(jnp.abs(leaf - target) ** 2) for leaf, target in zip(outputs, targets, strict=True))
+        return sum(_squared_distance(leaf, target) for leaf, target in zip(outputs, targets, strict=True))
 
     def _run(self, memory: Memory | None, *arrays: Any) -> list[Any]:
         carry, ys = self._arguments.run(arrays, memory=memory)
@@ -135,3 +135,9 @@ class TrainingStep:
         """The arrays, with the differentiated ones replaced."""
         changed = dict(zip(self._differentiated, differentiated, strict=True))
         return [changed.get(place, leaf) for place, leaf in enumerate(arrays)]
+
+
+def _squared_distance(leaf: Any, target: Any) -> Any:
+    """As users write it. Of `abs(x) ** 2` XLA writes the cotangent over the output, and of `x ** 2` it may not."""
+    difference = leaf - target
+    return jnp.sum(jnp.abs(difference) ** 2 if jnp.iscomplexobj(difference) else difference**2)
