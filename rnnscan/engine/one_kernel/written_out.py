@@ -1,6 +1,6 @@
 """A step without calls of libraries: each that is small is written out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -67,23 +67,25 @@ class _Writer:
         equations: the equations so far.
         results: what takes the place of results.
         known: those of few numbers that depend on constants alone, by result.
+        traced: the jaxprs of forms, by operation and operands.
     """
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.results: dict[Atom, Atom] = {}
         self.known: dict[Atom, Equation] = {}
+        self.traced: dict[Hashable, Any] = {}
 
-    def write(self, equation: Equation) -> None:
-        """Add an equation, or those that take its place."""
+    def write(self, equation: Equation, *, is_of_form: bool = False) -> None:
+        """Add an equation, or those that take its place. A form's own rules have no calls."""
         equation = self._with_known_indices(replace_inputs(equation, self.results))
         operands = [atom for atom in equation.inputs if isinstance(atom, Value)]
         branch, form = _branch_of_platform(equation), form_of(equation)
         if branch is not None:
             self._splice(equation, branch, equation.inputs[1:])
         elif form is not None:
-            self._splice(equation, _traced(equation, form, operands), operands)
-        elif rule_with_calls(equation) is not None:
+            self._splice(equation, self._traced(equation, form, operands), operands)
+        elif not is_of_form and rule_with_calls(equation) is not None:
             made, results = inlined(with_written_rule(equation, written_out), equation.inputs)
             self.equations.extend(replace(each, origin=equation.origin) for each in made)
             self.results.update(zip(equation.outputs, results, strict=True))
@@ -120,9 +122,20 @@ class _Writer:
         inliner = Inliner()
         results = inliner.inline(traced.jaxpr, [Constant(const) for const in traced.consts], operands)
         for each in inliner.equations:
-            self.write(replace(each, origin=equation.origin))
+            self.write(replace(each, origin=equation.origin), is_of_form=True)
         results = [self.results.get(result, result) for result in results]
         self.results.update(zip(equation.outputs, results, strict=True))
+
+    def _traced(self, equation: Equation, form: Form, operands: Sequence[Value]) -> Any:
+        def run(*values: Any) -> list[Any]:
+            given = dict(zip(operands, values, strict=True))
+            return form(equation, *(jnp.asarray(read(atom, given)) for atom in equation.inputs))
+
+        types = [atom.aval if isinstance(atom, Value) else id(atom.value) for atom in equation.inputs]
+        key = equation.operation, *types
+        if key not in self.traced:
+            self.traced[key] = equation.origin.run(jax.make_jaxpr(run), *(atom.aval for atom in operands))
+        return self.traced[key]
 
 
 def rule_with_calls(equation: Equation) -> Program | None:
@@ -130,14 +143,6 @@ def rule_with_calls(equation: Equation) -> Program | None:
     rule = derivative_of(equation)
     has_calls = rule is not None and any(form_of(each) for each in with_bodies(rule.equations))
     return rule if has_calls else None
-
-
-def _traced(equation: Equation, form: Form, operands: Sequence[Value]) -> Any:
-    def run(*values: Any) -> list[Any]:
-        given = dict(zip(operands, values, strict=True))
-        return form(equation, *(jnp.asarray(read(atom, given)) for atom in equation.inputs))
-
-    return equation.origin.run(jax.make_jaxpr(run), *(atom.aval for atom in operands))
 
 
 def form_of(equation: Equation) -> Form | None:
