@@ -1,6 +1,7 @@
 """What types say of a mesh: the axes over which a value varies in `jax.shard_map`, explicit axes, the mesh itself."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -36,6 +37,22 @@ def vary_as(tree: Any, leaves: Iterable[Any]) -> Any:
 def known_mesh(leaves: Iterable[Any]) -> Any:
     """The mesh of arrays, or of `jax.set_mesh`, as far as the trace knows it; None without one."""
     return next(_meshes(leaves), None)
+
+
+@contextmanager
+def in_mesh_of(types: Iterable[Any]) -> Iterator[None]:
+    """A context whose mesh is that of the explicit axes of types, if the context has none.
+
+    Without one, JAX's rules for derivatives make values without an axis (jax 0.12), which meet those with it.
+    """
+    meshes = (getattr(getattr(each, "sharding", None), "mesh", None) for each in types)
+    explicit = (mesh for mesh in meshes if mesh is not None and not mesh.empty and mesh.explicit_axes)
+    mesh = next(explicit, None)
+    if mesh is None or not jax.sharding.get_abstract_mesh().empty:
+        yield
+    else:
+        with jax.sharding.use_abstract_mesh(mesh):
+            yield
 
 
 def _meshes(leaves: Iterable[Any]) -> Iterator[Any]:
