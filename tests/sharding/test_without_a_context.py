@@ -10,7 +10,7 @@ import rnnscan as rs
 from rnnscan import cells
 
 
-pytestmark = pytest.mark.newest("meshes")
+pytestmark = pytest.mark.core("devices")
 
 
 @pytest.mark.parametrize("cell", [cells.LSTM(16), cells.SLSTM(16), cells.MinGRU(16), cells.LRU(16)])
