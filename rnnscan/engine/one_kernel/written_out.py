@@ -67,14 +67,14 @@ class _Writer:
         equations: the equations so far.
         results: what takes the place of results.
         known: those of few numbers that depend on constants alone, by result.
-        traced: the jaxprs of forms, by operation and operands.
+        traced: the jaxprs of forms, by operation and operands, with the equation: what it holds keeps its identity.
     """
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.results: dict[Atom, Atom] = {}
         self.known: dict[Atom, Equation] = {}
-        self.traced: dict[Hashable, Any] = {}
+        self.traced: dict[Hashable, tuple[Equation, Any]] = {}
 
     def write(self, equation: Equation, *, is_of_form: bool = False) -> None:
         """Add an equation, or those that take its place. A form's own rules have no calls."""
@@ -131,11 +131,13 @@ class _Writer:
             given = dict(zip(operands, values, strict=True))
             return form(equation, *(jnp.asarray(read(atom, given)) for atom in equation.inputs))
 
-        types = [atom.aval if isinstance(atom, Value) else id(atom.value) for atom in equation.inputs]
+        places = {atom: place for place, atom in enumerate(operands)}  # An operand may be there twice.
+        types = [(atom.aval, places[atom]) if isinstance(atom, Value) else id(atom.value) for atom in equation.inputs]
         key = equation.operation, *types
         if key not in self.traced:
-            self.traced[key] = equation.origin.run(jax.make_jaxpr(run), *(atom.aval for atom in operands))
-        return self.traced[key]
+            traced = equation.origin.run(jax.make_jaxpr(run), *(atom.aval for atom in operands))
+            self.traced[key] = equation, traced
+        return self.traced[key][1]
 
 
 def rule_with_calls(equation: Equation) -> Program | None:

@@ -39,6 +39,8 @@ def computed(a, beyond=0):
 # (square matrix, columns, positive definite matrix, tall matrix) -> results
 FUNCTIONS = {
     "product": lambda a, b, s, t: t @ a @ b,
+    "products of one and of two": lambda a, b, s, t: (a @ a, a @ s, s @ a, s @ s),
+    "rows of one and of another": lambda a, b, s, t: (a[jnp.array([0])], a[jnp.array([-1])], s[jnp.array([-1])]),
     "einsum": lambda a, b, s, t: jnp.einsum("ij,kj,kl->li", a, t, t),
     "batched product": lambda a, b, s, t: jnp.einsum("bi,bij,bj->b", t, a[None] * t[:, :1, None], t),
     "matrix and vector": lambda a, b, s, t: a @ b[:, 0],
@@ -101,7 +103,16 @@ def sines(function):
     return lambda *arguments: sum(jnp.sum(jnp.sin(leaf + 1)) for leaf in jax.tree.leaves(function(*arguments)))
 
 
-QUICK = ["cholesky", "solve", "slogdet", "qr", "diag", "sort"]
+QUICK = [
+    "products of one and of two",
+    "rows of one and of another",
+    "cholesky",
+    "solve",
+    "slogdet",
+    "qr",
+    "diag",
+    "sort",
+]
 QUICK += ["computed elements of rows", "computed set, some beyond", "computed add"]
 
 
