@@ -69,8 +69,9 @@ def test_the_range_is_that_of_the_sigmoid(name, dtype):
         lambda x: jnp.exp(2 * x - jax.nn.softplus(x)),
         lambda x: jnp.exp(jax.nn.softplus(x) - x),
         lambda x: jnp.where(x == jnp.inf, 1.0, x),
+        lambda x: jnp.exp(x - jax.lax.select_n(jnp.arange(3), x, 2 * x, 3 * x)),
     ],
-    ids=["of another sum", "of two functions", "of another difference", "turned round", "not zero"],
+    ids=["of another sum", "of two functions", "of another difference", "turned round", "not zero", "of three cases"],
 )
 def test_other_programs_stay(function):
     program = trace(lambda x: [function(x)], jnp.ones(3))

@@ -64,7 +64,7 @@ class _Softpluses:
     def _where_finite(self, atom: Atom) -> Atom | None:
         """The x of `where(x == inf, 0, x)`."""
         select = self._maker.get(atom)
-        if select is None or select.name != "select_n":
+        if select is None or select.name != "select_n" or len(select.inputs) != 3:
             return None
         predicate, x, zeros = select.inputs
         asks = self._maker.get(predicate)
