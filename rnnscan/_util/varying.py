@@ -43,11 +43,9 @@ def known_mesh(leaves: Iterable[Any]) -> Any:
 def in_mesh_of(types: Iterable[Any]) -> Iterator[None]:
     """A context whose mesh is that of the explicit axes of types, if the context has none.
 
-    Without one, JAX's rules for derivatives make values without an axis (jax 0.12), which meet those with it.
+    Without one, JAX's rules for derivatives make values without an axis (from jax 0.11 on), which meet those with it.
     """
-    meshes = (getattr(getattr(each, "sharding", None), "mesh", None) for each in types)
-    explicit = (mesh for mesh in meshes if mesh is not None and not mesh.empty and mesh.explicit_axes)
-    mesh = next(explicit, None)
+    mesh = next((mesh for mesh in _meshes_of(types) if mesh.explicit_axes), None)
     if mesh is None or not jax.sharding.get_abstract_mesh().empty:
         yield
     else:
@@ -56,10 +54,14 @@ def in_mesh_of(types: Iterable[Any]) -> Iterator[None]:
 
 
 def _meshes(leaves: Iterable[Any]) -> Iterator[Any]:
-    for leaf in leaves:
-        mesh = getattr(getattr(jax.typeof(leaf), "sharding", None), "mesh", None)
-        if mesh is not None and not mesh.empty:
-            yield mesh
+    yield from _meshes_of(map(jax.typeof, leaves))
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty:
         yield mesh
+
+
+def _meshes_of(types: Iterable[Any]) -> Iterator[Any]:
+    for each in types:
+        mesh = getattr(getattr(each, "sharding", None), "mesh", None)
+        if mesh is not None and not mesh.empty:
+            yield mesh

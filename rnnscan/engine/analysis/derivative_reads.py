@@ -41,25 +41,26 @@ def _read_by_derivative(equation: Equation, active: Collection[Atom]) -> Iterabl
     return [atom for atom, is_linear in zip(inputs, linear, strict=True) if not is_linear]
 
 
+def derivative_of(equation: Equation) -> Program | None:
+    """The program `(*operands, *tangents of floats) -> (*results, *their tangents)`; None if a rule rejects that."""
+    if equation not in _derivatives:
+        types, floats = [atom.aval for atom in equation.inputs], [*map(is_float, equation.inputs)]
+        traced = tangents_if_any(equation.evaluate, types, floats)
+        _derivatives[equation] = None if traced is None else traced[0]
+    return _derivatives[equation]
+
+
+_derivatives: WeakKeyDictionary[Equation, Program | None] = WeakKeyDictionary()
+
+
 def _read_by_rule(equation: Equation) -> Sequence[bool]:
     """Whether the derivative rule of an equation reads each of its inputs and results."""
-    if equation not in _rules:
-        _rules[equation] = _find_read_by_rule(equation)
-    return _rules[equation]
-
-
-_rules: WeakKeyDictionary[Equation, list[bool]] = WeakKeyDictionary()
-
-
-def _find_read_by_rule(equation: Equation) -> list[bool]:
-    floats = [*map(is_float, equation.inputs)]
-    traced = tangents_if_any(equation.evaluate, [atom.aval for atom in equation.inputs], floats)
-    if traced is None:  # A rule may refuse the tangent of an operand that has none in this scan.
+    program = derivative_of(equation)
+    if program is None:  # A rule may refuse the tangent of an operand that has none in this scan.
         return [*(True for _ in equation.inputs), *(False for _ in equation.outputs)]
-    program, _ = traced
     results, tangents = split_list(program.stacked, [len(equation.outputs)])
     read = {*inputs_of(between(program.equations, values_of(results), tangents)), *tangents}
-    return [atom in read for atom in (*program.known[: len(floats)], *results)]
+    return [atom in read for atom in (*program.known[: len(equation.inputs)], *results)]
 
 
 def read_first(program: Program, saved: Collection[Value]) -> tuple[Value, ...]:

@@ -8,23 +8,10 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 
-from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.probe import tangents_if_any, with_tangents
+from rnnscan.engine.analysis.probe import with_tangents
 from rnnscan.ir.program import Equation, Program, evaluate, read
 from rnnscan.ir.trace import program_of
-
-
-def derivative_of(equation: Equation) -> Program | None:
-    """What the rule of a `jax.custom_jvp` computes, `(*operands, *tangents) -> (*results, *their tangents)`.
-
-    Returns:
-        The program, with a tangent for each float; None for other equations, and for a rule that rejects that.
-    """
-    if equation.name != "custom_jvp_call":
-        return None
-    traced = tangents_if_any(equation.evaluate, _types(equation), [*map(is_float, equation.inputs)])
-    return None if traced is None else traced[0]
 
 
 def with_written_rule(equation: Equation, write: Callable[[Program], Program]) -> Any:
@@ -36,7 +23,7 @@ def with_written_rule(equation: Equation, write: Callable[[Program], Program]) -
         equation: the call.
         write: writes a program out.
     """
-    types = _types(equation)
+    types = [atom.aval for atom in equation.inputs]
     written = write(program_of(equation.params["call_jaxpr"]))
 
     @jax.custom_jvp
@@ -52,10 +39,6 @@ def with_written_rule(equation: Equation, write: Callable[[Program], Program]) -
         return results, of_results
 
     return equation.origin.run(jax.make_jaxpr(function), *types)
-
-
-def _types(equation: Equation) -> list[Any]:
-    return [atom.aval for atom in equation.inputs]
 
 
 def _run(program: Program, operands: Sequence[Any]) -> list[Any]:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from rnnscan.engine.analysis.derivative_reads import derivative_of
 from rnnscan.engine.one_kernel import factors
-from rnnscan.engine.one_kernel.derivative_rules import derivative_of, with_written_rule
+from rnnscan.engine.one_kernel.derivative_rules import with_written_rule
 from rnnscan.engine.one_kernel.indexing import (
     comparisons,
     places_of,
@@ -142,7 +143,7 @@ class _Writer:
 
 def rule_with_calls(equation: Equation) -> Program | None:
     """What the rule of a `jax.custom_jvp` computes, if something in it is written out; else None."""
-    rule = derivative_of(equation)
+    rule = derivative_of(equation) if equation.name == "custom_jvp_call" else None
     has_calls = rule is not None and any(form_of(each) for each in with_bodies(rule.equations))
     return rule if has_calls else None
 
