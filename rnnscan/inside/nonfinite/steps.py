@@ -52,7 +52,7 @@ class StepRunner:
 
     @cached_property
     def _run(self) -> Callable[[list[Any], list[Any], list[Any], int, int], tuple[list[Any], Any]]:
-        """The carry before each window, stacked; and for each step whether what is followed in it repeats the last."""
+        """The carry before each window, stacked; and for each step whether it repeats the step before."""
 
         def run(consts: list[Any], carry: list[Any], xs: list[Any], length: int, size: int) -> tuple[list[Any], Any]:
             count = -(-length // size)
@@ -121,8 +121,7 @@ class Steps:
         xs: the inputs, stacked.
         size: the steps of a window.
         starts: the carry before each window, stacked.
-        repeats: for each step whether what is followed back from it comes from the same operands as in the step before,
-            if the same results are followed.
+        repeats: for each step whether it repeats the step before: the same results come from the same operands.
     """
 
     runner: StepRunner
@@ -143,7 +142,7 @@ class Steps:
         return self._values(step - start)
 
     def first_alike(self, step: int, masks: Sequence[Any]) -> int:
-        """The first step from which on all steps repeat, up to a given one, and so do masks stacked over the steps."""
+        """The first of the steps up to a given one that are all alike, and have equal parts of masks over the steps."""
         start = step
         while start and self.repeats[start] and all(np.array_equal(mask[start], mask[start - 1]) for mask in masks):
             start -= 1

@@ -162,7 +162,7 @@ def _overhead(times: Times, counts: Counter[str], seconds: list[float], profiled
     """The nanoseconds that the profiler takes in all runs: what a run under it takes longer, by its median.
 
     Other work may hold up most runs under the profiler, and none of the others. So the profiler takes no longer than
-    its slowest records do; and if the operations take less than what it would, they take the same share of both runs.
+    its slowest records do. If even that is more than the operations took, they take the same share of both runs.
     """
     plain, profiled = median(seconds), median(profiled_seconds)
     overhead = min(1e9 * len(seconds) * max(0.0, profiled - plain), _LONGEST_RECORD * counts.total())
