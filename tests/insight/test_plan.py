@@ -29,7 +29,9 @@ LOSSES = {
 
 
 # With jax 0.10.2 XLA writes the cotangents of these losses beside the outputs, and those of the planned step over them.
-ONE_STACK_MORE = pytest.mark.xfail(jax.__version_info__ == (0, 10, 2), reason="XLA needs up to one stack more", strict=True)
+ONE_STACK_MORE = pytest.mark.xfail(
+    jax.__version_info__ == (0, 10, 2), reason="XLA needs up to one stack more", strict=True
+)
 
 
 def needed(cell, memory, *given, loss="squared error", argnums=(0, 1, 2), **options):
