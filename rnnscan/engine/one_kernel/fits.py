@@ -149,9 +149,11 @@ def _has_symbolic_sizes(equation: Equation) -> bool:
 
 def _is_in_a_kernel(equation: Equation) -> bool:
     is_large = equation.kind is Kind.REDUCE and any(prod(atom.shape) > _MOST_SUMMED for atom in equation.inputs)
-    is_known = equation.kind in _KINDS or equation.name in _CALLS | _OTHERS
-    is_known |= _is_one_scatter(equation) or _is_threefry(equation)
-    return is_known and not is_large and not equation.effects
+    if is_large or equation.effects:
+        return False
+    if equation.kind in _KINDS or equation.name in _CALLS | _OTHERS:
+        return True
+    return _is_one_scatter(equation) or _is_threefry(equation)
 
 
 def _is_one_scatter(equation: Equation) -> bool:
