@@ -89,6 +89,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 	$(BIN)/python -m benchmarks.loops --write docs/benchmarks_of_loops.md
 	$(BIN)/python -m benchmarks.serving --write docs/benchmarks_of_serving.md
+	$(BIN)/python -m benchmarks.inside --write docs/benchmarks_of_tools.md
 	$(BIN)/python docs/make_benchmark_picture.py
 
 bench-beyond: $(VENV)/.installed-train

@@ -52,7 +52,8 @@ def test_the_converters_of_the_table_are_there_and_no_others():
 
 def test_a_measured_page_says_first_with_which_version_and_when():
     measured = {page.name for page in PAGES if "\n- versions: Python" in page.read_text()}
-    assert measured >= {f"benchmarks{part}.md" for part in ("", "_beyond", "_of_loops", "_of_serving", "_sweep")}
+    parts = ("", "_beyond", "_of_loops", "_of_serving", "_of_tools", "_sweep")
+    assert measured >= {f"benchmarks{part}.md" for part in parts}
     for name in measured - {"papers.md"}:
         text = (DOCS / name).read_text()
         ((rnnscan, jax),) = re.findall(r"^- versions: .*rnnscan (\S+), jax (\S+),", text, re.MULTILINE)
