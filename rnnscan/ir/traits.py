@@ -132,15 +132,15 @@ def _rows() -> Iterator[tuple[Traits, str]]:
     yield replace(elementwise, is_bilinear=True), "mul"
     yield replace(elementwise, linear=_FIRST, is_linear_in_integers=False), "div"
     yield replace(elementwise, derivative_reads="operands" if _IS_0_11 else "both"), "max min"
-    yield elementwise, "rem sign clamp nextafter square integer_pow floor ceil round"
-    yield elementwise, "and or xor not population_count shift_left shift_right_logical shift_right_arithmetic"
+    yield elementwise, "rem sign clamp nextafter square one_minus_square integer_pow floor ceil round"
+    yield elementwise, "and or xor not population_count clz mulhi shift_left shift_right_logical shift_right_arithmetic"
     yield replace(function, derivative_reads="results"), "exp exp2 logistic sqrt cbrt tan tanh erf_inv"
     yield replace(function, derivative_reads="operands" if _IS_0_12 else "results"), "expm1"
     yield replace(function, derivative_reads="both"), "rsqrt bessel_i0e bessel_i1e"
-    yield function, "log log1p sin cos asin acos atan atan2 sinh cosh asinh acosh atanh erf erfc"
+    yield function, "log log2 log1p sin cos asin acos atan atan2 sinh cosh asinh acosh atanh erf erfc"
     yield function, "lgamma digamma polygamma zeta igamma igammac regularized_incomplete_beta"
     yield replace(function, has_one_dtype=False, derivative_reads="both"), "pow"
-    yield mixed, "eq ne lt le gt ge is_finite abs real imag conj complex"
+    yield mixed, "eq ne lt le gt ge eq_to le_to lt_to is_finite abs real imag conj complex"
     yield replace(mixed, linear=_BUT_FIRST), "select_n"
     same = Traits(Kind.SAME, linear=_ALL, has_one_dtype=True)
     yield same, "name"
@@ -183,7 +183,7 @@ SCANS = frozenset({"rnnscan_scan", "rnnscan_joint_scan", "rnnscan_linear_scan", 
 _OPAQUE = (
     "random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap",
     "threefry2x32 igamma_grad_a random_gamma_grad",
-    "iota empty clz log2 one_minus_square bitcast_convert_type mulhi to_edtype from_edtype eq_to le_to lt_to",
+    "iota empty bitcast_convert_type to_edtype from_edtype",
     "reduce reduce_window reduce_window_max reduce_window_min reduce_window_sum",
     "select_and_gather_add select_and_scatter select_and_scatter_add approx_top_k fft ragged_dot_general",
     "cholesky cholesky_update eig eigh hessenberg householder_product geqrf geqp3 ormqr lu lu_pivots_to_permutation",

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import primitives
 
 from rnnscan.ir.program import Constant, Equation, Value, evaluate, read
 from rnnscan.ir.trace import Inliner
@@ -62,6 +63,11 @@ CALLS: dict[str, Callable[[], Any]] = {
     "regularized_incomplete_beta": lambda: lax.betainc(POSITIVE, POSITIVE, POSITIVE),
     "not": lambda: lax.bitwise_not(INTS),
     "population_count": lambda: lax.population_count(INTS),
+    "clz": lambda: lax.clz(INTS),
+    "mulhi": lambda: lax.mulhi(INTS, INTS + 1),
+    "eq_to": lambda: primitives.eq_to_p.bind(X, Y),
+    "le_to": lambda: primitives.le_to_p.bind(X, Y),
+    "lt_to": lambda: primitives.lt_to_p.bind(X, Y),
     "real": lambda: lax.real(X + 1j * Y),
     "imag": lambda: lax.imag(X + 1j * Y),
     "conj": lambda: lax.conj(X + 1j * Y),
@@ -122,6 +128,8 @@ WITHOUT_CALL = {
         "rnnscan_call",
         *SCANS,
         "custom_vjp_call",
+        "log2",
+        "one_minus_square",
     ),
     *("pallas_call", "sharding_constraint", "reshard", "pvary", "pcast", "psum", "psum_invariant"),
     # Nothing is claimed of these, but that they are batched over time.

@@ -37,7 +37,7 @@ _KINDS = frozenset(
 )
 _CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_linear_solve", "rnnscan_call"}) | SCANS
 # The table says of these no more than that they are batched over time.
-_OTHERS = frozenset({"iota", "one_minus_square", "log2", "clz", "bitcast_convert_type"})
+_OTHERS = frozenset({"iota", "bitcast_convert_type"})
 # Threefry's rounds are loops of elementwise operations. Other generators are calls.
 _RANDOM = frozenset(name for name in names_of(Kind.OPAQUE) if name.startswith("random_") and "gamma" not in name)
 _THREEFRY = "key<fry>"
