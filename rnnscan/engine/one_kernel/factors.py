@@ -41,6 +41,7 @@ def triangular_solve(equation: Equation, a: Any, b: Any) -> list[Any]:
     return [x if params["left_side"] else _transposed(x)]
 
 
+@partial(jax.jit, static_argnames=("lower", "has_unit_diagonal"))
 def substituted(a: Any, b: Any, *, lower: bool, has_unit_diagonal: bool) -> Any:
     """The solution of `a x = b`: each row in turn, which is then taken out of the others."""
     rows, size = [], a.shape[-1]
@@ -94,6 +95,7 @@ def qr(equation: Equation, a: Any) -> list[Any]:
     return list((_thin_qr if is_thin else run)(a))
 
 
+@partial(jax.jit, static_argnames="whole")
 def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
     """The factors q and r, of all rows or of as many as columns."""
     rows, columns = a.shape[-2:]
