@@ -37,7 +37,7 @@ from rnnscan.engine.primitive.lowering import lowered_for_each_platform
 from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
 from rnnscan.engine.run.forward import Saved, run_forward, run_saving, run_while
 from rnnscan.engine.run.linear_scan import tangents_of_scan
-from rnnscan.engine.units.mesh import sharding_units
+from rnnscan.engine.units.mesh import shard_as, sharding_units
 
 
 def run_scan(
@@ -89,7 +89,9 @@ def _differentiate(
         results, dots = _reverse(primals, dots, step, scan, is_whole=True)
         return results, for_rule(dots)
     flags = Tangents(tuple(active), tuple(_moving(step, scan, active)))
-    leaves = bind([*primals, *(dots[index] for index in places(active))], step, scan, tangents=flags)
+    # JAX makes zeros without the explicit axes of a mesh where none is in the context (JAX_REMAT3, jax 0.12.0).
+    given = [shard_as(dots[index], jax.typeof(primals[index])) for index in places(active)]
+    leaves = bind([*primals, *given], step, scan, tangents=flags)
     results, moving = split_list(leaves, [len(flags.results)])
     return results, replace_at(zeros_for_rule(results), places(flags.results), moving)
 

@@ -108,11 +108,12 @@ def shard_as_step(carry: Any, traced: Any) -> Any:
         traced: the jaxpr of the step on it.
     """
     leaves, structure = jax.tree.flatten(carry)
-    sharded = [_shard_as(leaf, new) for leaf, new in zip(leaves, traced.out_avals, strict=False)]
+    sharded = [shard_as(leaf, new) for leaf, new in zip(leaves, traced.out_avals, strict=False)]
     return jax.tree.unflatten(structure, sharded)
 
 
-def _shard_as(leaf: Any, new: Any) -> Any:
+def shard_as(leaf: Any, new: Any) -> Any:
+    """Shard the axes of a value that are whole over the explicit axes of a mesh over which a type has them."""
     wanted = tuple(explicit_spec(new))
     spec = tuple(explicit_spec(jax.typeof(leaf))) or (None,) * len(wanted)
     if len(spec) != len(wanted):
