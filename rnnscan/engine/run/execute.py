@@ -62,7 +62,7 @@ def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
 
 def _runner(plan: ExecutionPlan) -> Callable[[ExecutionPlan], tuple[Any, Any]]:
     small = plan.route.one_kernel
-    if small is not None:
+    if small is not None and not small.is_plain:
         return partial(one_kernel.run, small)
     return fission.run if plan.route.engine == "fission" else lax.run
 

@@ -20,7 +20,7 @@ def run(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
     Returns:
         The final carry and the stacked y, as `lax.scan`.
     """
-    call, memory, constants = plan.call, plan.call.memory, plan.constants
+    call, memory, constants = plan.call, plan.memory, plan.constants
     assert memory is not None
     step = named_after(partial(small.step.run, constants), call.cell)
     checkpointed = _checkpointed(step, small)
@@ -39,7 +39,7 @@ def _checkpointed(step: Any, small: SmallStep) -> Any:
     Without it, JAX keeps views too.
     """
     values = [atom for equation in small.step.program.equations for atom in equation.outputs]
-    if small.is_plain or (small.keeps_all and any(jnp.issubdtype(atom.dtype, jnp.complexfloating) for atom in values)):
+    if small.keeps_all and any(jnp.issubdtype(atom.dtype, jnp.complexfloating) for atom in values):
         return step
     # XLA merges nothing across the border of a loop, so no barriers are needed.
     return jax.checkpoint(step, policy=small.policy, prevent_cse=False)
