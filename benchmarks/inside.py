@@ -35,15 +35,15 @@ segments, and 1.15 without.
 
 ## `rs.profile` beside the clock
 
-The time of all operations that `rs.profile` shows, of that of a run without the profiler. The limits are 0.90
-and 1.10.
+The time of all operations that `rs.profile` shows, of that of a run without the profiler: the median of as many
+profiles as rounds. The limits are 0.90 and 1.10.
 
 {profile}
 
 ## `rs.progress` over 100,000 steps
 
 The time of a scan with a bar, of that without. The limit is 1.03. The scan runs in windows, and the outer loop copies
-what a window returns: outputs, and in training residuals. That is most of what a bar costs.
+what a window returns: outputs, and in training residuals.
 
 {progress}
 """
@@ -53,17 +53,14 @@ HEADINGS = ("what", "ms", "ratio")
 Rows = list[tuple[str, str, str]]
 
 
-def training_step(cell: Any, shape: tuple[int, int, int], **options: Any) -> tuple[Callable[..., Any], Any, Any]:
-    """A jitted training step, its parameters and its inputs.
+def _given(cell: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
+    """The parameters of a cell, and inputs of so many steps, rows and features."""
+    return cell.init(jax.random.key(0), input_size=shape[-1]), jax.random.normal(jax.random.key(1), shape)
 
-    Args:
-        cell: the cell.
-        shape: steps, rows and features.
-        options: those of `scan`.
-    """
-    xs = jax.random.normal(jax.random.key(1), shape)
-    params = cell.init(jax.random.key(0), input_size=shape[-1])
-    return jax.jit(jax.value_and_grad(_loss(cell, **options))), params, xs
+
+def _training_step(cell: Any, **options: Any) -> Callable[..., Any]:
+    """A jitted training step. The options are those of `scan`."""
+    return jax.jit(jax.value_and_grad(_loss(cell, **options)))
 
 
 def _loss(cell: Any, **options: Any) -> Callable[[Any, Any], Any]:
@@ -85,10 +82,10 @@ def finite_rows(rounds: int) -> Rows:
     rows = []
     for title, (cell, shape) in CELLS.items():
         for words, memory in (("", rs.Memory()), (", segments", rs.Memory(segment="sqrt"))):
-            step, params, xs = training_step(cell, shape, memory=memory)
+            step, given = _training_step(cell, memory=memory), _given(cell, shape)
             runs = {
-                "plain": lambda step=step, given=(params, xs): jax.block_until_ready(step(*given)),
-                "checked": lambda step=step, given=(params, xs): rs.first_nonfinite(step, *given),
+                "plain": lambda step=step, given=given: jax.block_until_ready(step(*given)),
+                "checked": lambda step=step, given=given: rs.first_nonfinite(step, *given),
             }
             rows.append((f"{title}{words}", *_compared(runs, rounds)))
     return rows
@@ -98,8 +95,8 @@ def profile_rows(rounds: int) -> Rows:
     """The time of all operations beside that of a run."""
     rows = []
     for title, (cell, shape) in CELLS.items():
-        step, params, xs = training_step(cell, shape)
-        profiles = [rs.profile(step, params, xs) for _ in range(rounds)]
+        step, given = _training_step(cell), _given(cell, shape)
+        profiles = [rs.profile(step, *given) for _ in range(rounds)]
         ratio = median(profile.total / profile.seconds for profile in profiles)
         rows.append((title, f"{1e3 * median(profile.seconds for profile in profiles):.1f}", f"{ratio:.2f}"))
     return rows
@@ -110,13 +107,11 @@ def progress_rows(rounds: int) -> Rows:
     rows = []
     for units, batch in ((64, 1), (96, 16)):
         for name, cell in (("LSTM", cells.LSTM(units)), ("GRU", cells.GRU(units))):
-            xs = jax.random.normal(jax.random.key(1), (100_000, batch, 8))
-            params = cell.init(jax.random.key(0), input_size=8)
-            for words, made in (("forward", jax.jit), ("training", lambda loss: jax.jit(jax.value_and_grad(loss)))):
-                steps = {"plain": made(_loss(cell)), "bar": made(_loss(rs.progress(cell)))}
+            given = _given(cell, (100_000, batch, 8))
+            for words, made in (("forward", lambda cell: jax.jit(_loss(cell))), ("training", _training_step)):
                 runs = {
-                    row: lambda step=step, given=(params, xs): jax.block_until_ready(step(*given))
-                    for row, step in steps.items()
+                    row: lambda step=made(own), given=given: jax.block_until_ready(step(*given))
+                    for row, own in (("plain", cell), ("bar", rs.progress(cell)))
                 }
                 title = f"{name} of {units} units, {batch} {'row' if batch == 1 else 'rows'}, {words}"
                 rows.append((title, *_compared(runs, rounds)))

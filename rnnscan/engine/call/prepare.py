@@ -139,15 +139,7 @@ class Call:
             for leaf, aval in zip(leaves, self.info.traced.in_avals, strict=True)
         ):
             raise _OtherAxesError
-        return self._results(self.info.traced, leaves)
-
-    def replayed_step(self, carry: Any, x: Any) -> tuple[Any, Any]:
-        """`step`, by its jaxpr: the cell is not traced again."""
-        return self._results(self.traced, jax.tree.leaves((carry, x)))
-
-    def _results(self, traced: Any, leaves: list[Any]) -> tuple[Any, Any]:
-        """The new carry and y by the jaxpr of a step."""
-        results = core.jaxpr_as_fun(traced)(*leaves)
+        results = core.jaxpr_as_fun(self.info.traced)(*leaves)
         return jax.tree.unflatten(jax.tree.structure((self.info.carry, self.info.y)), results)
 
     @cached_property

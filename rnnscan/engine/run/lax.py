@@ -21,8 +21,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         The final carry and the stacked y.
     """
     call, memory = plan.call, plan.memory
-    # A small loop has no names to emit, and no effects.
-    step = call.step if plan.route.one_kernel is None else call.replayed_step
+    step = call.step
 
     def emitting_names(carry: Any, x: Any) -> tuple[Any, Any]:
         with emitting(plan.kept_names, call.names):
