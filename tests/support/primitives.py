@@ -64,7 +64,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "not": lambda: lax.bitwise_not(INTS),
     "population_count": lambda: lax.population_count(INTS),
     "clz": lambda: lax.clz(INTS),
-    "mulhi": lambda: lax.mulhi(INTS, INTS + 1),
+    **({"mulhi": lambda: lax.mulhi(INTS, INTS + 1)} if hasattr(lax, "mulhi") else {}),
     "eq_to": lambda: primitives.eq_to_p.bind(X, Y),
     "le_to": lambda: primitives.le_to_p.bind(X, Y),
     "lt_to": lambda: primitives.lt_to_p.bind(X, Y),
@@ -131,6 +131,7 @@ WITHOUT_CALL = {
         "log2",
         "one_minus_square",
     ),
+    *(() if hasattr(lax, "mulhi") else ("mulhi",)),  # jax 0.10.0 has none
     *("pallas_call", "sharding_constraint", "reshard", "pvary", "pcast", "psum", "psum_invariant"),
     # Nothing is claimed of these, but that they are batched over time.
     *(name for name, traits in TRAITS.items() if traits == Traits()),
