@@ -1,10 +1,12 @@
 """first_nonfinite(): the first value that is not finite, in a cell, a net or any function."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +74,7 @@ def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options:
         (4, 1)
     """
     target = _target(function, arguments, options, loss)
-    _check_results(jax.eval_shape(target.function, *target.arguments))
-    results = target.function(*target.arguments)
+    results = _results(target)
     if bool(_all_finite(_floats(results))):
         return None
     _check_not_donated(target.arguments)
@@ -87,36 +88,48 @@ class _Target:
     Attributes:
         function: the function.
         arguments: its arguments.
-        places: the places of their leaves, in words.
+        names: the names of its parameters, as far as they are known; None: those of its signature.
         result_places: from the results to the places of their leaves.
     """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    places: Sequence[str]
+    names: Sequence[str] | None
     result_places: Callable[[Any], Sequence[str]]
+
+    @property
+    def places(self) -> list[str]:
+        """The places of the arguments' leaves, in words. A run that is finite needs none."""
+        names = _parameters(self.function) if self.names is None else self.names
+        unnamed = (f"argument {number}" for number in range(len(names), len(self.arguments)))
+        return [
+            f"{root}{keystr(path)}" if root else keystr(path).strip("[]'")
+            for root, argument in zip([*names[: len(self.arguments)], *unnamed], self.arguments, strict=True)
+            for path, _ in jax.tree_util.tree_leaves_with_path(argument)
+        ]
 
 
 def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], loss: Any) -> _Target:
-    names = _parameters(function)
+    names = None
     if loss is None and is_module_of(function, "linen") and function.scope is None:
-        function, names, options = partial(function.apply, **options), ["variables", *names], {}
+        function, names, options = partial(function.apply, **options), ["variables", *_parameters(function)], {}
     if loss is not None or options or _is_cell(function, arguments):
         call, arguments = scan_call(function, arguments, options, loss)
-        target = _Target(call, arguments, _places(ARGUMENTS, arguments), call.result_places)
+        target = _Target(call, arguments, ARGUMENTS, call.result_places)
     else:
         if not callable(function):
             raise TypeError(
                 "first_nonfinite: the first argument must be a function of arrays, a cell or a net; got "
                 f"{describe(function)}. Write first_nonfinite(function, *arguments)."
             )
-        target = _Target(function, arguments, _places(names, arguments), _places_of_results)
-    for place, leaf in zip(target.places, jax.tree.leaves(target.arguments), strict=True):
-        if not is_array_like(leaf):
-            raise TypeError(
-                f"first_nonfinite: arguments must be pytrees of arrays; got {describe(leaf)} at {place}. Bind "
-                "other arguments with functools.partial."
-            )
+        target = _Target(function, arguments, names, _places_of_results)
+    leaves = jax.tree.leaves(target.arguments)
+    if not all(map(is_array_like, leaves)):
+        place, leaf = next(pair for pair in zip(target.places, leaves, strict=True) if not is_array_like(pair[1]))
+        raise TypeError(
+            f"first_nonfinite: arguments must be pytrees of arrays; got {describe(leaf)} at {place}. Bind other "
+            "arguments with functools.partial."
+        )
     return target
 
 
@@ -170,17 +183,27 @@ def _parameters(function: Any) -> list[str]:
     return [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
-def _places(names: Sequence[str], arguments: tuple[Any, ...]) -> list[str]:
-    roots = [*names[: len(arguments)], *(f"argument {number}" for number in range(len(names), len(arguments)))]
-    return [
-        f"{root}{keystr(path)}" if root else keystr(path).strip("[]'")
-        for root, argument in zip(roots, arguments, strict=True)
-        for path, _ in jax.tree_util.tree_leaves_with_path(argument)
-    ]
-
-
 def _places_of_results(results: Any) -> list[str]:
     return [f"result{keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(results)]
+
+
+# The functions that returned floating-point arrays, by identity. To trace one takes longer than to look at its results.
+_known: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def _results(target: _Target) -> Any:
+    """The results of the function, once it is known that it returns floating-point arrays."""
+    function, arguments = target.function, target.arguments
+    is_known = _known.get(id(function)) is function
+    if not is_known:
+        _check_results(jax.eval_shape(function, *arguments))
+    results = function(*arguments)
+    if is_known:  # With other arguments.
+        _check_results(results)
+    else:
+        with suppress(TypeError):  # A builtin has no weak reference.
+            _known[id(function)] = function
+    return results
 
 
 def _check_results(types: Any) -> None:

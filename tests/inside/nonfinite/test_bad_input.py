@@ -124,3 +124,22 @@ def test_a_function_that_may_be_a_cell_and_may_take_all_steps_is_an_error(functi
 def test_nothing_is_computed_before_the_results_are_known_to_be_arrays():
     with pytest.raises(TypeError):
         rs.first_nonfinite(computes, XS)
+
+
+def test_the_results_are_asked_for_again_with_other_arguments():
+    twice = jax.jit(lambda leaf: 2 * leaf)
+    assert rs.first_nonfinite(twice, XS) is None
+    with pytest.raises(TypeError, match=r"must return floating-point arrays; got int32\[3\]"):
+        rs.first_nonfinite(twice, jnp.arange(3))
+
+
+def test_a_function_that_is_known_is_called_once_for_each_run():
+    calls = []
+
+    def count(leaf):
+        calls.append(leaf)
+        return leaf
+
+    for _ in range(3):
+        assert rs.first_nonfinite(count, XS) is None
+    assert len(calls) == 4  # The first run traces it.
