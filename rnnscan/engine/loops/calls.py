@@ -311,3 +311,15 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
 
 
 partial_eval.dce_rules[call_p] = _drop_unused
+
+
+def recomputed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose values run again on the backward pass.
+
+    With `JAX_REMAT3=1` a checkpoint is an operation of JAX's high level, which no call of the engine can hold
+    (jax 0.12). There its values are kept.
+    """
+    if getattr(jax.config, "jax_remat3", False):
+        return function
+    checkpointed: Callable[..., Any] = jax.checkpoint(function, prevent_cse=False)
+    return checkpointed

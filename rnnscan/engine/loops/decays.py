@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.engine.loops.calls import recomputed
 from rnnscan.engine.loops.in_blocks import run_in_blocks
 from rnnscan.engine.loops.indexing import items_of
 from rnnscan.engine.loops.products_of_decays import Product
-from rnnscan.engine.loops.recomputed import recomputed
 
 
 # The loop computes these products in full precision on every backend.

@@ -9,15 +9,19 @@ again. How a scan runs is decided where it is lowered.
 The rules of this folder need no plan. `run/scan_rules.py` has the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
 from jax.extend import core
 
+from rnnscan._util.varying import in_mesh_of
 from rnnscan.engine.analysis.leaves import places, split_list
 from rnnscan.engine.costs.heuristics import Heuristics, Whole
+from rnnscan.engine.loops.lowering import run_by_program
+from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.newton import Newton
 
 
@@ -184,3 +188,19 @@ def _types(
 
 for _primitive in (scan_p, joint_scan_p):
     _primitive.def_effectful_abstract_eval(_types)
+
+
+def lowered_for_each_platform(primitive: ScanPrimitive, run: Callable[..., Any]) -> None:
+    """Run a primitive's equations by a function.
+
+    Args:
+        primitive: the primitive.
+        run: `(*operands, platform=None, **parameters) -> results`. What it traces is not differentiated.
+    """
+
+    def program(types: Sequence[Any], params: dict[str, Any], platform: str | None = None) -> core.ClosedJaxpr:
+        with in_mesh_of(types):
+            return without_dead_code(jax.make_jaxpr(partial(run, platform=platform, **params))(*types))
+
+    primitive.program = program
+    run_by_program(primitive, program, ("cpu", "cuda", "rocm", "tpu"))

@@ -29,8 +29,7 @@ from rnnscan.engine.plan.bound import plan_by, scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
-from rnnscan.engine.primitive.lowering import lowered_for_each_platform
-from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, stacked
+from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, lowered_for_each_platform, stacked
 from rnnscan.engine.run.backward import BackwardPlan, run_backward
 from rnnscan.engine.run.backward_scans import run_backward_scans
 from rnnscan.engine.run.forward import Saved

@@ -14,7 +14,7 @@ from rnnscan.engine.call.prepare import prepare
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan, is_observed, observe
 from rnnscan.engine.run import fission as fission
-from rnnscan.engine.run import lax, one_kernel
+from rnnscan.engine.run import lax
 from rnnscan.random_choices import warned_if_random
 
 
@@ -63,7 +63,7 @@ def _execute(plan: ExecutionPlan) -> tuple[Any, Any]:
 def _runner(plan: ExecutionPlan) -> Callable[[ExecutionPlan], tuple[Any, Any]]:
     small = plan.route.one_kernel
     if small is not None and not small.is_plain:
-        return partial(one_kernel.run, small)
+        return partial(lax.run_small, small)
     return fission.run if plan.route.engine == "fission" else lax.run
 
 

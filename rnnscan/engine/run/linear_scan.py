@@ -22,8 +22,15 @@ from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_
 from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.primitive.joint import jointly
-from rnnscan.engine.primitive.lowering import lowered_for_each_platform
-from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, Tangents, counted, result_types, y_size
+from rnnscan.engine.primitive.scan import (
+    Scan,
+    ScanPrimitive,
+    Tangents,
+    counted,
+    lowered_for_each_platform,
+    result_types,
+    y_size,
+)
 from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
 from rnnscan.engine.run.forward import Saved
 

@@ -33,8 +33,16 @@ from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
 from rnnscan.engine.primitive.joint import jointly
-from rnnscan.engine.primitive.lowering import lowered_for_each_platform
-from rnnscan.engine.primitive.scan import Saving, Scan, Tangents, bind, joint_scan_p, scan_p, y_size
+from rnnscan.engine.primitive.scan import (
+    Saving,
+    Scan,
+    Tangents,
+    bind,
+    joint_scan_p,
+    lowered_for_each_platform,
+    scan_p,
+    y_size,
+)
 from rnnscan.engine.run.forward import Saved, run_forward, run_saving, run_while
 from rnnscan.engine.run.linear_scan import tangents_of_scan
 from rnnscan.engine.units.mesh import shard_as, sharding_units

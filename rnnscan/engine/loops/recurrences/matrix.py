@@ -24,11 +24,10 @@ from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.costs.chunk import near_divisor
 from rnnscan.engine.costs.heuristics import Heuristics
 from rnnscan.engine.loops.batched_values import Chunk
-from rnnscan.engine.loops.calls import differentiate_as, or_exact
+from rnnscan.engine.loops.calls import differentiate_as, or_exact, recomputed
 from rnnscan.engine.loops.exact import all_finite, guarded
 from rnnscan.engine.loops.matrix_chunks import run_chunks
 from rnnscan.engine.loops.matrix_parts import Ordered, Parts, Stacks
-from rnnscan.engine.loops.recomputed import recomputed
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Value, evaluate, read
 
