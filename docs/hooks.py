@@ -113,7 +113,7 @@ def description_of(markdown: str) -> str:
         if len(described) + len(sentence) > LONGEST_DESCRIPTION and described != f"{title}:":
             break
         described += f" {sentence}"
-    return described.rstrip(":")
+    return described.rstrip(":").replace('"', "'")  # It stands within the quotes of an attribute.
 
 
 def on_post_build(*, config: Any) -> None:

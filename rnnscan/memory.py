@@ -158,8 +158,10 @@ class Memory:
                     f"{self.segment.steps} steps, and T = {length}. Use rnnscan.checkpointing.nested({length}, ...)."
                 )
             return self.segment.sub_scans or (SubScan(0, None),)
+        if not length:
+            return (SubScan(0, None),)
         if self.segment == "sqrt":
-            return (SubScan(length, (max(1, isqrt(max(length - 1, 0)) + 1),)),)
+            return (SubScan(length, (isqrt(length - 1) + 1,)),)
         return (SubScan(length, self.segment if isinstance(self.segment, tuple) else (self.segment,)),)
 
 

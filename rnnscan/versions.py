@@ -65,12 +65,12 @@ def advice(jax: str, jaxlib: str) -> str | None:
             )
     if _numbers(jaxlib) >= _numbers(_BETTER):
         return None
-    bugs = bugs_of(jaxlib)
+    bugs, remaining = bugs_of(jaxlib), bugs_of(_BETTER)
     is_slower = _numbers(jaxlib) < (0, 11)
     return (
         f"jaxlib {jaxlib} has known bugs that give wrong values or end the process on a CPU: {'; '.join(bugs)}. "
-        f"Prefer jax and jaxlib {_BETTER} or later, which need Python {_ITS_PYTHON} or later, and have "
-        f"{len(bugs_of(_BETTER))} of these {len(_BUGS)}."
+        f"Prefer jax and jaxlib {_BETTER} or later, which need Python {_ITS_PYTHON} or later. They have "
+        f"{len(remaining)} known: {'; '.join(remaining)}."
         + (f" Small loops take up to {_TIMES_AS_LONG} times as long as with jax 0.12." if is_slower else "")
     )
 

@@ -295,7 +295,7 @@ def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device
 
 
 @pytest.mark.parametrize(
-    ("length", "segments"), [(0, (1,)), (1, (1,)), (2, (2,)), (16, (4,)), (17, (5,)), (1000, (32,))]
+    ("length", "segments"), [(0, None), (1, (1,)), (2, (2,)), (16, (4,)), (17, (5,)), (1000, (32,))]
 )
 def test_the_square_root_is_rounded_up(length, segments):
     assert rs.Memory(segment="sqrt").sub_scans(length) == (SubScan(length, segments),)

@@ -16,7 +16,8 @@ _MOST_LEAVES = 12
 
 def describe(leaf: Any) -> str:
     """The type of an array as JAX writes it, `float32[4,8]`; the Python type of other values."""
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+    # `nnx.Rngs` has every attribute.
+    if not isinstance(getattr(leaf, "shape", None), tuple) or not hasattr(leaf, "dtype"):
         return type(leaf).__name__
     return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from rnnscan.engine.loops.unused_results import without_dead_code
 from rnnscan.ir.dataflow import depending, needed
 from rnnscan.ir.jaxprs import inner_bodies
 from rnnscan.ir.program import Atom, Equation, Program, Value, values_of
@@ -56,7 +57,8 @@ def predict_temporary(function: Callable[..., Sequence[Any]], *arguments: Any, f
         >>> predict_temporary(lambda a, b: [jnp.tanh(a @ b) @ b], square, square)  # the first product, tanh over it
         Need(nbytes=256, fixed=0)
     """
-    program = _inlined(trace(function, *arguments))
+    # JAX leaves out what nothing reads before it lowers a program: outputs, under a loss on the last carry.
+    program = _program(without_dead_code(jax.make_jaxpr(function)(*arguments)))
     return _need(program, [*program.known, *values_of(program.outputs)], varying=program.known[fixed:])
 
 
@@ -92,7 +94,10 @@ class _Ranges:
         self._placed = {*program.known, *self._returned, *self._with_places()}
         loops = [equation for equation in program.equations if equation.kind is Kind.LOOP]
         self._unread = self._unread_stacks(loops)
-        self._stacks = {stack for loop in loops for stack in loop.outputs[_carry_size(loop) :]}
+        # A `while` has its stacks in its state.
+        self._stacks = {
+            stack for loop in loops for stack in loop.outputs[_carry_size(loop) if loop.name == "scan" else 0 :]
+        }
         self._roots: dict[Value, frozenset[Value]] = {}
         self.running = [index for index, equation in enumerate(self._equations) if self._runs(equation)]
         self._born = dict.fromkeys(program.known, 0)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import remat3
 import rnnscan as rs
 from rnnscan import Memory
 
@@ -51,12 +50,6 @@ STEPS = {
 }
 
 
-def skip_segments_of_new_remat(memory):
-    """JAX's new remat carries the zeros through checkpointed segments, those of plain `lax.scan` too (jax 0.12)."""
-    if remat3.IS_ON and memory is not None and memory.segment is not None:
-        pytest.skip("JAX's new remat gives NaN for checkpointed segments of lax.scan too")
-
-
 def plain(cell, p, carry, xs):
     return jax.lax.scan(lambda carry, x: cell(p, carry, x), carry, xs)
 
@@ -72,7 +65,6 @@ def loss_of(scan, cell):
 @pytest.mark.parametrize("memory", MEMORIES, ids=MEMORY_IDS)
 @pytest.mark.parametrize("name", STEPS)
 def test_gradients_are_those_of_plain(name, memory):
-    skip_segments_of_new_remat(memory)
     cell, carry = STEPS[name]
     carry = tuple(map(jnp.float32, carry))
     gradient = jax.grad(loss_of(lambda *arguments: rs.scan(*arguments, memory=memory), cell), (0, 1, 2))
@@ -99,7 +91,6 @@ def _zeros(tree):
 @pytest.mark.parametrize("memory", [Memory(), Memory(segment=2)], ids=["default", "segment"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders_of_transformations(order, memory):
-    skip_segments_of_new_remat(memory)
     cell, carry = STEPS["beside_nan"]
     carry = tuple(map(jnp.float32, carry))
     scan = lambda *arguments: rs.scan(*arguments, memory=memory)  # noqa: E731

@@ -114,6 +114,11 @@ class ResidualPlan:
         return sorted({*self.repeats.values()})
 
     @cached_property
+    def begins(self) -> frozenset[int]:
+        """The carry leaves that a stack of carries begins with."""
+        return frozenset(self.every_step if self.length else [])
+
+    @cached_property
     def every_step(self) -> list[int]:
         """The carry leaves that are stored before every step."""
         return self._stored(Storage.EVERY_STEP)
@@ -148,7 +153,7 @@ class ResidualPlan:
 
     def rows(self, step: FlatStep) -> Iterator[Residual]:
         """All stored values of a step, except the arrays that it closes over."""
-        yield from stacks("initial carry", step.carry, range(len(step.carry)), 1)
+        yield from stacks("initial carry", step.carry, sorted({*range(len(step.carry))} - self.begins), 1)
         stored = [(self.every_step, self.length), (self.final, 1), (self.chunk_starts, self.length // self.chunk)]
         for leaves, times in stored:
             yield from stacks("carry", step.carry, leaves, times)

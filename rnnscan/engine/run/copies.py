@@ -4,14 +4,17 @@ JAX adds up the cotangents of what a loop over segments reads, in its dtype. A c
 in the dtype and the shape in which they are to be summed.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
+from jax.extend import core
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.sharded_rows import ShardedRows
+from rnnscan.engine.primitive.scan import Scan, bind
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,11 @@ class Copy:
         return wide.astype(self.dtype)
 
 
-# By position among the constants.
-Copies: TypeAlias = Mapping[int, Copy]
+# Each with its position among the constants.
+Copies: TypeAlias = tuple[tuple[int, Copy], ...]
 
 
-def copied_constants(constants: Sequence[Any], rows: ShardedRows | None, over_units: Container[int]) -> dict[int, Copy]:
+def copied_constants(constants: Sequence[Any], rows: ShardedRows | None, over_units: Container[int]) -> Copies:
     """The constants whose cotangents are summed over segments in a wider dtype than theirs, or for parts of rows.
 
     Args:
@@ -52,4 +55,24 @@ def copied_constants(constants: Sequence[Any], rows: ShardedRows | None, over_un
     floats = {index: leaf.dtype for index, leaf in enumerate(constants) if jnp.issubdtype(leaf.dtype, jnp.inexact)}
     copied = {index: Copy(dtype) for index, dtype in floats.items() if at_least_float32(dtype) != dtype}
     summed = [] if rows is None else rows.summed_for(constants, over_units)
-    return copied | {index: Copy(constants[index].dtype, rows) for index in summed}
+    copied |= {index: Copy(constants[index].dtype, rows) for index in summed}
+    return tuple(copied.items())
+
+
+def bind_with_copies(
+    constants: Sequence[Any], carry: Sequence[Any], xs: Sequence[Any], step: core.ClosedJaxpr, scan: Scan
+) -> tuple[list[Any], list[Any]]:
+    """The final carry and ys of a scan, as an equation of the current trace.
+
+    A constant that was copied has its derivative through its copy, which is not read.
+
+    Args:
+        constants: the constants, and then the copies of `scan.copied`.
+        carry: the initial carry.
+        xs: the inputs.
+        step: the step.
+        scan: the other parameters.
+    """
+    own, copies = split_list(constants, [scan.constants])
+    final, ys = split_list(bind([*own, *carry, *xs, *copies], step, scan), [scan.carry])
+    return final, ys

@@ -13,18 +13,16 @@ from typing import Any
 import jax
 
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.primitive.scan import bind
 from rnnscan.engine.run import scan_rules as scan_rules
-from rnnscan.engine.run.copies import Copies, copied_constants
+from rnnscan.engine.run.copies import Copies, bind_with_copies, copied_constants
 from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_windows
-from rnnscan.engine.run.segments import run_sub_scans
+from rnnscan.engine.run.segments import RunSubScan, run_nested, run_segments, run_sub_scans
 from rnnscan.engine.units.shard_units import UnitCell
 
 
@@ -40,30 +38,33 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     rows = sharded_rows([*leaves, *map(type_of_step, xs)], constants)
     if rows is not None:
         constants = [rows.on_mesh(constant) for constant in constants]
-    copied: Copies = {}
+    copied: Copies = ()
     if memory.segment is not None and plan.state_chunk is None:
         # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments,
         # and taken over all rows.
         copied = copied_constants(constants, rows, plan.step.constants_over_units)
-    copies = [copy.of(constants[index]) for index, copy in copied.items()]
+    constants = [*constants, *(copy.of(constants[index]) for index, copy in copied)]
 
-    def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[Any, Any]:
+    def run_steps(constants: list[Any], carry: list[Any], xs: list[Any], length: int) -> tuple[Any, Any]:
         window = plan.window(length)
         if memory.segment is not None and isinstance(call.cell, UnitCell):
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         scan = plan.scan_to_run(length)
         if window is None:
-            final, ys = _bind(scan, copied, constants, copies, plan.axis_order.of(carry), xs)
+            final, ys = _bind(scan, constants, plan.axis_order.of(carry), xs, copied)
             return plan.axis_order.undone(final), ys
         in_windows = partial(run_windows, plan, length, window, _run_loop)
         if not plan.loops_forward:
             return in_windows(constants, carry, xs)
-        step_by_step = lambda constants, carry, xs: _bind(scan, {}, constants, [], carry, xs)  # noqa: E731
-        return differentiate_as(in_windows, step_by_step)(constants, carry, xs)
+        return differentiate_as(in_windows, partial(_bind, scan))(constants, carry, xs)
 
+    if plan.state_chunk is None:
+        in_segments: RunSubScan = partial(run_nested, run_steps, plan.scan_to_run(call.length).scan, constants)
+    else:  # Windows, which are segments too. To trace them within the step of a scan takes three times as long.
+        in_segments = partial(run_segments, partial(run_steps, constants), reverse=call.reverse)
     changing = plan.step.changing
-    return call.results(changing, *run_sub_scans(run_steps, call, memory, [leaves[i] for i in changing], xs))
+    return call.results(changing, *run_sub_scans(in_segments, call, memory, [leaves[i] for i in changing], xs))
 
 
 def run_counting(plan: ExecutionPlan) -> list[Any]:
@@ -79,22 +80,15 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
         final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
         return final, [*ys, *counts]
 
-    _, stacks = run_sub_scans(run_steps, call, memory, [leaves[index] for index in plan.step.changing], xs)
+    in_segments = partial(run_segments, run_steps, reverse=call.reverse)
+    _, stacks = run_sub_scans(in_segments, call, memory, [leaves[index] for index in plan.step.changing], xs)
     counts: list[Any] = stacks[plan.step.y_size :]
     return counts
 
 
 def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    return *_bind(plan, {}, constants, [], carry, xs), []
+    return *_bind(plan, constants, carry, xs), []
 
 
-def _bind(
-    plan: ScanPlan, copied: Copies, constants: Any, copies: Any, carry: Any, xs: Any
-) -> tuple[list[Any], list[Any]]:
-    """The final carry and ys of a scan by a plan, as an equation of the current trace.
-
-    A constant that was copied has its derivative through its copy, which is not read.
-    """
-    scan = replace(plan.scan, copied=tuple(copied.items()))
-    final, ys = split_list(bind([*constants, *carry, *xs, *copies], bound_step(plan), scan), [scan.carry])
-    return final, ys
+def _bind(plan: ScanPlan, constants: Any, carry: Any, xs: Any, copied: Copies = ()) -> tuple[list[Any], list[Any]]:
+    return bind_with_copies(constants, carry, xs, bound_step(plan), replace(plan.scan, copied=copied))

@@ -1,7 +1,7 @@
 """The forward pass: chunk by chunk, with batched work and loops with the smallest bodies."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import jax
@@ -90,10 +90,16 @@ class Saved:
             count=0 if scan.is_counted else None,
         )
 
-    @property
-    def arguments(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """The arguments of the scan: constants, carry and xs."""
-        return self.constants, self.initial, self.xs
+    def stored(self, residuals: ResidualPlan) -> "Saved":
+        """What is stored: None for the leaves of the initial carry that stacks of carries begin with."""
+        initial = [None if index in residuals.begins else leaf for index, leaf in enumerate(self.initial)]
+        return replace(self, initial=initial)
+
+    def restored(self, scan: Scan) -> "Saved":
+        """The whole, from what is stored."""
+        stacks, first = self.carries | self.starts, -1 if scan.reverse else 0
+        initial = [stacks[index][first] if leaf is None else leaf for index, leaf in enumerate(self.initial)]
+        return replace(self, initial=initial)
 
 
 def run_forward(

@@ -14,7 +14,7 @@ from rnnscan._util.sources import named_after
 from rnnscan._util.step_wrappers import Length, Step
 from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.run.segments import run_sub_scans
+from rnnscan.engine.run.segments import run_segments, run_sub_scans
 from rnnscan.memory import checkpoint_policy
 from rnnscan.naming import emitting
 
@@ -46,7 +46,8 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
         return scan(checkpoint(whole), carry, xs, length=length)
 
-    return run_sub_scans(run_segment, call, memory, call.carry, call.xs)
+    in_segments = partial(run_segments, run_segment, reverse=call.reverse)
+    return run_sub_scans(in_segments, call, memory, call.carry, call.xs)
 
 
 def run_small(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
@@ -64,7 +65,8 @@ def run_small(small: SmallStep, plan: ExecutionPlan) -> tuple[Any, Any]:
         return lax.scan(checkpointed, carry, xs, length=length, reverse=call.reverse, unroll=call.unroll)
 
     leaves, xs, changing = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs), small.step.changing
-    return call.results(changing, *run_sub_scans(run_steps, call, memory, [leaves[i] for i in changing], xs))
+    in_segments = partial(run_segments, run_steps, reverse=call.reverse)
+    return call.results(changing, *run_sub_scans(in_segments, call, memory, [leaves[i] for i in changing], xs))
 
 
 def _checkpointed(step: Any, small: SmallStep) -> Any:

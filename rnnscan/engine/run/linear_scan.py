@@ -21,6 +21,7 @@ from rnnscan.engine.analysis.keys import Keys, as_key_data, with_keys
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule
 from rnnscan.engine.plan.bound import scan_plan
+from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.joint import jointly
 from rnnscan.engine.primitive.scan import (
     Scan,
@@ -84,7 +85,7 @@ def tangents_of_scan(
     zeros = [SymbolicZero(jax.typeof(leaf).to_tangent_aval()) for leaf in results]
     if not moving:
         return zeros
-    operands, keys = as_key_data(jax.tree.leaves(saved))
+    operands, keys = as_key_data(jax.tree.leaves(saved.stored(_residuals(step, scan))))
     linear = Linear(tuple(wanted), tuple(moving), keys, len(operands))
     dots = linear_scan_p.bind(*operands, *(tangents[i] for i in places(wanted)), step=step, scan=scan, linear=linear)
     return replace_at(zeros, linear.results, dots)
@@ -95,18 +96,23 @@ def _types(*_: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> list[
     return [types[index].to_tangent_aval() for index in linear.results]
 
 
+def _residuals(step: core.ClosedJaxpr, scan: Scan) -> ResidualPlan:
+    return scan_plan(step, scan).for_derivatives.residuals
+
+
 def _saved(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, linear: Linear) -> Saved:
-    residuals = scan_plan(step, scan).for_derivatives.residuals
-    structure = jax.tree.structure(Saved.axes(residuals, scan, len(linear.wanted) - scan.constants - scan.carry))
+    residuals = _residuals(step, scan)
+    axes = Saved.axes(residuals, scan, len(linear.wanted) - scan.constants - scan.carry)
+    structure = jax.tree.structure(axes.stored(residuals))
     saved: Saved = jax.tree.unflatten(structure, with_keys(operands[: linear.saved], linear.keys))
-    return saved
+    return saved.restored(scan)
 
 
 def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, linear: Linear, platform: str | None = None) -> list[Any]:
     saved, copies = _saved(operands, step, scan, linear), dict(scan.copied)
     pairs = zip(places(linear.wanted), operands[linear.saved :], strict=True)
     dots = [copies[index].undone(leaf) if index in copies else leaf for index, leaf in pairs]
-    arguments = [leaf for group in saved.arguments for leaf in group]
+    arguments = [*saved.constants, *saved.initial, *saved.xs]
     # A tangent that nothing reads may have no forward mode: that of a `jax.custom_vjp`.
     read = linear.are_read(step, scan)
     carry = linear.reached(step, scan)[scan.constants : scan.constants + scan.carry]

@@ -6,13 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.extend import core
 
 from rnnscan._util.sources import named_after, scope_of
 from rnnscan._util.step_wrappers import Step, type_of_step
 from rnnscan._util.varying import vary, varying
-from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.call.route import Route, high_level_reason
@@ -22,10 +20,11 @@ from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.observing import inside_scan
-from rnnscan.engine.primitive.scan import Scan, bind, reading
+from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run import lax as run_by_lax
 from rnnscan.engine.run import scan_rules as scan_rules
-from rnnscan.engine.run.copies import copied_constants
+from rnnscan.engine.run.copies import bind_with_copies, copied_constants
+from rnnscan.engine.run.segments import run_nested
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
 from rnnscan.memory import Memory
@@ -127,17 +126,18 @@ def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
     xs = [_padded(leaf, lengths[0]) for leaf in jax.tree.leaves(call.xs)]
     rows = sharded_rows([*leaves, *map(type_of_step, xs)], plan.constants)
     constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
-    copied = copied_constants(constants, rows, plan.step.constants_over_units) if len(lengths) > 1 else {}
+    copied = copied_constants(constants, rows, plan.step.constants_over_units) if len(lengths) > 1 else ()
     count = vary(jnp.int32(0), varying(condition.out_avals[0]))
     step, scan = _counting_scan(plan, condition, jax.typeof(count), lengths)
-    (count, *final), ys = _in_segments(
-        step,
-        replace(scan, copied=tuple(copied.items())),
-        [*constants, *condition.consts],
+    scan = replace(scan, copied=copied)
+    (count, *final), ys = run_nested(
+        lambda constants, carry, xs, _: bind_with_copies(constants, carry, xs, step, scan),
+        scan,
+        [*constants, *condition.consts, *(copy.of(constants[index]) for index, copy in copied)],
         [count, *(leaves[index] for index in plan.step.changing)],
         xs,
-        [copy.of(constants[index]) for index, copy in copied.items()],
-        lengths,
+        lengths[0],
+        tuple(lengths[1:]),
     )
     return count, *call.results(plan.step.changing, final, [leaf[: call.length] for leaf in ys])
 
@@ -171,53 +171,6 @@ def _counting_scan(
 
     types = (value.aval for value in (*program.invariant, *program.carry))
     return closed, replace(scan_plan.scan, condition=jax.make_jaxpr(goes_on)(*types))
-
-
-def _in_segments(
-    step: core.ClosedJaxpr,
-    scan: Scan,
-    constants: list[Any],
-    carry: list[Any],
-    xs: list[Any],
-    copies: list[Any],
-    lengths: Sequence[int],
-) -> tuple[list[Any], list[Any]]:
-    """The final carry and ys of a scan in nested segments, by scans whose steps are scans.
-
-    The derivative of such a step runs it again, so only the carry before each segment is kept.
-
-    Args:
-        step: the step.
-        scan: the parameters of the scan over the steps of the shortest segment.
-        constants: the constants.
-        carry: the initial carry.
-        xs: the inputs.
-        copies: the copies of constants.
-        lengths: the number of steps, and of those of nested segments, the longest first.
-    """
-    if len(lengths) == 1:
-        final, ys = split_list(bind([*constants, *carry, *xs, *copies], step, scan), [scan.carry])
-        return final, ys
-    (length, *shorter), sizes = lengths, [len(constants), len(copies), 1, len(carry)]
-
-    def run_segment(*leaves: Any) -> list[Any]:
-        own_constants, own_copies, (done,), own_carry, own_xs = split_list(leaves, sizes)
-        final, ys = _in_segments(step, scan, own_constants, own_carry, own_xs, own_copies, shorter)
-        return [done + 1, *final, *ys]
-
-    stacks = [leaf.reshape(length // shorter[0], shorter[0], *leaf.shape[1:]) for leaf in xs]
-    fixed = [*constants, *copies, lax.full_like(carry[0], 0), *carry]
-    types = [*map(jax.typeof, fixed), *(core.mapped_aval(leaf.shape[0], 0, jax.typeof(leaf)) for leaf in stacks)]
-    places = [*range(len(constants)), *range(len(fixed) - len(carry), len(fixed))]
-    assert scan.condition is not None
-    condition = reading(scan.condition, types[: len(fixed)], places)
-    # Chunks of one segment: no two segments have their residuals at the same time.
-    options = replace(scan.options, unroll=1, chunk=1, parallel=None, kept=(), chooses_kept_values=False)
-    outer = Scan(sizes[0] + sizes[1], 1 + len(carry), length // shorter[0], reverse=False, options=options)
-    traced = jax.make_jaxpr(run_segment)(*types)
-    results = bind([*fixed, *stacks], traced, replace(outer, condition=condition))
-    (_, *final), ys = split_list(results, [1 + len(carry)])
-    return final, [leaf.reshape(length, *leaf.shape[2:]) for leaf in ys]
 
 
 def _multiples(sizes: Sequence[int]) -> list[int]:

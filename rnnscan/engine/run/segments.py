@@ -1,31 +1,42 @@
 """Segments: only the carry between them is kept. Each runs again on the backward pass.
 
+A segment of the engine's scans is the step of a scan around it, which keeps nothing for its derivative. Plain loops run
+in `jax.checkpoint`.
+
 Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
 
-from rnnscan._util.step_wrappers import Length
 from rnnscan.engine.analysis.keys import without_keys
+from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.loops.time_loop import TimeLoop
+from rnnscan.engine.primitive.scan import Scan, bind, reading
 from rnnscan.memory import Memory
 
 
 # (carry, xs, length) -> (carry, ys)
-Run: TypeAlias = Callable[[Any, Any, Length], tuple[Any, Any]]
+Run: TypeAlias = Callable[[Any, Any, int], tuple[Any, Any]]
+# (constants, carry, xs, length) -> (carry, ys)
+RunScan: TypeAlias = Callable[[list[Any], list[Any], list[Any], int], tuple[list[Any], list[Any]]]
+# (carry, xs, length, lengths of nested segments, the longest first) -> (carry, ys)
+RunSubScan: TypeAlias = Callable[[Any, Any, int, tuple[int, ...]], tuple[Any, Any]]
 
 
-def run_sub_scans(run: Run, call: Call, memory: Memory, carry: Any, xs: Any) -> tuple[Any, Any]:
+def run_sub_scans(run: RunSubScan, call: Call, memory: Memory, carry: Any, xs: Any) -> tuple[Any, Any]:
     """Run a call as several scans, one after the other, each with its own segments.
 
     Args:
-        run: runs one segment of the innermost kind, in the order of the call.
+        run: runs one of them, in the order of the call.
         call: the call.
         memory: the memory choice in force.
         carry: the initial carry.
@@ -35,33 +46,101 @@ def run_sub_scans(run: Run, call: Call, memory: Memory, carry: Any, xs: Any) -> 
         The final carry and the stacked y.
     """
     sub_scans, reverse = memory.sub_scans(call.length), call.reverse
-    if len(sub_scans) == 1:
-        (sub_scan,) = sub_scans
-        return run_segments(run, carry, xs, length=sub_scan.steps, segments=sub_scan.segment or (), reverse=reverse)
     total, done = sum(sub_scan.steps for sub_scan in sub_scans), 0
     stacks = []
     for sub_scan in sub_scans:
         start = total - done - sub_scan.steps if reverse else done
-        cut = jax.tree.map(lambda leaf, start=start, steps=sub_scan.steps: leaf[start : start + steps], xs)
-        carry, ys = run_segments(
-            run, carry, cut, length=sub_scan.steps, segments=sub_scan.segment or (), reverse=reverse
-        )
+        carry, ys = run(carry, _part(xs, start, sub_scan.steps), sub_scan.steps, sub_scan.segment or ())
         stacks.append(ys)
         done += sub_scan.steps
     return carry, _joined(stacks, reverse=reverse)
+
+
+def run_nested(
+    run: RunScan,
+    scan: Scan,
+    constants: list[Any],
+    carry: list[Any],
+    xs: list[Any],
+    length: int,
+    segments: tuple[int, ...],
+) -> tuple[list[Any], list[Any]]:
+    """Run a scan over segments of a sequence, by scans whose steps are scans.
+
+    A remainder is one shorter segment, the last to run.
+
+    Args:
+        run: runs one segment of the innermost kind.
+        scan: the parameters of its scan. With a condition, the length is a multiple of each segment's.
+        constants: what all segments read: the constants of that scan, and others after them.
+        carry: the initial carry.
+        xs: leaves `(length, ...)`.
+        length: number of steps.
+        segments: lengths of the nested segments, the longest first; empty: one run of the whole.
+
+    Returns:
+        The final carry and the stacked y.
+    """
+    if not segments:
+        return run(constants, carry, xs, length)
+    count, rest = divmod(length, segments[0])
+    stacks, done = [], 0
+    for size, number in ((segments[0], count), (rest, 1 if rest else 0)):
+        if number:
+            steps = size * number
+            part = _part(xs, length - done - steps if scan.reverse else done, steps)
+            run_segment = partial(run_nested, run, scan, length=size, segments=segments[1:])
+            carry, ys = _scan_of_segments(run_segment, scan, constants, carry, part, number, size)
+            stacks.append(ys)
+            done += steps
+    return carry, _joined(stacks, reverse=scan.reverse)
+
+
+def _scan_of_segments(
+    run: Callable[..., tuple[list[Any], list[Any]]],
+    scan: Scan,
+    constants: list[Any],
+    carry: list[Any],
+    xs: list[Any],
+    count: int,
+    size: int,
+) -> tuple[list[Any], list[Any]]:
+    """A scan whose steps are segments. A scan with a condition counts them in the first leaf of its carry."""
+    stacks = [lax.reshape(leaf, (count, size, *leaf.shape[1:])) for leaf in xs]
+    counted = [] if scan.condition is None else [lax.full_like(carry[0], 0)]
+    operands = [*constants, *counted, *carry]
+
+    def run_segment(*leaves: Any) -> list[Any]:
+        own_constants, done, own_carry, own_xs = split_list(leaves, [len(constants), len(counted), len(carry)])
+        final, ys = run(constants=own_constants, carry=own_carry, xs=own_xs)
+        return [*(number + 1 for number in done), *final, *ys]
+
+    types = [*map(jax.typeof, operands), *(core.mapped_aval(count, 0, jax.typeof(leaf)) for leaf in stacks)]
+    condition = scan.condition
+    if condition is not None:
+        places = [*range(scan.constants), *range(len(operands) - len(carry), len(operands))]
+        condition = reading(condition, types[: len(operands)], places)
+    # Chunks of one segment: no two segments have their residuals at the same time.
+    options = replace(
+        scan.options, unroll=1, chunk=1, parallel=None, offload=(), kept=(), chooses_kept_values=False, whole=None
+    )
+    outer = Scan(len(constants), len(counted) + len(carry), count, scan.reverse, options, condition=condition)
+    results = bind([*operands, *stacks], jax.make_jaxpr(run_segment)(*types), outer)
+    _, final, ys = split_list(results, [len(counted), len(carry)])
+    return final, [lax.reshape(leaf, (count * size, *leaf.shape[2:])) for leaf in ys]
 
 
 def run_segments(
     run: Run,
     carry: Any,
     xs: Any,
-    *,
-    length: Length,
+    length: int,
     segments: tuple[int, ...],
+    *,
     reverse: bool,
     policy: Callable[..., Any] = jax.checkpoint_policies.nothing_saveable,
 ) -> tuple[Any, Any]:
-    """Run a scan over segments of a sequence.
+    """Run a scan over segments of a sequence, each in `jax.checkpoint`.
 
     A remainder is one shorter segment, the last to run.
 
@@ -81,20 +160,21 @@ def run_segments(
         return run(carry, xs, length)
     size, inner_segments = segments[0], segments[1:]
 
-    def run_segment(carry: Any, xs: Any, length: Length) -> tuple[Any, Any]:
+    def run_segment(carry: Any, xs: Any, length: int) -> tuple[Any, Any, Any]:
         run_inner = partial(run_segments, run, length=length, segments=inner_segments, reverse=reverse, policy=policy)
         # With barriers: XLA inlines a scan over one segment, and would then merge the second run with the first.
         leaves, restore = without_keys((carry, xs))
-        return jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves)
+        return *jax.checkpoint(lambda leaves: run_inner(*restore(leaves)), policy=policy)(leaves), ()
 
-    if not length:
-        return run_segment(carry, xs, length)
-
-    def body(carry: Any, xs: Any, length: int) -> tuple[Any, Any, Any]:
-        return *run_segment(carry, xs, length), ()
-
-    carry, ys, _ = TimeLoop(length, size, reverse, shorter_first=False).run(body, carry, xs)
+    carry, ys, _ = TimeLoop(length, size, reverse, shorter_first=False).run(run_segment, carry, xs)
     return carry, ys
+
+
+def _part(xs: Any, start: int, steps: int) -> Any:
+    """Some steps of inputs; the inputs themselves if these are all: the derivative of a slice copies."""
+    return jax.tree.map(
+        lambda leaf: leaf if leaf.shape[0] == steps else lax.slice_in_dim(leaf, start, start + steps), xs
+    )
 
 
 def _joined(stacks: Sequence[Any], *, reverse: bool) -> Any:
