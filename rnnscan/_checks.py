@@ -82,12 +82,11 @@ def check_params(params: Any, *, function: str = "scan") -> None:
     JAX converts these tensors nowhere but in `jnp.asarray`.
     """
     for number, leaf in enumerate(jax.tree.leaves(params)):
-        # `jax.lax.stop_gradient` returns a Python number with a dtype.
-        if is_typed_array(leaf) or isinstance(leaf, _NUMBERS) or (not hasattr(leaf, "dtype") and _has_type(leaf)):
+        if _is_parameter(leaf):
             continue
         where, _ = leaves_with_places(params, "params")[number]
         kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-        if hasattr(leaf, "dtype"):
+        if hasattr(leaf, "dtype") and not isinstance(leaf, np.ndarray):
             raise TypeError(
                 f"{function}: parameters must be arrays of JAX or numpy; got {kind} at {where}. Functions of "
                 "rs.interop convert weights of other libraries."
@@ -100,6 +99,13 @@ def check_params(params: Any, *, function: str = "scan") -> None:
 
 
 _NUMBERS = (bool, int, float, complex)
+
+
+def _is_parameter(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return _has_type(leaf)  # It may hold text or objects.
+    # `jax.lax.stop_gradient` returns a Python number with a dtype.
+    return is_typed_array(leaf) or isinstance(leaf, _NUMBERS) or (not hasattr(leaf, "dtype") and _has_type(leaf))
 
 
 def _has_type(leaf: Any) -> bool:
@@ -222,8 +228,9 @@ def carry_and_output(returned: Any) -> tuple[Any, Any]:
     for root, tree in zip(("carry", "y"), returned, strict=True):
         for where, leaf in leaves_with_places(tree, root):
             if not isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+                kind = f"a ref {describe(leaf)}" if is_ref(leaf) else describe(leaf)
                 raise TypeError(
-                    f"scan: a cell must return arrays or numbers; got {describe(leaf)} at {where}. "
+                    f"scan: a cell must return arrays or numbers; got {kind} at {where}. "
                     "Return None as y for a cell without an output."
                 )
     return carry, y

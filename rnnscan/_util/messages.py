@@ -97,8 +97,9 @@ def is_key(leaf: Any) -> bool:
 
 
 def is_float(leaf: Any) -> bool:
-    """Whether a leaf can have a gradient; integers and keys have none."""
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+    """Whether a leaf can have a gradient; integers, keys and values of JAX's high level have none."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def is_weak(leaf: Any) -> bool:

@@ -158,6 +158,9 @@ class Origin(NamedTuple):
 _NOWHERE = Origin()
 
 
+_WIDE = frozenset(map(np.dtype, ("float64", "complex128", "int64", "uint64")))
+
+
 @dataclass(frozen=True, eq=False)
 class Equation:
     """One operation: `outputs = primitive(inputs)`. With `effects` it does more than compute its outputs.
@@ -213,8 +216,20 @@ class Equation:
             return id(self)
         return operation
 
+    @cached_property
+    def _is_wide(self) -> bool:
+        return any(getattr(atom, "dtype", None) in _WIDE for atom in (*self.inputs, *self.outputs))
+
+    @property
+    def is_wider_than_allowed(self) -> bool:
+        """Whether it was traced within `jax.enable_x64`, which does not hold now. JAX's contexts do not tell."""
+        return self._is_wide and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
+
     def evaluate(self, *operands: Any) -> list[Any]:
         """Compute the outputs, under the settings and with the source of the equation."""
+        if self.is_wider_than_allowed:
+            with jax.enable_x64(True):
+                return self.evaluate(*operands)
         results = self.origin.run(self.primitive.bind, *operands, **self.primitive.get_bind_params(self.params))
         return list(results) if self.primitive.multiple_results else [results]
 

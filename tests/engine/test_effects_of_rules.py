@@ -155,3 +155,23 @@ def test_while_net_refuses_them():
     f = reporting(lambda ct: jax.debug.print("{}", ct))
     with pytest.raises(ValueError, match="derivative rules in a step must have no side effects"):
         rs.while_net(lambda p, c: c < 3.0, lambda p, c: f(c + 1.0), jnp.float32(0), max_steps=5)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=MEMORY_IDS)
+def test_those_of_a_rule_within_a_rule_happen_in_second_derivatives(memory):
+    seen = []
+    within = reporting(lambda ct: jax.debug.callback(lambda _: seen.append(1), ct))
+    f = jax.custom_vjp(jnp.sin)
+    f.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * within(jnp.cos(x)),))
+
+    def second(scan):
+        seen.clear()
+        value = jax.jit(jax.grad(jax.grad(lambda w: scan(lambda w, c, x: (f(jnp.tanh(c * w + x)), c), w)[0])))(0.7)
+        jax.block_until_ready(value)
+        jax.effects_barrier()
+        return value, len(seen)
+
+    expected, count = second(lambda cell, w: jax.lax.scan(lambda c, x: cell(w, c, x), 0.1, XS))
+    found, own_count = second(lambda cell, w: rs.scan(cell, w, 0.1, XS, memory=memory))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert own_count >= count == len(XS)

@@ -16,6 +16,7 @@ from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.leaves import places, replace_at
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.program import Equation, Value
+from rnnscan.ir.trace import program_of
 
 
 _WITH_RULES = frozenset({"custom_vjp_call", "custom_jvp_call"})
@@ -33,11 +34,16 @@ class RuleEffects(NamedTuple):
     has_logs: bool
 
 
-def effects_of_rules(equations: Iterable[Equation]) -> RuleEffects:
-    """The effects of the rules of custom derivatives in a step, whose equations have no effects themselves."""
+def effects_of_rules(equations: Iterable[Equation], orders: int = 2) -> RuleEffects:
+    """The effects of the rules of custom derivatives in a step, whose equations have no effects themselves.
+
+    Args:
+        equations: the equations of the step.
+        orders: the orders of derivatives to look at: rules may call functions with rules.
+    """
     # Calls of one jitted function, such as `jax.nn.relu`, have the same rules.
     different = {_operation(equation): equation for equation in _with_rules(equations)}
-    found = [*map(_of_derivative, different.values())]
+    found = [_of_derivative(equation, orders) for equation in different.values()]
     return RuleEffects(any(each.has_effects for each in found), any(each.has_logs for each in found))
 
 
@@ -61,9 +67,15 @@ def _operation(equation: Equation) -> Hashable:
     return *map(id, equation.params.values()), *(str(atom.aval) for atom in equation.inputs)
 
 
-def _of_derivative(equation: Equation) -> RuleEffects:
+def _of_derivative(equation: Equation, orders: int) -> RuleEffects:
     types = [atom.aval for atom in equation.inputs]
-    floats = places([isinstance(aval, core.ShapedArray) and is_float(aval) for aval in types])
+    # JAX differentiates nothing that a rule closes over, which are the first operands.
+    first = equation.params.get("num_consts", 0)
+    floats = [
+        index
+        for index in places([isinstance(aval, core.ShapedArray) and is_float(aval) for aval in types])
+        if index >= first
+    ]
     logs: list[Any] = []
 
     def derivative(*operands: Any) -> Any:
@@ -79,7 +91,9 @@ def _of_derivative(equation: Equation) -> RuleEffects:
         return ct_operands
 
     try:
-        found = effects.ordered(jax.make_jaxpr(derivative)(*types).effects)
+        closed = jax.make_jaxpr(derivative)(*types)
     except Exception:  # It is for the caller who takes the derivative.
         return RuleEffects(False, False)
-    return RuleEffects(bool(found), bool(logs))
+    within = effects_of_rules(program_of(closed).equations, orders - 1) if orders > 1 else RuleEffects(False, False)
+    has_effects = bool(effects.ordered(closed.effects))
+    return RuleEffects(has_effects or within.has_effects, bool(logs) or within.has_logs)

@@ -61,6 +61,19 @@ def _by_rule(equation: Equation, floats: Sequence[int]) -> tuple[Sequence[Equati
         equation: the call, or what has it in its bodies.
         floats: the positions of the operands that may have tangents.
     """
+    closed = _forward_pass(equation, floats)
+    if closed is None:  # JAX refuses tangents of what a rule closes over.
+        open_floats = [index for index in floats if _forward_pass(equation, [index]) is not None]
+        closed = _forward_pass(equation, open_floats) if len(open_floats) < len(floats) else None
+    if closed is None:  # It is for the caller who takes the derivative.
+        return None
+    # Without what the rule keeps for the backward rule.
+    live, used, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+    return inlined(core.ClosedJaxpr(live, [*compress(closed.consts, used)]), equation.inputs)
+
+
+def _forward_pass(equation: Equation, floats: Sequence[int]) -> core.ClosedJaxpr | None:
+    """The results of an equation in the forward pass of its derivative; None if JAX has none."""
 
     def forward(*operands: Any) -> list[Any]:
         def of_floats(*leaves: Any) -> list[Any]:
@@ -70,9 +83,6 @@ def _by_rule(equation: Equation, floats: Sequence[int]) -> tuple[Sequence[Equati
         return results
 
     try:
-        closed = jax.make_jaxpr(forward)(*(atom.aval for atom in equation.inputs))
-    except (NotImplementedError, TypeError, ValueError):  # It is for the caller who takes the derivative.
+        return jax.make_jaxpr(forward)(*(atom.aval for atom in equation.inputs))
+    except Exception:  # JAX's error for what is closed over has no public type.
         return None
-    # Without what the rule keeps for the backward rule.
-    live, used, _ = partial_eval.dce_jaxpr_consts(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
-    return inlined(core.ClosedJaxpr(live, [*compress(closed.consts, used)]), equation.inputs)

@@ -196,7 +196,7 @@ class Chunk:
 
     def _sum(self, atom: Atom) -> Any:
         equation = self._maker.get(atom)  # type: ignore[arg-type]
-        if equation is None:
+        if equation is None or equation.is_wider_than_allowed:
             return _summed(self.read(atom), (0,))
         if equation.name == "reduce_sum" and not self.has_sums_for(atom):
             # Not over the steps first: on a CPU the XLA of jax 0.10.2 takes twenty times as long for such a sum.

@@ -77,19 +77,20 @@ def read_by_comparison(equation: Equation, operand: Any, indices: Any) -> list[A
     params = equation.primitive.get_bind_params({**equation.params, "fill_value": -1})
     places = equation.primitive.bind(_numbered(operand.shape), indices, **params)
     fill = equation.params.get("fill_value")
-    is_read = places[..., None] == jnp.arange(operand.size)
-    result = sum_where(is_read, operand.reshape(-1), -1)
+    flat = (*(1,) * places.ndim, operand.size)  # Broadcast by hand, for `jax_numpy_rank_promotion="raise"`.
+    is_read = places[..., None] == jnp.arange(operand.size).reshape(flat)
+    result = sum_where(is_read, operand.reshape(flat), -1)
     return [jnp.where(places < 0, jnp.asarray(jnp.nan if fill is None else fill, operand.dtype), result)]
 
 
 def written_by_comparison(equation: Equation, operand: Any, indices: Any, updates: Any) -> list[Any]:
     """A scatter that overwrites or adds. Of several writes to one place the last one counts, as on a CPU."""
     places = _places_of_updates(equation, operand, indices, updates).reshape(-1)
-    is_written = places[:, None] == jnp.arange(operand.size)
+    is_written = places[:, None] == jnp.arange(operand.size)[None]
     if equation.name == "scatter":
         order = jnp.arange(1, places.size + 1)[:, None]
         last = jnp.max(jnp.where(is_written, order, 0), 0)
-        is_written = order == last
+        is_written = order == last[None]
     written = sum_where(is_written, updates.reshape(-1, 1), 0)
     flat = operand.reshape(-1)
     flat = jnp.where(last > 0, written, flat) if equation.name == "scatter" else flat + written

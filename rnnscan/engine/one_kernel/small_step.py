@@ -46,6 +46,8 @@ def small_step(flat: FlatStep, length: int, memory: Memory, choices: Heuristics,
     """
     if memory.recompute not in ((), "all") or memory.offload or memory.chunk is not None:
         return None
+    if any(equation.is_wider_than_allowed for equation in flat.program.equations):
+        return None  # What is written out would be traced without `jax.enable_x64`.
     kernel = OneKernel(flat.program, choices.machine)
     if not kernel.pays:
         return None

@@ -160,7 +160,7 @@ def _which_run(count: Any, length: int) -> list[Any]:
     """At each step, from the numbers of steps of rows: whether each row runs, and the number of a row that does."""
     steps = lax.broadcasted_iota(count.dtype, (length, *count.shape), 0)
     longest = jnp.argmax(count.reshape(-1)).astype(jnp.int32)
-    return [steps < count, jnp.broadcast_to(longest, (length,))]
+    return [steps < count[None], jnp.broadcast_to(longest, (length,))]
 
 
 def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Given) -> list[Any]:
