@@ -262,7 +262,17 @@ class Chunk:
 
         in_axes, out_axes = ([0 if self.varies(value) else None for value in values] for values in (known, outputs))
         operands = [self.read(value) for value in known]
-        results = jax.vmap(run, in_axes, out_axes)(*operands) if 0 in in_axes else run(*operands)
+        if 0 not in in_axes:
+            results = run(*operands)
+        elif self.steps == 1:
+            # An axis of one step would stay in loops within the step, such as those of a segment: XLA for a TPU writes
+            # the stacks of an LSTM there by operations of their own.
+            pairs = zip(operands, in_axes, strict=True)
+            results = run(*(leaf if axis is None else lax.squeeze(leaf, [0]) for leaf, axis in pairs))
+            pairs = zip(results, out_axes, strict=True)
+            results = [leaf if axis is None else lax.expand_dims(leaf, [0]) for leaf, axis in pairs]
+        else:
+            results = jax.vmap(run, in_axes, out_axes)(*operands)
         if self.heuristics.barrier_on_stacks:  # Else XLA concatenates once for each product that reads the result.
             joined = {o for e in equations if e.name == "concatenate" for o in e.outputs}
             results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(outputs, results, strict=True)]
