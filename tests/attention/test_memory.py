@@ -59,8 +59,8 @@ def test_recomputing_attention_drops_what_is_as_large_as_the_encoder_at_every_st
     kept, dropped = (bytes_kept(ADDITIVE[name], memory, "fission") for memory in choices)
     coverage = 0
     if name == "coverage":
-        # It follows from what is kept while the weights do, and is kept itself, and not before the first step and at the
-        # starts of two chunks, where they do not.
+        # It follows from what is kept while the weights do, and is kept itself, and not before the first step and at
+        # the starts of two chunks, where they do not.
         coverage = FLOAT * (LENGTH - 3) * BATCH * STEPS
     assert kept - dropped == named - coverage
 

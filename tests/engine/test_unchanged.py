@@ -86,5 +86,6 @@ def test_no_cotangent_of_a_sum_is_stacked():
 def test_steps_without_a_loop_run_in_chunks_where_they_have_few_rows(rows, chunk):
     """More rows than 31 read a matrix often enough at each step. A chunk of one step has no axis of steps."""
     program = str(running(gradient_of(accumulate))(*arguments_of(accumulate, length=64, rows=rows)))
-    sizes = re.findall(rf"f32\[(?:(\d+),)?{rows},{WIDER}\] = tanh", program)
-    assert {int(size or 1) for size in sizes} == {chunk}
+    sizes = {int(size) for size in re.findall(rf"f32\[(\d+),{rows},{WIDER}\] = tanh", program)}
+    assert sizes == {chunk} - {1}
+    assert sizes or f"f32[{rows},{WIDER}] = tanh" in program
