@@ -69,8 +69,8 @@ def advice(jax: str, jaxlib: str) -> str | None:
     is_slower = _numbers(jaxlib) < (0, 11)
     return (
         f"jaxlib {jaxlib} has known bugs that give wrong values or end the process on a CPU: {'; '.join(bugs)}. "
-        f"Prefer jax and jaxlib {_BETTER} or later, which need Python {_ITS_PYTHON} or later. They have "
-        f"{len(remaining)} known: {'; '.join(remaining)}."
+        f"Prefer jax and jaxlib {_BETTER} or later, which need Python {_ITS_PYTHON} or later. Of "
+        f"such bugs they have {len(remaining)}: {'; '.join(remaining)}."
         + (f" Small loops take up to {_TIMES_AS_LONG} times as long as with jax 0.12." if is_slower else "")
     )
 

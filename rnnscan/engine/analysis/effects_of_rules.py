@@ -71,11 +71,8 @@ def _of_derivative(equation: Equation, orders: int) -> RuleEffects:
     types = [atom.aval for atom in equation.inputs]
     # JAX differentiates nothing that a rule closes over, which are the first operands.
     first = equation.params.get("num_consts", 0)
-    floats = [
-        index
-        for index in places([isinstance(aval, core.ShapedArray) and is_float(aval) for aval in types])
-        if index >= first
-    ]
+    are_floats = (isinstance(aval, core.ShapedArray) and is_float(aval) for aval in types)
+    floats = places([index >= first and is_one for index, is_one in enumerate(are_floats)])
     logs: list[Any] = []
 
     def derivative(*operands: Any) -> Any:

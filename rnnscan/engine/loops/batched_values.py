@@ -1,6 +1,6 @@
 """The values of a chunk of steps, computed on demand: batched over its steps, or summed over them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -264,19 +264,31 @@ class Chunk:
         operands = [self.read(value) for value in known]
         if 0 not in in_axes:
             results = run(*operands)
-        elif self.steps == 1:
-            # An axis of one step would stay in loops within the step, such as those of a segment: XLA for a TPU writes
-            # the stacks of an LSTM there by operations of their own.
-            pairs = zip(operands, in_axes, strict=True)
-            results = run(*(leaf if axis is None else lax.squeeze(leaf, [0]) for leaf, axis in pairs))
-            pairs = zip(results, out_axes, strict=True)
-            results = [leaf if axis is None else lax.expand_dims(leaf, [0]) for leaf, axis in pairs]
         else:
-            results = jax.vmap(run, in_axes, out_axes)(*operands)
+            results = (_for_one_step if self.steps == 1 else jax.vmap)(run, in_axes, out_axes)(*operands)
         if self.heuristics.barrier_on_stacks:  # Else XLA concatenates once for each product that reads the result.
             joined = {o for e in equations if e.name == "concatenate" for o in e.outputs}
             results = [lax.optimization_barrier(r) if v in joined else r for v, r in zip(outputs, results, strict=True)]
         self.varying.update(zip(outputs, results, strict=True))
+
+
+def _for_one_step(
+    run: Callable[..., list[Any]], in_axes: Sequence[int | None], out_axes: Sequence[int | None]
+) -> Callable[..., list[Any]]:
+    """`jax.vmap` over one step.
+
+    With an axis of one step in a loop within the step, such as that of a segment, XLA for a TPU writes the stacks of an
+    LSTM by operations of their own (jax 0.10.2).
+    """
+
+    def run_one(*operands: Any) -> list[Any]:
+        pairs = zip(operands, in_axes, strict=True)
+        results = run(*(leaf if axis is None else lax.squeeze(leaf, [0]) for leaf, axis in pairs))
+        return [
+            leaf if axis is None else lax.expand_dims(leaf, [0]) for leaf, axis in zip(results, out_axes, strict=True)
+        ]
+
+    return run_one
 
 
 def _summed(terms: Any, axes: tuple[int, ...]) -> Any:
