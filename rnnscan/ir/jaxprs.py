@@ -1,9 +1,8 @@
 """The jaxprs in the parameters of an equation of a jaxpr, such as the body of a loop and the branches of a cond."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 from jax.extend import core
 
 
@@ -15,7 +14,17 @@ def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[core.Jaxpr]:
 
 def inner_bodies(params: Mapping[str, Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
     """The jaxprs among the parameters of an equation, as they are."""
-    return filter(is_jaxpr, jax.tree.leaves([*params.values()], is_leaf=is_jaxpr))
+    return _bodies_in(params.values())
+
+
+def _bodies_in(values: Iterable[Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
+    for value in values:
+        if isinstance(value, _JAXPRS):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _bodies_in(value)
+        elif isinstance(value, dict):
+            yield from _bodies_in(value.values())
 
 
 def opened_jaxpr(body: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
@@ -25,7 +34,10 @@ def opened_jaxpr(body: Any) -> tuple[core.Jaxpr, Sequence[Any]]:
 
 def is_jaxpr(value: Any) -> bool:
     """Whether a value is a jaxpr, closed or not."""
-    return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
+    return isinstance(value, _JAXPRS)
+
+
+_JAXPRS = (core.Jaxpr, core.ClosedJaxpr)
 
 
 def all_equations(jaxpr: Any) -> Iterator[Any]:

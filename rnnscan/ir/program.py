@@ -14,7 +14,7 @@ from jax.export import is_symbolic_dim
 from jax.extend import source_info_util
 
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
-from rnnscan.ir.traits import Kind, Traits, traits_of
+from rnnscan.ir.traits import Kind, Traits, traits_for, traits_of
 
 
 # The assumed size of a symbolic dimension of `jax.export`, usually the batch. Results are correct for every size;
@@ -180,7 +180,7 @@ class Equation:
         """The path of `jax.named_scope` around it, for pictures."""
         return self.origin.scope
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name of the primitive."""
         return str(self.primitive.name)
@@ -188,9 +188,10 @@ class Equation:
     @cached_property
     def traits(self) -> Traits:
         """The traits of the primitive, for operands and results of these dtypes."""
-        return traits_of(self.primitive.name).of(self.inputs, self.outputs)
+        dtypes = (tuple(getattr(atom, "dtype", None) for atom in atoms) for atoms in (self.inputs, self.outputs))
+        return traits_for(self.name, *dtypes)
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         """What the primitive does with elements."""
         return traits_of(self.primitive.name).kind

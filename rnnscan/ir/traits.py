@@ -6,6 +6,7 @@ A primitive that the table lacks is opaque: it runs as it is, step by step, and 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Any, Literal
 
 import jax
@@ -92,7 +93,7 @@ class Traits:
         )
 
     def of(self, operands: Sequence[Any], results: Sequence[Any]) -> "Traits":
-        """These traits for operands and results of some dtypes: without linearity where it does not hold for them.
+        """These traits for some dtypes of operands and results: without linearity where it does not hold for them.
 
         It holds up to rounding for inexact numbers, and exactly for integers of one dtype. It does not hold for
         booleans, nor for casts from complex to real numbers, and to or from integers.
@@ -100,11 +101,10 @@ class Traits:
         if self.linear is None and not self.is_bilinear:
             return self
         positions = range(len(operands)) if self.is_bilinear else self.linear_positions(len(operands))
-        dtypes = {value.dtype for value in (*results, *(operands[position] for position in positions))}
+        dtypes = {*results, *(operands[position] for position in positions)}
         if all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
             from_complex, to_complex = (
-                any(jnp.issubdtype(value.dtype, jnp.complexfloating) for value in values)
-                for values in (operands, results)
+                any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in group) for group in (operands, results)
             )
             holds = to_complex or not from_complex
         else:
@@ -207,3 +207,9 @@ def names_of(*kinds: Kind) -> list[str]:
 def traits_of(name: str) -> Traits:
     """The traits of a primitive, by its name."""
     return TRAITS.get(name, _UNKNOWN)
+
+
+@cache
+def traits_for(name: str, operands: tuple[Any, ...], results: tuple[Any, ...]) -> Traits:
+    """The traits of a primitive, by its name, for operands and results of some dtypes."""
+    return traits_of(name).of(operands, results)

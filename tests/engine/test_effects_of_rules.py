@@ -137,6 +137,28 @@ def test_segments_would_cut_logs():
         gradient(lambda *arguments: rs.scan(*arguments, memory=Memory(segment=2)), logging(), 0.5)
 
 
+def reporting_forward(report):
+    """An identity whose forward rule reports its operand."""
+    f = jax.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (report(x), (x, None))[1], lambda _, ct: (ct,))
+    return f
+
+
+@pytest.mark.parametrize("memory", [Memory(recompute="all"), Memory(segment=2)], ids=["all", "segments"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_forward_rule_with_effects_is_not_recomputed(memory, ordered):
+    f = reporting_forward(lambda x: io_callback(lambda x: None, None, x, ordered=ordered))
+    with pytest.raises(ValueError, match="a derivative rule with side effects on the forward pass must not be recom"):
+        gradient(lambda *arguments: rs.scan(*arguments, memory=memory), f, 0.5)
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=MEMORY_IDS)
+def test_a_forward_rule_may_print(memory):
+    f = reporting_forward(lambda x: jax.debug.callback(lambda x: None, x))
+    value = gradient(lambda *arguments: rs.scan(*arguments, memory=memory), f, 0.5)
+    np.testing.assert_allclose(value, gradient(plain, f, 0.5), rtol=1e-6)
+
+
 def test_rules_without_effects_are_split():
     f = reporting(lambda ct: None)
     plan = rs.explain(lambda w, c, x: (f(jnp.tanh(c * w + x)), c), 0.5, jnp.float32(0.1), XS)

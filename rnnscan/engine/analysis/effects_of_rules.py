@@ -28,10 +28,12 @@ class RuleEffects(NamedTuple):
     Attributes:
         has_effects: whether a rule has effects.
         has_logs: whether a rule logs values for `vjp.with_logs`.
+        once_forward: whether a rule of a forward pass has effects that must happen once for each step.
     """
 
-    has_effects: bool
-    has_logs: bool
+    has_effects: bool = False
+    has_logs: bool = False
+    once_forward: bool = False
 
 
 def effects_of_rules(equations: Iterable[Equation], orders: int = 2) -> RuleEffects:
@@ -44,7 +46,11 @@ def effects_of_rules(equations: Iterable[Equation], orders: int = 2) -> RuleEffe
     # Calls of one jitted function, such as `jax.nn.relu`, have the same rules.
     different = {_operation(equation): equation for equation in _with_rules(equations)}
     found = [_of_derivative(equation, orders) for equation in different.values()]
-    return RuleEffects(any(each.has_effects for each in found), any(each.has_logs for each in found))
+    return _any_of(found)
+
+
+def _any_of(found: Iterable[RuleEffects]) -> RuleEffects:
+    return RuleEffects(*map(any, zip(RuleEffects(), *found, strict=True)))
 
 
 def has_jvp_rules(equations: Iterable[Equation]) -> bool:
@@ -75,11 +81,14 @@ def _of_derivative(equation: Equation, orders: int) -> RuleEffects:
     floats = places([index >= first and is_one for index, is_one in enumerate(are_floats)])
     logs: list[Any] = []
 
-    def derivative(*operands: Any) -> Any:
+    def forward(*operands: Any) -> tuple[list[Any], Any]:
         def of_floats(*leaves: Any) -> list[Any]:
             return equation.evaluate(*replace_at(operands, floats, leaves))
 
-        results, vjp = jax.vjp(of_floats, *(operands[index] for index in floats))
+        return jax.vjp(of_floats, *(operands[index] for index in floats))
+
+    def derivative(*operands: Any) -> Any:
+        results, vjp = forward(*operands)
         cotangents = [leaf if is_float(leaf) else np.zeros(leaf.shape, jax.dtypes.float0) for leaf in results]
         if not hasattr(vjp, "with_logs"):  # Since jax 0.12.
             return vjp(cotangents)
@@ -90,7 +99,11 @@ def _of_derivative(equation: Equation, orders: int) -> RuleEffects:
     try:
         closed = jax.make_jaxpr(derivative)(*types)
     except Exception:  # It is for the caller who takes the derivative.
-        return RuleEffects(False, False)
-    within = effects_of_rules(program_of(closed).equations, orders - 1) if orders > 1 else RuleEffects(False, False)
-    has_effects = bool(effects.ordered(closed.effects))
-    return RuleEffects(has_effects or within.has_effects, bool(logs) or within.has_logs)
+        return RuleEffects()
+    of_rule = RuleEffects(bool(effects.ordered(closed.effects)), bool(logs))
+    if effects.once(closed.effects):
+        of_forward = jax.make_jaxpr(lambda *operands: forward(*operands)[0])(*types).effects
+        of_rule = of_rule._replace(once_forward=bool(effects.once(of_forward)))
+    within = effects_of_rules(program_of(closed).equations, orders - 1) if orders > 1 else RuleEffects()
+    # Rules of rules run in a second derivative only, which the caller may not take.
+    return _any_of([of_rule, within._replace(once_forward=False)])

@@ -130,6 +130,16 @@ class Call:
         except _OtherAxesError:
             return trace_step(self.step, self.carry, types).traced
 
+    @property
+    def can_run_traced(self) -> bool:
+        """Whether `traced` may run in place of `step`: it neither marks names, nor holds JAX's high level or refs."""
+        is_high = getattr(self.info.traced.jaxpr, "is_high", False)
+        return not (self.names.known or self.info.has_refs or is_high)
+
+    def run_traced(self, carry: Any, x: Any) -> tuple[Any, Any]:
+        """One step, as `step`, by its jaxpr. So the cell is traced once."""
+        return self._run(self.traced, carry, x)
+
     def _replay(self, carry: Any, x: Any) -> tuple[Any, Any]:
         """The cell's jaxpr as a step."""
         leaves = jax.tree.leaves((carry, x))
@@ -139,7 +149,10 @@ class Call:
             for leaf, aval in zip(leaves, self.info.traced.in_avals, strict=True)
         ):
             raise _OtherAxesError
-        results = core.jaxpr_as_fun(self.info.traced)(*leaves)
+        return self._run(self.info.traced, carry, x)
+
+    def _run(self, traced: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+        results = core.jaxpr_as_fun(traced)(*jax.tree.leaves((carry, x)))
         return jax.tree.unflatten(jax.tree.structure((self.info.carry, self.info.y)), results)
 
     @cached_property

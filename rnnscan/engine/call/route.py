@@ -6,12 +6,13 @@ from typing import Any, Literal, NoReturn
 import jax
 
 from rnnscan._util.messages import is_count
+from rnnscan.engine.analysis.effects_of_rules import RuleEffects
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.units.mesh import explicit_reason
 from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import is_high
-from rnnscan.memory import kept_names
+from rnnscan.memory import Memory, kept_names
 from rnnscan.newton import Newton
 
 
@@ -46,17 +47,27 @@ def route(call: Call) -> Route:
     Raises:
         ValueError: if `engine="fission"`, `parallel` or segments cannot be honored.
     """
-    segments = call.memory is not None and call.memory.segment is not None
-    if segments and not call.info.effects and call.effects_of_rules.has_logs:
-        raise ValueError(
-            f"scan: segments would cut the logs of a derivative rule into pieces; got {call.memory!r}, and a rule that "
-            "logs values. Leave `segment` out, or do not log."
-        )
+    if call.memory is not None and call.memory.asks_to_recompute and not call.info.effects:
+        _refuse_effects_of_rules(call.memory, call.effects_of_rules)
     reason = 'engine="lax" was chosen' if call.engine == "lax" else _fallback_reason(call)
     refuse_parallel(call.parallel, reason)
     if reason and call.engine == "fission":
         refuse_fission(reason)
     return Route.plain(call, reason) if reason else Route("fission")
+
+
+def _refuse_effects_of_rules(memory: Memory, of_rules: RuleEffects) -> None:
+    """Refuse to recompute a forward rule that has effects, and segments of a rule that logs."""
+    if memory.segment is not None and of_rules.has_logs:
+        raise ValueError(
+            f"scan: segments would cut the logs of a derivative rule into pieces; got {memory!r}, and a rule that "
+            "logs values. Leave `segment` out, or do not log."
+        )
+    if of_rules.once_forward:
+        raise ValueError(
+            f"scan: a derivative rule with side effects on the forward pass must not be recomputed; got {memory!r}. "
+            "Remove the side effects from the rule, or leave out `recompute`, `segment` and `offload`."
+        )
 
 
 def refuse_parallel(parallel: Newton | None, reason: str) -> None:

@@ -4,6 +4,7 @@ Known indices take slices. Others are compared with every place of a small opera
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -14,6 +15,13 @@ import numpy as np
 from jax import lax
 
 from rnnscan.ir.program import Equation
+
+
+@contextmanager
+def computing_now() -> Iterator[None]:
+    """Compute what is known while tracing. A user's guard of transfers is for values of the program."""
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        yield
 
 
 def places_of(equation: Equation, indices: Any) -> Any:
@@ -28,7 +36,7 @@ def places_of(equation: Equation, indices: Any) -> Any:
     first, *others = (_numbered(shape, start) for shape, start in zip(shapes, starts, strict=True))
     fill = {"fill_value": -1} if equation.name == "gather" else {}
     params = equation.primitive.get_bind_params({**equation.params, **fill})
-    with jax.ensure_compile_time_eval():
+    with computing_now():
         return np.asarray(equation.primitive.bind(first, indices, *others, **params))
 
 

@@ -15,6 +15,7 @@ from rnnscan.engine.one_kernel import factors
 from rnnscan.engine.one_kernel.derivative_rules import with_written_rule
 from rnnscan.engine.one_kernel.indexing import (
     comparisons,
+    computing_now,
     places_of,
     read_by_comparison,
     taken,
@@ -25,7 +26,7 @@ from rnnscan.engine.one_kernel.sorting import sort
 from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import needed
-from rnnscan.ir.jaxprs import is_jaxpr
+from rnnscan.ir.jaxprs import inner_bodies, is_jaxpr
 from rnnscan.ir.program import Atom, Constant, Equation, Program, Value, concrete, evaluate, read
 from rnnscan.ir.rewrite import replace_inputs, replace_outputs
 from rnnscan.ir.trace import Inliner, inlined, program_as_jaxpr, program_of
@@ -91,10 +92,11 @@ class _Writer:
             self.equations.extend(replace(each, origin=equation.origin) for each in made)
             self.results.update(zip(equation.outputs, results, strict=True))
         else:
-            params = jax.tree.map(_body, equation.params, is_leaf=is_jaxpr)
-            equation = replace(equation, params=params)
+            if any(inner_bodies(equation.params)):
+                params = jax.tree.map(_body, equation.params, is_leaf=is_jaxpr)
+                equation = replace(equation, params=params)
             self.equations.append(equation)
-            if _is_of_few_numbers(equation) and all(self._is_known(atom) for atom in equation.inputs):
+            if all(map(self._is_known, equation.inputs)) and _is_of_few_numbers(equation):
                 self.known.update(dict.fromkeys(equation.outputs, equation))
 
     def _is_known(self, atom: Atom) -> bool:
@@ -115,7 +117,7 @@ class _Writer:
             evaluate(equations, values)
             return read(indices, values)
 
-        with jax.ensure_compile_time_eval():
+        with computing_now():
             return replace_inputs(equation, {indices: Constant(np.asarray(jax.jit(compute)()))})
 
     def _splice(self, equation: Equation, traced: Any, operands: Sequence[Atom]) -> None:

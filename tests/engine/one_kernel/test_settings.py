@@ -44,6 +44,17 @@ def test_ranks_are_broadcast_by_hand(name):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_nothing_moves_to_the_device(name):
+    step, xs = STEPS[name]
+    run_it = jax.jit(jax.grad(lambda p, xs: rs.scan(lambda p, c, x: (c, step(p, x)), p, jnp.zeros(()), xs)[1].sum()))
+    p = jnp.float32(0.8)
+    expected = jax.grad(lambda p: jax.vmap(lambda x: step(p, x))(xs).sum())(p)
+    with jax.transfer_guard("disallow"):
+        found = run_it(p, xs)
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
+
+
 def by_products(x):
     a = x.astype("float64")
     return jnp.tanh(a.T @ a).astype("float32")
