@@ -37,6 +37,7 @@ from rnnscan.engine.cache.closure_programs import ClosedOver
 from rnnscan.engine.call.broadcast_carry import Rows, share_all, share_by_cell, share_by_step
 from rnnscan.engine.units.mesh import shard_as_step
 from rnnscan.engine.units.shard_units import shard_units
+from rnnscan.ir.jaxprs import all_equations
 from rnnscan.memory import Memory, check_names
 from rnnscan.naming import Names, StepInfo, trace_step
 from rnnscan.newton import Newton
@@ -131,14 +132,26 @@ class Call:
             return trace_step(self.step, self.carry, types).traced
 
     @property
-    def can_run_traced(self) -> bool:
-        """Whether `traced` may run in place of `step`: it neither marks names, nor holds JAX's high level or refs."""
-        is_high = getattr(self.info.traced.jaxpr, "is_high", False)
-        return not (self.names.known or self.info.has_refs or is_high)
+    def step_to_run(self) -> Step:
+        """`step`, by the jaxpr of the cell where that may run in its place. So the cell is traced once.
 
-    def run_traced(self, carry: Any, x: Any) -> tuple[Any, Any]:
-        """One step, as `step`, by its jaxpr. So the cell is traced once."""
-        return self._run(self.traced, carry, x)
+        A jaxpr that marks names may not, nor one of JAX's high level.
+        """
+        is_high = getattr(self.info.traced.jaxpr, "is_high", False)
+        needs_cell = self.names.known or self.info.has_refs or is_high or self.reads_symbolic_zeros
+        return self.step if needs_cell or self.xs is not self.inputs else self.wrap(self._replay)
+
+    @cached_property
+    def reads_symbolic_zeros(self) -> bool:
+        """Whether the forward pass of a `jax.custom_vjp` is told which operands have a tangent.
+
+        JAX (0.10 to 0.12) keeps the residuals' structure of the last pattern of zeros that it traced, and the jaxprs of
+        all. A derivative of a derivative meets an earlier pattern again, and fails with the structure of another.
+        """
+        return any(
+            equation.primitive.name == "custom_vjp_call" and equation.params["symbolic_zeros"]
+            for equation in all_equations(self.info.traced.jaxpr)
+        )
 
     def _replay(self, carry: Any, x: Any) -> tuple[Any, Any]:
         """The cell's jaxpr as a step."""
@@ -149,10 +162,7 @@ class Call:
             for leaf, aval in zip(leaves, self.info.traced.in_avals, strict=True)
         ):
             raise _OtherAxesError
-        return self._run(self.info.traced, carry, x)
-
-    def _run(self, traced: Any, carry: Any, x: Any) -> tuple[Any, Any]:
-        results = core.jaxpr_as_fun(traced)(*jax.tree.leaves((carry, x)))
+        results = core.jaxpr_as_fun(self.info.traced)(*leaves)
         return jax.tree.unflatten(jax.tree.structure((self.info.carry, self.info.y)), results)
 
     @cached_property

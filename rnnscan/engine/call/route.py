@@ -1,7 +1,7 @@
 """route(): choose the engine of a call."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import jax
 
@@ -10,7 +10,6 @@ from rnnscan.engine.analysis.effects_of_rules import RuleEffects
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.one_kernel.small_step import SmallStep
 from rnnscan.engine.units.mesh import explicit_reason
-from rnnscan.ir.jaxprs import all_equations
 from rnnscan.ir.opened import is_high
 from rnnscan.memory import Memory, kept_names
 from rnnscan.newton import Newton
@@ -100,7 +99,7 @@ def _fallback_reason(call: Call) -> str:
         return "the number of steps is a symbolic dimension"
     if not call.flat.can_keep(kept_names(call.memory, call.names), call.names):
         return "a name is inside a vmap, a branch or a loop of the cell"
-    if _reads_symbolic_zeros(call.info.traced):
+    if call.reads_symbolic_zeros:
         return "the step has a jax.custom_vjp with symbolic zeros, which JAX cannot differentiate in several traces"
     return explicit_reason(call.params, call.carry, call.xs)
 
@@ -115,15 +114,3 @@ def high_level_reason(call: Call) -> str:
     primitive = equation.params.get("_prim")
     name = equation.name if primitive is None else type(primitive).__name__
     return f"the step has an operation of JAX's high level, {name}, which JAX lowers in its own loops only"
-
-
-def _reads_symbolic_zeros(traced: Any) -> bool:
-    """Whether the forward pass of a `jax.custom_vjp` is told which operands have a tangent.
-
-    JAX (0.10 to 0.12) keeps the residuals' structure of the last pattern of zeros that it traced, and the jaxprs of
-    all. A derivative of a derivative meets an earlier pattern again, and fails with the structure of another.
-    """
-    return any(
-        equation.primitive.name == "custom_vjp_call" and equation.params["symbolic_zeros"]
-        for equation in all_equations(traced.jaxpr)
-    )

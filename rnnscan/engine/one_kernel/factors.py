@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan.engine.one_kernel.indexing import sum_where
 from rnnscan.ir.program import Equation
 
 
@@ -97,39 +98,50 @@ def qr(equation: Equation, a: Any) -> list[Any]:
 
 @partial(jax.jit, static_argnames="whole")
 def _reflected(a: Any, *, whole: bool) -> tuple[Any, Any]:
-    """The factors q and r, of all rows or of as many as columns."""
-    rows, columns = a.shape[-2:]
-    q = jnp.broadcast_to(jnp.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
-    rest, finished = a, []
-    for index in range(min(rows, columns)):
-        normal, scale, sign = _reflection(rest[..., :, :1])
-        rest = rest - normal * (scale * jnp.sum(normal * rest, -2, keepdims=True))
-        finished.append(_padded(sign * rest[..., :1, :], index, axis=-1))
-        rest = rest[..., 1:, 1:]
-        before, row = q[..., :, :index], _transposed(normal)
-        turned = q[..., :, index:] - (scale * jnp.sum(q[..., :, index:] * row, -1, keepdims=True)) * row
-        q = jnp.concatenate([before, sign * turned[..., :, :1], turned[..., :, 1:]], -1)
-    r = jnp.concatenate(finished, -2)
-    if whole and rows > columns:
-        return q, jnp.concatenate([r, jnp.zeros((*r.shape[:-2], rows - columns, columns), r.dtype)], -2)
-    return (q, r) if whole else (q[..., :, : min(rows, columns)], r)
+    """The factors q and r, of all rows or of as many as columns.
 
-
-def _reflection(x: Any) -> tuple[Any, Any, Any]:
-    """The normal v and the scale s of the reflection `I - s v v^T` that zeroes all elements of a column but the first.
-
-    The sign is that of the row of the first element after it: LAPACK reflects nothing if the others are zero.
+    The columns run in a loop. Written one after the other, a square root filter of 4 states trains in 0.7 of its time
+    with jax 0.12, and in 1.04 with 0.10.2, but compiles for 1.35 and 1.45 of its time.
     """
-    is_done = jnp.all(x[..., 1:, :] == 0, -2, keepdims=True)
+    rows, columns = a.shape[-2:]
+    row, column = lax.iota(jnp.int32, rows)[:, None], lax.iota(jnp.int32, columns)
+
+    def reflect(index: Any, factors: tuple[Any, Any]) -> tuple[Any, Any]:
+        q, r = factors
+        normal, scale = _reflection(sum_where(column == index, r, -1, keepdims=True), row, index)
+        reflected = r - normal * (scale * sum_where(row >= index, normal * r, -2, keepdims=True))
+        r = jnp.where((row >= index) & (column >= index), reflected, r)
+        normal = _transposed(normal)
+        turned = q - (scale * jnp.sum(q * normal, -1, keepdims=True)) * normal
+        return jnp.where(_transposed(row) >= index, turned, q), r
+
+    q = jnp.broadcast_to(jnp.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
+    size = min(rows, columns)
+    q, r = lax.fori_loop(0, size, reflect, (q, a))
+    return (q, jnp.triu(r)) if whole else (q[..., :, :size], jnp.triu(r[..., :size, :]))
+
+
+def _reflection(x: Any, row: Any, index: Any) -> tuple[Any, Any]:
+    """The normal v and the scale s of the reflection `I - s v v^T` that zeroes a column below a row.
+
+    LAPACK reflects nothing if all elements below are zero.
+
+    Args:
+        x: the column.
+        row: the numbers of the rows.
+        index: the number of the row.
+    """
+    first, below = sum_where(row == index, x, -2, keepdims=True), jnp.where(row > index, x, jnp.zeros_like(x))
+    is_done = jnp.all(below == 0, -2, keepdims=True)
     # Squares of what is far from one are zero, or infinite. The reflection does not depend on the size.
-    size = lax.stop_gradient(jnp.max(jnp.abs(x), -2, keepdims=True))
-    x = x / jnp.where(size > 0, size, jnp.ones_like(size))
-    first, below = x[..., :1, :], jnp.sum(jnp.square(x[..., 1:, :]), -2, keepdims=True)
-    norm = jnp.sqrt(jnp.where(is_done, jnp.ones_like(below), jnp.square(first) + below))
+    size = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(below), -2, keepdims=True), jnp.abs(first)))
+    size = jnp.where(size > 0, size, jnp.ones_like(size))
+    first, below = first / size, below / size
+    squares = jnp.square(first) + jnp.sum(jnp.square(below), -2, keepdims=True)
+    norm = jnp.sqrt(jnp.where(is_done, jnp.ones_like(squares), squares))
     element = jnp.where(first < 0, first - norm, first + norm)
-    normal = jnp.concatenate([element, x[..., 1:, :]], -2)
-    scale = jnp.where(is_done, jnp.zeros_like(first), 1 / (norm * jnp.abs(element)))
-    return normal, scale, jnp.ones_like(first)
+    normal = jnp.where(row == index, element, below)
+    return normal, jnp.where(is_done, jnp.zeros_like(first), 1 / (norm * jnp.abs(element)))
 
 
 @jax.custom_jvp
@@ -154,7 +166,7 @@ def _multiplied(left: Any, right: Any) -> Any:
 
 def _swapped(rows: Any, order: Any, index: int, pivot: Any) -> Any:
     """Rows of which two are swapped: the one at a fixed place, and the one at a place that is an array."""
-    at_pivot = jnp.sum(jnp.where(order == pivot, rows, jnp.zeros_like(rows)), -2, keepdims=True, dtype=rows.dtype)
+    at_pivot = sum_where(order == pivot, rows, -2, keepdims=True)
     at_index = rows[..., index : index + 1, :]
     # If both are the same row, the second choice wins.
     swapped = jnp.where(order == pivot, jnp.broadcast_to(at_index, rows.shape), rows)

@@ -132,6 +132,7 @@ def _numbered(shape: tuple[int, ...], start: int = 0) -> Any:
     return np.arange(start, start + prod(shape), dtype=np.int32).reshape(shape)
 
 
-def sum_where(condition: Any, values: Any, axis: int) -> Any:
-    """The sum of the values for which a condition holds."""
-    return jnp.sum(jnp.where(condition, values, jnp.zeros((), values.dtype)), axis, dtype=values.dtype)
+def sum_where(condition: Any, values: Any, axis: int, *, keepdims: bool = False) -> Any:
+    """The sum of the values for which a condition holds. The others may be NaN."""
+    chosen = jnp.where(condition, values, jnp.zeros((), values.dtype))
+    return jnp.sum(chosen, axis, keepdims=keepdims, dtype=values.dtype)

@@ -4,7 +4,7 @@ JAX adds up the cotangents of what a loop over segments reads, in its dtype. A c
 in the dtype and the shape in which they are to be summed.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from rnnscan._util.dtypes import at_least_float32
+from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.loops.sharded_rows import ShardedRows
+from rnnscan.engine.loops.sharded_rows import ShardedRows, sharded_rows
 from rnnscan.engine.primitive.scan import Scan, bind
 
 
@@ -44,17 +45,32 @@ class Copy:
 Copies: TypeAlias = tuple[tuple[int, Copy], ...]
 
 
-def copied_constants(constants: Sequence[Any], rows: ShardedRows | None, over_units: Container[int]) -> Copies:
-    """The constants whose cotangents are summed over segments in a wider dtype than theirs, or for parts of rows.
+def constants_and_copies(
+    constants: Sequence[Any], leaves: Sequence[Any], step: FlatStep, *, in_segments: bool
+) -> tuple[list[Any], list[Any], Copies]:
+    """The constants where the rows lie, and copies of those whose gradients are summed over segments.
 
     Args:
         constants: the constants.
-        rows: the rows, if they lie on several devices.
-        over_units: the positions that `ShardedRows.summed_for` takes.
+        leaves: the types of the carry and of an input, which have rows.
+        step: the step.
+        in_segments: whether the scan runs in segments.
+
+    Returns:
+        The constants, their copies, and how each was copied.
     """
+    rows = sharded_rows(leaves, constants)
+    if rows is not None:
+        constants = [rows.on_mesh(constant) for constant in constants]
+    copied = _copied(constants, rows, step) if in_segments else ()
+    return [*constants], [copy.of(constants[index]) for index, copy in copied], copied
+
+
+def _copied(constants: Sequence[Any], rows: ShardedRows | None, step: FlatStep) -> Copies:
+    """The constants whose cotangents are summed over segments in a wider dtype than theirs, or for parts of rows."""
     floats = {index: leaf.dtype for index, leaf in enumerate(constants) if jnp.issubdtype(leaf.dtype, jnp.inexact)}
     copied = {index: Copy(dtype) for index, dtype in floats.items() if at_least_float32(dtype) != dtype}
-    summed = [] if rows is None else rows.summed_for(constants, over_units)
+    summed = [] if rows is None else rows.summed_for(constants, step.constants_over_units)
     copied |= {index: Copy(constants[index].dtype, rows) for index in summed}
     return tuple(copied.items())
 

@@ -14,12 +14,11 @@ import jax
 
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine.loops.calls import differentiate_as
-from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run import scan_rules as scan_rules
-from rnnscan.engine.run.copies import Copies, bind_with_copies, copied_constants
+from rnnscan.engine.run.copies import Copies, bind_with_copies, constants_and_copies
 from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import RunSubScan, run_nested, run_segments, run_sub_scans
@@ -32,18 +31,15 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     Returns:
         The final carry and the stacked y, as `lax.scan`.
     """
-    call, memory, constants = plan.call, plan.memory, plan.constants
+    call, memory = plan.call, plan.memory
     assert memory is not None
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
-    rows = sharded_rows([*leaves, *map(type_of_step, xs)], constants)
-    if rows is not None:
-        constants = [rows.on_mesh(constant) for constant in constants]
-    copied: Copies = ()
-    if memory.segment is not None and plan.state_chunk is None:
-        # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments,
-        # and taken over all rows.
-        copied = copied_constants(constants, rows, plan.step.constants_over_units)
-    constants = [*constants, *(copy.of(constants[index]) for index, copy in copied)]
+    # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments, and
+    # taken over all rows.
+    in_loop = memory.segment is not None and plan.state_chunk is None
+    types = [*leaves, *map(type_of_step, xs)]
+    constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=in_loop)
+    constants += copies
 
     def run_steps(constants: list[Any], carry: list[Any], xs: list[Any], length: int) -> tuple[Any, Any]:
         window = plan.window(length)

@@ -26,7 +26,7 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
         The final carry and the stacked y.
     """
     call, memory = plan.call, plan.memory
-    step = call.run_traced if call.can_run_traced else call.step
+    step = call.step_to_run
 
     def emitting_names(carry: Any, x: Any) -> tuple[Any, Any]:
         with emitting(plan.kept_names, call.names):

@@ -15,7 +15,6 @@ from rnnscan.engine.cache.program_cache import ClosesOverArraysError
 from rnnscan.engine.call.prepare import Call, prepare
 from rnnscan.engine.call.route import Route, high_level_reason
 from rnnscan.engine.costs.heuristics import heuristics
-from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import stopping
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
@@ -23,7 +22,7 @@ from rnnscan.engine.plan.observing import inside_scan
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.engine.run import lax as run_by_lax
 from rnnscan.engine.run import scan_rules as scan_rules
-from rnnscan.engine.run.copies import bind_with_copies, copied_constants
+from rnnscan.engine.run.copies import bind_with_copies, constants_and_copies
 from rnnscan.engine.run.segments import run_nested
 from rnnscan.ir.program import Value
 from rnnscan.ir.trace import trace
@@ -124,16 +123,15 @@ def _run(plan: ExecutionPlan, condition: Any) -> tuple[Any, Any, Any]:
     (sub_scan,) = memory.sub_scans(call.length)
     lengths = _multiples([call.length, *(size for size in sub_scan.segment or () if size < call.length)])
     xs = [_padded(leaf, lengths[0]) for leaf in jax.tree.leaves(call.xs)]
-    rows = sharded_rows([*leaves, *map(type_of_step, xs)], plan.constants)
-    constants = plan.constants if rows is None else [rows.on_mesh(constant) for constant in plan.constants]
-    copied = copied_constants(constants, rows, plan.step.constants_over_units) if len(lengths) > 1 else ()
+    types = [*leaves, *map(type_of_step, xs)]
+    constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=len(lengths) > 1)
     count = vary(jnp.int32(0), varying(condition.out_avals[0]))
     step, scan = _counting_scan(plan, condition, jax.typeof(count), lengths)
     scan = replace(scan, copied=copied)
     (count, *final), ys = run_nested(
         lambda constants, carry, xs, _: bind_with_copies(constants, carry, xs, step, scan),
         scan,
-        [*constants, *condition.consts, *(copy.of(constants[index]) for index, copy in copied)],
+        [*constants, *condition.consts, *copies],
         [count, *(leaves[index] for index in plan.step.changing)],
         xs,
         lengths[0],
