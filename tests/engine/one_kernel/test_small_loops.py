@@ -47,7 +47,7 @@ QUICK = [
     *SOME,
     "Kalman filter by division, 16 states",
     "extended Kalman filter, 3 states",
-    "8 Kalman filters, 2 states",
+    "8 Kalman filters, 2 states, 1 observed",
 ]
 
 
