@@ -146,10 +146,10 @@ def check_options(*, memory: Any, unroll: Any, truncate: Any, padding: Any, engi
             f"scan: engine={engine!r} runs all work step by step, without chunks; got chunk={memory.chunk}. "
             "Leave chunk=None."
         )
-    if memory is not None and (memory.segment is not None or memory.offload) and _has_early_remat3():
+    if memory is not None and memory.offload and has_early_remat3():
         raise NotImplementedError(
-            f"scan: with JAX_REMAT3=1, `segment` and `offload` need jax 0.11 or newer; got {memory!r} and jax "
-            f"{jax.__version__}. Update jax, or leave JAX_REMAT3 unset."
+            f"scan: with JAX_REMAT3=1, `offload` needs jax 0.11 or newer; got {memory!r} and jax {jax.__version__}. "
+            "Update jax, or leave JAX_REMAT3 unset."
         )
     if padding not in get_args(Padding):
         raise ValueError(f"scan: `padding` must be one of {get_args(Padding)}; got {padding!r}.")
@@ -172,7 +172,8 @@ def check_parallel(parallel: Any, memory: Memory | None) -> None:
         )
 
 
-def _has_early_remat3() -> bool:
+def has_early_remat3() -> bool:
+    """Whether JAX_REMAT3 is set with a jax whose new `jax.checkpoint` cannot do all."""
     # With jax 0.10.2, differentiating jax.checkpoint(lax.scan) fails with "Expected cotangent type ..." if a cotangent
     # of ys is zero, and save_and_offload_only_these_names offloads nothing. Both work from 0.11 on.
     return jax.__version_info__ < (0, 11) and bool(getattr(jax.config, "jax_remat3", False))

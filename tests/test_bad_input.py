@@ -10,6 +10,7 @@ from jax import lax
 import rnnscan as rs
 from bad_calls import BAD_CALLS, BATCH, LENGTH, LINKS, STATES, counting, net, net_cell, scan
 from rnnscan import _checks as checks
+from rnnscan.engine.call import route
 from slow_reference import arguments, cell, loss
 
 
@@ -66,14 +67,17 @@ def test_an_error_of_the_cell_itself_comes_through():
         rs.scan(broken, None, jnp.ones(3), None, length=3)
 
 
-@pytest.mark.parametrize("memory", [rs.Memory(segment=2), rs.Memory(offload=("gate",))], ids=str)
-def test_what_an_early_remat3_cannot_do(memory, monkeypatch):
-    monkeypatch.setattr(checks, "_has_early_remat3", lambda: True)
-    with pytest.raises(NotImplementedError, match=r"JAX_REMAT3=1, .* need jax 0\.11 or newer"):
-        jax.eval_shape(scan(memory=memory))
+@pytest.mark.parametrize(
+    "options", [{"memory": rs.Memory(segment=2), "engine": "lax"}, {"memory": rs.Memory(offload=("gate",))}], ids=str
+)
+def test_what_an_early_remat3_cannot_do(options, monkeypatch):
+    for module in (checks, route):
+        monkeypatch.setattr(module, "has_early_remat3", lambda: True)
+    with pytest.raises(NotImplementedError, match=r"JAX_REMAT3=1, .* needs jax 0\.11 or newer"):
+        jax.eval_shape(scan(**options))
 
 
-@pytest.mark.skipif(checks._has_early_remat3(), reason="refused there, which the test before tests")
+@pytest.mark.skipif(checks.has_early_remat3(), reason="refused there, which the test before tests")
 def test_useless_offload_warns_where_it_was_asked_for():
     named = lambda params, carry, x: (jnp.tanh(rs.name(carry * 2, "product")), None)  # noqa: E731
     with pytest.warns(UserWarning, match="saves nothing on a CPU") as caught:

@@ -275,7 +275,7 @@ def test_a_name_labels_every_leaf_of_a_pytree():
 
 
 @pytest.mark.core("memory choices")
-@pytest.mark.skipif(checks._has_early_remat3(), reason="refused there, which test_bad_input.py tests")
+@pytest.mark.skipif(checks.has_early_remat3(), reason="refused there, which test_bad_input.py tests")
 def test_offloaded_values_give_the_same_gradients_and_are_not_kept_on_the_device():
     params, carry, xs = simple()
 

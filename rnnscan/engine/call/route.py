@@ -5,6 +5,7 @@ from typing import Literal, NoReturn
 
 import jax
 
+from rnnscan._checks import has_early_remat3
 from rnnscan._util.messages import is_count
 from rnnscan.engine.analysis.effects_of_rules import RuleEffects
 from rnnscan.engine.call.prepare import Call
@@ -33,7 +34,16 @@ class Route:
 
     @staticmethod
     def plain(call: Call, reason: str) -> "Route":
-        """The lax engine."""
+        """The lax engine.
+
+        Raises:
+            NotImplementedError: with segments, if JAX cannot differentiate a loop in `jax.checkpoint`.
+        """
+        if call.memory is not None and call.memory.segment is not None and has_early_remat3():
+            raise NotImplementedError(
+                f"scan: with JAX_REMAT3=1, `segment` needs jax 0.11 or newer where `lax.scan` runs the steps; got "
+                f"{call.memory!r} and jax {jax.__version__}, and {reason}. Update jax, or leave JAX_REMAT3 unset."
+            )
         # Before jax 0.12, `jax.checkpoint` lacks rules for its high level.
         if jax.__version_info__ >= (0, 12) or not high_level_reason(call):
             return Route("lax", reason)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from rnnscan._checks import has_early_remat3
 from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import type_of_step
 from rnnscan.engine import passes
@@ -101,6 +102,8 @@ class ExecutionPlan:
         if are_searched() or has_checkpoint(call.info.traced.jaxpr) or self.state_chunk is not None:
             # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
             return None
+        if call.memory.segment is not None and has_early_remat3():
+            return None
         return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
 
     @property
@@ -159,6 +162,8 @@ class ExecutionPlan:
         """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
         memory = self.memory
         if memory is None or self.route.engine != "fission" or not self.matrix_search.groups:
+            return None
+        if has_early_remat3():  # Values of a chunk would have names, for which `jax.vmap` has no rule there.
             return None
         scans = memory.sub_scans(self.call.length)
         longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
