@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from rnnscan.engine.costs.machine import Machine, is_fused
-from rnnscan.engine.one_kernel.written_out import form_of, rule_with_calls, written_out
+from rnnscan.engine.one_kernel.written_out import form_of, rules_with_calls, written_out
 from rnnscan.ir.bodies import with_bodies
 from rnnscan.ir.contraction import contraction_of
 from rnnscan.ir.dataflow import depending
@@ -103,8 +103,7 @@ class OneKernel:
     @cached_property
     def _rules(self) -> list[Program]:
         """What the derivative rules compute that have calls of their own."""
-        rules = map(rule_with_calls, with_bodies(self.program.equations))
-        return [rule for rule in rules if rule is not None]
+        return [*chain(*map(rules_with_calls, with_bodies(self.program.equations)))]
 
     @cached_property
     def _written_rules(self) -> list[Equation]:

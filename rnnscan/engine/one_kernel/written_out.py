@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from rnnscan.engine.analysis.derivative_reads import derivative_of
 from rnnscan.engine.one_kernel import factors
-from rnnscan.engine.one_kernel.derivative_rules import with_written_rule
+from rnnscan.engine.one_kernel.derivative_rules import rules_of, with_written_rules
 from rnnscan.engine.one_kernel.indexing import (
     comparisons,
     computing_now,
@@ -87,8 +86,8 @@ class _Writer:
             self._splice(equation, branch, equation.inputs[1:])
         elif form is not None:
             self._splice(equation, self._traced(equation, form, operands), operands)
-        elif not is_of_form and rule_with_calls(equation) is not None:
-            made, results = inlined(with_written_rule(equation, written_out), equation.inputs)
+        elif not is_of_form and rules_with_calls(equation):
+            made, results = inlined(with_written_rules(equation, written_out), equation.inputs)
             self.equations.extend(replace(each, origin=equation.origin) for each in made)
             self.results.update(zip(equation.outputs, results, strict=True))
         else:
@@ -143,11 +142,10 @@ class _Writer:
         return self.traced[key][1]
 
 
-def rule_with_calls(equation: Equation) -> Program | None:
-    """What the rule of a `jax.custom_jvp` computes, if something in it is written out; else None."""
-    rule = derivative_of(equation) if equation.name == "custom_jvp_call" else None
-    has_calls = rule is not None and any(form_of(each) for each in with_bodies(rule.equations))
-    return rule if has_calls else None
+def rules_with_calls(equation: Equation) -> list[Program]:
+    """What the derivative rules of an equation compute, if something in it is written out; else nothing."""
+    rules = rules_of(equation)
+    return rules if any(form_of(each) for rule in rules for each in with_bodies(rule.equations)) else []
 
 
 def form_of(equation: Equation) -> Form | None:

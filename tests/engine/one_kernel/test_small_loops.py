@@ -15,7 +15,8 @@ from tiers import variants
 
 STEPS = 7
 SOME = ["Kalman filter, 4 states, 2 observed", "square root Kalman filter, 4 states", "GRU, 8 units"]
-IN_ONE_KERNEL = [name for name in USES if "16 states" not in name]
+TOO_LARGE = ("16 states", "8 Kalman filters, 8 states")
+IN_ONE_KERNEL = [name for name in USES if not any(large in name for large in TOO_LARGE)]
 pytestmark = pytest.mark.usefixtures("x64")
 
 

@@ -153,21 +153,6 @@ def test_no_call_is_left(name):
     )
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    "name", ["det", "slogdet", "qr", "positive solve", "own rule", "own rule of one", "cell of a rule"]
-)
-def test_no_call_is_left_in_the_derivatives(name):
-    arguments = matrices(3)
-    first = jax.grad(sines(written(OWN_RULES.get(name) or FUNCTIONS[name])), (0, 2, 3))
-    second = jax.jacfwd(first, (0, 2, 3))
-    for derivative in first, second:
-        program = trace(lambda *arguments: jax.tree.leaves(derivative(*arguments)), *arguments)  # noqa: B023
-        names = {equation.name for equation in with_bodies(program.equations)}
-        # Reads and writes by one index, and loops, are no calls.
-        assert names.isdisjoint(CALLS - {"gather", "scatter", "cond", "while"})
-
-
 @jax.custom_jvp
 def own_rule(a, index, s):
     """The determinant, times an element; and an integer."""
@@ -186,11 +171,54 @@ def zeros_of(integer):
     return np.zeros(jnp.shape(integer), jax.dtypes.float0)
 
 
+@jax.custom_vjp
+def own_backward_rule(a, index, s):
+    """The same, with a rule for reverse mode."""
+    return jnp.prod(jnp.diag(jnp.linalg.cholesky(s))) * a[0, index], index + 1
+
+
+def own_forward(a, index, s):
+    factor = jnp.linalg.cholesky(s)
+    det = jnp.prod(jnp.diag(factor))
+    return (det * a[0, index], index + 1), (det, factor, a, index)
+
+
+def own_backward(residuals, cotangents):
+    det, factor, a, index = residuals
+    ct, _ = cotangents
+    of_s = 0.5 * det * a[0, index] * ct * jax.scipy.linalg.cho_solve((factor, True), jnp.eye(len(factor)))
+    return jnp.zeros_like(a).at[0, index].set(det * ct), None, of_s
+
+
+own_backward_rule.defvjp(own_forward, own_backward)
+
+
+BACKWARD_RULES = {
+    "backward rule": lambda a, b, s, t: own_backward_rule(a, jnp.int32(jnp.argmax(a[0])), s),
+    "backward rule of one": lambda a, b, s, t: own_backward_rule(lax.stop_gradient(a), 1, s)[0],
+    "cell of a backward rule": lambda a, b, s, t: lax.fori_loop(
+        0, 2, lambda i, x: own_backward_rule(a, i, s)[0] + 0.1 * x, 0.0
+    ),
+}
 OWN_RULES = {
+    **BACKWARD_RULES,
     "own rule": lambda a, b, s, t: own_rule(a, jnp.int32(jnp.argmax(a[0])), s),
     "own rule of one": lambda a, b, s, t: own_rule(lax.stop_gradient(a), 1, s)[0],
     "cell of a rule": lambda a, b, s, t: lax.fori_loop(0, 2, lambda i, x: own_rule(a, i, s)[0] + 0.1 * x, 0.0),
 }
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["det", "slogdet", "qr", "positive solve", *OWN_RULES])
+def test_no_call_is_left_in_the_derivatives(name):
+    arguments = matrices(3)
+    first = jax.grad(sines(written(OWN_RULES.get(name) or FUNCTIONS[name])), (0, 2, 3))
+    second = jax.jacfwd(first, (0, 2, 3))
+    for derivative in first, second:
+        program = trace(lambda *arguments: jax.tree.leaves(derivative(*arguments)), *arguments)  # noqa: B023
+        names = {equation.name for equation in with_bodies(program.equations)}
+        # Reads and writes by one index, and loops, are no calls.
+        assert names.isdisjoint(CALLS - {"gather", "scatter", "cond", "while"})
 
 
 @pytest.mark.usefixtures("x64")
@@ -200,7 +228,8 @@ def test_rules_of_users_are_written_out(name):
     form, tangents = written(function), [jnp.cos(argument) for argument in arguments]
     assert_equal(form(*arguments), function(*arguments), 1e-10)
     assert_equal(jax.grad(sines(form), (0, 2))(*arguments), jax.grad(sines(function), (0, 2))(*arguments), 1e-9)
-    assert_equal(jax.jvp(sines(form), arguments, tangents), jax.jvp(sines(function), arguments, tangents), 1e-9)
+    if name not in BACKWARD_RULES:
+        assert_equal(jax.jvp(sines(form), arguments, tangents), jax.jvp(sines(function), arguments, tangents), 1e-9)
     assert_equal(*(jax.jacfwd(jax.grad(sines(each)))(*arguments) for each in (form, function)), 1e-7)
     stacked = [jnp.stack([argument, 1.5 * argument]) for argument in arguments]
     gradients = [jax.vmap(jax.grad(sines(each), (0, 2)))(*stacked) for each in (form, function)]
