@@ -130,6 +130,8 @@ def _tangents_reached(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, re
         tangents: those that it has.
         read: whether something reads each of the results' tangents.
     """
+    if not any(read):  # There may be none: the tangent of an operand reaches no result that is an integer.
+        return Tangents((False,) * len(tangents.operands), (False,) * len(tangents.results))
     if all(read):
         return tangents
     both, moving = joint(step, scan, tangents), places(tangents.results)

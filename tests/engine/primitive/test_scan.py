@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 import rnnscan as rs
 from jaxprs import equations_of, running
+from rnnscan.engine.primitive.scan import Scan, Tangents, bind
 from rnnscan.engine.run import cotangent_scan, scan_rules
 from tiers import variants
 
@@ -484,3 +486,18 @@ def test_a_count_that_nothing_reads_outlives_dead_code(first, x64):
         return jax.grad(jax.grad(lambda carry: lax.scan(jax.checkpoint(cell), carry, xs)[0]))(0.8)
 
     np.testing.assert_allclose(second(by_loop), second(by_steps), rtol=1e-9)
+
+
+def test_a_tangent_that_reaches_no_result_is_dead_code():
+    """The results are truth values, which have none."""
+    step, scan = jax.make_jaxpr(lambda carry, x: (carry | (x > 0.3), x > 0.1))(False, 0.5), Scan(0, 1, 5, False)
+    xs = jnp.linspace(-1, 1, 5)
+
+    def final(xs, tangents):
+        return bind([np.array(False), xs, tangents], step, scan, tangents=Tangents((False, True), (False, False)))[0]
+
+    jaxpr = jax.make_jaxpr(final)(xs, xs).jaxpr
+    for _ in range(2):
+        jaxpr, used = partial_eval.dce_jaxpr(jaxpr, [True])
+    assert used == [True]
+    assert jax.jit(final)(xs, xs)
