@@ -273,7 +273,7 @@ def assert_not_spread(actual: Any, expected: Any, who: str, *, tolerance: float)
         got, wanted = _parts(got[~is_nan]), _parts(wanted[~is_nan])
         finite = np.isfinite(wanted)
         assert np.array_equal(np.where(finite, 0, got), np.where(finite, 0, wanted)), f"other: {shown}"
-        scale = 1 + np.max(np.abs(wanted[finite]), initial=0)
+        scale = 1 + float(np.max(np.abs(wanted[finite]), initial=0))
         if scale > 1e100:  # Where numbers near 1e200 cancel, their rounding is left, about 1e184 of each.
             scale = max(scale, 1e196)
         worst = np.max(np.abs(got[finite] / scale - wanted[finite] / scale), initial=0)
