@@ -19,7 +19,7 @@ def inner_bodies(params: Mapping[str, Any]) -> Iterator[core.Jaxpr | core.Closed
 
 def _bodies_in(values: Iterable[Any]) -> Iterator[core.Jaxpr | core.ClosedJaxpr]:
     for value in values:
-        if isinstance(value, _JAXPRS):
+        if is_jaxpr(value):
             yield value
         elif isinstance(value, tuple | list):
             yield from _bodies_in(value)

@@ -1,11 +1,15 @@
 """The values of a step that its derivative reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
 
 from rnnscan._util.messages import is_float
 from rnnscan.engine.analysis.cones import Cones
-from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.probe import tangents_if_any
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call
@@ -51,6 +55,21 @@ def derivative_of(equation: Equation) -> Program | None:
 
 
 _derivatives: WeakKeyDictionary[Equation, Program | None] = WeakKeyDictionary()
+
+
+def vjp_of_floats(equation: Equation, operands: Sequence[Any], floats: Sequence[int]) -> tuple[list[Any], Any]:
+    """The results of an equation, and their vjp for the operands at some places, as `jax.vjp`."""
+
+    def of_floats(*leaves: Any) -> list[Any]:
+        return equation.evaluate(*replace_at(operands, floats, leaves))
+
+    return jax.vjp(of_floats, *(operands[index] for index in floats))
+
+
+def all_cotangents(equation: Equation, of_floats: Iterable[Any]) -> list[Any]:
+    """The cotangents of all results of an equation, from those of the results that are floats."""
+    none = [np.zeros(atom.shape, jax.dtypes.float0) for atom in equation.outputs]
+    return replace_at(none, places([*map(is_float, equation.outputs)]), [*of_floats])
 
 
 def _read_by_rule(equation: Equation) -> Sequence[bool]:

@@ -8,12 +8,12 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax import core
 
 from rnnscan._util import effects
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.leaves import places, replace_at
+from rnnscan.engine.analysis.derivative_reads import all_cotangents, vjp_of_floats
+from rnnscan.engine.analysis.leaves import places
 from rnnscan.ir.jaxprs import all_equations, inner_jaxprs
 from rnnscan.ir.program import Equation, Value
 from rnnscan.ir.trace import program_of
@@ -81,15 +81,9 @@ def _of_derivative(equation: Equation, orders: int) -> RuleEffects:
     floats = places([index >= first and is_one for index, is_one in enumerate(are_floats)])
     logs: list[Any] = []
 
-    def forward(*operands: Any) -> tuple[list[Any], Any]:
-        def of_floats(*leaves: Any) -> list[Any]:
-            return equation.evaluate(*replace_at(operands, floats, leaves))
-
-        return jax.vjp(of_floats, *(operands[index] for index in floats))
-
     def derivative(*operands: Any) -> Any:
-        results, vjp = forward(*operands)
-        cotangents = [leaf if is_float(leaf) else np.zeros(leaf.shape, jax.dtypes.float0) for leaf in results]
+        results, vjp = vjp_of_floats(equation, operands, floats)
+        cotangents = all_cotangents(equation, filter(is_float, results))
         if not hasattr(vjp, "with_logs"):  # Since jax 0.12.
             return vjp(cotangents)
         ct_operands, of_rules = vjp.with_logs(cotangents)
@@ -102,8 +96,8 @@ def _of_derivative(equation: Equation, orders: int) -> RuleEffects:
         return RuleEffects()
     of_rule = RuleEffects(bool(effects.ordered(closed.effects)), bool(logs))
     if effects.once(closed.effects):
-        of_forward = jax.make_jaxpr(lambda *operands: forward(*operands)[0])(*types).effects
-        of_rule = of_rule._replace(once_forward=bool(effects.once(of_forward)))
+        forward = jax.make_jaxpr(lambda *operands: vjp_of_floats(equation, operands, floats)[0])(*types)
+        of_rule = of_rule._replace(once_forward=bool(effects.once(forward.effects)))
     within = effects_of_rules(program_of(closed).equations, orders - 1) if orders > 1 else RuleEffects()
     # Rules of rules run in a second derivative only, which the caller may not take.
     return _any_of([of_rule, within._replace(once_forward=False)])

@@ -10,7 +10,8 @@ from jax.extend import core
 from jax.interpreters import partial_eval
 
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.leaves import places, replace_at
+from rnnscan.engine.analysis.derivative_reads import vjp_of_floats
+from rnnscan.engine.analysis.leaves import places
 from rnnscan.engine.analysis.saving_calls import SCAN
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Atom, Equation, Program
@@ -76,11 +77,7 @@ def _forward_pass(equation: Equation, floats: Sequence[int]) -> core.ClosedJaxpr
     """The results of an equation in the forward pass of its derivative; None if JAX has none."""
 
     def forward(*operands: Any) -> list[Any]:
-        def of_floats(*leaves: Any) -> list[Any]:
-            return equation.evaluate(*replace_at(operands, floats, leaves))
-
-        results: list[Any] = jax.vjp(of_floats, *(operands[index] for index in floats))[0]
-        return results
+        return vjp_of_floats(equation, operands, floats)[0]
 
     try:
         return jax.make_jaxpr(forward)(*(atom.aval for atom in equation.inputs))

@@ -133,9 +133,10 @@ class Call:
 
     @property
     def step_to_run(self) -> Step:
-        """`step`, by the jaxpr of the cell where that may run in its place. So the cell is traced once.
+        """`step`, or the jaxpr of its trace, which spares a second trace.
 
-        A jaxpr that marks names may not, nor one of JAX's high level.
+        The jaxpr marks names, is for other refs than those of the scan, and may hold what JAX can only trace anew: its
+        high level, and rules that read symbolic zeros. With a mask, inputs may vary over other axes of a mesh.
         """
         is_high = getattr(self.info.traced.jaxpr, "is_high", False)
         needs_cell = self.names.known or self.info.has_refs or is_high or self.reads_symbolic_zeros

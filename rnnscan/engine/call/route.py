@@ -41,7 +41,7 @@ class Route:
         """
         if call.memory is not None and call.memory.segment is not None and has_early_remat3():
             raise NotImplementedError(
-                f"scan: with JAX_REMAT3=1, `segment` needs jax 0.11 or newer where `lax.scan` runs the steps; got "
+                "scan: with JAX_REMAT3=1, `segment` needs jax 0.11 or newer where `lax.scan` runs the steps; got "
                 f"{call.memory!r} and jax {jax.__version__}, and {reason}. Update jax, or leave JAX_REMAT3 unset."
             )
         # Before jax 0.12, `jax.checkpoint` lacks rules for its high level.

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import jax
-import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from rnnscan._util.messages import is_float
-from rnnscan.engine.analysis.derivative_reads import derivative_of
+from rnnscan.engine.analysis.derivative_reads import all_cotangents, derivative_of, vjp_of_floats
 from rnnscan.engine.analysis.leaves import places, replace_at, split_list
 from rnnscan.engine.analysis.probe import with_tangents
 from rnnscan.ir.program import Equation, Program, evaluate, read
@@ -120,20 +119,14 @@ def _traced_vjp(equation: Equation) -> _Vjp:
 
     def forward(*operands: Any) -> list[Any]:
         nonlocal structure
-
-        def of_floats(*leaves: Any) -> list[Any]:
-            return equation.evaluate(*replace_at(operands, floats, leaves))
-
-        results, vjp = jax.vjp(of_floats, *(operands[index] for index in floats))
+        results, vjp = vjp_of_floats(equation, operands, floats)
         residuals, structure = jax.tree.flatten(vjp)
         return [*results, *residuals]
 
     closed = jax.make_jaxpr(forward)(*_types(equation))
 
     def backward(residuals: list[Any], of_floats: list[Any]) -> list[Any]:
-        none = [np.zeros(atom.shape, jax.dtypes.float0) for atom in equation.outputs]
-        cotangents = replace_at(none, places([*map(is_float, equation.outputs)]), of_floats)
-        return list(jax.tree.unflatten(structure, residuals)(cotangents))
+        return list(jax.tree.unflatten(structure, residuals)(all_cotangents(equation, of_floats)))
 
     residuals = closed.out_avals[len(equation.outputs) :]
     of_floats = [atom.aval for atom in equation.outputs if is_float(atom)]

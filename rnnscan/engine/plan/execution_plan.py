@@ -103,7 +103,7 @@ class ExecutionPlan:
             # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
             return None
         if call.memory.segment is not None and has_early_remat3():
-            return None
+            return None  # Segments of a small loop are in `jax.checkpoint`, which has no gradient of a loop there.
         return small_step(call.flat, call.length, call.memory, self.choices, named=bool(call.names.known))
 
     @property
