@@ -11,7 +11,6 @@ import rnnscan as rs
 from bad_calls import BAD_CALLS, BATCH, LENGTH, LINKS, STATES, counting, net, net_cell, scan
 from rnnscan import _checks as checks
 from rnnscan.engine.call import route
-from rnnscan.engine.plan import execution_plan
 from slow_reference import arguments, cell, loss
 
 
@@ -78,25 +77,7 @@ def test_what_an_early_remat3_cannot_do(options, monkeypatch):
         jax.eval_shape(scan(**options))
 
 
-@pytest.mark.parametrize("of", [rs.cells.GLA(8, heads=2, key_size=4), rs.cells.GRU(4)], ids=["matrix", "small"])
-def test_segments_do_without_checkpoint_under_an_early_remat3(of, monkeypatch):
-    xs = jax.random.normal(jax.random.key(0), (6, 2, 3))
-    params = of.init(jax.random.key(1), input_size=3)
-
-    def gradient(memory):
-        run = lambda params: jnp.sum(jnp.sin(rs.scan(of, params, of.initial_carry(xs[0]), xs, memory=memory)[1]))  # noqa: E731
-        return jax.grad(run)(params), str(jax.make_jaxpr(jax.grad(run))(params))
-
-    expected, _ = gradient(None)
-    for module in (checks, route, execution_plan):
-        monkeypatch.setattr(module, "has_early_remat3", lambda: True)
-    found, program = gradient(rs.Memory(segment=2))
-    assert "checkpoint" not in program
-    for leaf, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert jnp.allclose(leaf, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.skipif(checks.has_early_remat3(), reason="refused there, which a test before tests")
+@pytest.mark.skipif(checks.has_early_remat3(), reason="refused there, which the test before tests")
 def test_useless_offload_warns_where_it_was_asked_for():
     named = lambda params, carry, x: (jnp.tanh(rs.name(carry * 2, "product")), None)  # noqa: E731
     with pytest.warns(UserWarning, match="saves nothing on a CPU") as caught:
