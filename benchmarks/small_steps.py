@@ -196,8 +196,13 @@ USES: dict[str, Callable[[int], Use]] = {
     "Kalman filter by division, 16 states": lambda steps: kalman_by_division(16, steps),
     "square root Kalman filter, 4 states": lambda steps: square_root_kalman(4, 2, steps),
     "extended Kalman filter, 3 states": extended_kalman,
-    "8 Kalman filters, 2 states": lambda steps: in_rows(kalman(2, 1, steps), 8),
-    "8 Kalman filters, 3 states": lambda steps: in_rows(kalman(3, 2, steps), 8),
+    **{
+        f"8 Kalman filters, {states} states, {observed} observed": lambda steps, sizes=(states, observed): in_rows(
+            kalman(*sizes, steps), 8
+        )
+        for states in (2, 4, 6, 8)
+        for observed in (1, 2)
+    },
     "hidden Markov model, 4 states": lambda steps: hidden_markov(4, steps),
     "GARCH(1, 1)": garch,
     "SIR epidemic, Runge-Kutta 4": epidemic,
