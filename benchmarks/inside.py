@@ -11,8 +11,9 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
-from benchmarks.machine import LOAD_UNKNOWN, describe_machine, with_condition
+from benchmarks.machine import describe_machine, with_condition
 from benchmarks.measure import take_turns
+from benchmarks.others import Others
 from benchmarks.table import markdown_table, rich_table
 from rnnscan import cells
 
@@ -130,15 +131,15 @@ def main(
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """What the tools that look inside a scan cost."""
-    console = Console(width=120)
+    console, others = Console(width=120), Others()
     parts = {"finite": finite_rows(rounds), "profile": profile_rows(rounds), "progress": progress_rows(rounds)}
     for title, rows in parts.items():
         console.print(rich_table(title, HEADINGS, rows))
     if write is not None:
-        machine = describe_machine("float32")
+        machine, load = describe_machine("float32"), others.sentence()
         lines = "\n".join(f"- {heading}: {text}" for heading, text in machine.items())
         tables = {title: markdown_table(HEADINGS, rows) for title, rows in parts.items()}
-        write.write_text(with_condition(PAGE.format(rounds=rounds, machine=lines, **tables), machine, LOAD_UNKNOWN))
+        write.write_text(with_condition(PAGE.format(rounds=rounds, machine=lines, **tables), machine, load))
 
 
 if __name__ == "__main__":

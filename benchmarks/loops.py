@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import rnnscan as rs
-from benchmarks.machine import LOAD_UNKNOWN, describe_machine, with_condition
+from benchmarks.machine import describe_machine, with_condition
+from benchmarks.others import Others
 from rnnscan.insight import kept_bytes
 
 
@@ -154,7 +155,7 @@ def main(
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """Gradients of loops that stop by a condition, beside Equinox's."""
-    console = Console(width=120)
+    console, others = Console(width=120), Others()
     tables = [measure(loop, rounds) for loop in loops()]
     for table in tables:
         console.print(table)
@@ -163,7 +164,7 @@ def main(
         lines = "\n".join(f"- {heading}: {text}" for heading, text in machine.items())
         written = "\n\n".join(map(_markdown, tables))
         page = PAGE.format(rounds=rounds, far=FAR, machine=lines, tables=written)
-        write.write_text(with_condition(page, machine, LOAD_UNKNOWN))
+        write.write_text(with_condition(page, machine, others.sentence()))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from benchmarks.machine import LOAD_UNKNOWN
+
 
 # A share of the processors. Above it torch's threads, which spin while they wait, slow down more than XLA's: more than
 # tenfold if every processor is taken.
@@ -24,12 +26,18 @@ class Others:
         wall, everyone, own = (after - before for before, after in zip(self._start, end, strict=True))
         return max(0.0, everyone - own) / (wall * (os.cpu_count() or 1)) if wall > 0 else 0.0
 
+    def sentence(self) -> str:
+        """The share, as pages say it."""
+        share = self.share()
+        return LOAD_UNKNOWN if share is None else f"Other programs took {100 * share:.0f} % of the processors."
+
 
 def _busy_seconds() -> tuple[float, float, float] | None:
-    """The clock, the busy seconds of all processors, and those of this process."""
+    """The clock, the busy seconds of all processors, and those of this process and of those that it waited for."""
     statistics = Path("/proc/stat")
     if not statistics.exists():
         return None
     user, nice, system, _idle, _waiting, *interrupts_and_stolen = map(int, statistics.read_text().split()[1:9])
     everyone = (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
-    return time.perf_counter(), everyone, time.process_time()
+    own = os.times()
+    return time.perf_counter(), everyone, own.user + own.system + own.children_user + own.children_system

@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 
 import rnnscan as rs
-from benchmarks.machine import LOAD_UNKNOWN, describe_machine, with_condition
+from benchmarks.machine import describe_machine, with_condition
+from benchmarks.others import Others
 from benchmarks.table import markdown_table
 
 
@@ -223,7 +224,7 @@ def main(
     write: Annotated[Path | None, typer.Option(help="a Markdown file for the results")] = None,
 ) -> None:
     """Serving an exported net beside torch.jit and onnxruntime."""
-    times = {}
+    times, others = {}, Others()
     with tempfile.TemporaryDirectory() as folder:
         for family in FAMILIES:
             times[family] = step_times(peers(family, Path(folder, family)), rounds)
@@ -245,7 +246,7 @@ def main(
         steps_table=markdown_table(["row", "median µs", "99 % µs", "ratio"], steps_table(times)),
         start_table=markdown_table(["row", "import", "load", "first step", "all"], start_rows),
     )
-    page = with_condition(page, machine, LOAD_UNKNOWN)
+    page = with_condition(page, machine, others.sentence())
     Console(width=120).print(page, markup=False, highlight=False)
     if write is not None:
         write.write_text(page)

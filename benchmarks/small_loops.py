@@ -101,8 +101,7 @@ def uses(
     title = f"jax {jax.__version__}, {'with' if flag else 'without'} the flag"
     for headings, rows in tables:
         console.print(rich_table(f"{title}: {steps:,} steps, processor time", headings, rows))
-    share = others.share()
-    load = "" if share is None else f"Other programs took {100 * share:.0f} % of the processors."
+    load = others.sentence()
     console.print(load)
     if write is not None:
         parts = [_condition(steps, load), *(markdown_table(*table) for table in tables)]
@@ -139,7 +138,7 @@ def _condition(steps: int, load: str) -> str:
     """A sentence on versions, date and machine."""
     versions = f"rnnscan {version('rnnscan')}, jax {jax.__version__} and Python {platform.python_version()}"
     machine = describe_machine(None)["machine"]
-    return f"Measured with {versions} on {datetime.date.today()}: {steps:,} steps on {machine}. {load}".strip()
+    return f"Measured with {versions} on {datetime.date.today()}: {steps:,} steps on {machine}. {load}"
 
 
 def _times(function: Callable[[Array], Array], xs: Array, calls: int) -> list[float]:

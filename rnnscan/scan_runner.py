@@ -45,7 +45,7 @@ def runner_of(cell: Any) -> ScanRunner | None:
     The cells within cells are found where they are pytrees, as those of the library are.
     """
     runner = next((leaf for leaf in jax.tree.leaves(cell, is_leaf=_is_runner) if _is_runner(leaf)), None)
-    return None if runner is None else runner.around(_without_runners(cell))
+    return None if runner is None else runner.around(without_runners(cell))
 
 
 def around_step(module: Any, step: Any) -> Any:
@@ -59,10 +59,10 @@ def around_step(module: Any, step: Any) -> Any:
     return step if runner is None else runner.around(step)
 
 
-def _without_runners(cell: Any) -> Any:
+def without_runners(cell: Any) -> Any:
     """The cell, where the cell within each runner is in its place."""
     return jax.tree.map(
-        lambda leaf: _without_runners(leaf.cell) if _is_runner(leaf) else leaf, cell, is_leaf=_is_runner
+        lambda leaf: without_runners(leaf.cell) if _is_runner(leaf) else leaf, cell, is_leaf=_is_runner
     )
 
 

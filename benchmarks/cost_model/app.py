@@ -46,7 +46,7 @@ def main(
         console.print(f"{heading}: {escape(text)}")
     if uses is not None:
         _print_accuracy(known_uses(uses), seconds, console)
-        _print_load(others, console)
+        console.print(others.sentence())
         return
     platform = jax.default_backend()
     is_accelerator = platform != "cpu" if accelerator is None else accelerator
@@ -58,7 +58,7 @@ def main(
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
-    _print_load(others, console)
+    console.print(others.sentence())
 
 
 def _print_accuracy(names: Sequence[str], seconds: float, console: Console) -> None:
@@ -72,12 +72,6 @@ def _print_accuracy(names: Sequence[str], seconds: float, console: Console) -> N
     console.print(table)
     for line in summary(times.values()):
         console.print(line)
-
-
-def _print_load(others: Others, console: Console) -> None:
-    share = others.share()
-    if share is not None:
-        console.print(f"Other programs took {share:.0%} of the processors meanwhile.")
 
 
 def measured_rows(

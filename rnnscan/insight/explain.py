@@ -53,6 +53,7 @@ class Explanation(Report):
         drops_nothing: whether the cell makes random choices, such as dropout, that are off, because the call has no
             `key`.
         kernel: of a small loop on a CPU, how it is one kernel, or what keeps it from that.
+        chunk: the steps over which the fission engine batches parallel work, in training; 1 for another engine.
         loops: for each loop of the column "forward", in order, the numbers of the carry's loops that run in it as one.
     """
 
@@ -72,6 +73,7 @@ class Explanation(Report):
     machine: str = ""
     drops_nothing: bool = False
     kernel: str = ""
+    chunk: int = 1
     loops: tuple[tuple[int, ...], ...] = ()
 
     def draw(
@@ -233,7 +235,8 @@ def explain(
       `parallel=Newton()` over many steps in parallel;
     - recurrent: it updates a carry in any other way, and runs step by step.
 
-    The step includes padding and resets around the cell. For a net, call `explain(net, params, xs, carry=None)`, which
+    The step includes padding and resets around the cell. Of a cell with a progress bar it is the step of the whole
+    scan, without the bar. For a net, call `explain(net, params, xs, carry=None)`, which
     explains each of its scans.
 
     Args:
@@ -316,6 +319,7 @@ def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanati
         machine=plan.choices.machine.name,
         drops_nothing=makes_random_choices(call.cell, call.params, call.carry, jax.tree.map(type_of_step, call.inputs)),
         kernel=describe_kernel(plan),
+        chunk=plan.scan(call.length).chunk if plan.route.engine == "fission" else 1,
         loops=description.loops,
     )
 

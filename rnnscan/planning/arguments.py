@@ -8,6 +8,7 @@ import jax
 from rnnscan._util.refs import is_ref
 from rnnscan.engine.plan.observing import Observed, observing
 from rnnscan.randomness import without_key_on_purpose
+from rnnscan.scan_runner import without_runners
 
 
 # (cell or net, params, carry, xs, **options) -> (carry, ys)
@@ -58,15 +59,21 @@ class Arguments:
 
     def run(self, arrays: Sequence[Any], **options: Any) -> tuple[Any, Any]:
         """Run the cell or net on these arrays."""
-        params, carry, xs, call_options = self.with_arrays(arrays)
-        with without_key_on_purpose():
-            return self._run(self.cell, params, carry, xs, **call_options, **options)
+        return self._run_cell(self.cell, arrays, **options)
 
     def plans(self, arrays: Sequence[Any]) -> list[Observed]:
-        """Run the cell or net inside a trace of the arrays, and return the plans that ran."""
+        """Run the cell or net inside a trace of the arrays, and return the plans that ran.
+
+        A scan with a progress bar runs without it: with it there are plans of its windows.
+        """
         with observing() as observed:
-            self.run(arrays)
+            self._run_cell(without_runners(self.cell), arrays)
         return observed
+
+    def _run_cell(self, cell: Any, arrays: Sequence[Any], **options: Any) -> tuple[Any, Any]:
+        params, carry, xs, call_options = self.with_arrays(arrays)
+        with without_key_on_purpose():
+            return self._run(cell, params, carry, xs, **call_options, **options)
 
 
 _OPTIONS = 3

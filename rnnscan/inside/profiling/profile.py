@@ -17,6 +17,7 @@ from rnnscan.inside.profiling.run import run_profiled, seconds_of_each
 from rnnscan.inside.profiling.timeline import Times, shared
 from rnnscan.insight.explain import explain
 from rnnscan.scan_observer import observing_scans
+from rnnscan.scan_runner import without_runners
 from rnnscan.scanning import scan
 
 
@@ -150,7 +151,7 @@ class _Estimates:
         if options["memory"] is not None:  # Plain autodiff has no plan.
             known = {name: value for name, value in options.items() if name != "memory"}
             explanation = explain(cell, params, carry, xs, memory=options["memory"], **known)
-            scope = scope_name(cell)
+            scope = scope_name(without_runners(cell))
             self.estimates += [
                 ScanEstimate(scope, part.direction, part.part, explanation.length * part.seconds)
                 for part in explanation.costs

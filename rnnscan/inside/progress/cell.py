@@ -1,6 +1,6 @@
 """progress(): a cell whose scan moves a progress bar."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rnnscan._util import pytrees
@@ -28,8 +28,8 @@ class Progress:
     cell: Any
     total: int | None
     every: int | None
-    forward: Bar
-    backward: Bar
+    forward: Bar = field(repr=False)
+    backward: Bar = field(repr=False)
 
     def __call__(self, params: Any, carry: Any, x: Any) -> tuple[Any, Any]:
         """One step, without a bar: `(params, carry, x) -> (carry, y)`."""
@@ -62,10 +62,10 @@ class Progress:
         if steps == 1 and self.total is None:  # A step of a stream.
             results: tuple[Any, Any] = scan(self.cell, params, carry, xs, length=1, **options)
             return results
-        length, period = window_and_period(self.cell, params, carry, xs, steps, self.every, options)
+        length, period, memory = window_and_period(self.cell, params, carry, xs, steps, self.every, options)
         windows = Windows.of(steps, length, reverse=options["reverse"])
         moves = Moves(self.forward, self.backward, steps, self.total or steps, period)
-        return scan_in_windows(self.cell, params, carry, xs, options, windows, moves)
+        return scan_in_windows(self.cell, params, carry, xs, {**options, "memory": memory}, windows, moves)
 
 
 pytrees.register(Progress, "cell")

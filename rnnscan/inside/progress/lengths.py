@@ -5,6 +5,7 @@ only some of them move the bar. `python -m benchmarks.inside` measures what a ba
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import chain
 from math import ceil, isqrt, log
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import jax
 
 from rnnscan._util.divisors import near_divisor
-from rnnscan.insight.explain import explain
+from rnnscan.insight.explain import Explanation, explain
+from rnnscan.memory import Memory
 from rnnscan.scanning import scan
 
 
-# The bytes of outputs that a window returns. Its residuals take several times as much. Training an LSTM of 128 units
-# and 8 rows over 30,000 steps took 1.49 of the time without a bar with 100,000 bytes, 1.26 with 800,000, 1.14 so, and
-# 1.18 with 3,200,000 (jax 0.10.2, an AMD EPYC).
+# The bytes of outputs that a window returns. Its residuals take several times as much. With windows of 16 to 1,000 steps
+# training an LSTM and a GRU of 96 units and 16 rows took 1.16 to 1.31 of the time without a bar, in no order, and the
+# forward pass 1.05 to 1.08, the more the longer (jax 0.10.2, an AMD EPYC).
 _BYTES = 1_600_000
 # The fewest steps of a window: the work of parallel loops is batched over them.
 _LEAST = 32
@@ -31,8 +33,8 @@ _SECONDS = 0.15
 
 def window_and_period(
     cell: Any, params: Any, carry: Any, xs: Any, steps: int, every: int | None, options: Mapping[str, Any]
-) -> tuple[int, int]:
-    """The steps of a window, and those between two moves, a multiple of them.
+) -> tuple[int, int, Any]:
+    """The steps of a window, those between two moves, a multiple of them, and the memory choice of a window.
 
     Args:
         cell: the cell.
@@ -43,12 +45,19 @@ def window_and_period(
         every: the steps between two moves, rounded up to a multiple of `truncate`; None: chosen.
         options: the other arguments of `scan`.
     """
-    on_cpu, memory = jax.default_backend() == "cpu", options["memory"]
+    memory, truncate = options["memory"], options["truncate"] or 1
+    if jax.default_backend() != "cpu":
+        return *divided(steps, every, steps, _MOVES, truncate), memory
+    whole = explain(cell, params, carry, xs, length=steps, memory=memory or Memory())
     # Segments and chunks in parallel are those of each window.
-    short = on_cpu and options["parallel"] is None and (memory is None or memory.segment is None)
+    short = options["parallel"] is None and (memory is None or memory.segment is None)
     wanted = max(_LEAST, _BYTES // _bytes_of_step(cell, params, carry, xs)) if short else steps
-    moves = _moves(cell, params, carry, xs, steps) if on_cpu and every is None else _MOVES
-    return divided(steps, every, wanted, moves, options["truncate"] or 1)
+    window, period = divided(steps, every, wanted, _moves(whole), truncate)
+    if short and memory is not None and memory.chunk is None and whole.chunk > 1:
+        # The chunks of a short scan are short, because they would take more bytes than it keeps. With those of the
+        # whole scan a GRU of 96 units and 16 rows trains in 1.14 of the time without a bar, and else in 1.27.
+        memory = replace(memory, chunk=near_divisor(window, whole.chunk))
+    return window, period, memory
 
 
 def divided(steps: int, every: int | None, wanted: int, moves: int, truncate: int) -> tuple[int, int]:
@@ -70,11 +79,10 @@ def divided(steps: int, every: int | None, wanted: int, moves: int, truncate: in
     return truncate * _exact_divisor(periods, max(1, wanted // truncate)), truncate * periods
 
 
-def _moves(cell: Any, params: Any, carry: Any, xs: Any, steps: int) -> int:
+def _moves(whole: Explanation) -> int:
     """The number of moves: one for each `_SECONDS` of the scan's estimated time, up to `_MOVES`."""
-    costs = explain(cell, params, carry, xs, length=steps).costs
-    seconds = steps * sum(part.seconds for part in costs if part.direction == "forward")
-    return min(max(1, round(seconds / _SECONDS)), _MOVES) if costs else _MOVES
+    seconds = whole.length * sum(part.seconds for part in whole.costs if part.direction == "forward")
+    return min(max(1, round(seconds / _SECONDS)), _MOVES) if whole.costs else _MOVES
 
 
 def _bytes_of_step(cell: Any, params: Any, carry: Any, xs: Any) -> int:
