@@ -18,8 +18,8 @@ from rnnscan.memory import Memory
 from rnnscan.scanning import scan
 
 
-# The bytes of outputs that a window returns. Its residuals take several times as much. The forward pass of an LSTM and of
-# a GRU of 96 units and 16 rows took 1.05 of the time without a bar with windows of 16 steps, and 1.08 with 1,000;
+# The bytes of outputs that a window returns. Its residuals take several times as much. The forward pass of an LSTM and
+# of a GRU of 96 units and 16 rows took 1.05 of the time without a bar with windows of 16 steps, and 1.08 with 1,000;
 # training does not depend on their length (jax 0.10.2, an AMD EPYC).
 _BYTES = 1_600_000
 # The fewest steps of a window: the work of parallel loops is batched over them.
