@@ -8,7 +8,7 @@ The rule is an allow-list. JAX's deny-list policies silently keep the unnamed pr
 follow, or everything (`docs/decisions.md`, "An allow-list").
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
@@ -220,12 +220,17 @@ def kept_names(memory: Memory, names: Names) -> frozenset[str]:
 
 def checkpoint_policy(memory: Memory, names: Names) -> Callable[..., Any]:
     """The rule of memory as a policy of `jax.checkpoint`."""
-    kept = kept_names(memory, names)
-    if not memory.offload:
-        return jax.checkpoint_policies.save_only_these_names(*map(names.as_emitted, sorted(kept)))
+    on_device = kept_names(memory, names).difference(memory.offload)
+    return policy_that_keeps(*([*map(names.as_emitted, sorted(group))] for group in (on_device, memory.offload)))
+
+
+def policy_that_keeps(on_device: Sequence[str], on_host: Sequence[str]) -> Callable[..., Any]:
+    """The policy of `jax.checkpoint` that keeps the values of some names, on the device or in host memory."""
+    if not on_host:
+        return jax.checkpoint_policies.save_only_these_names(*on_device)
     return jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=[names.as_emitted(name) for name in sorted(kept.difference(memory.offload))],
-        names_which_can_be_offloaded=[names.as_emitted(name) for name in sorted(memory.offload)],
+        names_which_can_be_saved=on_device,
+        names_which_can_be_offloaded=on_host,
         offload_src="device",
         offload_dst="pinned_host",
     )

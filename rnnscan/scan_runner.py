@@ -61,9 +61,7 @@ def around_step(module: Any, step: Any) -> Any:
 
 def without_runners(cell: Any) -> Any:
     """The cell, where the cell within each runner is in its place."""
-    return jax.tree.map(
-        lambda leaf: without_runners(leaf.cell) if _is_runner(leaf) else leaf, cell, is_leaf=_is_runner
-    )
+    return jax.tree.map(lambda leaf: without_runners(leaf.cell) if _is_runner(leaf) else leaf, cell, is_leaf=_is_runner)
 
 
 def _is_runner(cell: Any) -> bool:

@@ -12,7 +12,7 @@ from jax import lax, nn
 from jax.scipy import special
 
 from benchmarks.cost_model.probe import Probe, Sizes, loop
-from rnnscan.engine.loops.written import written
+from rnnscan.engine.run.runner import written
 
 
 Array = jax.Array

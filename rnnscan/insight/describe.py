@@ -110,8 +110,8 @@ def describe(plan: ExecutionPlan, backward: BackwardSplits | None) -> StepDescri
         for equation in step.program.equations
     ]
     carry = _carry(plan, scan, loops, sources)
-    window = plan.window(plan.call.length)
-    if window is not None and plan.keeps_carry_of_windows(window, plan.call.length):
+    window = plan.states.window(plan.call.length)
+    if window is not None and plan.states.keeps_carry(window, plan.call.length):
         kept = f"before every window of {window} steps"
         carry = tuple(leaf if leaf.loop is None else replace(leaf, kept=kept) for leaf in carry)
     run_as_one = tuple(

@@ -30,7 +30,7 @@ def backward_splits(plan: ExecutionPlan) -> BackwardSplits | None:
     None where JAX has no derivative of the step, where the step runs whole, and is not small, and where the backward
     pass has another form: that of Newton's method, or the chunkwise one of matrix states.
     """
-    if plan.call.parallel is not None or plan.window(plan.call.length) is not None:
+    if plan.call.parallel is not None or plan.states.window(plan.call.length) is not None:
         return None
     if plan.route.engine != "fission" and plan.route.one_kernel is None:
         return None

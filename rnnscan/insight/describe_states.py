@@ -10,7 +10,7 @@ def describe_states(plan: ExecutionPlan) -> dict[int, str]:
     """
     if plan.route.engine != "fission":
         return {}
-    step, search, chunk = plan.step, plan.matrix_search, plan.state_chunk
+    step, search, chunk = plan.step, plan.states.matrix_search, plan.states.state_chunk
     texts = {
         index: f"step by step, because {reason}"
         for index, reason in search.reasons.items()
@@ -29,6 +29,6 @@ def describe_states(plan: ExecutionPlan) -> dict[int, str]:
 
 
 def _looped(plan: ExecutionPlan) -> str:
-    if plan.loops_windows:
+    if plan.states.loops_windows:
         return "; step by step forward"
-    return "; step by step where nothing is differentiated" if plan.loops_forward else ""
+    return "; step by step where nothing is differentiated" if plan.states.loops_forward else ""

@@ -1,9 +1,10 @@
-"""The axes of a product `dot_general`."""
+"""The axes of a product `dot_general`, and the work of a product."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from rnnscan.ir.program import Equation
+from rnnscan.ir.program import Equation, nominal_size
 
 
 _Axes: TypeAlias = tuple[int, ...]
@@ -40,3 +41,22 @@ def contraction_of(equation: Equation | None) -> Contraction | None:
         for side, atom in enumerate(equation.inputs)
     )
     return Contraction(contracted, batch, (left, right))
+
+
+def flops_of_product(
+    name: str, operands: Sequence[Sequence[Any]], result: Sequence[Any], params: Mapping[str, Any]
+) -> int:
+    """The additions and multiplications of a product.
+
+    Args:
+        name: `dot_general` or `conv_general_dilated`.
+        operands: the shapes of its operands.
+        result: the shape of its result.
+        params: its parameters.
+    """
+    numbers = params["dimension_numbers"]
+    if name == "dot_general":
+        (contracted, _), _ = numbers
+        return 2 * nominal_size(result) * nominal_size(operands[0][axis] for axis in contracted)
+    kernel = operands[1]
+    return 2 * nominal_size(result) * nominal_size(kernel) // nominal_size([kernel[numbers.rhs_spec[0]]])

@@ -12,7 +12,7 @@ from rnnscan.engine.analysis import fusion_barriers as module
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.costs.heuristics import BACKENDS, using
 from rnnscan.engine.costs.machine import CPU
-from rnnscan.engine.loops.written import written
+from rnnscan.engine.run.runner import written
 from rnnscan.ir.trace import trace
 
 

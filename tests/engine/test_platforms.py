@@ -213,6 +213,27 @@ def test_a_program_for_a_tpu_runs_a_step_whole_wherever_it_is_traced():
     assert lowered("tpu") == expected != lowered("cuda")
 
 
+def test_each_platform_has_its_own_form_of_matrix_states_wherever_a_program_is_traced():
+    cell = rs.cells.GLA(64, heads=2)
+    xs = jax.ShapeDtypeStruct((256, ROWS, 8), jnp.float32)
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), input_size=8))
+    carry = jax.eval_shape(lambda xs: cell.initial_carry(xs[0]), xs)
+
+    def lowered(platform):
+        program = jax.make_jaxpr(lambda *arguments: rs.scan(cell, *arguments))(params, carry, xs)
+        (scan,) = [one for one in program.jaxpr.eqns if one.primitive.name == "rnnscan_scan"]
+        return str(scan.primitive.program([var.aval for var in scan.invars], scan.params, platform))
+
+    platforms = "cpu", "cuda", "tpu"
+    expected = {}
+    for platform in platforms:
+        with rs.tuned_for("gpu" if platform == "cuda" else platform):
+            expected[platform] = lowered(platform)
+    assert {platform: lowered(platform) for platform in platforms} == expected
+    # The chunkwise form has the loop in reserve.
+    assert ["rnnscan_call" in expected[platform] for platform in platforms] == [False, True, True]
+
+
 def test_a_step_that_is_linear_or_has_one_row_is_split():
     with rs.tuned_for("tpu"):
         assert engine_of(rs.cells.MinGRU(4)).reason == ""

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from rnnscan.engine.costs.frontier import Needs
 from rnnscan.ir.bodies import bodies_of
+from rnnscan.ir.contraction import flops_of_product
 from rnnscan.ir.jaxprs import inner_jaxprs
 from rnnscan.ir.opened import checkpointed, opened
 from rnnscan.ir.program import Equation, Value, total_bytes
 from rnnscan.ir.traits import SCANS, Kind, traits_of
-from rnnscan.ir.work import flops_of_product
 
 
 # The most bytes that a function may make of each byte that it reads. An HMM's exp of `a[:, :, None] + A` makes 32.

@@ -140,11 +140,7 @@ def _bind(operands: Sequence[Any], call_jaxpr: core.ClosedJaxpr, derivative: Der
     return list(call_p.bind(*operands, call_jaxpr=call_jaxpr, derivative=derivative))
 
 
-def _types(*_: Any, call_jaxpr: core.ClosedJaxpr, derivative: Derivative) -> tuple[Sequence[Any], Any]:
-    return call_jaxpr.out_avals, call_jaxpr.effects
-
-
-call_p.def_effectful_abstract_eval(_types)
+call_p.def_effectful_abstract_eval(lambda *_, call_jaxpr, derivative: (call_jaxpr.out_avals, call_jaxpr.effects))
 run_by_program(call_p, lambda _, params, __: without_dead_code(params["call_jaxpr"]))
 
 

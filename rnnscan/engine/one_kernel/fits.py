@@ -12,11 +12,10 @@ from jax.export import is_symbolic_dim
 from rnnscan.engine.costs.machine import Machine, is_fused
 from rnnscan.engine.one_kernel.written_out import form_of, rules_with_calls, written_out
 from rnnscan.ir.bodies import with_bodies
-from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.contraction import contraction_of, flops_of_product
 from rnnscan.ir.dataflow import depending
 from rnnscan.ir.program import Equation, Program, Value
 from rnnscan.ir.traits import SCANS, Kind, names_of
-from rnnscan.ir.work import flops_of_product
 
 
 # XLA for the CPU compiles these into a kernel.

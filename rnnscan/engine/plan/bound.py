@@ -140,7 +140,7 @@ def _saving_scan(step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, whole:
     closed = program_as_jaxpr(program.equations, operands, outputs, with_effects=scan.is_counted)
     flat = FlatStep(program, len(made), tuple(range(scan.carry)), (), {})
     _steps.setdefault(closed.jaxpr, {})[scan.constants, scan.carry, ()] = flat
-    options = replace(scan.options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=())
+    options = replace(scan.options, chunk=plan.chunk, offload=(), chooses_kept_values=False, kept=(), windows=None)
     scan, saving = replace(scan, options=options, copied=()), Saving(tuple(plan.residuals.chunk_starts))
     of_ys, of_saved = (tuple(places[atom] for atom in atoms) for atoms in (ys, saved))
     return SavingScan(closed, scan, saving, of_ys, of_saved)
@@ -150,7 +150,8 @@ def _saving_equation(equation: Equation) -> Equation | None:
     """The rule by which a scan within a step keeps its residuals, and the results that its derivative reads."""
     step, scan = equation.params["step"], equation.params["scan"]
     plan = scan_plan(step, scan).for_derivatives
-    if plan.residuals.offloaded or scan.copied or scan.is_counted:  # The last has stacks for the most steps.
+    # A scan that counts its steps has stacks for the most steps, and the derivative of windows is that of each.
+    if scan.options.windows or plan.residuals.offloaded or scan.copied or scan.is_counted:
         return None
     saving, residuals = saving_scan(step, scan, whole=True), plan.residuals
     ys = {*residuals.repeated_ys, *(index for _, index in saving.saved)}

@@ -10,24 +10,24 @@ import jax
 from rnnscan._checks import has_early_remat3
 from rnnscan._util.messages import is_count
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine import passes
 from rnnscan.engine.analysis.axis_order import AxisOrder, long_axes_last
-from rnnscan.engine.analysis.flat_step import FlatStep
+from rnnscan.engine.analysis.cycle import cycles_of
+from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
 from rnnscan.engine.analysis.recurrence import Recurrence, check_loops
-from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.call.route import Route, route
 from rnnscan.engine.costs.heuristics import Heuristics, Whole, chosen, heuristics
 from rnnscan.engine.costs.platform import default_platform
 from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.one_kernel.small_step import SmallStep, has_small_residuals, small_step
-from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.plan.whole_step import runs_whole
-from rnnscan.engine.primitive.scan import Scan, ScanOptions
+from rnnscan.engine.primitive.scan import Scan, ScanOptions, Windows
 from rnnscan.engine.units.mesh import unit_axis
 from rnnscan.engine.units.shard_units import UnitCell
+from rnnscan.ir.contraction import contraction_of
+from rnnscan.ir.dataflow import determined, needed
 from rnnscan.ir.invalid_values import are_searched
+from rnnscan.ir.program import Equation, Value, nominal_size, total_bytes
 from rnnscan.ir.trace import has_checkpoint
 from rnnscan.memory import Memory, kept_names
 
@@ -87,7 +87,7 @@ class ExecutionPlan:
         call = self.call
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
         # A step that runs whole joins the gates of a unit cell, whose units lie on several devices.
-        if not free or self.state_chunk is not None or self._is_on_mesh or not runs_whole(self.step):
+        if not free or self.states.state_chunk is not None or self._is_on_mesh or not _runs_whole(self.step):
             return None
         # The products of a segment's inputs lie in memory while the segment runs.
         return "nothing" if self.memory is None or self.memory.segment is None else "inputs"
@@ -99,7 +99,7 @@ class ExecutionPlan:
         free = self.route.engine == "fission" and call.engine == "auto" and call.parallel is None
         if not free or self.recomputes or not self.choices.one_kernel or call.memory is None or self._is_on_mesh:
             return None
-        if are_searched() or has_checkpoint(call.info.traced.jaxpr) or self.state_chunk is not None:
+        if are_searched() or has_checkpoint(call.info.traced.jaxpr) or self.states.state_chunk is not None:
             # JAX says of a plain scan only that a value within it is not finite. A checkpoint is the user's choice.
             return None
         if call.memory.segment is not None and has_early_remat3():
@@ -152,60 +152,22 @@ class ExecutionPlan:
         return [*self.call.traced.consts, *(leaves[index] for index in self.step.unchanged)]
 
     @cached_property
-    def matrix_search(self) -> MatrixSearch:
-        """The matrix states of the step, and how they run in chunkwise form."""
-        step = replace(self.step, program=passes.apply(passes.MATRIX_STATES, self.step.program))
-        return find_matrix_states(step, replace(self.choices, batch="everything"))
+    def states(self) -> ScanPlan:
+        """How the matrix states of the step run."""
+        return self.scan_of(self.step, self.call.length, windows=self._windows)
 
-    @cached_property
-    def state_chunk(self) -> int | None:
-        """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
-        memory = self.memory
-        if memory is None or self.route.engine != "fission" or not self.matrix_search.groups:
+    @property
+    def _windows(self) -> Windows | None:
+        memory, call = self.memory, self.call
+        # With an early JAX_REMAT3 values of a chunk would have names, for which `jax.vmap` has no rule.
+        if memory is None or self.route.engine != "fission" or has_early_remat3():
             return None
-        if has_early_remat3():  # Values of a chunk would have names, for which `jax.vmap` has no rule there.
-            return None
-        scans = memory.sub_scans(self.call.length)
+        scans = memory.sub_scans(call.length)
         longest = max(sub_scan.segment[-1] if sub_scan.segment else sub_scan.steps for sub_scan in scans)
-        return self.choices.state_chunk_of(min(longest, self.call.length), memory.chunk)
-
-    def window(self, length: int) -> int | None:
-        """The steps of a window of matrix states, for a scan or segment of this length; None: it runs step by step."""
-        if self.state_chunk is None:
-            return None
-        return self.choices.window(length, self.matrix_split.heuristics.state_chunk_within(length))
-
-    def keeps_carry_of_windows(self, window: int, length: int) -> bool:
-        """Whether the carry is kept before each window. A segment that is one window runs again as it is."""
-        return self.keeps_names_of_windows or window < length
-
-    @property
-    def matrix_split(self) -> Split:
-        """The split of a step with matrix states that run in chunkwise form."""
-        split, chunk = self.matrix_search.split, self.state_chunk
-        assert split is not None
-        assert chunk is not None
-        return replace(split, heuristics=replace(split.heuristics, state_chunk=chunk))
-
-    @property
-    def loops_forward(self) -> bool:
-        """Whether a loop runs matrix states where nothing is differentiated."""
-        return self.choices.loops_states_forward and self.call.parallel is None
-
-    @property
-    def loops_windows(self) -> bool:
-        """Whether a loop runs the forward pass of windows too where something is differentiated.
-
-        With a decay for each key the chunkwise form takes longer forward than the loop. Kept names come from the form.
-        """
-        states = [state for group in self.matrix_search.groups for state in group.states]
-        per_key = bool(states) and all(state.decays_per_key for state in states)
-        return self.loops_forward and per_key and not self.step.kept
-
-    @property
-    def keeps_names_of_windows(self) -> bool:
-        """Whether windows keep the named values. Those of a segment do not outlive it."""
-        return self.memory is not None and self.memory.segment is None
+        # A value that a policy saves has no name that a checkpoint around the window could see.
+        labels, emitted = self.step.kept_labels, call.names.as_emitted
+        names = tuple(None if label == SAVED_BY_POLICY else emitted(label) for label in labels)
+        return Windows(min(longest, call.length), names if memory.segment is None else None)
 
     def scan(self, length: int) -> ScanPlan:
         """The fission engine's plan for a scan, or a segment of it, of this length."""
@@ -214,7 +176,8 @@ class ExecutionPlan:
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
         step, chooses = self.ordered_step.keeping_parts(), self._leaves_the_choice
-        return self.scan_of(step, length, chooses_kept_values=chooses, whole=self.whole)
+        windows = None if self.states.state_chunk is None else self._windows
+        return self.scan_of(step, length, chooses_kept_values=chooses, whole=self.whole, windows=windows)
 
     @property
     def ordered_step(self) -> FlatStep:
@@ -229,7 +192,7 @@ class ExecutionPlan:
     @cached_property
     def _step_and_order(self) -> tuple[FlatStep, AxisOrder]:
         """The step with the leaves of its carry in another order of axes, and this order."""
-        free = self.route.engine == "fission" and self.call.parallel is None and self.state_chunk is None
+        free = self.route.engine == "fission" and self.call.parallel is None and self.states.state_chunk is None
         if not free or not self.choices.long_axes_last:
             return self.step, AxisOrder()
         step, order = long_axes_last(self.step, self.choices.machine)
@@ -263,12 +226,12 @@ class ExecutionPlan:
         """The loops that Newton's method solves, in running order."""
         if self.call.parallel is None:
             return []
-        length, changing, states = self.call.length, self.step.changing, self.matrix_search
+        length, changing, states = self.call.length, self.step.changing, self.states.matrix_search
         scans: list[tuple[ScanPlan, Sequence[int]]] = [(self.scan(length), changing)]
-        window = self.window(length)
+        window = self.states.window(length)
         if window is not None and states.split is not None:
             scans = [
-                (self.scan_of(states.split.step_of(loop), window), [changing[index] for index in loop.carry])
+                (self.states.of_part(states.split.step_of(loop), window), [changing[index] for index in loop.carry])
                 for loop in states.scans
             ]
         return [
@@ -277,3 +240,39 @@ class ExecutionPlan:
             for loop in scan.forward(save=False).loops
             if loop.recurrence is not None and loop.recurrence.newton_solves
         ]
+
+
+def _runs_whole(step: FlatStep) -> bool:
+    """Whether a step is mostly recurrent, and no sum over its steps is much cheaper if it is batched over time."""
+    return _is_recurrent(step) and not _sums_outer_products(step)
+
+
+def _is_recurrent(step: FlatStep) -> bool:
+    """Whether most of the carry is in loops that are not linear."""
+    equations = needed(step.program.equations, step.new_carry)
+    cycles = (cycle for _, cycle in cycles_of(equations, step.carry, step.new_carry))
+    recurrent = sum(total_bytes(cycle.leaves) for cycle in cycles if not cycle.is_linear(updates=True))
+    return 2 * recurrent > total_bytes(step.carry)
+
+
+def _sums_outer_products(step: FlatStep) -> bool:
+    """Whether the gradient of a large array that all steps read is a sum of products of columns and rows.
+
+    The outputs of an encoder are one, where an attention reads them. Batched over time, the sum is a product.
+    """
+    equations = step.program.equations
+    fixed = determined(equations, step.constants)
+    small = total_bytes([*step.carry, *step.x])
+    return any(
+        value in fixed and value.nbytes > small and _rows_beside(equation, value) == 1
+        for equation in equations
+        if contraction_of(equation) and not fixed.issuperset(equation.reads)
+        for value in equation.reads
+    )
+
+
+def _rows_beside(product: Equation, operand: Value) -> int:
+    """The rows of the other operand, over which the operand's gradient contracts."""
+    side, contraction = 1 - product.inputs.index(operand), contraction_of(product)
+    assert contraction is not None
+    return nominal_size(product.inputs[side].shape[axis] for axis in contraction.free[side])

@@ -42,10 +42,10 @@ def kept_values(plan: ExecutionPlan) -> tuple[Residual, ...] | None:
         constants = constants[: len(step.constants)]
     values: list[Residual] = []
     for number, sub_scan in enumerate(memory.sub_scans(call.length)):
-        window = plan.window(sub_scan.steps) if fission else None
+        window = plan.states.window(sub_scan.steps) if fission else None
         if window is not None:
             flat_step = call.flat if sub_scan.segment else step  # Named values do not outlive a segment.
-            read = _read_in_segment(flat_step, plan.matrix_search)
+            read = _read_in_segment(flat_step, plan.states.matrix_search)
             segment = sub_scan.segment[0] if sub_scan.segment else window
             kept = _by_segments(flat_step, constants, read, sub_scan.steps, segment)
             kept = chain(kept, _named(flat_step, read.kept, sub_scan.steps))

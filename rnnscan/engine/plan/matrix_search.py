@@ -103,5 +103,5 @@ def _check_scans(step: FlatStep, loops: Sequence[Loop]) -> None:
     for loop in loops:
         if not loop.carry:
             raise NoFormError(f"the step has a {loop.body[0].name}, which runs step by step")
-        if not {*step.kept}.isdisjoint(outputs_of(loop.body)):
+        if not {*step.kept[: len(step.kept_labels)]}.isdisjoint(outputs_of(loop.body)):
             raise NoFormError("a kept name is in another loop of the step")

@@ -1,6 +1,6 @@
 """The fission engine's decisions about one scan: the split, the chunk, and the layout of the kept values."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,13 +23,25 @@ from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import Heuristics, of_scan
+from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.linear import linearly_recomputable
-from rnnscan.ir.program import Atom, Equation, Program, inputs_of, nominal_size, outputs_of, total_bytes, values_of
+from rnnscan.ir.program import (
+    Atom,
+    Equation,
+    Program,
+    Value,
+    inputs_of,
+    nominal_size,
+    outputs_of,
+    total_bytes,
+    values_of,
+)
 from rnnscan.ir.traits import Kind
+from rnnscan.memory import policy_that_keeps
 
 
 # The steps that Newton's method solves in parallel.
@@ -254,6 +266,75 @@ class ScanPlan:
             return None
         fixed = determined(equations, self.step.program.invariant)
         return work_of_products(products, fixed)[0]
+
+    # Matrix states
+
+    @cached_property
+    def matrix_search(self) -> MatrixSearch:
+        """The matrix states of the step, and how they run in chunkwise form."""
+        step = replace(self.step, program=passes.apply(passes.MATRIX_STATES, self.step.program))
+        return find_matrix_states(step, replace(self.choices, batch="everything"))
+
+    @cached_property
+    def state_chunk(self) -> int | None:
+        """The steps of a chunk of matrix states; None if the step runs without the chunkwise form."""
+        windows = self.scan.options.windows
+        if windows is None or not self.matrix_search.groups:
+            return None
+        return self.choices.state_chunk_of(windows.longest, self.scan.options.chunk)
+
+    @property
+    def matrix_split(self) -> Split:
+        """The split of the step whose states run in chunkwise form."""
+        split, chunk = self.matrix_search.split, self.state_chunk
+        assert split is not None
+        assert chunk is not None
+        return replace(split, heuristics=replace(split.heuristics, state_chunk=chunk))
+
+    def window(self, length: int) -> int | None:
+        """The steps of a window of matrix states, for a scan or segment of this length; None: it runs step by step."""
+        if self.state_chunk is None:
+            return None
+        return self.choices.window(length, self.matrix_split.heuristics.state_chunk_within(length))
+
+    def keeps_carry(self, window: int, length: int) -> bool:
+        """Whether the carry is kept before each window. A segment that is one window runs again as it is."""
+        windows = self.scan.options.windows
+        return window < length or (windows is not None and windows.names is not None)
+
+    @property
+    def loops_forward(self) -> bool:
+        """Whether a loop runs matrix states where nothing is differentiated."""
+        return self.choices.loops_states_forward and self.scan.options.parallel is None
+
+    @property
+    def loops_windows(self) -> bool:
+        """Whether a loop runs the forward pass of windows too where something is differentiated.
+
+        With a decay for each key the chunkwise form takes longer forward than the loop. Kept names come from the form.
+        """
+        states = [state for group in self.matrix_search.groups for state in group.states]
+        per_key = bool(states) and all(state.decays_per_key for state in states)
+        return self.loops_forward and per_key and not self.step.kept_labels
+
+    def of_part(self, step: FlatStep, length: int) -> "ScanPlan":
+        """The plan of a scan over a part of the step, or over the step without its matrix states."""
+        options = replace(self.scan.options, kept=step.kept_labels, windows=None, chooses_kept_values=False, whole=None)
+        scan = replace(self.scan, constants=len(step.constants), carry=len(step.carry), length=length, options=options)
+        return ScanPlan(step, scan, self.choices)
+
+    @property
+    def kept_in_windows(self) -> tuple[Callable[..., Any], dict[Value, str]]:
+        """The policy of `jax.checkpoint` around a window, and the names that it emits, by value."""
+        options, labels = self.scan.options, self.step.kept_labels
+        names = (options.windows and options.windows.names) or ()
+        named = [*zip(self.step.kept, labels, names, strict=False)]  # Parts of the carry come last.
+        on_device, on_host = (
+            sorted({name for _, label, name in named if name and (label in options.offload) == is_on_host})
+            for is_on_host in (False, True)
+        )
+        emitted = {value: name for value, _, name in named if name and isinstance(value, Value)}
+        return policy_that_keeps(on_device, on_host), emitted
 
 
 def _is_worth_restoring(leaf: Atom, maker: Mapping[Atom, Equation], cones: Cones) -> bool:

@@ -69,7 +69,7 @@ def joint(step: core.ClosedJaxpr, scan: Scan, tangents: Tangents) -> Joint:
 
     avals = [step.in_avals[leaf].to_tangent_aval() if is_dot else step.in_avals[leaf] for leaf, is_dot in order]
     dots = {leaf: len(tangents.operands) + number for number, leaf in enumerate(places(tangents.operands))}
-    options = replace(scan.options, offload=(), chooses_kept_values=False, kept=())
+    options = replace(scan.options, offload=(), chooses_kept_values=False, kept=(), windows=None)
     condition = None
     if scan.condition is not None:
         places_read = [order.index((leaf, False)) for leaf in range(scan.constants + scan.carry)]

@@ -26,6 +26,19 @@ from rnnscan.newton import Newton
 
 
 @dataclass(frozen=True)
+class Windows:
+    """How matrix states of a scan may run: in windows, which run again on the backward pass.
+
+    Attributes:
+        longest: the steps of the longest scan of the call, or of its longest innermost segment.
+        names: for each kept value the name that it has in a window, or none; None: no value outlives a segment.
+    """
+
+    longest: int
+    names: tuple[str | None, ...] | None
+
+
+@dataclass(frozen=True)
 class ScanOptions:
     """What a caller chose of a scan.
 
@@ -40,6 +53,7 @@ class ScanOptions:
         kept: the labels of the values that the step keeps, in their order.
         units: the name of the axis of a mesh over which units are sharded.
         whole: what is batched where the platform runs the step whole; None: the step is split on every platform.
+        windows: how matrix states run in chunkwise form; None: all states run step by step.
     """
 
     unroll: int | bool = 1
@@ -52,6 +66,7 @@ class ScanOptions:
     kept: tuple[str, ...] = ()
     units: str = "model"
     whole: Whole | None = None
+    windows: Windows | None = None
 
 
 @dataclass(frozen=True)

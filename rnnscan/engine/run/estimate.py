@@ -48,8 +48,8 @@ def estimate_parts(plan: ExecutionPlan, backward: tuple[Split | None, Split] | N
         plan: the plan.
         backward: the splits of its backward pass, `splits_of_derivative`, if they are known.
     """
-    machine, window = plan.choices.machine, plan.window(plan.call.length)
-    if plan.call.parallel is not None or (window is not None and not plan.loops_forward):
+    machine, window = plan.choices.machine, plan.states.window(plan.call.length)
+    if plan.call.parallel is not None or (window is not None and not plan.states.loops_forward):
         return ()
     small = plan.route.one_kernel
     if small is not None:

@@ -13,12 +13,10 @@ from typing import Any
 import jax
 
 from rnnscan._util.step_wrappers import type_of_step
-from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.plan.bound import bound_step
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
-from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run import scan_rules as scan_rules
-from rnnscan.engine.run.copies import Copies, bind_with_copies, constants_and_copies
+from rnnscan.engine.run.copies import bind_with_copies, constants_and_copies
 from rnnscan.engine.run.forward import run_and_count
 from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.run.segments import RunSubScan, run_nested, run_segments, run_sub_scans
@@ -36,26 +34,21 @@ def run(plan: ExecutionPlan) -> tuple[Any, Any]:
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
     # Segments run in a loop, and each has gradients of the constants: their total is rounded after all segments, and
     # taken over all rows.
-    in_loop = memory.segment is not None and plan.state_chunk is None
+    in_loop = memory.segment is not None and plan.states.state_chunk is None
     types = [*leaves, *map(type_of_step, xs)]
     constants, copies, copied = constants_and_copies(plan.constants, types, plan.step, in_segments=in_loop)
     constants += copies
 
     def run_steps(constants: list[Any], carry: list[Any], xs: list[Any], length: int) -> tuple[Any, Any]:
-        window = plan.window(length)
         if memory.segment is not None and isinstance(call.cell, UnitCell):
             # Else XLA may shard the features of a segment, and gather them at each step.
             xs = [call.cell.mesh.gather_features(leaf) for leaf in xs]
         scan = plan.scan_to_run(length)
-        if window is None:
-            final, ys = _bind(scan, constants, plan.axis_order.of(carry), xs, copied)
-            return plan.axis_order.undone(final), ys
-        in_windows = partial(run_windows, plan, length, window, _run_loop)
-        if not plan.loops_forward:
-            return in_windows(constants, carry, xs)
-        return differentiate_as(in_windows, partial(_bind, scan))(constants, carry, xs)
+        parameters = replace(scan.scan, copied=copied)
+        final, ys = bind_with_copies(constants, plan.axis_order.of(carry), xs, bound_step(scan), parameters)
+        return plan.axis_order.undone(final), ys
 
-    if plan.state_chunk is None:
+    if plan.states.state_chunk is None:
         in_segments: RunSubScan = partial(run_nested, run_steps, plan.scan_to_run(call.length).scan, constants)
     else:  # Windows, which are segments too. To trace them within the step of a scan takes three times as long.
         in_segments = partial(run_segments, partial(run_steps, constants), reverse=call.reverse)
@@ -70,9 +63,8 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
     leaves, xs = jax.tree.leaves(call.carry), jax.tree.leaves(call.xs)
 
     def run_steps(carry: list[Any], xs: list[Any], length: Any) -> tuple[list[Any], list[Any]]:
-        window = plan.window(length)
-        if window is not None:
-            return run_windows(plan, length, window, run_and_count, constants, carry, xs)
+        if plan.states.window(length) is not None:
+            return run_windows(plan.states, length, run_and_count, constants, carry, xs)
         final, ys, counts = run_and_count(plan.scan(length), constants, carry, xs)
         return final, [*ys, *counts]
 
@@ -80,11 +72,3 @@ def run_counting(plan: ExecutionPlan) -> list[Any]:
     _, stacks = run_sub_scans(in_segments, call, memory, [leaves[index] for index in plan.step.changing], xs)
     counts: list[Any] = stacks[plan.step.y_size :]
     return counts
-
-
-def _run_loop(plan: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    return *_bind(plan, constants, carry, xs), []
-
-
-def _bind(plan: ScanPlan, constants: Any, carry: Any, xs: Any, copied: Copies = ()) -> tuple[list[Any], list[Any]]:
-    return bind_with_copies(constants, carry, xs, bound_step(plan), replace(plan.scan, copied=copied))

@@ -17,8 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 from jax.interpreters import ad, batching, partial_eval
 
-from rnnscan.engine.analysis.keys import Keys, as_key_data, with_keys
-from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
+from rnnscan.engine.analysis.leaves import Keys, as_arrays, as_key_data, places, replace_at, split_list, with_keys
 from rnnscan.engine.loops.rules import have_tangents, jvp_rule, vmap_rule
 from rnnscan.engine.plan.bound import scan_plan
 from rnnscan.engine.plan.residuals import ResidualPlan

@@ -1,21 +1,17 @@
-"""Run a sequence with matrix states window by window. Each window is a segment: it runs again on the backward pass."""
+"""Run a scan with matrix states window by window. Each window is a segment: it runs again on the backward pass."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from rnnscan.engine.analysis.flat_step import SAVED_BY_POLICY, FlatStep
+from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.loops.calls import differentiate_as
-from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.run.forward import run_forward
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.segments import run_segments
-from rnnscan.ir.program import Value
-from rnnscan.memory import checkpoint_policy
 
 
 # (plan, constants, carry, xs) -> (carry, ys, other stacks to return): runs a scan over other parts of the carry.
@@ -23,9 +19,8 @@ RunLoop = Callable[[ScanPlan, list[Any], list[Any], list[Any]], tuple[list[Any],
 
 
 def run_windows(
-    plan: ExecutionPlan,
+    plan: ScanPlan,
     length: int,
-    window: int,
     run_loop: RunLoop,
     constants: Sequence[Any],
     carry: list[Any],
@@ -34,9 +29,8 @@ def run_windows(
     """Run a sequence, or a segment of it.
 
     Args:
-        plan: its plan.
+        plan: how the scan runs.
         length: its steps.
-        window: the steps of a window.
         run_loop: runs the scans over the other parts of the carry.
         constants: those of the step.
         carry: its carry.
@@ -45,8 +39,9 @@ def run_windows(
     Returns:
         The final carry and the stacked y, with the other stacks of the scans after them.
     """
-    parts = plan.matrix_split
-    policy_of_names, labels = _kept(plan)
+    parts, window = plan.matrix_split, plan.window(length)
+    policy, names = plan.kept_in_windows
+    assert window is not None
 
     def in_chunks(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
@@ -54,22 +49,23 @@ def run_windows(
         loop_stacks: list[Any] = []
 
         def scan(step: FlatStep, constants: Any, carry: Any, xs: Any, length: int) -> tuple[list[Any], list[Any]]:
-            final, ys, more = run_loop(plan.scan_of(step, length), constants, carry, xs)
+            final, ys, more = run_loop(plan.of_part(step, length), constants, carry, xs)
             loop_stacks.extend(more)
             return final, ys
 
         invariant = invariant_values([parts], constants)
-        fixed = [value for value in labels if value in invariant]
-        invariant |= {value: checkpoint_name(invariant[value], labels[value]) for value in fixed}
-        runner = Runner(parts, invariant, plan.call.reverse, plan.call.unroll, scan=scan, labels=labels)
+        fixed = [value for value in names if value in invariant]
+        invariant |= {value: checkpoint_name(invariant[value], names[value]) for value in fixed}
+        reverse, unroll = plan.scan.reverse, plan.scan.options.unroll
+        runner = Runner(parts, invariant, reverse, unroll, scan=scan, labels=names)
         final, _, values = runner(length, dict(zip(parts.program.known, xs, strict=True)), carry)
         return final, [*map(values.stacked, parts.program.stacked), *loop_stacks]
 
     def by_a_loop(
         constants: Sequence[Any], carry: list[Any], xs: list[Any], length: int
     ) -> tuple[list[Any], list[Any]]:
-        reference, loop = partial(in_chunks, length=length), partial(run_forward, plan.scan(length))
-        run = differentiate_as(reference, loop, keeps_values=True)
+        loop = partial(run_forward, plan.of_part(plan.step, length))
+        run = differentiate_as(partial(in_chunks, length=length), loop, keeps_values=True)
         return run(constants, carry, xs)
 
     return run_segments(
@@ -77,20 +73,7 @@ def run_windows(
         carry,
         xs,
         length=length,
-        segments=(window,) if plan.keeps_carry_of_windows(window, length) else (),
-        reverse=plan.call.reverse,
-        policy=policy_of_names,
+        segments=(window,) if plan.keeps_carry(window, length) else (),
+        reverse=plan.scan.reverse,
+        policy=policy,
     )
-
-
-def _kept(plan: ExecutionPlan) -> tuple[Callable[..., Any], dict[Value, str]]:
-    """The policy of `jax.checkpoint` around a window in chunkwise form, and the names that it emits, by value."""
-    if not plan.keeps_names_of_windows:
-        return jax.checkpoint_policies.nothing_saveable, {}
-    memory, names = plan.memory, plan.call.names
-    assert memory is not None
-    pairs = zip(plan.step.kept, plan.step.kept_labels, strict=True)
-    # A value that a policy saves has no name that a checkpoint around the window could see.
-    named = ((value, label) for value, label in pairs if isinstance(value, Value) and label != SAVED_BY_POLICY)
-    labels = {value: names.as_emitted(label) for value, label in named}
-    return checkpoint_policy(memory, names), labels

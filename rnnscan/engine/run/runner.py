@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.zeros import zeros_of_value
@@ -22,7 +24,6 @@ from rnnscan.engine.loops.in_place import InPlace
 from rnnscan.engine.loops.recurrences import EXECUTORS
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
 from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_unrolled
-from rnnscan.engine.loops.written import written
 from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
 
@@ -304,3 +305,17 @@ def invariant_values(splits: Sequence[Split], constants: Sequence[Any]) -> dict[
     for split in splits:
         evaluate([equation for equation in split.invariant if equation.outputs[0] not in values], values)
     return values
+
+
+def written(value: Any) -> Any:
+    """A value that XLA for a CPU writes to memory, and does not fuse with its readers.
+
+    There XLA drops `lax.optimization_barrier` before it fuses (jax 0.10.0). It inlines no call with this attribute.
+    """
+    with set_xla_metadata(inlineable="false"):
+        return _barrier(value)
+
+
+@jax.jit
+def _barrier(value: Any) -> Any:
+    return lax.optimization_barrier(value)

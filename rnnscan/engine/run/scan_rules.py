@@ -28,7 +28,7 @@ from rnnscan.engine.loops.rules import (
     zeros_for_rule,
 )
 from rnnscan.engine.loops.stopping import stopping
-from rnnscan.engine.plan.bound import SavingScan, flat_step, saving_scan, scan_plan
+from rnnscan.engine.plan.bound import SavingScan, bound_step, flat_step, saving_scan, scan_plan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive import batching as batching
 from rnnscan.engine.primitive import dead_code as dead_code
@@ -45,6 +45,7 @@ from rnnscan.engine.primitive.scan import (
 )
 from rnnscan.engine.run.forward import Saved, run_forward, run_saving, run_while
 from rnnscan.engine.run.linear_scan import tangents_of_scan
+from rnnscan.engine.run.matrix_windows import run_windows
 from rnnscan.engine.units.mesh import shard_as, sharding_units
 
 
@@ -58,6 +59,8 @@ def run_scan(
     """The results of a scan, by its plan for a platform. The other arguments are the parameters of the equation."""
     with sharding_units(scan.options.units):
         plan, arguments = scan_plan(step, scan, platform), _cut(scan, operands[: len(step.in_avals)])
+        if saving is None and plan.window(scan.length) is not None and not plan.loops_forward:
+            return _in_windows(plan, *operands)
         if scan.condition is not None:
             return run_while(plan, scan.condition, *arguments)
         if saving is not None:
@@ -66,18 +69,15 @@ def run_scan(
         return [*final, *ys]
 
 
-def _run_jointly(
-    *operands: Any, step: core.ClosedJaxpr, scan: Scan, tangents: Tangents, platform: str | None = None
-) -> list[Any]:
-    return jointly(operands, step, scan, tangents, partial(run_scan, platform=platform))
-
-
 def _cut(scan: Scan, operands: Sequence[Any]) -> list[list[Any]]:
     return split_list(operands, [scan.constants, scan.carry])
 
 
 lowered_for_each_platform(scan_p, lambda *operands, **params: run_scan(operands, **params))
-lowered_for_each_platform(joint_scan_p, _run_jointly)
+lowered_for_each_platform(
+    joint_scan_p,
+    lambda *operands, platform, **params: jointly(operands, **params, run=partial(run_scan, platform=platform)),
+)
 
 
 # Derivatives
@@ -88,6 +88,9 @@ def _differentiate(
 ) -> tuple[list[Any], list[Any]]:
     if saving is not None:
         return jvp_rule(lambda *operands: _saving_every_step(operands, step, scan, saving), primals, tangents)
+    plan = scan_plan(step, scan)
+    if plan.window(scan.length) is not None:
+        return jvp_rule(partial(_in_windows, plan), primals, tangents, lambda *leaves: bind(leaves, step, scan))
     primals, dots = as_arrays(primals), symbolic(tangents)
     active = have_tangents(dots)
     if not any(active):
@@ -114,6 +117,17 @@ def _saving_every_step(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Sc
     count, rest = divmod(scan.length, chunk)
     first = chunk - 1 if scan.reverse else rest
     return [*results, *(stack[first::chunk][:count] for stack in stacks)]
+
+
+def _in_windows(plan: ScanPlan, *operands: Any) -> list[Any]:
+    """The results of a scan whose matrix states run in chunkwise form."""
+
+    def run_loop(part: ScanPlan, constants: Any, carry: Any, xs: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        final, ys = split_list(bind([*constants, *carry, *xs], bound_step(part), part.scan), [part.scan.carry])
+        return final, ys, []
+
+    final, ys = run_windows(plan, plan.scan.length, run_loop, *_cut(plan.scan, operands))
+    return [*final, *ys]
 
 
 def _moving(step: core.ClosedJaxpr, scan: Scan, active: Sequence[bool]) -> list[bool]:
@@ -218,21 +232,17 @@ ad.primitive_transposes[joint_scan_p] = lambda cotangents, *operands, **params: 
 # Partial evaluation
 
 
-def _evaluate_known(trace: Any, *tracers: Any, **params: Any) -> Sequence[Any]:
-    """A scan of which JAX knows some operands, as for a transpose: `lax.scan` is taken apart, within its body too."""
-    if params["saving"] is not None or len({tracer.is_known() for tracer in tracers}) == 1:
-        results: Sequence[Any] = trace.default_process_primitive(scan_p, tracers, params)
-        return results
-    with core.set_current_trace(trace):
-        return _plain(tracers, params["step"], params["scan"])
+def _evaluated(primitive: core.Primitive, in_parts: Callable[..., list[Any]]) -> None:
+    """Take a scan apart of which JAX knows some operands, as for a transpose."""
 
+    def evaluate(trace: Any, *tracers: Any, **params: Any) -> Sequence[Any]:
+        if params.get("saving") is not None or len({tracer.is_known() for tracer in tracers}) == 1:
+            results: Sequence[Any] = trace.default_process_primitive(primitive, tracers, params)
+            return results
+        with core.set_current_trace(trace):
+            return in_parts(tracers, **params)
 
-def _evaluate(trace: Any, *tracers: Any, **params: Any) -> Sequence[Any]:
-    if len({tracer.is_known() for tracer in tracers}) == 1:
-        results: Sequence[Any] = trace.default_process_primitive(joint_scan_p, tracers, params)
-        return results
-    with core.set_current_trace(trace):
-        return _in_parts(tracers, **params, is_whole=True)
+    partial_eval.custom_partial_eval_rules[primitive] = evaluate
 
 
 def _in_parts(
@@ -257,6 +267,7 @@ def _evaluate_by_policy(saves: Callable[..., Any], unknown: Any, instantiated: A
     return partial_eval.partial_eval_jaxpr_custom_rules[call.primitive](saves, unknown, instantiated, call)
 
 
-partial_eval.custom_partial_eval_rules[scan_p] = _evaluate_known
-partial_eval.custom_partial_eval_rules[joint_scan_p] = _evaluate
+# `lax.scan` is taken apart within its body too.
+_evaluated(scan_p, lambda tracers, step, scan, saving: _plain(tracers, step, scan))
+_evaluated(joint_scan_p, partial(_in_parts, is_whole=True))
 partial_eval.partial_eval_jaxpr_custom_rules[joint_scan_p] = _evaluate_by_policy

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from rnnscan.engine.analysis.keys import without_keys
-from rnnscan.engine.analysis.leaves import split_list
+from rnnscan.engine.analysis.leaves import split_list, without_keys
 from rnnscan.engine.call.prepare import Call
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.primitive.scan import Scan, bind, reading
