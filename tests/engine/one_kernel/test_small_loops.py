@@ -344,7 +344,9 @@ def test_xla_compiles_both_loops_to_one_kernel(name):
         use = USES[name](1_000)
         gradient = jax.jit(jax.grad(loss_of(by_rnnscan(use))))
         compiled = gradient.lower(*arguments_of(use)).compile().as_text()
-        assert compiled.count("xla_cpu_small_call") == compiled.count(" while(") == 2
+        # The columns of a QR factor run in loops within these.
+        loops = 6 if "square root" in name else 2
+        assert compiled.count("xla_cpu_small_call") == compiled.count(" while(") == loops
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,14 @@ FUNCTIONS = {
     "outer product": lambda a, b, s, t: jnp.tensordot(a[0], b[:, 0], 0),
     "cholesky": lambda a, b, s, t: jnp.linalg.cholesky(s),
     "cho_solve": lambda a, b, s, t: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(s), True), b),
+    "cholesky of one triangle": lambda a, b, s, t: lax.linalg.cholesky(s + 0.02 * a, symmetrize_input=False),
+    "triangular solves": lambda a, b, s, t: [
+        lax.linalg.triangular_solve(a, b, left_side=True, lower=True, unit_diagonal=True),
+        lax.linalg.triangular_solve(a, b, left_side=True, lower=True, transpose_a=True),
+        lax.linalg.triangular_solve(a, t, lower=False),
+        lax.linalg.triangular_solve(a, b.T, lower=True, transpose_a=True, unit_diagonal=True),
+    ],
+    "product of truth values": lambda a, b, s, t: 1.0 * ((t > 1) @ (a > 0)),
     "solve": lambda a, b, s, t: jnp.linalg.solve(a, b),
     "solve of a vector": lambda a, b, s, t: jnp.linalg.solve(a, b[:, 0]),
     "positive solve": lambda a, b, s, t: jax.scipy.linalg.solve(s, b, assume_a="pos"),
@@ -113,7 +121,14 @@ QUICK = [
     "diag",
     "sort",
 ]
-QUICK += ["computed elements of rows", "computed set, some beyond", "computed add"]
+QUICK += [
+    "cholesky of one triangle",
+    "triangular solves",
+    "product of truth values",
+    "computed elements of rows",
+    "computed set, some beyond",
+    "computed add",
+]
 
 
 @pytest.mark.usefixtures("x64")
@@ -312,6 +327,31 @@ def test_a_column_that_is_zero_below_its_first_element_keeps_its_sign_and_has_it
     tangent = jnp.asarray([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]])
     function = lambda t: jnp.linalg.qr(t, mode="r")  # noqa: E731
     assert_equal(jax.jvp(form, [t], [tangent])[1], jax.jvp(function, [t], [tangent])[1], 1e-12)
+
+
+@pytest.mark.parametrize("function", [jnp.linalg.cholesky, jnp.linalg.inv, jax.scipy.linalg.lu, jnp.linalg.det])
+def test_a_matrix_without_rows(function):
+    empty = jnp.zeros((0, 0))
+    assert_equal(written(function)(empty), jax.tree.leaves(function(empty)), 0)
+
+
+def test_a_weak_type_stays():
+    function = lambda x: jnp.sort(jnp.broadcast_to(jnp.asarray(1.0), (3,))) + 0 * x  # noqa: E731
+    program = written_out(trace(lambda x: [function(x)], jnp.ones(3, jnp.bfloat16)))
+    assert program.stacked[0].dtype == function(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+def test_derivatives_of_a_factor_and_a_solve_take_about_as_many_operations_as_they_do(rows):
+    """Those of the columns and rows one by one take five times as many."""
+    _, b, s, _ = matrices(rows, jnp.float32)
+    form = written(lambda s, b: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(s), True), b))
+
+    def operations(function):
+        return sum(1 for _ in with_bodies(trace(function, s, b).equations))
+
+    gradient = lambda s, b: jax.grad(sines(form), (0, 1))(s, b)  # noqa: E731
+    assert operations(gradient) <= 3.5 * operations(form) + 40
 
 
 def test_nan_and_equal_elements_are_sorted_as_jax_sorts_them():
