@@ -23,6 +23,7 @@ from rnnscan._util.messages import describe, describe_shape, leaves_with_places
 from rnnscan._util.ranks import over_rows
 from rnnscan._util.step_wrappers import reverse_reset, select_rows, valid_steps
 from rnnscan.nets.pieces import BOTH_DIRECTIONS, REVERSED, check_not_training_carry
+from rnnscan.scan_runner import without_runners
 
 
 # (module, carry, x) -> (carry, y)
@@ -256,4 +257,4 @@ def _check_rows(module: str, argument: str, carry: Any, batch: tuple[int, ...]) 
 
 def cell_name(module: Any) -> str:
     """The class of a module's cell, which profilers show: that of rnnscan's cell within a module of Flax."""
-    return type(getattr(module, "cell", module)).__name__
+    return type(without_runners(getattr(module, "cell", module))).__name__

@@ -84,7 +84,7 @@ def type_of_step(leaf: Any) -> Any:
     if is_ref(leaf):
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
     if is_count(leaf.shape[0], least=0) and not leaf.shape[0]:  # Zero steps.
-        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) if is_key(leaf) else jax.eval_shape(zeros_of_step, leaf)
     if isinstance(leaf, jax.Array):
         aval = jax.typeof(leaf)
         if aval.sharding.mesh.empty and not aval.manual_axis_type.varying:  # The trace below takes a millisecond.

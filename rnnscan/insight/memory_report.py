@@ -20,6 +20,7 @@ from rnnscan.planning.arguments import Arguments, is_array
 from rnnscan.planning.bytes import kept_bytes
 from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
+from rnnscan.scan_runner import without_runners
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,7 @@ def memory_report(
         raise ValueError(f"memory_report: `batch` must be a number of examples of at least 1; got {batch!r}.")
     if isinstance(cell, Net) and options.get("key") is not None:
         raise ValueError("memory_report: a net is reported in evaluation, without dropout; got a `key`. Leave it out.")
+    cell = without_runners(cell)
     options = {name: _as_leaves(value) for name, value in options.items()}
     if isinstance(cell, Net) and carry is None:
         net: Any = cell

@@ -13,10 +13,12 @@ from rnnscan._util.reports import Report, Table, titled
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.run.fission import run_counting
+from rnnscan.memory import Memory, MemoryBudget
 from rnnscan.nets.base import Net
 from rnnscan.nets.calls import run, scan_names, takes_nets
 from rnnscan.newton import Newton
 from rnnscan.planning.arguments import Arguments, is_array
+from rnnscan.planning.choose import fit
 from rnnscan.protocols import Cell
 
 
@@ -125,6 +127,10 @@ def newton_iterations(
     """
     if parallel is None:
         raise ValueError("newton_iterations: `parallel` must be an rnnscan.Newton; got None. It says what to count.")
+    memory = options.pop("memory", Memory())
+    if isinstance(memory, MemoryBudget):  # The plans that are searched for it would be counted too.
+        memory = fit(memory, run, cell, params, carry, xs, {**options, "parallel": parallel})
+    options["memory"] = memory
     with_arrays = {name for name, value in options.items() if any(map(is_array, jax.tree.leaves(value)))}
     arrays = {"params": params, "carry": carry, "xs": xs, **{name: options.pop(name) for name in with_arrays}}
     counts = run_compiled(_count, cell, arrays, {**options, "parallel": parallel})

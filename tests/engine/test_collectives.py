@@ -177,3 +177,22 @@ def test_the_gradient_of_while_net():
         for run in (run, by_scan)
     )
     assert_close(first, second)
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": None}, {"engine": "lax"}], ids=str)
+def test_no_steps_within_shard_map(options):
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+
+    def add(params, carry, x):
+        return carry + params * x, carry
+
+    run = jax.shard_map(
+        lambda carry, xs: rs.scan(add, 2.0, carry, xs, **options),
+        mesh=mesh,
+        in_specs=(P("i"), P(None, "i")),
+        out_specs=(P("i"), P(None, "i")),
+    )
+    carry = jnp.arange(2.0)
+    final, ys = run(carry, jnp.zeros((0, 2)))
+    assert_close(final, carry)
+    assert ys.shape == (0, 2)

@@ -29,6 +29,7 @@ from rnnscan.ir.traits import SCANS, Kind, names_of
 from rnnscan.nets.base import Net
 from rnnscan.paths import paths_from
 from rnnscan.scan_observer import observing_scans
+from rnnscan.scan_runner import ScanRunner
 from rnnscan.scanning import scan
 
 
@@ -135,7 +136,7 @@ def _target(function: Any, arguments: tuple[Any, ...], options: dict[str, Any], 
 
 def _is_cell(function: Any, arguments: tuple[Any, ...]) -> bool:
     """Whether a call without options is that of a cell or net."""
-    if isinstance(function, Net) or hasattr(function, "initial_carry"):
+    if isinstance(function, Net | ScanRunner) or hasattr(function, "initial_carry"):
         return True
     if len(arguments) != 3 or not callable(function) or not may_be_cell(function):
         return False

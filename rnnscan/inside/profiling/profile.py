@@ -129,8 +129,14 @@ def _names_in_cache_key() -> Iterator[None]:
 
 def _runner(compiled: Any, lowered: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[], None]:
     """Runs the program and waits for it. Arguments that it may overwrite are copied before the first run."""
+    positional, named = lowered.args_info
     donates = any(argument.donated for argument in jax.tree.leaves(lowered.args_info))
-    call = (arguments, dict(options))
+    if len(positional) < len(arguments):
+        raise TypeError(
+            f"profile: arguments by position must not be static; got {len(arguments) - len(positional)} that are, by "
+            "`static_argnums`. Pass them by name, or bind them with functools.partial."
+        )
+    call = (arguments, {name: value for name, value in options.items() if name in named})  # Others are static.
 
     def run() -> None:
         positional, named = jax.tree.map(jnp.copy, call) if donates else call

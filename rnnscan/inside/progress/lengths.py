@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from rnnscan._util.divisors import near_divisor
+from rnnscan.checkpointing import NestedScan
 from rnnscan.insight.explain import Explanation, explain
 from rnnscan.memory import Memory
 from rnnscan.scanning import scan
@@ -46,6 +47,8 @@ def window_and_period(
         options: the other arguments of `scan`.
     """
     memory, truncate = options["memory"], options["truncate"] or 1
+    if memory is not None and isinstance(memory.segment, NestedScan):  # A schedule is one of all steps.
+        return steps, steps, memory
     if jax.default_backend() != "cpu":
         return *divided(steps, every, steps, _MOVES, truncate), memory
     whole = explain(cell, params, carry, xs, length=steps, memory=memory or Memory())

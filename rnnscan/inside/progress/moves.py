@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from rnnscan._util.varying import vary_as
 from rnnscan.inside.progress.bar import Bar, call_after
 
 
@@ -56,7 +57,9 @@ def _on_cotangents(function: Callable[[Any, Any], Any], done: Any, tree: Any) ->
     """The tree, whose cotangents pass through a function `(cotangents, done) -> cotangents`, an identity."""
     leaves, structure = jax.tree.flatten(tree)
     at = [number for number, leaf in enumerate(leaves) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    passed = _passed(function, done, [leaves[number] for number in at]) if at else []
+    floats = [leaves[number] for number in at]
+    # The transposed solution reads it beside the cotangents: under `shard_map` it varies over the same axes.
+    passed = _passed(function, vary_as(jnp.asarray(done, jnp.int32), floats), floats) if at else []
     for number, leaf in zip(at, passed, strict=True):
         leaves[number] = leaf
     return jax.tree.unflatten(structure, leaves)

@@ -47,13 +47,12 @@ class Windows:
         return whole, jax.tree.map(lambda leaf: leaf[rest], tree)
 
     def joined(self, whole: Any, rest: Any) -> Any:
-        """The leaves `(T, ...)` of what `split` splits."""
-
-        def join(whole: Any, rest: Any) -> Any:
-            whole = whole.reshape(self.count * self.length, *whole.shape[2:])
-            return jnp.concatenate([rest, whole] if self.reverse else [whole, rest])
-
-        return jax.tree.map(join, whole, rest)
+        """The leaves `(T, ...)` of what `split` splits. `rest`: None if there is none."""
+        whole = jax.tree.map(lambda leaf: leaf.reshape(self.count * self.length, *leaf.shape[2:]), whole)
+        if rest is None:
+            return whole
+        pair = (rest, whole) if self.reverse else (whole, rest)
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pair)
 
 
 def scan_in_windows(
@@ -80,7 +79,7 @@ def scan_in_windows(
     carry, ys = lax.scan(
         run.window, carry, (whole, jnp.arange(windows.count, dtype=jnp.int32)), reverse=windows.reverse
     )
-    carry, ys_of_rest = run.rest(carry, rest)
+    carry, ys_of_rest = run.rest(carry, rest) if windows.rest else (carry, None)
     ys = windows.joined(ys, ys_of_rest)
     return carry, hold_last_valid(ys, valid, reverse=windows.reverse) if holds else ys
 
@@ -104,12 +103,10 @@ class _Run:
         return self._run(carry, arrays, start, length, done=earlier * length)
 
     def rest(self, carry: Any, arrays: Any) -> tuple[Any, Any]:
-        """The steps after the whole windows; there may be none."""
+        """The steps after the whole windows."""
         done = self.windows.count * self.windows.length
         start = 0 if self.windows.reverse else done
-        if self.windows.rest:
-            return self._run(carry, arrays, start, self.windows.rest, done=jnp.int32(done))
-        return self._scan(carry, arrays, start, 0)
+        return self._run(carry, arrays, start, self.windows.rest, done=jnp.int32(done))
 
     def _run(self, carry: Any, arrays: Any, start: Any, length: int, done: Any) -> tuple[Any, Any]:
         """A window, after `done` steps."""

@@ -27,6 +27,11 @@ def draw_trace(trace: "Trace", names: Sequence[str] | None, row: int, title: str
     """Draw a trace: a heat map of each value, and below them the norms of the cotangents."""
     paths = _chosen(trace, names)
     ranks = {path: facts.rank for path, facts in trace.facts}
+    for path in paths:
+        if not np.size(trace[path]):
+            raise ValueError(
+                f"trace.draw: there must be a step and a row to draw; got `{path}` of shape {np.shape(trace[path])}."
+            )
     maps = {path: _over_time(trace[path], ranks[path], row) for path in paths}
     cotangents = {path: trace.cotangents[path] for path in paths if path in trace.cotangents}
     heights = [1.4] * len(maps) + [2.2] * bool(cotangents)

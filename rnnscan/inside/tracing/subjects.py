@@ -1,7 +1,7 @@
 """What trace() takes: a cell, a net, a Flax module, or a function that runs scans, as a function without arguments."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from rnnscan.inside.options import ARGUMENTS, SCAN_OPTIONS, check_options
 from rnnscan.inside.tracing.recorder import STOPS_BY_A_CONDITION
 from rnnscan.nets.axes import check_positional
 from rnnscan.nets.base import Net
+from rnnscan.scan_runner import ScanRunner
 from rnnscan.scanning import scan
 
 
@@ -33,21 +34,17 @@ class Subject:
     options: Mapping[str, Any]
     words: str
 
-    def __call__(self) -> Any:
-        """Call the function."""
-        return self.function(*self.arguments, **self.options)
-
     def arrays(self) -> list[Any]:
         """The arrays among the arguments. Numbers are no arrays: the function may branch on them."""
         return [leaf for leaf in jax.tree.leaves((self.arguments, self.options)) if _is_array(leaf)]
 
-    def with_arrays(self, arrays: Sequence[Any]) -> "Subject":
-        """The same with other arrays."""
+    def of_arrays(self, *arrays: Any) -> Any:
+        """Call the function with other arrays. `nnx.jit` may not change modules that are constants of a trace."""
         leaves, structure = jax.tree.flatten((self.arguments, self.options))
         others = iter(arrays)
         leaves = [next(others) if _is_array(leaf) else leaf for leaf in leaves]
         arguments, options = jax.tree.unflatten(structure, leaves)
-        return replace(self, arguments=arguments, options=options)
+        return self.function(*arguments, **options)
 
 
 def _is_array(leaf: Any) -> bool:
@@ -74,7 +71,7 @@ def subject_of(function: Any, arguments: Sequence[Any], options: Mapping[str, An
             f"{in_words(function)}."
         )
     as_function = Subject(function, arguments, options, in_words(function))
-    if hasattr(function, "initial_carry"):
+    if isinstance(function, ScanRunner) or hasattr(function, "initial_carry"):
         return _cell(function, arguments, options)
     named = [option for option in options if option not in SCAN_OPTIONS]
     if not may_be_cell(function):
@@ -131,7 +128,7 @@ def _nnx_module(module: Any, arguments: Sequence[Any], options: Mapping[str, Any
 def _cell_or_function(subject: Subject) -> Subject:
     """A function of three arguments: a cell if `scan` takes it with them, or one that runs scans of its own."""
     cell = _scan_of(subject.function, subject.arguments, subject.options)
-    as_cell, as_function = Attempt.at(cell), Attempt.at(subject)
+    as_cell, as_function = (Attempt.at(each.of_arrays, *each.arrays()) for each in (cell, subject))
     if as_function.failure is None and not as_function.scans:
         as_function = Attempt(no_scan(subject.words))
     message = (

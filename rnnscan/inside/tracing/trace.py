@@ -90,7 +90,7 @@ def trace(
         _check_loss(loss, survey.results)
     recorder = Recorder(Choice(frozenset(sites), steps, rows, loss is not None), run_traced)
     arrays = subject.arrays()
-    traced = recorder.trace(lambda *arrays: subject.with_arrays(arrays)(), *arrays)
+    traced = recorder.trace(subject.of_arrays, *arrays)
 
     def run(consts: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         if loss is None:
@@ -165,16 +165,17 @@ class _Survey:
 
 def _survey(subject: Subject) -> _Survey:
     recorder, sites = Recorder(Choice(), run_traced), list[Site]()
-    traced = recorder.trace(subject)
+    arrays = subject.arrays()
+    traced = recorder.trace(subject.of_arrays, *arrays)
     if not recorder.scans:
         raise no_scan(subject.words)
 
-    def run() -> Any:
-        results, values, _ = traced.run(())
+    def run(*arrays: Any) -> Any:
+        results, values, _ = traced.run(arrays)
         sites[:] = values
         return results
 
-    results = jax.eval_shape(run)
+    results = jax.eval_shape(run, *arrays)
     paths = paths_of([*sites, *recorder.untraced])
     untraced = {path: recorder.untraced[site] for path, site in paths.items() if site in recorder.untraced}
     return _Survey(

@@ -189,3 +189,10 @@ def test_plan_counts_the_work_of_iterations():
     assert four[segment] - plain[segment] > 1.9 * (four[kept] - plain[kept])
     memory = rs.plan(CELL, PARAMS, carry, XS, budget="1MiB", parallel=Newton())
     assert 0 < memory.temporary_bytes < 2**20
+
+
+def test_iterations_are_counted_within_a_budget():
+    cell, xs = rs.cells.ParaGRU(4), jnp.ones((64, 2, 3))
+    given = cell.init(jax.random.key(0), 3), cell.initial_carry(xs[0]), xs
+    budget = rs.Memory.fit("1MiB")
+    assert str(rs.newton_iterations(cell, *given, memory=budget)) == str(rs.newton_iterations(cell, *given))

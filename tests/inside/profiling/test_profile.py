@@ -125,6 +125,13 @@ def test_arguments_are_arrays():
         rs.profile(lambda x, mode: x, jnp.ones(3), mode="a")
 
 
+def test_static_arguments_of_a_jitted_function_come_by_name():
+    xs = jnp.ones(300)
+    assert rs.profile(jax.jit(lambda x, power: jnp.tanh(x) ** power, static_argnames="power"), xs, power=3).total > 0
+    with pytest.raises(TypeError, match=r"by position must not be static; got 1 that are, by `static_argnums`\. Pass"):
+        rs.profile(jax.jit(lambda x, power: x**power, static_argnums=1), xs, 3)
+
+
 @pytest.mark.parametrize(("held_up", "size"), [(1, 300), (3, 300), (3, 2)])
 def test_a_pause_of_the_machine_takes_nothing_off(monkeypatch, held_up, size):
     module = sys.modules["rnnscan.inside.profiling.profile"]

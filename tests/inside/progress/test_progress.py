@@ -359,6 +359,47 @@ def test_a_profile_has_the_estimate_of_the_whole_scan(bars):
     assert [str(profile).count("estimated") for profile in profiles] == [1, 1]
 
 
+@pytest.mark.parametrize("every", [7, T])
+def test_rows_over_a_manual_axis_of_a_mesh(every, bars):
+    cell, mesh = rs.cells.GRU(4), jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    params, carry, xs = arguments(cell)
+    rows = jax.P("rows"), jax.P(None, "rows")
+
+    def loss(one, params, xs):
+        run = jax.shard_map(
+            lambda params, carry, xs: rs.scan(one, params, carry, xs)[1],
+            mesh=mesh,
+            in_specs=(jax.P(), *rows),
+            out_specs=rows[1],
+        )
+        return (run(params, carry, xs) ** 2).sum()
+
+    shown, plain = (jax.value_and_grad(loss, (1, 2))(one, params, xs) for one in (rs.progress(cell, every=every), cell))
+    assert_equal(shown, plain)
+
+
+def test_a_schedule_of_segments_is_that_of_the_whole_scan(bars):
+    cell = rs.cells.GRU(4)
+    params, carry, xs = arguments(cell)
+    memory = rs.Memory(segment=rs.checkpointing.nested(6, slots=4))
+    shown, plain = (
+        jax.value_and_grad(loss_of(one, memory=memory), (0, 1, 2))(params, carry, xs[:6])
+        for one in (rs.progress(cell, every=2), cell)
+    )
+    assert_equal(shown, plain)
+    assert [bar.steps for bar in bars()] == [[6], [6]]
+
+
+def test_tools_take_a_bar_around_a_function_as_a_cell(bars):
+    def halve(params, carry, x):
+        carry = carry / 2 + x.sum()
+        return carry, carry
+
+    shown, xs = rs.progress(halve), arguments(INNER)[2]
+    assert rs.first_nonfinite(shown, None, jnp.float64(0), xs) is None
+    assert_equal(rs.trace(shown, None, jnp.float64(0), xs)["y"], rs.scan(halve, None, jnp.float64(0), xs)[1])
+
+
 def test_a_scan_of_one_step_has_no_bar(bars):
     params, carry, xs = arguments(INNER)
     rs.scan(rs.progress(INNER), params, carry, xs[:1])

@@ -251,3 +251,14 @@ def test_flax_nnx():
     )
     np.testing.assert_allclose(trace["gates"], values["gates[0]"], rtol=1e-12)
     np.testing.assert_allclose(trace.cotangents["gates"], cotangents["gates[0]"], rtol=1e-12, atol=1e-12)
+
+
+def test_a_function_of_nnx_jit_leaves_its_module_whole():
+    from flax import nnx
+
+    module, xs = nnx.GRUCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((6, 2, 3))
+    step = lambda module: lambda _, carry, x: module(carry, x)  # noqa: E731
+    run = nnx.jit(lambda module, xs: rs.scan(step(module), None, jnp.zeros((2, 4)), xs)[1])
+    expected = run(module, xs)
+    np.testing.assert_allclose(rs.trace(run, module, xs)["y"], expected, rtol=1e-6)
+    np.testing.assert_allclose(run(module, xs), expected, rtol=1e-6)

@@ -366,3 +366,11 @@ def test_values_have_gradients_of_their_own():
 
     for ours, theirs in zip(*(jax.tree.leaves(jax.grad(of)(params)) for of in (of_trace, plain)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(0, 2), (5, 0)])
+def test_nothing_to_draw(steps, rows):
+    cell, xs = rs.cells.GRU(4), jnp.ones((steps, rows, 3))
+    trace = rs.trace(cell, cell.init(jax.random.key(0), 3), (jnp.zeros((rows, 4)),), xs)
+    with pytest.raises(ValueError, match=r"draw: there must be a step and a row to draw; got `.*` of shape \(.*0.*\)"):
+        trace.draw()
