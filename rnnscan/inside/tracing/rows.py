@@ -6,6 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
+
+from rnnscan._util.varying import explicit_spec
 
 
 def rows_of(cell: Any, carry: Any, xs: Any, valid: Any, reset: Any) -> int | None:
@@ -30,15 +33,20 @@ def select(value: Any, rows: Sequence[int] | None, axis: int, count: int | None)
     """The chosen rows of a value; the value itself if its axis is not that of the rows."""
     if rows is None or not _has_rows(value, axis, count):
         return value
-    return value[(slice(None),) * axis + (np.array(rows, np.int32),)]
+    places = (slice(None),) * axis + (np.array(rows, np.int32),)
+    spec = [*explicit_spec(jax.typeof(value)), *[None] * value.ndim][: value.ndim]
+    if not any(spec):
+        return value[places]
+    spec[axis] = None  # The chosen rows lie on all devices.
+    return value.at[places].get(out_sharding=PartitionSpec(*spec))
 
 
 def spread(chosen: Any, value: Any, rows: Sequence[int] | None, axis: int, count: int | None) -> Any:
     """The transpose of `select`: zeros like the value, with the chosen rows in their places."""
     if rows is None or not _has_rows(value, axis, count):
         return chosen
-    places = (slice(None),) * axis + (np.array(rows, np.int32),)
-    return jnp.zeros(value.shape, value.dtype).at[places].set(chosen)
+    (spread_out,) = jax.linear_transpose(lambda value: select(value, rows, axis, count), value)(chosen)
+    return spread_out
 
 
 def without_padding(value: Any, valid: Any, axis: int) -> Any:

@@ -374,3 +374,24 @@ def test_nothing_to_draw(steps, rows):
     trace = rs.trace(cell, cell.init(jax.random.key(0), 3), (jnp.zeros((rows, 4)),), xs)
     with pytest.raises(ValueError, match=r"draw: there must be a step and a row to draw; got `.*` of shape \(.*0.*\)"):
         trace.draw()
+
+
+@pytest.mark.parametrize("rows", [[1], None])
+def test_rows_on_a_mesh_with_explicit_axes(rows):
+    def cell(params, carry, x):
+        carry = jnp.tanh(carry + rs.name(x @ params, "product"))
+        return carry, carry
+
+    params, carry, xs = jnp.ones((3, 4)) / 3, jnp.ones((2, 4)), jnp.arange(36.0).reshape(6, 2, 3) / 36
+    options = {"rows": rows, "loss": lambda results: (results[1] ** 2).sum()}
+    expected = rs.trace(cell, params, carry, xs, **options)
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    placed = (
+        jax.device_put(leaf, jax.NamedSharding(mesh, spec))
+        for leaf, spec in ((carry, jax.P("rows")), (xs, jax.P(None, "rows")))
+    )
+    with jax.set_mesh(mesh):
+        found = rs.trace(cell, params, *placed, **options)
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-6)
+        np.testing.assert_allclose(found.cotangents[path], expected.cotangents[path], rtol=1e-6)
