@@ -76,6 +76,19 @@ def _no_array(function: str, where: str, leaf: Any) -> TypeError:
     )
 
 
+def check_has_values(function: str, *arguments: Any) -> None:
+    """Check that the arguments of a tool that reads values have them: it does not run within `jax.jit`.
+
+    Raises:
+        TypeError: if one is traced.
+    """
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments)):
+        raise TypeError(
+            f"{function}: the arguments must be arrays with values; got traced ones. Call it outside of `jax.jit`, "
+            "`jax.grad` and `jax.vmap`."
+        )
+
+
 def check_params(params: Any, *, function: str = "scan") -> None:
     """Reject leaves of the parameters that are no arrays, and tensors of other libraries.
 

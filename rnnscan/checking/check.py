@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rnnscan import _checks as checks
 from rnnscan.checking.adapters import as_model, form_of
 from rnnscan.checking.arguments import check_forms, check_options, check_results_of_forms, chosen_checks
 from rnnscan.checking.registry import CHECKS
@@ -108,6 +109,7 @@ def check(
         >>> rs.check(normalized, None, xs, only=["future", "rows"]).failed
         ('rows',)
     """
+    checks.check_has_values("check", arguments, carry)
     names = chosen_checks(only, skip)
     check_options(steps=steps, seed=seed, tolerance=tolerance, batched=batched, time_major=time_major)
     forms = {} if forms is None else check_forms(forms)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from rnnscan import _checks as checks
 from rnnscan._util.messages import in_words
 from rnnscan._util.reports import Report, Table, titled
 from rnnscan.engine.cache.program_cache import ClosesOverArraysError, run_compiled
@@ -127,6 +128,7 @@ def newton_iterations(
     """
     if parallel is None:
         raise ValueError("newton_iterations: `parallel` must be an rnnscan.Newton; got None. It says what to count.")
+    checks.check_has_values("newton_iterations", params, carry, xs, options)
     memory = options.pop("memory", Memory())
     if isinstance(memory, MemoryBudget):  # The plans that are searched for it would be counted too.
         memory = fit(memory, run, cell, params, carry, xs, {**options, "parallel": parallel})

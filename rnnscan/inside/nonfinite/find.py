@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import keystr
 
+from rnnscan import _checks as checks
 from rnnscan._util.flax_modules import is_module_of
 from rnnscan._util.messages import describe, describe_tree, in_words, is_array_like, is_float
 from rnnscan.inside.cell_or_function import Attempt, is_cell, may_be_cell
@@ -74,6 +75,7 @@ def first_nonfinite(function: Any, *arguments: Any, loss: Any = None, **options:
         >>> report.step, report.row
         (4, 1)
     """
+    checks.check_has_values("first_nonfinite", arguments, options)
     target = _target(function, arguments, options, loss)
     results = _results(target)
     if bool(_all_finite(_floats(results))):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rnnscan import _checks as checks
 from rnnscan._util.messages import describe, describe_value, in_words, is_array_like
 from rnnscan._util.sources import scope_name
 from rnnscan.inside.profiling.operations import Operation, Operations
@@ -68,6 +69,7 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
         raise TypeError(f"profile: the first argument must be a function; got {describe(function)}.")
     if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
         raise ValueError(f"profile: `runs` must be a positive number of runs; got {runs!r}.")
+    checks.check_has_values("profile", arguments, options)
     is_jitted = hasattr(function, "lower")
     if not is_jitted:  # A jitted function may have static arguments.
         _check_arrays(arguments, options)
