@@ -235,9 +235,8 @@ def explain(
       `parallel=Newton()` over many steps in parallel;
     - recurrent: it updates a carry in any other way, and runs step by step.
 
-    The step includes padding and resets around the cell. Of a cell with a progress bar it is the step of the whole
-    scan, without the bar. For a net, call `explain(net, params, xs, carry=None)`, which
-    explains each of its scans.
+    The step includes padding and resets around the cell. A progress bar is left out. For a net, call
+    `explain(net, params, xs, carry=None)`, which explains each of its scans.
 
     Args:
         cell: `cell(params, carry, x) -> (carry, y)`, or a net.

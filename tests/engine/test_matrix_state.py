@@ -143,6 +143,25 @@ def test_windows_rows_and_mapped_sequences():
     assert_equal(mapped[0], whole[1], 1e-12)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", variants(list(CELLS), ["RetNet"]))
+def test_the_gradient_of_mapped_sequences_is_in_windows_too(name):
+    case, (params, carry, xs) = arguments_of(name)
+    both = jnp.stack([xs, 0.7 * xs[::-1]])
+
+    def loss(params, xs):
+        return Case.loss(rs.scan(case.cell, params, carry, xs))
+
+    def mapped(params):
+        return jax.vmap(loss, (None, 0))(params, both).sum()
+
+    jaxpr = str(jax.make_jaxpr(jax.grad(mapped))(params))
+    assert f"length={LENGTH}" not in jaxpr
+    assert "rnnscan_call" in jaxpr
+    one_by_one = jax.tree.map(jnp.add, *(compiled(jax.grad(loss))(params, one) for one in both))
+    assert_equal(compiled(jax.grad(mapped))(params), one_by_one)
+
+
 @pytest.mark.parametrize(
     ("name", "platform", "loops"), [("GLA", "cpu", True), ("RetNet", "cpu", True), ("RetNet", "gpu", False)]
 )

@@ -32,9 +32,9 @@ def loss(results):
     return (results[1] ** 2).sum() + sum((leaf**3).sum() for leaf in jax.tree.leaves(results[0]))
 
 
-def trace(params, xs, lengths, steps=None):
+def trace(params, xs, lengths, steps=None, rows=None):
     carry = CELL.initial_carry(xs[0])
-    return rs.trace(CELL, params, carry, xs, seq_lengths=lengths, loss=loss, steps=steps)
+    return rs.trace(CELL, params, carry, xs, seq_lengths=lengths, loss=loss, steps=steps, rows=rows)
 
 
 def difference(ours, theirs):
@@ -42,13 +42,13 @@ def difference(ours, theirs):
     return max(float(np.abs(np.asarray(one) - np.asarray(other)).max()) for one, other in pairs)
 
 
-def on_mesh(axis_type, steps):
+def on_mesh(axis_type, steps, rows=None):
     mesh = jax.make_mesh((4,), ("data",), axis_types=(axis_type,))
     xs = jax.device_put(XS, NamedSharding(mesh, PartitionSpec(None, "data")))
     lengths = jax.device_put(LENGTHS, NamedSharding(mesh, PartitionSpec("data")))
     params = jax.device_put(PARAMS, NamedSharding(mesh, PartitionSpec()))
     with jax.set_mesh(mesh):
-        return jax.jit(partial(trace, steps=steps))(params, xs, lengths)
+        return jax.jit(partial(trace, steps=steps, rows=rows))(params, xs, lengths)
 
 
 def in_shard_map(steps):
@@ -71,4 +71,7 @@ for steps in (None, (1, 4)):
     report[f"auto, {named}"] = difference(on_mesh(AxisType.Auto, steps), alone)
     report[f"explicit, {named}"] = difference(on_mesh(AxisType.Explicit, steps), alone)
     report[f"shard_map, {named}"] = difference(in_shard_map(steps), (alone.arrays, alone.cotangent_arrays))
+alone = trace(PARAMS, XS, LENGTHS, rows=(1, 6))
+for name, axis_type in (("auto", AxisType.Auto), ("explicit", AxisType.Explicit)):
+    report[f"{name}, chosen rows"] = difference(on_mesh(axis_type, None, (1, 6)), alone)
 print(json.dumps(report))

@@ -135,7 +135,7 @@ class Call:
     def step_to_run(self) -> Step:
         """`step`, or the jaxpr of its trace, which spares a second trace.
 
-        The jaxpr marks names, is for other refs than those of the scan, and may hold what JAX can only trace anew: its
+        The jaxpr marks names, is for other refs than those of the scan, and may hold what JAX can only trace again: its
         high level, and rules that read symbolic zeros. With a mask, inputs may vary over other axes of a mesh.
         """
         is_high = getattr(self.info.traced.jaxpr, "is_high", False)

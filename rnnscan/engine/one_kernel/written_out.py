@@ -1,6 +1,6 @@
 """A step without calls of libraries: each that is small is written out."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -84,10 +84,11 @@ class _Writer:
         equation = self._with_known_indices(replace_inputs(equation, self.results))
         operands = [atom for atom in equation.inputs if isinstance(atom, Value)]
         branch, form = _branch_of_platform(equation), form_of(equation)
+        traced = None if form is None else self._traced(equation, form, operands)
         if branch is not None:
             self._splice(equation, branch, equation.inputs[1:])
-        elif form is not None and _has_types(self._traced(equation, form, operands), equation):
-            self._splice(equation, self._traced(equation, form, operands), operands)
+        elif traced is not None and _types(traced.out_avals) == _types(atom.aval for atom in equation.outputs):
+            self._splice(equation, traced, operands)
         elif not is_of_form and rules_with_calls(equation):
             made, results = inlined(with_written_rules(equation, written_out), equation.inputs)
             self.equations.extend(replace(each, origin=equation.origin) for each in made)
@@ -144,10 +145,9 @@ class _Writer:
         return self.traced[key][1]
 
 
-def _has_types(traced: Any, equation: Equation) -> bool:
-    """Whether what is written has the types of the equation's results. A weak type may get lost."""
-    pairs = zip(traced.out_avals, equation.outputs, strict=True)
-    return all((aval.dtype, aval.weak_type) == (atom.dtype, atom.aval.weak_type) for aval, atom in pairs)
+def _types(avals: Iterable[Any]) -> list[Any]:
+    """Types of results, to compare: what is written may lose a weak type."""
+    return [(aval.shape, aval.dtype, getattr(aval, "weak_type", False)) for aval in avals]
 
 
 def rules_with_calls(equation: Equation) -> list[Program]:
@@ -243,8 +243,7 @@ def _body(param: Any) -> Any:
         return param
     program = written_out(program_of(param))
     written = program_as_jaxpr(program.equations, program.known, program.stacked)
-    types = [[(aval.shape, aval.dtype, aval.weak_type) for aval in body.out_avals] for body in (param, written)]
-    return written if types[0] == types[1] else param
+    return written if _types(written.out_avals) == _types(param.out_avals) else param
 
 
 def product(equation: Equation, left: Any, right: Any) -> list[Any]:

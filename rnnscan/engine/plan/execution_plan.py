@@ -176,7 +176,7 @@ class ExecutionPlan:
     def scan_to_run(self, length: int) -> ScanPlan:
         """`scan`, before values are chosen that only a derivative needs. See `ScanPlan.for_derivatives`."""
         step, chooses = self.ordered_step.keeping_parts(), self._leaves_the_choice
-        windows = None if self.states.state_chunk is None else self._windows
+        windows = None if self.states.state_chunk is None else self.states.scan.options.windows
         return self.scan_of(step, length, chooses_kept_values=chooses, whole=self.whole, windows=windows)
 
     @property

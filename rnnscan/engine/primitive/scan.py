@@ -31,7 +31,8 @@ class Windows:
 
     Attributes:
         longest: the steps of the longest scan of the call, or of its longest innermost segment.
-        names: for each kept value the name that it has in a window, or none; None: no value outlives a segment.
+        names: for each kept value the name that it has in a window, or None. In a segment, whose values do not outlive
+            it, None in place of all names.
     """
 
     longest: int

@@ -77,10 +77,11 @@ def profile(function: Callable[..., Any], *arguments: Any, runs: int = 3, **opti
     with observing_scans(observer):
         jitted: Any = function if is_jitted else jax.jit(function)
         lowered = jitted.lower(*arguments, **options)
+    call = _without_static(lowered, arguments, options)
     with _names_in_cache_key():
         compiled = lowered.compile()
     operations = Operations(compiled.as_text())
-    run = _runner(compiled, lowered, arguments, options)
+    run = _runner(compiled, lowered, call)
     run()
     seconds = seconds_of_each(run, runs)
     events, profiled_seconds = run_profiled(run, runs, operations)
@@ -129,16 +130,22 @@ def _names_in_cache_key() -> Iterator[None]:
         jax.config.update(option, before)
 
 
-def _runner(compiled: Any, lowered: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Callable[[], None]:
-    """Runs the program and waits for it. Arguments that it may overwrite are copied before the first run."""
+def _without_static(
+    lowered: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments by position and by name that a compiled program takes: all but static ones."""
     positional, named = lowered.args_info
-    donates = any(argument.donated for argument in jax.tree.leaves(lowered.args_info))
     if len(positional) < len(arguments):
         raise TypeError(
             f"profile: arguments by position must not be static; got {len(arguments) - len(positional)} that are, by "
             "`static_argnums`. Pass them by name, or bind them with functools.partial."
         )
-    call = (arguments, {name: value for name, value in options.items() if name in named})  # Others are static.
+    return arguments, {name: value for name, value in options.items() if name in named}
+
+
+def _runner(compiled: Any, lowered: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Callable[[], None]:
+    """Runs the program and waits for it. Arguments that it may overwrite are copied before the first run."""
+    donates = any(argument.donated for argument in jax.tree.leaves(lowered.args_info))
 
     def run() -> None:
         positional, named = jax.tree.map(jnp.copy, call) if donates else call

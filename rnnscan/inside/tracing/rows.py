@@ -45,8 +45,8 @@ def spread(chosen: Any, value: Any, rows: Sequence[int] | None, axis: int, count
     """The transpose of `select`: zeros like the value, with the chosen rows in their places."""
     if rows is None or not _has_rows(value, axis, count):
         return chosen
-    (spread_out,) = jax.linear_transpose(lambda value: select(value, rows, axis, count), value)(chosen)
-    return spread_out
+    (whole,) = jax.linear_transpose(lambda value: select(value, rows, axis, count), value)(chosen)
+    return whole
 
 
 def without_padding(value: Any, valid: Any, axis: int) -> Any:

@@ -341,17 +341,16 @@ def test_a_weak_type_stays():
     assert program.stacked[0].dtype == function(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize("rows", [2, 8])
-def test_derivatives_of_a_factor_and_a_solve_take_about_as_many_operations_as_they_do(rows):
-    """Those of the columns and rows one by one take five times as many."""
-    _, b, s, _ = matrices(rows, jnp.float32)
+def test_the_gradient_of_a_factor_and_a_solve_follows_their_rules():
+    """It takes 2.8 times as many operations as they do. Derivatives of columns and rows one by one take 3.5 times."""
+    _, b, s, _ = matrices(8, jnp.float32)
     form = written(lambda s, b: jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(s), True), b))
 
     def operations(function):
         return sum(1 for _ in with_bodies(trace(function, s, b).equations))
 
     gradient = lambda s, b: jax.grad(sines(form), (0, 1))(s, b)  # noqa: E731
-    assert operations(gradient) <= 3.5 * operations(form) + 40
+    assert operations(gradient) <= 3 * operations(form)
 
 
 def test_nan_and_equal_elements_are_sorted_as_jax_sorts_them():
