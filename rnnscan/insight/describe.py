@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 from rnnscan.engine.analysis.recurrence import kinds_of_loops
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.insight.describe_backward import BackwardSplits, backward_place
+from rnnscan.engine.plan.schedule import Schedule
+from rnnscan.insight.describe_backward import backward_place
 from rnnscan.insight.describe_states import describe_states
 from rnnscan.ir.program import Atom, Equation
 
@@ -81,12 +82,12 @@ class StepDescription:
     loops: tuple[tuple[int, ...], ...]
 
 
-def describe(plan: ExecutionPlan, backward: BackwardSplits | None) -> StepDescription:
+def describe(plan: ExecutionPlan, backward: Schedule | None) -> StepDescription:
     """Describe the step of a plan. For the lax engine, say how the fission engine would run the step.
 
     Args:
         plan: the plan.
-        backward: the splits of its backward pass, if they are known.
+        backward: how its backward pass runs, if that is known.
     """
     scan = plan.scan(plan.call.length)
     step, split = scan.step, scan.written

@@ -15,17 +15,14 @@ from rnnscan.engine.analysis.derivative_reads import read_by_derivatives
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.plan.execution_plan import ExecutionPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.run.backward import splits_of_derivative
+from rnnscan.engine.plan.schedule import Schedule
+from rnnscan.engine.run.backward import schedule_of_derivative
 from rnnscan.ir.dataflow import needed
 from rnnscan.ir.program import Atom, Equation, Value, concrete, outputs_of
 
 
-# The split of the run that recomputes carry leaves, if any, and that of the rest.
-BackwardSplits = tuple[Split | None, Split]
-
-
-def backward_splits(plan: ExecutionPlan) -> BackwardSplits | None:
-    """The splits of a plan's backward pass, of all floating-point leaves of the parameters, carry and inputs.
+def backward_schedule(plan: ExecutionPlan) -> Schedule | None:
+    """How a plan's backward pass runs, of all floating-point leaves of the parameters, carry and inputs.
 
     None where JAX has no derivative of the step, where the step runs whole, and is not small, and where the backward
     pass has another form: that of Newton's method, or the chunkwise one of matrix states.
@@ -36,20 +33,20 @@ def backward_splits(plan: ExecutionPlan) -> BackwardSplits | None:
         return None
     scan, leaves = plan.scan(plan.call.length), jax.tree.leaves(plan.call.carry)
     carry = plan.axis_order.of([leaves[index] for index in scan.step.changing])
-    return splits_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
+    return schedule_of_derivative(scan, plan.constants, carry, jax.tree.leaves(plan.call.xs))
 
 
-def backward_place(scan: ScanPlan, splits: BackwardSplits | None) -> Callable[[Equation], str]:
+def backward_place(scan: ScanPlan, schedule: Schedule | None) -> Callable[[Equation], str]:
     """The function from an equation of a step to where the backward pass gets its result.
 
     Args:
         scan: how the scan runs.
-        splits: the splits of its backward pass, if they are known.
+        schedule: how its backward pass runs, if that is known.
     """
     step, again, batched = scan.step, _computed_again(scan), {*scan.recomputed.batched}
     numbers = _Numbers()
-    places = _places(scan, splits, numbers) if splits is not None else {}
-    loops = _unnumbered(scan) if splits is None or len(splits[1].loops) != 1 else "in backward loop 1"
+    places = _places(scan, schedule, numbers) if schedule is not None else {}
+    loops = _unnumbered(scan) if schedule is None or len(schedule.main.loops) != 1 else "in backward loop 1"
 
     def place(equation: Equation) -> str:
         if {*equation.outputs} & {*step.kept}:
@@ -59,7 +56,7 @@ def backward_place(scan: ScanPlan, splits: BackwardSplits | None) -> Callable[[E
         found = places.get(numbers.of(equation.outputs[0])) if equation.outputs else None
         if found:
             return ", ".join(found)
-        if splits is not None and equation not in again and not equation.effects:
+        if schedule is not None and equation not in again and not equation.effects:
             return "not needed"
         # JAX's derivative, or a pass, computes it in another way.
         return "at once" if equation in batched else loops
@@ -118,21 +115,19 @@ class _Numbers:
         return self._known.setdefault(made_by, len(self._known))
 
 
-def _places(scan: ScanPlan, splits: BackwardSplits, numbers: _Numbers) -> Mapping[int, list[str]]:
+def _places(scan: ScanPlan, schedule: Schedule, numbers: _Numbers) -> Mapping[int, list[str]]:
     """The places of the values that a backward pass makes, by their numbers."""
     step, residuals = scan.step, scan.residuals
     numbers.add(step.program.equations)
-    recomputing, rest = splits
     stored = [leaf for index, leaf in enumerate(step.carry) if index not in residuals.recomputed]
     known = [*stored, *step.x, *step.kept, *(step.new_carry[index] for index in residuals.restored)]
     made: dict[int, dict[str, None]] = {}
-    for split, in_loop in ((recomputing, "in loop {} to recompute carries"), (rest, "in backward loop {}")):
-        if split is None:
-            continue
+    for split in schedule.splits:
+        in_loop = "in backward loop {}" if split is schedule.main else "in loop {} to recompute carries"
         program = split.program
         numbers.same(program.invariant, step.constants)
         numbers.same(program.known, known)
-        if split is recomputing:
+        if split is schedule.recompute:
             numbers.same(program.carry, [step.carry[index] for index in residuals.recomputed])
         numbers.add(program.equations)
         for place, equations in _parts(split, in_loop):

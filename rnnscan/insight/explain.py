@@ -19,7 +19,7 @@ from rnnscan.graph.draw.diagram import Diagram
 from rnnscan.graph.draw.picture import Direction, Format, Picture, PictureOptions
 from rnnscan.graph.draw.simplify import simplified
 from rnnscan.insight.describe import CarryInfo, EquationInfo, describe
-from rnnscan.insight.describe_backward import backward_splits
+from rnnscan.insight.describe_backward import backward_schedule
 from rnnscan.insight.describe_kernel import describe_kernel
 from rnnscan.insight.step_diagram import renamed, step_diagram
 from rnnscan.memory import Memory, MemoryBudget
@@ -293,7 +293,7 @@ def explain(
 
 def _explanation(plan: ExecutionPlan, arguments: Mapping[int, str]) -> Explanation:
     """Explain a plan, inside the trace of its arguments."""
-    backward = backward_splits(plan)
+    backward = backward_schedule(plan)
     call, description = plan.call, describe(plan, backward)
     places = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(call.carry)]
     assert call.memory is not None

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import rnnscan as rs
-from jaxprs import running, scans_that_run
+from jaxprs import running, trips_of_loops
 from tiers import variants
 
 
@@ -73,7 +73,7 @@ def loops_over_steps(loop):
     """The loops over single steps that the engine runs forward, but where a value is not finite."""
     with rs.tuned_for("gpu"):
         jaxpr = running(partial(loss, loop, OPTIONS["reversed, in chunks"]))(*arguments()).jaxpr
-    return len(scans_that_run(jaxpr)) - 1  # One is over chunks.
+    return len(trips_of_loops(jaxpr)) - 1  # One is over chunks.
 
 
 @pytest.mark.usefixtures("x64")

@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import rnnscan as rs
 from drawn import normal
-from jaxprs import equations_of, running, scans_that_run
+from jaxprs import equations_of, is_loop, running, trips_of_loops
 from rnnscan.engine.costs import heuristics
 from rnnscan.engine.costs.platform import platform_of
 from tiers import variants
@@ -191,7 +191,7 @@ def test_products_of_inputs_run_once_for_each_segment_of_a_whole_step():
         assert len(scans) == (1 if memory.segment is None else 2)
         scan = scans[-1]
         run = scan.primitive.program([var.aval for var in scan.invars], scan.params)
-        *_, loop = [one for one in equations_of(run.jaxpr) if one.primitive.name == "scan"]
+        *_, loop = filter(is_loop, equations_of(run.jaxpr))
         return str(loop).count("dot_general")
 
     with rs.tuned_for("tpu"):
@@ -255,7 +255,7 @@ def test_attention_is_split():
 @pytest.mark.parametrize(
     ("cell", "count"),
     [
-        (rs.cells.MinGRU(4), lambda closed: len(scans_that_run(closed.jaxpr))),
+        (rs.cells.MinGRU(4), lambda closed: len(trips_of_loops(closed.jaxpr))),
         (rs.cells.GRU(4), lambda closed: str(closed).count("optimization_barrier")),
     ],
     ids=["scans", "barriers"],

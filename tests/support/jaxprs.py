@@ -58,10 +58,22 @@ def body_of(loop: Any) -> core.Jaxpr:
     return loop.params["jaxpr" if "jaxpr" in loop.params else "body_jaxpr"].jaxpr
 
 
-def scans_that_run(jaxpr: core.Jaxpr) -> list[Any]:
-    """The scans of a program, without those in while loops: these run where a parallel form is not finite."""
-    inner = (
-        body for equation in jaxpr.eqns if equation.primitive.name != "while" for body in inner_jaxprs(equation.params)
-    )
-    scans = [equation for equation in jaxpr.eqns if equation.primitive.name == "scan"]
-    return [*scans, *(scan for body in inner for scan in scans_that_run(body))]
+def trips_of_loops(jaxpr: core.Jaxpr) -> list[int]:
+    """The trips of the loops of a program. Loops without a known number run where a parallel form is not finite."""
+    trips: list[int] = []
+    for equation in jaxpr.eqns:
+        known = trips_of(equation) if is_loop(equation) else None
+        trips += [] if known is None else [known]
+        if known is not None or not is_loop(equation):
+            trips += [more for body in inner_jaxprs(equation.params) for more in trips_of_loops(body)]
+    return trips
+
+
+def trips_of(loop: Any) -> int | None:
+    """The trips of a loop that counts them in the first value of its state; None if it does not."""
+    if loop.primitive.name == "scan":
+        return int(loop.params["length"])
+    condition = loop.params["cond_jaxpr"].jaxpr
+    is_count = [equation.primitive.name for equation in condition.eqns] == ["lt"]
+    limit = condition.eqns[0].invars[1] if is_count else None
+    return int(limit.val) if isinstance(limit, core.Literal) else None

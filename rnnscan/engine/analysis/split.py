@@ -93,6 +93,11 @@ class Split:
     outside_loops: tuple[Equation, ...]
     batched: tuple[Equation, ...]
 
+    @property
+    def is_only_a_loop(self) -> bool:
+        """Whether one loop runs it, and nothing is batched."""
+        return len(self.loops) == 1 and not self.outside_loops
+
     @cached_property
     def accumulated(self) -> set[int]:
         """Positions in `Program.summed` of the sums that a loop accumulates."""

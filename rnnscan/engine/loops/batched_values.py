@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -45,10 +45,9 @@ class StackPart:
     first: Any
     steps: int
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the chunk has all steps of the stack."""
-        return bool(self.steps == self.stack.shape[0])
+    def part(self, first: Any, steps: int) -> Self:
+        """The values of some of these steps."""
+        return replace(self, first=moved(self.first, first), steps=steps)
 
     def at(self, step: Any) -> Any:
         """The value at a step of the chunk."""
@@ -56,36 +55,40 @@ class StackPart:
 
     def copied(self) -> Any:
         """The values of the chunk's steps."""
-        return self.stack if self.is_whole else items_of(self.stack, self.first, self.steps)
+        return self._items
+
+    @property
+    def _items(self) -> Any:
+        all_steps = self.steps == self.stack.shape[0]
+        return self.stack if all_steps else items_of(self.stack, self.first, self.steps)
 
 
 @dataclass(frozen=True)
-class NextPart(StackPart):
-    """The values of the steps that run after those of a chunk, within the stack of all steps.
+class NeighborPart(StackPart):
+    """The values one step after those of a chunk, or one step before, within the stack of all steps.
 
     Attributes:
-        last: the value after the last step to run.
-        reverse: whether the steps run from the last to the first.
+        to_end: whether they are those one step further to the end of the stack.
+        outside: the value after the end, or before the start.
     """
 
-    last: Any
-    reverse: bool
-
-    @property
-    def is_whole(self) -> bool:
-        """The value after the last step is not in the stack."""
-        return False
+    to_end: bool
+    outside: Any
 
     def at(self, step: Any) -> Any:
-        """The value at the step that runs after one of the chunk."""
-        index = moved(moved(self.first, step), -1 if self.reverse else 1)
-        end = -1 if self.reverse else self.stack.shape[0]
-        return item_or(self.stack, index, end, self.last)
+        """The value beside that at a step of the chunk."""
+        index = moved(moved(self.first, step), 1 if self.to_end else -1)
+        return item_or(self.stack, index, self.stack.shape[0] if self.to_end else -1, self.outside)
 
     def copied(self) -> Any:
-        """The values after the chunk's steps."""
-        part = items_of(self.stack, self.first, self.steps)
-        return shifted(part, self.at(0 if self.reverse else self.steps - 1), to_start=not self.reverse)
+        """The values beside those of the chunk's steps."""
+        all_steps = self.steps == self.stack.shape[0]
+        last = self.outside if all_steps else self.at(self.steps - 1 if self.to_end else 0)
+        return shifted(self._items, last, to_start=self.to_end)
+
+
+# (first step, steps) -> the values of these steps: a part of a stack, or an array.
+Source: TypeAlias = Callable[[Any, int], Any]
 
 
 class Chunk:
@@ -103,7 +106,7 @@ class Chunk:
 
     Attributes:
         counts: for each loop that Newton's method solved, its iterations, and whether it ran step by step in the end.
-        starts: the carry leaves before each chunk that `Runner.in_place` wrote.
+        starts: the carry leaves before each chunk that `Runner.starts` wrote.
     """
 
     def __init__(

@@ -48,6 +48,10 @@ def shifted(stack: Any, item: Any, *, to_start: bool) -> Any:
 
 def moved(index: Any, steps: Any) -> Any:
     """An index, an array, so many steps further, which may be negative."""
+    if isinstance(steps, int) and not steps:
+        return index
+    if isinstance(index, np.integer) and not index and not isinstance(steps, int):
+        return steps
     return lax.add(index, np.asarray(steps, index.dtype) if isinstance(steps, int) else steps)
 
 

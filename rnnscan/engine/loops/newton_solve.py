@@ -30,8 +30,9 @@ from rnnscan.engine.loops.affine import Vector, affine_scan, product, times
 from rnnscan.engine.loops.batched_values import Chunk
 from rnnscan.engine.loops.calls import differentiate_as
 from rnnscan.engine.loops.exact import all_finite, exact_unless
+from rnnscan.engine.loops.indexing import shifted
 from rnnscan.engine.loops.step_by_step import CycleLoop
-from rnnscan.engine.loops.time_loop import before_and_after, before_each
+from rnnscan.engine.loops.time_loop import before_and_after
 from rnnscan.engine.loops.trust_region import gains
 from rnnscan.newton import Newton
 
@@ -138,7 +139,7 @@ class Solver:
 
         A correction of NaN would not do for the last: with jax 0.10.2 on a CPU, `jnp.max` passes over NaN.
         """
-        before = [before_each(leaf, first, reverse=self.loop.reverse) for leaf, first in zip(after, start, strict=True)]
+        before = [shifted(leaf, first, to_start=self.loop.reverse) for leaf, first in zip(after, start, strict=True)]
         new, jacobian = self._at_all_steps(self.loop.cycle.with_jacobian, before, read_values)
         wide = [leaf.astype(_wide(leaf)) for leaf in after]
         residual = [leaf - old for leaf, old in zip(new, wide, strict=True)]

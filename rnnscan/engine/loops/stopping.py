@@ -113,16 +113,19 @@ class CountedChunks:
     chunk: int
     count: Any
 
-    def run_back_in_place(self, body: BodyInPlace, carry: Any, ys: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def run_in_place(
+        self, body: BodyInPlace, carry: Any, ys: Sequence[Any], of_piece: Sequence[Any] = ()
+    ) -> tuple[Any, list[Any], list[Any]]:
         """Run chunk by chunk, from the last one to the first, as `TimeLoop.run_in_place` does.
 
         Args:
             body: runs a chunk, whose number it is not given.
             carry: the carry before the first chunk to run.
             ys: the types of the ys of a step.
+            of_piece: none: no values of whole chunks are stacked.
 
         Returns:
-            The carry, and ys, which are zero after the counted steps.
+            The carry, ys, which are zero after the counted steps, and nothing.
         """
         stacks = [zeros_of_type(aval, self.length) for aval in ys]
         carry, stacks = vary_as((carry, stacks), [self.count])  # Under `shard_map` each device may have its own count.
@@ -132,11 +135,11 @@ class CountedChunks:
                 left, carry, stacks = loop_state
                 at = lax.sub(left, np.int32(1))
                 begin = first + at * size
-                carry, new = body(carry, begin, None, size)
+                carry, new, _ = body(carry, begin, None, size)
                 return at, carry, [put_items(stack, begin, items) for stack, items in zip(stacks, new, strict=True)]
 
             _, carry, stacks = lax.while_loop(lambda loop_state: loop_state[0] > 0, run_next, (number, carry, stacks))
-        return carry, stacks
+        return carry, stacks, []
 
     def _parts(self) -> list[tuple[int, Any, Any]]:
         """The chunks of one size: the size, the first step, and how many there are."""

@@ -15,18 +15,13 @@ from rnnscan.engine.loops.indexing import put_items, shifted
 
 # (carry, xs of each step, steps of the piece) -> (carry, ys of each step, values of the piece)
 Body: TypeAlias = Callable[[Any, Any, int], tuple[Any, Any, Any]]
-# (carry, first step, number of the whole piece or None, steps) -> (carry, ys of each step)
-BodyInPlace: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, list[Any]]]
-
-
-def before_each(after: Any, start: Any, *, reverse: bool) -> Any:
-    """The carry before each step, from the carry after each step and the initial one."""
-    return shifted(after, start, to_start=reverse)
+# (carry, first step, number of the whole piece or None, steps) -> (carry, ys of each step, values of the piece)
+BodyInPlace: TypeAlias = Callable[[Any, Any, Any, int], tuple[Any, list[Any], list[Any]]]
 
 
 def before_and_after(after: Sequence[Any], start: Sequence[Any], *, reverse: bool) -> tuple[list[Any], list[Any]]:
     """Leaves before each step, and after the last step to run, from those after each step and before the first."""
-    before = [before_each(leaf, first, reverse=reverse) for leaf, first in zip(after, start, strict=True)]
+    before = [shifted(leaf, first, to_start=reverse) for leaf, first in zip(after, start, strict=True)]
     return before, [leaf[0 if reverse else -1] for leaf in after]
 
 
@@ -55,6 +50,11 @@ class TimeLoop:
     def count(self) -> int:
         """The number of whole pieces."""
         return self.length // self.piece
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one piece."""
+        return self.piece == self.length
 
     @property
     def rest(self) -> int:
@@ -110,8 +110,8 @@ class TimeLoop:
         return carry, jax.tree.map(lambda leaf: lax.reshape(leaf, (count * piece, *leaf.shape[2:])), ys), new
 
     def run_in_place(
-        self, body: BodyInPlace, carry: Any, ys: Sequence[Any], *, unroll: int | bool = 1
-    ) -> tuple[Any, list[Any]]:
+        self, body: BodyInPlace, carry: Any, ys: Sequence[Any], of_piece: Sequence[Any] = ()
+    ) -> tuple[Any, list[Any], list[Any]]:
         """Run piece by piece, with ys in the state of a loop, and xs read by the body where it needs them.
 
         `lax.scan` cuts what it is given in items, and stacks what it makes. Loops within loops then copy each item
@@ -123,31 +123,37 @@ class TimeLoop:
                 piece is the result.
             carry: the carry before the first piece to run.
             ys: the types of the ys of a step.
-            unroll: as in `lax.scan`, in pieces.
+            of_piece: the types of the values of a piece, `(1, ...)`.
 
         Returns:
-            The carry, and ys `(length, ...)`.
+            The carry, ys `(length, ...)`, and the values of whole pieces `(number of these, ...)`.
         """
 
-        def run_piece(carry: Any, stacks: list[Any], first: Any, number: Any, steps: int) -> tuple[Any, list[Any]]:
-            carry, new = body(carry, first, number, steps)
-            return carry, [put_items(stack, first, items) for stack, items in zip(stacks, new, strict=True)]
+        def run_piece(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
+            carry, stacks, of_pieces = state
+            carry, ys, new = body(carry, first, number, steps)
+            stacks = [put_items(stack, first, items) for stack, items in zip(stacks, ys, strict=True)]
+            if number is not None:
+                of_pieces = [put_items(stack, number, leaf) for stack, leaf in zip(of_pieces, new, strict=True)]
+            return carry, stacks, of_pieces
 
-        def run_next(state: Any) -> Any:
-            done, carry, stacks = state
+        def run_next(counted: Any) -> Any:
+            done, *state = counted
             number = lax.sub(np.int32(self.count - 1), done) if self.reverse else done
-            carry, stacks = run_piece(carry, stacks, self._first_of(number), number, self.piece)
-            return lax.add(done, np.int32(1)), carry, stacks
+            return lax.add(done, np.int32(1)), *run_piece(state, self._first_of(number), number, self.piece)
 
-        if self.piece == self.length:
+        stacked = (ys, self.length), (of_piece, self.count)
+        if self.is_one:
             return body(carry, np.int32(0), np.int32(0), self.length)
-        stacks = [zeros_of_type(aval, self.length) for aval in ys]
+        empty = ([zeros_of_type(aval, count) for aval in avals] for avals, count in stacked)
+        state = carry, *empty
         if self.rest and self.shorter_first:
-            carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)
-        _, carry, stacks = _repeat(run_next, (np.int32(0), carry, stacks), self.count, unroll=unroll)
+            state = run_piece(state, np.int32(self.first_of_shorter), None, self.rest)
+        _, *state = _repeat(run_next, (np.int32(0), *state), self.count)
         if self.rest and not self.shorter_first:
-            carry, stacks = run_piece(carry, stacks, np.int32(self.first_of_shorter), None, self.rest)
-        return carry, stacks
+            state = run_piece(state, np.int32(self.first_of_shorter), None, self.rest)
+        carry, stacks, of_pieces = state
+        return carry, stacks, of_pieces
 
     def _first_of(self, number: Any) -> Any:
         """The first step of a whole piece."""
@@ -155,13 +161,11 @@ class TimeLoop:
         return lax.add(first, np.int32(self.rest)) if self.rest and self._begins_with_shorter else first
 
 
-def _repeat(run: Callable[[Any], Any], state: Any, times: int, *, unroll: int | bool = 1) -> Any:
+def _repeat(run: Callable[[Any], Any], state: Any, times: int) -> Any:
     """Run a function of a state so many times. The first value of the state counts them.
 
     `lax.scan` traces its loop a second time to lower it.
     """
-    if times == 1:
-        return run(state)
-    if unroll == 1:
-        return lax.while_loop(lambda state: lax.lt(state[0], np.int32(times)), run, state)
-    return lax.scan(lambda state, _: (run(state), None), state, None, length=times, unroll=unroll)[0]
+    if times <= 1:
+        return run(state) if times else state
+    return lax.while_loop(lambda state: lax.lt(state[0], np.int32(times)), run, state)

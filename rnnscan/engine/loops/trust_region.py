@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from rnnscan._util.ranks import over_rows
 from rnnscan.engine.loops.affine import product
 from rnnscan.engine.loops.in_blocks import run_in_blocks
-from rnnscan.engine.loops.time_loop import before_each
+from rnnscan.engine.loops.indexing import shifted
 
 
 def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
@@ -53,7 +53,7 @@ def gains(matrix: Any, strength: Any, *, reverse: bool) -> Any:
 
     start = jnp.zeros_like(matrix[0])
     after = run_in_blocks(compose, apply, steps, start, reverse=reverse)
-    before = before_each(after, start, reverse=reverse)
+    before = shifted(after, start, to_start=reverse)
     predicted = product(product(matrix, before), _transposed(matrix)) + identity
     return jnp.where(strength > 0, _inverse(identity + strength * predicted), identity)
 

@@ -19,12 +19,12 @@ from rnnscan.engine.analysis.recompute_costs import RecomputeCosts
 from rnnscan.engine.analysis.restore import derives_from_result
 from rnnscan.engine.analysis.saving_calls import saving_call, saving_equation
 from rnnscan.engine.analysis.split import Split, split
-from rnnscan.engine.analysis.sum_placement import split_with_sums
 from rnnscan.engine.costs.chunk import StepBytes, near_divisor
 from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import Heuristics, of_scan
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
+from rnnscan.engine.plan.schedule import schedule
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
@@ -206,19 +206,12 @@ class ScanPlan:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
         program = self.returning(save=save)
-        program = passes.apply(passes.forward(self.heuristics), forward_rules(program) if save else program)
-        return self.split(program, should_batch=self.heuristics.should_batch_forward)
+        return schedule(forward_rules(program) if save else program, self.heuristics, self.scan.options.parallel).main
 
     def summing(self, kept: Collection[int]) -> Split:
-        """`forward`, with the leaves of the carry that only add up as sums. `kept`: the leaves that stay.
-
-        A step with sums has the passes of a backward pass, whose sums they are in derivatives of second order.
-        """
+        """`forward`, with the leaves of the carry that only add up as sums. `kept`: the leaves that stay."""
         program = as_sums(self.returning(save=False), {self.step.carry[index] for index in kept})
-        if not program.summed:
-            return self.forward(save=False)
-        program = passes.apply(passes.backward(self.heuristics), program)
-        return split_with_sums(program, self.heuristics, self.heuristics.should_batch, self.scan.options.parallel)
+        return schedule(program, self.heuristics, self.scan.options.parallel).main
 
     def split(self, program: Program, **options: Any) -> Split:
         """A split of a program of this scan; `options` are those of `split`."""

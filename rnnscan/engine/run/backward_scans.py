@@ -6,6 +6,7 @@ of the carry, and the sums over the steps.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import jax
@@ -16,13 +17,12 @@ from jax.extend import core
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.loops.stopping import reversed_steps
-from rnnscan.engine.loops.time_loop import before_each
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, bind, counted
-from rnnscan.engine.run.backward import zeros_of_sums
-from rnnscan.engine.run.forward import Saved, to_device
-from rnnscan.engine.run.step_vjp import Cotangents
+from rnnscan.engine.run.in_chunks import all_of
+from rnnscan.engine.run.saved import Saved
+from rnnscan.engine.run.step_vjp import Cotangents, Vjp
 
 
 @dataclass(frozen=True)
@@ -38,49 +38,32 @@ class BackwardScans:
     transpose: tuple[core.ClosedJaxpr, Scan]
 
 
-def run_backward_scans(
-    vjp: core.ClosedJaxpr,
-    scan: Scan,
-    cotangents: Cotangents,
-    residuals: ResidualPlan,
-    saved: Saved,
-    ct_carry: Sequence[Any],
-    ct_ys: Sequence[Any],
-) -> list[Any]:
+def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: Sequence[Any]) -> list[Any]:
     """The results of `run_backward`, by the two scans.
 
     Args:
-        vjp: the vjp of a step, from `step_vjp`.
-        scan: the parameters of the scan.
-        cotangents: the leaves that have a cotangent.
-        residuals: what the scan keeps.
+        vjp: the vjp of a step.
         saved: the saved values.
         ct_carry: the cotangents of the final carry: those of `cotangents.moving`.
         ct_ys: the cotangents of `cotangents.ys`.
     """
-    zeros, kept = zeros_of_sums(vjp, cotangents, residuals, saved.constants), to_device(saved.kept, residuals.offloaded)
+    scan, cotangents, residuals, zeros = vjp.scan, vjp.cotangents, vjp.residuals, vjp.zeros(saved.constants)
     count = None if saved.count is None else jnp.max(saved.count)
     types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
-    scans = _backward_scans(vjp, scan, cotangents, residuals, *types)
-    before = {
-        **saved.carries,
-        **{
-            leaf: before_each(saved.repeated[y], saved.initial[leaf], reverse=scan.reverse)
-            for leaf, y in residuals.repeats.items()
-        },
-    }
-    after = {leaf: before_each(before[leaf], last, reverse=not scan.reverse) for leaf, last in saved.final.items()}
-    after |= {leaf: saved.repeated[y] for leaf, y in residuals.repeats.items()}
-    new = [after[leaf] for leaf in residuals.restored]
+    scans = _backward_scans(vjp.step, scan, cotangents, residuals, *types)
+    sources, *others = saved.sources(residuals, reverse=scan.reverse)
+    whole = lambda source: all_of(source, scan.length)  # noqa: E731
+    before = {leaf: whole(source) for leaf, source in sources.items()}
+    x_and_kept, new = ([*map(whole, group)] for group in others)
     if count is not None:
         first = saved.initial[0]
         before[0] = first + lax.broadcasted_iota(first.dtype, (scan.length, *first.shape), 0)
     elif residuals.recomputed:
         starts = [saved.initial[leaf] for leaf in residuals.recomputed]
         known = [before[leaf] for leaf in sorted(before)]
-        results = bind([*saved.constants, *starts, *known, *saved.xs, *kept, *new], *scans.recompute)
+        results = bind([*saved.constants, *starts, *known, *x_and_kept, *new], *scans.recompute)
         before |= dict(zip(residuals.recomputed, results[len(starts) :], strict=True))
-    xs = [*(before[leaf] for leaf in sorted(before)), *saved.xs, *kept, *new, *ct_ys]
+    xs = [*(before[leaf] for leaf in sorted(before)), *x_and_kept, *new, *ct_ys]
     step, back = scans.transpose
     if count is None:
         results = bind([*saved.constants, *ct_carry, *zeros, *xs], step, back)
@@ -103,7 +86,7 @@ def run_backward_scans(
 
 @cached_by_jaxpr
 def _backward_scans(
-    vjp: core.ClosedJaxpr,
+    step: core.ClosedJaxpr,
     scan: Scan,
     cotangents: Cotangents,
     residuals: ResidualPlan,
@@ -111,38 +94,34 @@ def _backward_scans(
     count: tuple[Any, ...],
 ) -> BackwardScans:
     """The two scans. `zeros` are the types of the starts of sums, `count` that of the number of steps, if it counts."""
-    recomputed, moving, run = residuals.recomputed, len(cotangents.moving), core.jaxpr_as_fun(vjp)
-    first_carry, first_x = scan.constants, scan.constants + len(residuals.carry)
-    constants, others, of_ys, of_carry = split_list(
-        vjp.in_avals,
-        [scan.constants, len(vjp.in_avals) - scan.constants - len(cotangents.ys) - moving, len(cotangents.ys)],
-    )
+    vjp, recomputed, run = Vjp(step, scan, cotangents, residuals), residuals.recomputed, core.jaxpr_as_fun(step)
+    given = vjp.operands(step.in_avals)
+    others = [*chain(given.carry, given.x, given.kept, given.restored)]
+    sizes = [scan.constants, len(count), len(given.ct_carry), len(zeros)]
 
     def transpose(*leaves: Any) -> list[Any]:
-        constant_leaves, done, ct_carry, sums, x = split_list(leaves, [len(constants), len(count), moving, len(zeros)])
-        results = run(*constant_leaves, *x, *ct_carry)
-        _, terms, new_ct, ct_x = split_list(results, [len(recomputed), len(zeros), moving])
-        pairs = zip(sums, terms, strict=True)
+        constants, done, ct_carry, sums, x = split_list(leaves, sizes)
+        made = vjp.results(run(*constants, *x, *ct_carry))
+        pairs = zip(sums, made.constants, strict=True)
         new_sums = (total + term.astype(total.dtype) for total, term in pairs)
-        return [*(number + 1 for number in done), *new_ct, *new_sums, *ct_x]
+        return [*(number + 1 for number in done), *made.carry, *new_sums, *made.x]
 
     # The cotangents are no operands of what recomputes.
     live, _ = live_part(
-        vjp,
-        [index < len(recomputed) for index in range(len(vjp.out_avals))],
-        [index < scan.constants + len(others) for index in range(len(vjp.in_avals))],
+        step,
+        [index < len(recomputed) for index in range(len(step.out_avals))],
+        [index < scan.constants + len(others) for index in range(len(step.in_avals))],
     )
-    leaves = live.jaxpr.invars
-    first = [leaves[first_carry + leaf] for leaf in recomputed]
-    rest = [leaves[first_carry + leaf] for leaf in range(len(residuals.carry)) if leaf not in recomputed]
+    constants, carry, rest = split_list(live.jaxpr.invars, [scan.constants, scan.carry])
+    first = [carry[leaf] for leaf in recomputed]
+    rest = [*(leaf for index, leaf in enumerate(carry) if index not in recomputed), *rest]
     jaxpr = live.jaxpr.replace(
-        invars=[*leaves[:first_carry], *first, *rest, *leaves[first_x:]],
-        outvars=[*live.jaxpr.outvars[: len(recomputed)], *first],
+        invars=[*constants, *first, *rest], outvars=[*live.jaxpr.outvars[: len(recomputed)], *first]
     )
     options = replace(scan.options, offload=(), kept=())
     like = Scan(scan.constants, len(recomputed), scan.length, scan.reverse, options)
-    traced = jax.make_jaxpr(transpose)(*constants, *count, *of_carry, *zeros, *others, *of_ys)
-    back = replace(like, carry=len(count) + moving + len(zeros), reverse=not scan.reverse and not count)
+    traced = jax.make_jaxpr(transpose)(*given.constants, *count, *given.ct_carry, *zeros, *others, *given.ct_y)
+    back = replace(like, carry=sum(sizes[1:]), reverse=not scan.reverse and not count)
     return BackwardScans(
         (core.ClosedJaxpr(jaxpr, live.consts), like), counted(traced, back) if count else (traced, back)
     )

@@ -6,9 +6,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import accumulate, chain, compress
+from itertools import chain, compress
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, partial_eval
 
 from rnnscan._util.dtypes import at_least_float32
 from rnnscan._util.messages import is_key
+from rnnscan._util.step_wrappers import type_of_step
 from rnnscan._util.zeros import zeros_of_type, zeros_of_value
 from rnnscan.engine.analysis.leaves import as_arrays, places, replace_at, split_list
 from rnnscan.engine.analysis.probe import no_axis_is_mapped
@@ -26,14 +27,13 @@ from rnnscan.engine.cache.by_jaxpr import cached_by_jaxpr
 from rnnscan.engine.costs.heuristics import Heuristics, for_platform, of_scan
 from rnnscan.engine.loops.rules import jvp_rule, transpose_rule
 from rnnscan.engine.plan.bound import plan_by, scan_plan
-from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.primitive.batching import moved, on_rows
 from rnnscan.engine.primitive.dead_code import live_part
 from rnnscan.engine.primitive.scan import Scan, ScanPrimitive, lowered_for_each_platform, stacked
-from rnnscan.engine.run.backward import BackwardPlan, run_backward
+from rnnscan.engine.run.backward import run_backward
 from rnnscan.engine.run.backward_scans import run_backward_scans
-from rnnscan.engine.run.forward import Saved
-from rnnscan.engine.run.step_vjp import Cotangents, of_running_rows, step_vjp
+from rnnscan.engine.run.saved import Saved
+from rnnscan.engine.run.step_vjp import Cotangents, Vjp, step_vjp
 from rnnscan.engine.units.mesh import sharding_units
 
 
@@ -41,33 +41,33 @@ cotangent_scan_p = ScanPrimitive("rnnscan_cotangent_scan")
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a backward pass is given.
+class CotangentScan(Vjp):
+    """A backward pass. Its attributes are the parameters of the equation.
 
     Attributes:
-        cotangents: the leaves that have a cotangent.
-        residuals: what the scan keeps.
         read: for each leaf of `Saved` whether the backward pass reads it. Only these are operands.
     """
 
-    cotangents: Cotangents
-    residuals: ResidualPlan
     read: tuple[bool, ...] = ()
 
-    def step_groups(self, step: core.ClosedJaxpr, scan: Scan) -> list[int]:
-        """The numbers of constants, carry leaves, x, kept values, new leaves and ct_ys among the operands of a step."""
-        after = [len(self.residuals.kept), len(self.residuals.restored), len(self.cotangents.ys)]
-        xs = len(step.in_avals) - scan.constants - scan.carry - sum(after) - len(self.cotangents.moving)
-        return [scan.constants, scan.carry, xs, *after]
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the equation."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def sources(self, step: core.ClosedJaxpr, scan: Scan) -> list[tuple[list[int], int | None]]:
+    def bind(self, operands: Sequence[Any]) -> list[Any]:
+        """The results, as an equation of the current trace."""
+        return list(cotangent_scan_p.bind(*operands, **self.params))
+
+    @property
+    def sources(self) -> list[tuple[list[int], int | None]]:
         """Of each leaf of `Saved` the operands of a step that are read from it, and its steps; None: it is no stack.
 
         The number of steps that run, which comes last, is no operand of a step.
         """
-        groups = split_list(range(len(step.in_avals)), self.step_groups(step, scan))
-        constants, carry, xs, kept, new = ([[place] for place in group] for group in groups[:5])
-        residuals, steps = self.residuals, scan.length
+        residuals, steps = self.residuals, self.scan.length
+        given = self.operands(range(len(self.step.in_avals)))
+        constants, carry, xs, kept, new = ([[place] for place in group] for group in given[:5])
         restored = dict(zip(residuals.restored, new, strict=True))
         every = [[*place, *restored.get(leaf, [])] for leaf, place in enumerate(carry)]
         repeating = {
@@ -80,33 +80,31 @@ class Given:
             *(([place for leaf in leaves for place in every[leaf]], steps) for leaves in repeating.values()),
             *((carry[leaf], steps // residuals.chunk) for leaf in residuals.chunk_starts),
             *((places_of, steps) for places_of in (*xs, *kept)),
-            *[([], None)] * scan.is_counted,
+            *[([], None)] * self.scan.is_counted,
         ]
 
-    def reading(self, step: core.ClosedJaxpr, scan: Scan) -> "Given":
-        """The same for what a step reads. Constants, the initial carry, keys and the count are read in any case."""
+    def reading(self, step: core.ClosedJaxpr) -> "CotangentScan":
+        """The same with another step. What it does not read is no operand.
+
+        Constants, the initial carry, keys and the count are read in any case.
+        """
         used = live_part(step, [True] * len(step.out_avals), [False] * len(step.in_avals))[1]
-        always = scan.constants + scan.carry
+        always, whole = self.scan.constants + self.scan.carry, replace(self, step=step)
         read = tuple(
             number < always or not places_of or any(used[place] or is_key(step.in_avals[place]) for place in places_of)
-            for number, (places_of, _) in enumerate(self.sources(step, scan))
+            for number, (places_of, _) in enumerate(whole.sources)
         )
-        return replace(self, read=read)
+        return replace(whole, read=read)
 
-    def of_running_rows(self, step: core.ClosedJaxpr, scan: Scan, which: Sequence[Any]) -> core.ClosedJaxpr:
-        """The vjp of a step of which some rows do not run. `which`: the types of two more inputs, from `_which_run`."""
-        results = [len(self.residuals.recomputed), len(self.cotangents.constants), len(self.cotangents.moving)]
-        types = [core.mapped_aval(scan.length, 0, aval) for aval in which]
-        return of_running_rows(step, self.step_groups(step, scan), results, types)
-
-    def arrays(self, operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan) -> tuple[Saved, list[Any], list[Any]]:
+    def arrays(self, operands: Sequence[Any]) -> tuple[Saved, list[Any], list[Any]]:
         """The saved values, and the cotangents of the carry and of ys. Zeros stand for what nothing reads."""
         given, ct_carry, ct_ys = split_list(operands, [sum(self.read), len(self.cotangents.moving)])
+        types = self.step.in_avals
         unread = [
-            None if is_read else _zeros(step.in_avals[places_of[0]], steps)
-            for is_read, (places_of, steps) in zip(self.read, self.sources(step, scan), strict=True)
+            None if is_read else _zeros(types[places_of[0]], steps)
+            for is_read, (places_of, steps) in zip(self.read, self.sources, strict=True)
         ]
-        axes = Saved.axes(self.residuals, scan, self.step_groups(step, scan)[2])
+        axes = Saved.axes(self.residuals, self.scan, len(self.operands(types).x))
         leaves = replace_at(unread, places(self.read), given)
         return jax.tree.unflatten(jax.tree.structure(axes), leaves), ct_carry, ct_ys
 
@@ -134,26 +132,25 @@ def cotangents_of_scan(
     cotangents = Cotangents.of(plan.step, wanted, *flags)
     which = _which_run(saved.count, scan.length) if saved.count is not None and saved.count.ndim else []
     saved = replace(saved, xs=[*saved.xs, *which])
-    vjp = _vjp(step, scan, plan.choices, cotangents, tuple(map(jax.typeof, which)))
-    given = Given(cotangents, plan.residuals).reading(vjp, scan)
-    pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
+    vjp = _vjp(step, scan, plan.choices, cotangents, tuple(map(type_of_step, which)))
+    pairs = zip(jax.tree.leaves(saved), vjp.read, strict=True)
     # Zeros come from the leaves that they are cotangents of: under `shard_map` they must vary over the same axes.
     pairs_of_carry = ((final[index], saved.initial[index]) for index in cotangents.moving)
     ct_carry = [lax.full_like(like, 0) if leaf is None else leaf for leaf, like in pairs_of_carry]
     ct_ys = [ys[index] for index in cotangents.ys]
-    operands = [*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys]
-    groups = split_list(_bind(operands, vjp, scan, given), [len(cotangents.constants), len(cotangents.carry)])
+    results = vjp.bind([*(leaf for leaf, is_read in pairs if is_read), *ct_carry, *ct_ys])
+    groups = split_list(results, [len(cotangents.constants), len(cotangents.carry)])
     return cotangents.of_wanted(wanted, [scan.constants, scan.carry], *groups)
 
 
 @cached_by_jaxpr
 def _vjp(
     step: core.ClosedJaxpr, scan: Scan, choices: Heuristics, cotangents: Cotangents, which: tuple[Any, ...]
-) -> core.ClosedJaxpr:
-    """The vjp of a step. `which`: the types from `_which_run`, if each row has its own number of steps."""
+) -> CotangentScan:
+    """The backward pass. `which`: the types of a step of `_which_run`, if each row has its own number of steps."""
     plan = plan_by(step, scan, choices).for_derivatives
-    vjp = step_vjp(plan, cotangents)
-    return Given(cotangents, plan.residuals).of_running_rows(vjp, scan, which) if which else vjp
+    vjp = CotangentScan(step_vjp(plan, cotangents), scan, cotangents, plan.residuals)
+    return vjp.reading(vjp.of_running_rows(which) if which else vjp.step)
 
 
 def _which_run(count: Any, length: int) -> list[Any]:
@@ -163,16 +160,12 @@ def _which_run(count: Any, length: int) -> list[Any]:
     return [steps < count[None], jnp.broadcast_to(longest, (length,))]
 
 
-def _bind(operands: Sequence[Any], step: core.ClosedJaxpr, scan: Scan, given: Given) -> list[Any]:
-    return list(cotangent_scan_p.bind(*operands, step=step, scan=scan, given=given))
-
-
-def _run(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given, platform: str | None = None) -> list[Any]:
-    options = scan.options
-    of_platform = options.choices or for_platform(platform or options.platform)
-    plan = BackwardPlan(scan, of_scan(of_platform, options.parallel, options.whole), given.residuals)
+def _run(*operands: Any, platform: str | None = None, **params: Any) -> list[Any]:
+    vjp = CotangentScan(**params)
+    options = vjp.scan.options
+    heuristics = of_scan(options.choices or for_platform(platform or options.platform), options.parallel, options.whole)
     with sharding_units(options.units):
-        results = run_backward(plan, step, given.cotangents, *given.arrays(operands, step, scan))
+        results = run_backward(vjp, heuristics, *vjp.arrays(operands))
     return [leaf for leaves in results for leaf in leaves]
 
 
@@ -180,26 +173,25 @@ def _zeros(aval: Any, steps: int | None) -> Any:
     return zeros_of_value(aval) if steps is None else zeros_of_type(aval, steps)
 
 
-def _types(*types: Any, step: core.ClosedJaxpr, scan: Scan, given: Given) -> tuple[list[Any], Any]:
+def _types(*types: Any, **params: Any) -> tuple[list[Any], Any]:
+    vjp = CotangentScan(**params)
+    scan, cotangents, effects = vjp.scan, vjp.cotangents, vjp.step.effects
     if any(copy.rows is not None for _, copy in scan.copied):
-        traced = cotangent_scan_p.program(types, {"step": step, "scan": scan, "given": given})
-        return list(traced.out_avals), step.effects
-    cotangents, first = given.cotangents, len(given.residuals.recomputed)
-    sums, carry, xs = split_list(step.out_avals[first:], [len(cotangents.constants), len(cotangents.moving)])
-    wide = {index for index, _ in scan.copied}
-    pairs = zip(cotangents.constants, sums, strict=True)
+        return list(cotangent_scan_p.program(types, params).out_avals), effects
+    made, wide = vjp.results(vjp.step.out_avals), {index for index, _ in scan.copied}
+    pairs = zip(cotangents.constants, made.constants, strict=True)
     of_constants = [aval.update(dtype=at_least_float32(aval.dtype)) if i in wide else aval for i, aval in pairs]
-    of_carry = [carry[cotangents.moving.index(index)] for index in cotangents.carry]
-    return [*of_constants, *of_carry, *(stacked(aval, scan.length) for aval in xs)], step.effects
+    of_carry = [made.carry[cotangents.moving.index(index)] for index in cotangents.carry]
+    return [*of_constants, *of_carry, *(stacked(aval, scan.length) for aval in made.x)], effects
 
 
 cotangent_scan_p.def_effectful_abstract_eval(_types)
 lowered_for_each_platform(cotangent_scan_p, _run)
 
 
-def _by_scans(*operands: Any, step: core.ClosedJaxpr, scan: Scan, given: Given) -> list[Any]:
-    arrays = given.arrays(operands, step, scan)
-    return run_backward_scans(step, scan, given.cotangents, given.residuals, *arrays)
+def _by_scans(*operands: Any, **params: Any) -> list[Any]:
+    vjp = CotangentScan(**params)
+    return run_backward_scans(vjp, *vjp.arrays(operands))
 
 
 ad.primitive_jvps[cotangent_scan_p] = lambda primals, dots, **params: jvp_rule(
@@ -211,27 +203,25 @@ ad.primitive_transposes[cotangent_scan_p] = lambda cotangents, *operands, **para
 
 
 def _batch(
-    axis: Any, operands: Sequence[Any], axes: Sequence[int | None], *, step: core.ClosedJaxpr, scan: Scan, given: Given
+    axis: Any, operands: Sequence[Any], axes: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int | None]]:
     """The vjp of a step on all rows. A leaf that is saved in several places has rows in all of them."""
-    leaves = as_arrays(operands)
+    leaves, vjp = as_arrays(operands), CotangentScan(**params)
     if no_axis_is_mapped(axis, axes):
-        results = _bind(leaves, step, scan, given)
+        results = vjp.bind(leaves)
         return results, [None] * len(results)
-    cotangents, residuals = given.cotangents, given.residuals
-    every = given.sources(step, scan)
-    *_, last = accumulate(given.step_groups(step, scan))
-    ct_carry, ct_ys = range(last, len(step.in_avals)), range(last - len(cotangents.ys), last)
-    sources = [*(every[index] for index in places(given.read)), *(([place], None) for place in ct_carry)]
-    sources += [([place], scan.length) for place in ct_ys]
+    step, scan, cotangents = vjp.step, vjp.scan, vjp.cotangents
+    every, given = vjp.sources, vjp.operands(range(len(step.in_avals)))
+    sources = [*(every[index] for index in places(vjp.read)), *(([place], None) for place in given.ct_carry)]
+    sources += [([place], scan.length) for place in given.ct_y]
     flags = [False] * len(step.in_avals)
     for row_axis, (places_of, _) in zip(axes, sources, strict=True):
         for place in places_of:
             flags[place] |= row_axis is not None
     # Results that become operands of the next step: recomputed leaves, and the cotangents of the carry.
-    first = len(residuals.recomputed)
-    feedback = [(result, scan.constants + leaf) for result, leaf in enumerate(residuals.recomputed)]
-    feedback += [*zip(range(first + len(cotangents.constants), len(step.out_avals)), ct_carry, strict=False)]
+    made = vjp.results(range(len(step.out_avals)))
+    feedback = [*zip(made.recomputed, (given.carry[leaf] for leaf in vjp.residuals.recomputed), strict=True)]
+    feedback += [*zip(made.carry, given.ct_carry, strict=True)]
     # Rows that have each their own number of steps have their own values at each step.
     counts = [at for at, (places_of, _) in zip(axes, sources, strict=True) if not places_of]
     own = any(at is not None for at in counts)
@@ -248,19 +238,20 @@ def _batch(
         )
         for leaf, at, (places_of, steps) in zip(leaves, axes, sources, strict=True)
     ]
-    batched = rows.step
+    vjp = replace(vjp, step=rows.step)
     if own:
-        saved, *others = given.arrays(operands, batched, scan)
+        saved, *others = vjp.arrays(operands)
         which = _which_run(jnp.max(saved.count, range(1, saved.count.ndim)), scan.length)
-        batched = given.of_running_rows(batched, scan, [*map(jax.typeof, which)])
-        saved, given = replace(saved, xs=[*saved.xs, *which]), given.reading(batched, scan)
-        pairs = zip(jax.tree.leaves(saved), given.read, strict=True)
+        saved, vjp = (
+            replace(saved, xs=[*saved.xs, *which]),
+            vjp.reading(vjp.of_running_rows([*map(type_of_step, which)])),
+        )
+        pairs = zip(jax.tree.leaves(saved), vjp.read, strict=True)
         operands = [*(leaf for leaf, is_read in pairs if is_read), *chain(*others)]
-    results = _bind(operands, batched, scan, given)
-    sums, new_ct, ct_xs = split_list(rows.results[first:], [len(cotangents.constants), len(cotangents.moving)])
-    of_initial = [new_ct[cotangents.moving.index(index)] for index in cotangents.carry]
-    out_axes = [0 if has_rows else None for has_rows in (*sums, *of_initial)]
-    return results, [*out_axes, *(1 if has_rows else None for has_rows in ct_xs)]
+    have_rows = vjp.results(rows.results)
+    of_initial = [have_rows.carry[cotangents.moving.index(index)] for index in cotangents.carry]
+    out_axes = [0 if has_rows else None for has_rows in (*have_rows.constants, *of_initial)]
+    return vjp.bind(operands), [*out_axes, *(1 if has_rows else None for has_rows in have_rows.x)]
 
 
 # This rule knows the axis name, for cells with collectives over it.
@@ -272,21 +263,21 @@ def _drop_unused(used: Sequence[bool], *others: Any) -> tuple[list[bool], Any]:
     equation = others[-1]  # From jax 0.12 on the references that are read come before it.
     if not any(used):
         return [False] * len(equation.invars), None
-    step, scan, given = (equation.params[name] for name in ("step", "scan", "given"))
-    cotangents = given.cotangents
+    vjp = CotangentScan(**equation.params)
+    step, cotangents = vjp.step, vjp.cotangents
     of_constants, of_carry, of_xs = split_list(used, [len(cotangents.constants), len(cotangents.carry)])
-    always = [True] * len(given.residuals.recomputed), [True] * len(cotangents.moving)
+    always = [True] * len(vjp.residuals.recomputed), [True] * len(cotangents.moving)
     live, _ = live_part(step, [*always[0], *of_constants, *always[1], *of_xs], [True] * len(step.in_avals))
     chosen = [(cotangents.constants, of_constants), (cotangents.carry, of_carry), (cotangents.x, of_xs)]
     constants, carry, x = (tuple(compress(*pair)) for pair in chosen)
-    fewer = replace(given, cotangents=replace(cotangents, constants=constants, carry=carry, x=x)).reading(live, scan)
-    stay = [fewer.read[index] for index in places(given.read)]
+    fewer = replace(vjp, cotangents=replace(cotangents, constants=constants, carry=carry, x=x)).reading(live)
+    stay = [fewer.read[index] for index in places(vjp.read)]
     flags = [*stay, *[True] * (len(equation.invars) - len(stay))]
     return flags, equation.replace(
         invars=[*compress(equation.invars, flags)],
         outvars=[*compress(equation.outvars, used)],
         effects=live.effects,
-        params={"step": live, "scan": scan, "given": fewer},
+        params=fewer.params,
     )
 
 

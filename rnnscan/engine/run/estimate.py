@@ -11,6 +11,7 @@ from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.analysis.split import Split
 from rnnscan.engine.costs.machine import Cost, Machine
 from rnnscan.engine.plan.execution_plan import ExecutionPlan, NewtonLoop
+from rnnscan.engine.plan.schedule import Schedule
 from rnnscan.ir.dataflow import determined
 from rnnscan.ir.program import outputs_of
 from rnnscan.ir.trace import trace
@@ -39,14 +40,14 @@ class PartCost:
     bytes: int
 
 
-def estimate_parts(plan: ExecutionPlan, backward: tuple[Split | None, Split] | None) -> tuple[PartCost, ...]:
+def estimate_parts(plan: ExecutionPlan, backward: Schedule | None) -> tuple[PartCost, ...]:
     """The estimated costs of a plan's loops and of its batched work, forward and backward.
 
     The backward pass is left out where the lax engine runs it. Nothing is estimated of Newton's method.
 
     Args:
         plan: the plan.
-        backward: the splits of its backward pass, `splits_of_derivative`, if they are known.
+        backward: how its backward pass runs, if that is known.
     """
     machine, window = plan.choices.machine, plan.states.window(plan.call.length)
     if plan.call.parallel is not None or (window is not None and not plan.states.loops_forward):
@@ -61,9 +62,9 @@ def estimate_parts(plan: ExecutionPlan, backward: tuple[Split | None, Split] | N
     forward = tuple(_parts("forward", scan.written, scan.chunk, machine))
     if backward is None:
         return forward
-    recompute, pull = backward
-    again = _parts("backward", recompute, scan.chunk, machine, " to recompute carries") if recompute is not None else ()
-    return (*forward, *again, *_parts("backward", pull, scan.chunk, machine))
+    ends = [" to recompute carries", ""][-len(backward.splits) :]
+    pairs = zip(backward.splits, ends, strict=True)
+    return (*forward, *(part for each, end in pairs for part in _parts("backward", each, scan.chunk, machine, end)))
 
 
 def _parts(direction: str, split: Split, chunk: int, machine: Machine, end: str = "") -> Iterator[PartCost]:

@@ -32,7 +32,7 @@ from rnnscan.engine.primitive.scan import (
     y_size,
 )
 from rnnscan.engine.run.cotangent_scan import cotangents_of_scan
-from rnnscan.engine.run.forward import Saved
+from rnnscan.engine.run.saved import Saved
 
 
 linear_scan_p = ScanPrimitive("rnnscan_linear_scan")

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 
@@ -18,13 +17,13 @@ from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.analysis.leaves import split_list
 from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.analysis.split import Loop, Split
+from rnnscan.engine.analysis.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
-from rnnscan.engine.loops.batched_values import Chunk, StackPart, added
-from rnnscan.engine.loops.in_place import InPlace
+from rnnscan.engine.loops.batched_values import Chunk, Source, StackPart, added
 from rnnscan.engine.loops.recurrences import EXECUTORS
 from rnnscan.engine.loops.sharded_rows import ShardedRows, SumsByParts
-from rnnscan.engine.loops.unrolled import LoopStep, counting, scan_unrolled
-from rnnscan.engine.run.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
+from rnnscan.engine.loops.steps import LoopStep, Starts, run_steps
+from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.ir.program import Atom, Equation, Value, evaluate, read
 
 
@@ -41,8 +40,9 @@ class Runner:
         invariant: the values that are the same at every step, by `invariant_values`.
         reverse: from the last step of a chunk to the first.
         unroll: of the loops, as in `lax.scan`.
+        is_differentiable: whether JAX differentiates the loops. The derivative of one that runs in place is slow.
         rows: how rows lie on devices, where there are several.
-        in_place: how the only loop runs over all steps in place, if it does.
+        starts: the carry leaves before each chunk that the only loop writes, if it runs over all chunks.
         scan: runs loops as separate scans, with the engine's derivatives; None: they are loops of this trace.
         labels: the names to emit, by value.
     """
@@ -51,8 +51,9 @@ class Runner:
     invariant: Mapping[Value, Any]
     reverse: bool
     unroll: int | bool
+    is_differentiable: bool = False
     rows: ShardedRows | None = None
-    in_place: InPlace | None = None
+    starts: Starts | None = None
     scan: Scan | None = None
     labels: Mapping[Value, str] | None = None
 
@@ -176,22 +177,18 @@ class Runner:
         return by_parts.rows.add(sums, by_parts.sum(self.split.program.summed[position], chunk, part_sums))
 
     def _run_loop(self, loop: Loop, loop_sums: LoopSums, chunk: Chunk, carry: list[Any], sums: list[Any]) -> None:
-        inputs = {value: chunk.varying.get(value) for value in loop.to_body}
-        # A whole stack is an input of the loop, whose steps then need no index.
-        parts = {value: part for value, part in inputs.items() if isinstance(part, StackPart) and not part.is_whole}
         parts_of = parts_of_stacks(loop) if self.split.heuristics.slices_stacks else {}
         emitted = [value for value in loop.from_body if value not in parts_of]
-        step = partial(self._step, loop, parts, emitted, loop_sums)
+        step = partial(self._step, loop, emitted, loop_sums)
         state = [carry[position] for position in loop.carry], [sums[place] for place in loop_sums.places]
-        stacks = [chunk.stacked(value) for value in loop.to_body if value not in parts]
-        if self.split.heuristics.batch == "inputs":
-            stacks = [*map(row_by_row, stacks)]
-        if self.in_place is not None:
-            run = self.in_place.scan(step, state, stacks, emitted, unroll=self._unroll(loop, chunk.steps))
-            (new_carry, new_sums), from_body, chunk.starts = run
+        if self.is_differentiable:
+            stacks = [*map(chunk.stacked, loop.to_body)]
+            (new_carry, new_sums), from_body = lax.scan(
+                step, state, stacks, length=chunk.steps, reverse=self.reverse, unroll=self._unroll(loop, chunk.steps)
+            )
         else:
-            scan = self._scan_parts if parts else self._scan
-            (new_carry, new_sums), from_body = scan(loop, step, state, stacks, chunk.steps)
+            run = self._run_steps(loop, step, state, chunk, [value.aval for value in emitted])
+            (new_carry, new_sums), from_body, chunk.starts = run
         if (
             self.split.heuristics.barrier_on_stacks
         ):  # Else XLA adds up the rows of each unrolled step, and then the steps.
@@ -211,23 +208,22 @@ class Runner:
         chunk.add({value: stack(value) for value in loop.from_body})
         chunk.make_again(loop.repeated, after=new_carry)
 
-    def _scan(
-        self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int, indices: Any = None
-    ) -> Any:
-        choices, unroll, xs = self.split.heuristics, self._unroll(loop, steps), (indices, stacks)
-        if self.unroll == 1 and unroll > 1 and choices.barrier_every and has_product(loop):
-            hold = choices.barrier_every
-            return scan_unrolled(step, state, xs, steps=steps, reverse=self.reverse, unroll=unroll, hold=hold)
-        return lax.scan(step, state, xs, length=steps, reverse=self.reverse, unroll=unroll)
+    def _run_steps(
+        self, loop: Loop, step: LoopStep, state: tuple[Any, Any], chunk: Chunk, types: Sequence[Any]
+    ) -> tuple[tuple[Any, Any], list[Any], list[Any]]:
+        choices, unroll = self.split.heuristics, self._unroll(loop, chunk.steps)
+        holds = self.unroll == 1 and unroll > 1 and has_product(loop)
 
-    def _scan_parts(self, loop: Loop, step: LoopStep, state: tuple[Any, Any], stacks: list[Any], steps: int) -> Any:
-        """Run a loop whose steps are told their indices."""
-        if self.split.heuristics.batch != "costly":  # A counter would take a kernel a step.
-            return self._scan(loop, step, state, stacks, steps, lax.iota(np.int32, steps))
-        (carry, sums), first = state, np.int32(steps - 1 if self.reverse else 0)
-        counted = counting(step, reverse=self.reverse)
-        (carry, (sums, _)), ys = self._scan(loop, counted, (carry, (sums, first)), stacks, steps)
-        return (carry, sums), ys
+        def source(value: Value) -> Source:
+            part = chunk.varying.get(value)
+            if isinstance(part, StackPart):
+                return part.part
+            stack = chunk.stacked(value)
+            return partial(StackPart, row_by_row(stack) if choices.batch == "inputs" else stack)
+
+        steps = TimeLoop(chunk.steps, chunk.steps if unroll is True else max(1, min(unroll, chunk.steps)), self.reverse)
+        hold = choices.barrier_every if holds else 0
+        return run_steps(step, state, [*map(source, loop.to_body)], types, steps, hold=hold, starts=self.starts)
 
     def _unroll(self, loop: Loop, steps: int) -> int | bool:
         """The steps of one iteration of a loop."""
@@ -252,19 +248,17 @@ class Runner:
     def _step(
         self,
         loop: Loop,
-        parts: Mapping[Value, StackPart],
         emitted: Sequence[Value],
         loop_sums: LoopSums,
         state: tuple[list[Any], list[Any]],
-        x: tuple[Any, Sequence[Any]],
+        x: Sequence[Any],
     ) -> Any:
-        (carry, sums), (step, stacked) = state, x
+        carry, sums = state
         program = self.split.program
         values = {
             **self.invariant,
             **dict(zip((program.carry[position] for position in loop.carry), carry, strict=True)),
-            **{value: part.at(step) for value, part in parts.items()},
-            **dict(zip((value for value in loop.to_body if value not in parts), stacked, strict=True)),
+            **dict(zip(loop.to_body, x, strict=True)),
         }
         choices = self.split.heuristics
         held = operands_of_products(loop).intersection(emitted) if choices.barrier_on_stacks else ()

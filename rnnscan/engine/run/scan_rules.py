@@ -43,9 +43,10 @@ from rnnscan.engine.primitive.scan import (
     scan_p,
     y_size,
 )
-from rnnscan.engine.run.forward import Saved, run_forward, run_saving, run_while
+from rnnscan.engine.run.forward import run_forward, run_saving, run_while
 from rnnscan.engine.run.linear_scan import tangents_of_scan
 from rnnscan.engine.run.matrix_windows import run_windows
+from rnnscan.engine.run.saved import Saved
 from rnnscan.engine.units.mesh import shard_as, sharding_units
 
 
@@ -64,7 +65,7 @@ def run_scan(
         if scan.condition is not None:
             return run_while(plan, scan.condition, *arguments)
         if saving is not None:
-            return run_saving(plan, saving.starts, arguments, in_place=True)
+            return run_saving(plan, saving.starts, arguments)
         final, ys = run_forward(plan, *arguments)
         return [*final, *ys]
 
@@ -170,7 +171,7 @@ def _save(saving: SavingScan, plan: ScanPlan, arguments: Sequence[list[Any]], *,
     # No type says that a result lies in host memory. One may be a y too, which does not.
     stacks = {saving.saved[index] for index in offloaded} - {*saving.ys}
     made = frozenset(index for group, index in stacks if group == "made")
-    return run_saving(scan_plan(saving.step, saving.scan), saving.saving.starts, arguments, offloaded=made)
+    return run_saving(scan_plan(saving.step, saving.scan), saving.saving.starts, arguments, made)
 
 
 def _restored(

@@ -5,14 +5,17 @@ A carry leaf that no cotangent reaches in any step has none, as in `lax.scan`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress
-from typing import Any
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
+from rnnscan._util.dtypes import at_least_float32
+from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.leaves import leaves_at, places, replace_at, split_list
 from rnnscan.engine.analysis.restore import reading_kept
@@ -20,6 +23,7 @@ from rnnscan.engine.loops.indexing import item_of
 from rnnscan.engine.loops.stopping import hold
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
+from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.program import Program
 from rnnscan.ir.trace import program_as_jaxpr, program_of, trace
 
@@ -68,6 +72,134 @@ class Cotangents:
         """
         groups = zip(split_list(wanted, sizes), (self.constants, self.carry, self.x), cotangents, strict=True)
         return [leaf for flags, positions, leaves in groups for leaf in leaves_at(places(flags), positions, leaves)]
+
+
+class Operands(NamedTuple):
+    """The operands of the vjp of a step, or what is known of each."""
+
+    constants: list[Any]
+    carry: list[Any]
+    x: list[Any]
+    kept: list[Any]
+    restored: list[Any]
+    ct_y: list[Any]
+    ct_carry: list[Any]
+
+
+class Results(NamedTuple):
+    """The results of the vjp of a step, or what is known of each."""
+
+    recomputed: list[Any]
+    constants: list[Any]
+    carry: list[Any]
+    x: list[Any]
+
+
+@dataclass(frozen=True)
+class Vjp:
+    """The vjp of a step: from the cotangents of its results to those of its arguments.
+
+    Attributes:
+        step: its jaxpr.
+        scan: the parameters of the scan whose step it is the vjp of.
+        cotangents: the leaves that have a cotangent.
+        residuals: what the scan keeps.
+    """
+
+    step: core.ClosedJaxpr
+    scan: Scan
+    cotangents: Cotangents
+    residuals: ResidualPlan
+
+    def operands(self, leaves: Sequence[Any]) -> Operands:
+        """Leaves by the kind of operand."""
+        last = [len(self.residuals.kept), len(self.residuals.restored), len(self.cotangents.ys)]
+        first = [self.scan.constants, self.scan.carry]
+        x = len(self.step.in_avals) - sum(first) - sum(last) - len(self.cotangents.moving)
+        return Operands(*split_list(leaves, [*first, x, *last]))
+
+    def results(self, leaves: Sequence[Any]) -> Results:
+        """Leaves by the kind of result."""
+        counts = map(len, (self.residuals.recomputed, self.cotangents.constants, self.cotangents.moving))
+        return Results(*split_list(leaves, [*counts]))
+
+    @cached_property
+    def changing(self) -> list[int]:
+        """The cotangents of the carry that the step changes, among those of `Cotangents.moving`.
+
+        That of a sum it does not: with `c' = c + f(x)`, the cotangent of c is that of c'. As a carry it would be
+        stacked at each step for the products that read it. It is the same at every step, so it need not be a carry.
+        """
+        before, after = self.operands(self.step.jaxpr.invars).ct_carry, self.results(self.step.jaxpr.outvars).carry
+        return places([new is not old for old, new in zip(before, after, strict=True)])
+
+    @property
+    def program(self) -> Program:
+        """The vjp as a program.
+
+        Its invariant inputs are the constants and the cotangents of the carry that stay the same. Its known inputs are
+        the carry leaves that are not recomputed, x, the kept values, the new values of the restored carry leaves and
+        the cotangents of y; its carry is the recomputed leaves and the other cotangents of the carry. It sums the
+        cotangents of the constants, and stacks those of x.
+        """
+        program = program_of(self.step)
+        given, made = self.operands(program.known), self.results(program.stacked)
+        recomputed = self.residuals.recomputed
+        kept_carry = [leaf for index, leaf in enumerate(given.carry) if index not in recomputed]
+        fixed = [leaf for index, leaf in enumerate(given.ct_carry) if index not in self.changing]
+        return replace(
+            program,
+            invariant=(*given.constants, *fixed),
+            known=(*kept_carry, *given.x, *given.kept, *given.restored, *given.ct_y),
+            carry=(*(given.carry[index] for index in recomputed), *(given.ct_carry[index] for index in self.changing)),
+            new_carry=(*made.recomputed, *(made.carry[index] for index in self.changing)),
+            summed=tuple(made.constants),
+            stacked=tuple(made.x),
+        )
+
+    def zeros(self, constants: Sequence[Any]) -> list[Any]:
+        """The starts of the sums of cotangents of these constants: with rows where the sums have some."""
+
+        # Zeros come from the constants, and not from jnp.zeros: under shard_map they must vary over the same axes.
+        def zero(aval: Any, constant: Any) -> Any:
+            dtype = at_least_float32(aval.dtype)
+            if aval.shape == constant.shape:
+                return lax.full_like(constant, 0, dtype=dtype)
+            return zeros_of_value(aval.update(dtype=dtype))
+
+        of_step = self.results(self.step.out_avals).constants
+        return [zero(aval, constants[i]) for aval, i in zip(of_step, self.cotangents.constants, strict=True)]
+
+    def of_running_rows(self, which: Sequence[Any]) -> core.ClosedJaxpr:
+        """The step where some rows do not run: they keep their cotangents, and add nothing to sums over rows.
+
+        It computes for them the step of a row that runs, with cotangents of zero. Their own values may have no finite
+        derivative, and zero times infinity is NaN. Rows are the first axes of the carry, x and the kept values.
+
+        Args:
+            which: the types of two more inputs, which come after x: whether each row runs, and the number of a row that
+                does.
+        """
+        run, types = core.jaxpr_as_fun(self.step), self.step.in_avals
+        first = sum(map(len, self.operands(types)[:3]))
+
+        def of_rows(*leaves: Any) -> list[Any]:
+            before, (runs, source), after = split_list(leaves, [first, 2])
+            given = self.operands([*before, *after])
+
+            def filled(leaf: Any) -> Any:
+                rows = lax.reshape(leaf, (runs.size, *leaf.shape[runs.ndim :]))
+                return hold(runs, leaf, jnp.broadcast_to(item_of(rows, source), leaf.shape))
+
+            def without(leaf: Any) -> Any:
+                return hold(runs, leaf, lax.full_like(leaf, 0))
+
+            values = (map(filled, group) for group in (given.carry, given.x, given.kept))
+            cotangents = (map(without, group) for group in (given.ct_y, given.ct_carry))
+            made = self.results(run(*given.constants, *chain(*values), *given.restored, *chain(*cotangents)))
+            return [*made.recomputed, *made.constants, *hold(runs, made.carry, given.ct_carry), *made.x]
+
+        return jax.make_jaxpr(of_rows)(*types[:first], *which, *types[first:])
 
 
 def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
@@ -120,79 +252,3 @@ def step_vjp(plan: ScanPlan, cotangents: Cotangents) -> core.ClosedJaxpr:
     counts = map(len, (residuals.recomputed, cotangents.constants, cotangents.moving, cotangents.x))
     program = reading_kept(program, (len(program.stacked) - sum(counts)) // 2)
     return program_as_jaxpr(program.equations, program.known, program.stacked)
-
-
-def vjp_program(
-    vjp: core.ClosedJaxpr, cotangents: Cotangents, residuals: ResidualPlan, sizes: Sequence[int]
-) -> tuple[Program, list[int]]:
-    """The vjp of a step as a program, and which cotangents of the carry it changes, among those of `moving`.
-
-    The cotangent of a sum it does not: with `c' = c + f(x)`, the cotangent of c is that of c'. As a carry it would be
-    stacked at each step for the products that read it. It is the same at every step, so it need not be a carry.
-
-    Its invariant inputs are the constants and these cotangents. Its known inputs are the carry leaves that are not
-    recomputed, x, the kept values, the new values of the restored carry leaves and the cotangents of y; its carry is
-    the recomputed leaves and the other cotangents of the carry. It sums the cotangents of the constants, and stacks
-    those of x.
-
-    Args:
-        vjp: the vjp.
-        cotangents: the leaves that have a cotangent.
-        residuals: what the scan keeps.
-        sizes: the numbers of constants and of leaves of x.
-    """
-    program, (constants, x) = program_of(vjp), sizes
-    groups = [constants, len(residuals.carry), x, len(residuals.kept), len(residuals.restored), len(cotangents.ys)]
-    inputs = split_list(program.known, groups)
-    counts = [len(residuals.recomputed), len(cotangents.constants), len(cotangents.moving)]
-    new_recomputed, summed, new_ct, ct_x = split_list(program.stacked, counts)
-    *other_inputs, ct_carry = inputs[2:]
-    recomputed = [inputs[1][index] for index in residuals.recomputed]
-    kept_carry = [leaf for index, leaf in enumerate(inputs[1]) if index not in residuals.recomputed]
-    changes = [new is not leaf for leaf, new in zip(ct_carry, new_ct, strict=True)]
-    program = replace(
-        program,
-        invariant=(*inputs[0], *(leaf for leaf, is_new in zip(ct_carry, changes, strict=True) if not is_new)),
-        known=(*kept_carry, *chain(*other_inputs)),
-        carry=(*recomputed, *compress(ct_carry, changes)),
-        new_carry=(*new_recomputed, *compress(new_ct, changes)),
-        summed=tuple(summed),
-        stacked=tuple(ct_x),
-    )
-    return program, places(changes)
-
-
-def of_running_rows(
-    vjp: core.ClosedJaxpr, sizes: Sequence[int], results: Sequence[int], inputs: Sequence[Any]
-) -> core.ClosedJaxpr:
-    """The vjp of a step of which some rows do not run: they keep their cotangents, and add nothing to sums over rows.
-
-    It computes for them the step of a row that runs, with cotangents of zero. Their own values may have no finite
-    derivative, and zero times infinity is NaN.
-
-    Args:
-        vjp: the vjp, with the rows along the first axes of the carry, x and the kept values.
-        sizes: the numbers of constants, carry leaves, x, kept values, new leaves and cotangents of y.
-        results: the numbers of recomputed leaves, cotangents of constants and cotangents of the carry.
-        inputs: the types of two more inputs, which come after x: whether each row runs, and the number of a row that
-            does.
-    """
-    run, (constants, carry, x, *others), after = core.jaxpr_as_fun(vjp), sizes, sum(sizes[:3])
-
-    def of_rows(*leaves: Any) -> list[Any]:
-        fixed, *rest = split_list(leaves, [constants, carry, x, 1, 1, *others])
-        states, inputs, (runs,), (source,), kept, new, ct_ys, ct_carry = rest
-
-        def filled(leaf: Any) -> Any:
-            rows = lax.reshape(leaf, (runs.size, *leaf.shape[runs.ndim :]))
-            return hold(runs, leaf, jnp.broadcast_to(item_of(rows, source), leaf.shape))
-
-        def without(leaf: Any) -> Any:
-            return hold(runs, leaf, lax.full_like(leaf, 0))
-
-        groups = fixed, map(filled, states), map(filled, inputs), map(filled, kept), new
-        made = run(*chain(*groups, map(without, ct_ys), map(without, ct_carry)))
-        recomputed, sums, new_ct, ct_x = split_list(made, results)
-        return [*recomputed, *sums, *hold(runs, new_ct, ct_carry), *ct_x]
-
-    return jax.make_jaxpr(of_rows)(*vjp.in_avals[:after], *inputs, *vjp.in_avals[after:])
