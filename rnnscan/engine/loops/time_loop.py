@@ -11,6 +11,7 @@ from jax import lax
 
 from rnnscan._util.zeros import zeros_of_type
 from rnnscan.engine.loops.indexing import put_items, shifted
+from rnnscan.engine.units.mesh import shard_as
 
 
 # (carry, xs of each step, steps of the piece) -> (carry, ys of each step, values of the piece)
@@ -100,6 +101,9 @@ class TimeLoop:
 
     def _run_whole(self, body: Body, carry: Any, xs: Any) -> tuple[Any, Any, Any]:
         count, piece = self.count, self.piece
+        if count == 1:  # JAX would trace a loop of one trip, and its derivatives.
+            carry, ys, new = body(carry, xs, piece)
+            return carry, ys, jax.tree.map(lambda leaf: lax.expand_dims(leaf, [0]), new)
 
         def run_piece(carry: Any, xs: Any) -> tuple[Any, tuple[Any, Any]]:
             carry, ys, new = body(carry, xs, piece)
@@ -132,7 +136,9 @@ class TimeLoop:
         def run_piece(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
             carry, stacks, of_pieces = state
             carry, ys, new = body(carry, first, number, steps)
-            stacks = [put_items(stack, first, items) for stack, items in zip(stacks, ys, strict=True)]
+            # Some operations of a transposed step lose the explicit axes of a mesh (jax 0.12).
+            pairs = ((stack, shard_as(items, jax.typeof(stack))) for stack, items in zip(stacks, ys, strict=True))
+            stacks = [put_items(stack, first, items) for stack, items in pairs]
             if number is not None:
                 of_pieces = [put_items(stack, number, leaf) for stack, leaf in zip(of_pieces, new, strict=True)]
             return carry, stacks, of_pieces

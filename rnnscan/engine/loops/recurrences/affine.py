@@ -4,7 +4,7 @@ Source: Blelloch 1990, "Prefix Sums and Their Applications"; Martin and Cundy 20
 Neural Nets Over Sequence Length".
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,6 @@ from rnnscan.engine.loops.exact import guarded
 from rnnscan.engine.loops.in_blocks import COMPOSED_FROM, apply_linear, compose_linear, run_in_blocks
 from rnnscan.engine.loops.step_by_step import CycleLoop, run_unrolled
 from rnnscan.engine.loops.time_loop import before_and_after
-from rnnscan.ir.program import Atom, Constant, Equation
 
 
 def run_affine(
@@ -55,35 +54,15 @@ def run_delay(
 
 
 def _factor_and_term(loop: CycleLoop, start: Any, read_values: Sequence[Any]) -> tuple[Any, Any]:
-    """The a and b of `new_leaf = a * leaf + b` at each step, by running the equations on `1 * leaf + 0`."""
-    (leaf,), (new_leaf,) = loop.cycle.leaves, loop.cycle.new_leaves
-    zeros = jnp.broadcast_to(lax.full_like(start, 0), (loop.steps, *leaf.shape))
-    pairs: dict[Atom, tuple[Any, Any]] = {leaf: (zeros + 1, zeros)}
-    free = dict(zip(loop.cycle.reads, zip(read_values, loop.axes, strict=True), strict=True))
-    for equation in loop.cycle.equations:
-        pairs[equation.outputs[0]] = (
-            _evaluate_part(equation, pairs, free, part=0),
-            _evaluate_part(equation, pairs, free, part=1),
-        )
-    return pairs[new_leaf]
+    """The a and b of `new_leaf = a * leaf + b` at each step: its derivative, and its value at zero."""
+    zero, one = (lax.full_like(start, number) for number in (0, 1))
 
+    def at_step(*step_values: Any) -> tuple[Any, Any]:
+        new_leaf = lambda leaf: loop.cycle.step([leaf], step_values, iterates=True)[0]  # noqa: E731
+        if jnp.issubdtype(start.dtype, jnp.integer):
+            term = new_leaf(zero)
+            return new_leaf(one) - term, term  # Exact modulo 2^n.
+        term, factor = jax.jvp(new_leaf, [zero], [one])
+        return factor, term
 
-def _evaluate_part(
-    equation: Equation, pairs: dict[Atom, tuple[Any, Any]], free: Mapping[Any, tuple[Any, int | None]], part: int
-) -> Any:
-    """The factor (part 0) or the term (part 1) of an equation's result.
-
-    An operand that is free of the leaf scales both, and is added to the term only.
-    """
-    linear = equation.traits.linear_in([atom in pairs for atom in equation.inputs])
-    assert linear is not None
-    operands, axes = list[Any](), list[int | None]()
-    for atom, is_term in zip(equation.inputs, linear, strict=True):
-        if atom in pairs:
-            operands.append(pairs[atom][part])
-            axes.append(0)
-        else:
-            operand, axis = (atom.value, None) if isinstance(atom, Constant) else free[atom]
-            operands.append(jnp.zeros_like(operand) if part == 0 and is_term else operand)
-            axes.append(axis)
-    return jax.vmap(equation.evaluate, in_axes=axes)(*operands)[0]
+    return jax.vmap(at_step, in_axes=loop.axes, axis_size=loop.steps)(*read_values)
