@@ -24,7 +24,7 @@ from rnnscan.engine.costs.costs import unbatchable, work_of_products
 from rnnscan.engine.costs.heuristics import Heuristics, of_scan
 from rnnscan.engine.plan.matrix_search import MatrixSearch, find_matrix_states
 from rnnscan.engine.plan.residuals import CarryLeaf, KeptValue, ResidualPlan, Storage
-from rnnscan.engine.plan.schedule import schedule
+from rnnscan.engine.plan.schedule import Schedule
 from rnnscan.engine.primitive.scan import Scan
 from rnnscan.ir.components import Components
 from rnnscan.ir.dataflow import determined
@@ -206,12 +206,14 @@ class ScanPlan:
             save: whether to return the values for the backward pass too: the kept values, then the kept carries.
         """
         program = self.returning(save=save)
-        return schedule(forward_rules(program) if save else program, self.heuristics, self.scan.options.parallel).main
+        return Schedule.of(
+            forward_rules(program) if save else program, self.heuristics, self.scan.options.parallel
+        ).main
 
     def summing(self, kept: Collection[int]) -> Split:
         """`forward`, with the leaves of the carry that only add up as sums. `kept`: the leaves that stay."""
         program = as_sums(self.returning(save=False), {self.step.carry[index] for index in kept})
-        return schedule(program, self.heuristics, self.scan.options.parallel).main
+        return Schedule.of(program, self.heuristics, self.scan.options.parallel).main
 
     def split(self, program: Program, **options: Any) -> Split:
         """A split of a program of this scan; `options` are those of `split`."""

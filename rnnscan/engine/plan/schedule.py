@@ -31,44 +31,45 @@ class Schedule:
     main: Split
     recompute: Split | None = None
 
+    @staticmethod
+    def of(
+        program: Program,
+        heuristics: Heuristics,
+        solve: Newton | None,
+        recomputed: int | None = None,
+        *,
+        may_batch_nothing: bool = False,
+    ) -> "Schedule":
+        """Plan a pass. One that adds up is planned as a cotangent scan: in derivatives of second order it has its sums.
+
+        Args:
+            program: a step of it.
+            heuristics: the choices of the platform.
+            solve: how loops are solved in parallel over the steps of a chunk; None: they run step by step.
+            recomputed: of a cotangent scan the number of carry leaves that it computes again. These come first. None:
+                it is another scan.
+            may_batch_nothing: whether one loop may run all of a cotangent scan.
+        """
+        if recomputed is None and not program.summed:
+            program = passes.apply(passes.forward(heuristics), program)
+            return Schedule(split(program, heuristics, should_batch=heuristics.should_batch_forward, solve=solve))
+        program = passes.apply(passes.backward(heuristics), program)
+        recompute, main = _views(program, recomputed or 0)
+        shared = frozenset(needed(program.equations, recompute.new_carry))
+        split_one = partial(split_with_sums, heuristics=heuristics, solve=solve)
+        batches: ShouldBatch = partial(heuristics.should_batch, shared=shared)
+        whole = split_one(main, should_batch=batches)
+        if may_batch_nothing and _reads_more_than_it_saves(whole):
+            batches = lambda *_: False  # noqa: E731
+            whole = split_one(main, should_batch=batches)
+        read = {*inputs_of(whole.varying), *values_of(whole.program.outputs)}
+        is_read = not read.isdisjoint(recompute.stacked)
+        return Schedule(whole, split_one(recompute, should_batch=batches) if is_read else None)
+
     @property
     def splits(self) -> list[Split]:
         """Those of both runs."""
         return [self.main] if self.recompute is None else [self.recompute, self.main]
-
-
-def schedule(
-    program: Program,
-    heuristics: Heuristics,
-    solve: Newton | None,
-    recomputed: int | None = None,
-    *,
-    may_batch_nothing: bool = False,
-) -> Schedule:
-    """Plan a pass. One that adds up is planned as a cotangent scan, whose sums it has in derivatives of second order.
-
-    Args:
-        program: a step of it.
-        heuristics: the choices of the platform.
-        solve: how loops are solved in parallel over the steps of a chunk; None: they run step by step.
-        recomputed: of a cotangent scan the number of carry leaves that it computes again. These come first. None: it is
-            another scan.
-        may_batch_nothing: whether one loop may run all of a cotangent scan.
-    """
-    if recomputed is None and not program.summed:
-        program = passes.apply(passes.forward(heuristics), program)
-        return Schedule(split(program, heuristics, should_batch=heuristics.should_batch_forward, solve=solve))
-    program = passes.apply(passes.backward(heuristics), program)
-    recompute, main = _views(program, recomputed or 0)
-    shared = frozenset(needed(program.equations, recompute.new_carry))
-    split_one = partial(split_with_sums, heuristics=heuristics, solve=solve)
-    batches: ShouldBatch = partial(heuristics.should_batch, shared=shared)
-    whole = split_one(main, should_batch=batches)
-    if may_batch_nothing and _reads_more_than_it_saves(whole):
-        batches = lambda *_: False  # noqa: E731
-        whole = split_one(main, should_batch=batches)
-    read = {*inputs_of(whole.varying), *values_of(whole.program.outputs)}
-    return Schedule(whole, None if read.isdisjoint(recompute.stacked) else split_one(recompute, should_batch=batches))
 
 
 def _views(program: Program, recomputed: int) -> tuple[Program, Program]:

@@ -17,7 +17,7 @@ from rnnscan.engine.loops.sharded_rows import sharded_rows
 from rnnscan.engine.loops.stopping import CountedChunks
 from rnnscan.engine.loops.time_loop import TimeLoop
 from rnnscan.engine.plan.scan_plan import ScanPlan
-from rnnscan.engine.plan.schedule import Schedule, schedule
+from rnnscan.engine.plan.schedule import Schedule
 from rnnscan.engine.run.in_chunks import Recompute, of_stack, run_in_chunks
 from rnnscan.engine.run.runner import Runner, invariant_values
 from rnnscan.engine.run.saved import Saved
@@ -70,7 +70,7 @@ def _schedule(vjp: Vjp, heuristics: Heuristics, leaves: Sequence[Any]) -> Schedu
     """How a chunk runs. `leaves`: the constants and the initial carry."""
     # Where devices share units, a loop would gather values at each step that are gathered once for a chunk.
     one_loop, recomputed = unit_mesh(leaves) is None, len(vjp.residuals.recomputed)
-    return schedule(vjp.program, heuristics, vjp.scan.options.parallel, recomputed, may_batch_nothing=one_loop)
+    return Schedule.of(vjp.program, heuristics, vjp.scan.options.parallel, recomputed, may_batch_nothing=one_loop)
 
 
 def _chunk(vjp: Vjp, schedule: Schedule, fixed: Collection[Value]) -> int:

@@ -15,7 +15,6 @@ from rnnscan._util.zeros import zeros_of_value
 from rnnscan.engine.analysis.flat_step import FlatStep
 from rnnscan.engine.analysis.fusion_barriers import fusion_barriers
 from rnnscan.engine.analysis.leaves import split_list
-from rnnscan.engine.analysis.recurrence import Recurrence
 from rnnscan.engine.analysis.split import Loop, Split
 from rnnscan.engine.analysis.stacks import has_product, operands_of_products, parts_of_stacks, row_by_row
 from rnnscan.engine.analysis.unreduced_sums import LoopSums, unreduced
@@ -90,12 +89,10 @@ class Runner:
         part_sums: dict[Atom, Any] = {}
         new_carry, new_sums = list(carry), list(sums)
         for loop, loop_sums in zip(split.loops, self._loop_sums, strict=True):
-            if loop.recurrence is not None and not loop.is_step_by_step:
-                self._run_in_parallel(loop, loop.recurrence, chunk, new_carry)
-            elif self.scan is not None:
-                self._run_as_scan(self.scan, loop, chunk, new_carry)
-            else:
+            if loop.is_step_by_step and self.scan is None:
                 self._run_loop(loop, loop_sums, chunk, new_carry, new_sums)
+            else:
+                self._run_apart(loop, chunk, new_carry)
         for position, atom in enumerate(split.program.summed):
             if position in self._after_loops:
                 new_sums[position] = self._added_by_parts(position, new_sums[position], chunk, part_sums)
@@ -189,9 +186,8 @@ class Runner:
         else:
             run = self._run_steps(loop, step, state, chunk, [value.aval for value in emitted])
             (new_carry, new_sums), from_body, chunk.starts = run
-        if (
-            self.split.heuristics.barrier_on_stacks
-        ):  # Else XLA adds up the rows of each unrolled step, and then the steps.
+        # Else XLA adds up the rows of each unrolled step, and then the steps.
+        if self.split.heuristics.barrier_on_stacks:
             from_body = lax.optimization_barrier(from_body)
         for position, leaf in zip(loop.carry, new_carry, strict=True):
             carry[position] = leaf
@@ -229,18 +225,17 @@ class Runner:
         """The steps of one iteration of a loop."""
         return self.split.heuristics.unroll_of(len(loop.body), steps) if self.unroll == 1 else self.unroll
 
-    def _run_in_parallel(self, loop: Loop, recurrence: Recurrence, chunk: Chunk, carry: list[Any]) -> None:
-        start = [carry[position] for position in loop.carry]
-        run = EXECUTORS[recurrence.kind]
-        stacks, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
-        for position, leaf in zip(loop.carry, after, strict=True):
-            carry[position] = leaf
-        chunk.add(dict(zip(loop.results, stacks, strict=True)))
-
-    def _run_as_scan(self, scan: Scan, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
-        step = self.split.step_of(loop)
-        constants, xs = [self.invariant[value] for value in step.constants], [*map(chunk.stacked, step.x)]
-        after, stacks = scan(step, constants, [carry[position] for position in loop.carry], xs, chunk.steps)
+    def _run_apart(self, loop: Loop, chunk: Chunk, carry: list[Any]) -> None:
+        """Run a loop in parallel over the steps, or as a separate scan."""
+        start, recurrence = [carry[position] for position in loop.carry], loop.recurrence
+        if recurrence is not None and not loop.is_step_by_step:
+            run = EXECUTORS[recurrence.kind]
+            stacks, after = run(recurrence, chunk, start, reverse=self.reverse, unroll=self.unroll)
+        else:
+            assert self.scan is not None
+            step = self.split.step_of(loop)
+            constants, xs = [self.invariant[value] for value in step.constants], [*map(chunk.stacked, step.x)]
+            after, stacks = self.scan(step, constants, start, xs, chunk.steps)
         for position, leaf in zip(loop.carry, after, strict=True):
             carry[position] = leaf
         chunk.add(dict(zip(loop.results, stacks, strict=True)))
