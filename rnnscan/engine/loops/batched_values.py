@@ -76,12 +76,12 @@ class NeighborPart(StackPart):
     outside: Any
 
     def at(self, step: Any) -> Any:
-        """The value beside that at a step of the chunk."""
+        """The value one step after, or before, that at a step of the chunk."""
         index = moved(moved(self.first, step), 1 if self.to_end else -1)
         return item_or(self.stack, index, self.stack.shape[0] if self.to_end else -1, self.outside)
 
     def copied(self) -> Any:
-        """The values beside those of the chunk's steps."""
+        """The values one step after, or before, those of the chunk's steps."""
         all_steps = self.steps == self.stack.shape[0]
         last = self.outside if all_steps else self.at(self.steps - 1 if self.to_end else 0)
         return shifted(self._items, last, to_start=self.to_end)

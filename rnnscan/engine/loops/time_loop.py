@@ -101,7 +101,7 @@ class TimeLoop:
 
     def _run_whole(self, body: Body, carry: Any, xs: Any) -> tuple[Any, Any, Any]:
         count, piece = self.count, self.piece
-        if count == 1:  # JAX would trace a loop of one trip, and its derivatives.
+        if count == 1:  # JAX would trace a loop of one iteration, and its derivatives.
             carry, ys, new = body(carry, xs, piece)
             return carry, ys, jax.tree.map(lambda leaf: lax.expand_dims(leaf, [0]), new)
 

@@ -51,10 +51,10 @@ def run_backward_scans(vjp: Vjp, saved: Saved, ct_carry: Sequence[Any], ct_ys: S
     count = None if saved.count is None else jnp.max(saved.count)
     types = tuple(map(jax.typeof, zeros)), () if count is None else (jax.typeof(count),)
     scans = _backward_scans(vjp.step, scan, cotangents, residuals, *types)
-    sources, *others = saved.sources(residuals, reverse=scan.reverse)
+    sources, *groups = saved.sources(residuals, reverse=scan.reverse)
     whole = lambda source: all_of(source, scan.length)  # noqa: E731
     before = {leaf: whole(source) for leaf, source in sources.items()}
-    x_and_kept, new = ([*map(whole, group)] for group in others)
+    x_and_kept, new = ([*map(whole, group)] for group in groups)
     if count is not None:
         first = saved.initial[0]
         before[0] = first + lax.broadcasted_iota(first.dtype, (scan.length, *first.shape), 0)
@@ -95,22 +95,22 @@ def _backward_scans(
 ) -> BackwardScans:
     """The two scans. `zeros` are the types of the starts of sums, `count` that of the number of steps, if it counts."""
     vjp, recomputed, run = Vjp(step, scan, cotangents, residuals), residuals.recomputed, core.jaxpr_as_fun(step)
-    given = vjp.operands(step.in_avals)
-    others = [*chain(given.carry, given.x, given.kept, given.restored)]
-    sizes = [scan.constants, len(count), len(given.ct_carry), len(zeros)]
+    operands = vjp.operands(step.in_avals)
+    known = [*chain(operands.carry, operands.x, operands.kept, operands.restored)]
+    sizes = [scan.constants, len(count), len(operands.ct_carry), len(zeros)]
 
     def transpose(*leaves: Any) -> list[Any]:
         constants, done, ct_carry, sums, x = split_list(leaves, sizes)
-        made = vjp.results(run(*constants, *x, *ct_carry))
-        pairs = zip(sums, made.constants, strict=True)
+        terms = vjp.results(run(*constants, *x, *ct_carry))
+        pairs = zip(sums, terms.constants, strict=True)
         new_sums = (total + term.astype(total.dtype) for total, term in pairs)
-        return [*(number + 1 for number in done), *made.carry, *new_sums, *made.x]
+        return [*(number + 1 for number in done), *terms.carry, *new_sums, *terms.x]
 
     # The cotangents are no operands of what recomputes.
     live, _ = live_part(
         step,
         [index < len(recomputed) for index in range(len(step.out_avals))],
-        [index < scan.constants + len(others) for index in range(len(step.in_avals))],
+        [index < scan.constants + len(known) for index in range(len(step.in_avals))],
     )
     constants, carry, rest = split_list(live.jaxpr.invars, [scan.constants, scan.carry])
     first = [carry[leaf] for leaf in recomputed]
@@ -120,7 +120,7 @@ def _backward_scans(
     )
     options = replace(scan.options, offload=(), kept=())
     like = Scan(scan.constants, len(recomputed), scan.length, scan.reverse, options)
-    traced = jax.make_jaxpr(transpose)(*given.constants, *count, *given.ct_carry, *zeros, *others, *given.ct_y)
+    traced = jax.make_jaxpr(transpose)(*operands.constants, *count, *operands.ct_carry, *zeros, *known, *operands.ct_y)
     back = replace(like, carry=sum(sizes[1:]), reverse=not scan.reverse and not count)
     return BackwardScans(
         (core.ClosedJaxpr(jaxpr, live.consts), like), counted(traced, back) if count else (traced, back)

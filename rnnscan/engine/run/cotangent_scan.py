@@ -66,8 +66,8 @@ class CotangentScan(Vjp):
         The number of steps that run, which comes last, is no operand of a step.
         """
         residuals, steps = self.residuals, self.scan.length
-        given = self.operands(range(len(self.step.in_avals)))
-        constants, carry, xs, kept, new = ([[place] for place in group] for group in given[:5])
+        operands = self.operands(range(len(self.step.in_avals)))
+        constants, carry, xs, kept, new = ([[place] for place in group] for group in operands[:5])
         restored = dict(zip(residuals.restored, new, strict=True))
         every = [[*place, *restored.get(leaf, [])] for leaf, place in enumerate(carry)]
         repeating = {
@@ -178,11 +178,11 @@ def _types(*types: Any, **params: Any) -> tuple[list[Any], Any]:
     scan, cotangents, effects = vjp.scan, vjp.cotangents, vjp.step.effects
     if any(copy.rows is not None for _, copy in scan.copied):
         return list(cotangent_scan_p.program(types, params).out_avals), effects
-    made, wide = vjp.results(vjp.step.out_avals), {index for index, _ in scan.copied}
-    pairs = zip(cotangents.constants, made.constants, strict=True)
+    results, wide = vjp.results(vjp.step.out_avals), {index for index, _ in scan.copied}
+    pairs = zip(cotangents.constants, results.constants, strict=True)
     of_constants = [aval.update(dtype=at_least_float32(aval.dtype)) if i in wide else aval for i, aval in pairs]
-    of_carry = [made.carry[cotangents.moving.index(index)] for index in cotangents.carry]
-    return [*of_constants, *of_carry, *(stacked(aval, scan.length) for aval in made.x)], effects
+    of_carry = [results.carry[cotangents.moving.index(index)] for index in cotangents.carry]
+    return [*of_constants, *of_carry, *(stacked(aval, scan.length) for aval in results.x)], effects
 
 
 cotangent_scan_p.def_effectful_abstract_eval(_types)
@@ -211,17 +211,17 @@ def _batch(
         results = vjp.bind(leaves)
         return results, [None] * len(results)
     step, scan, cotangents = vjp.step, vjp.scan, vjp.cotangents
-    every, given = vjp.sources, vjp.operands(range(len(step.in_avals)))
-    sources = [*(every[index] for index in places(vjp.read)), *(([place], None) for place in given.ct_carry)]
-    sources += [([place], scan.length) for place in given.ct_y]
+    every, of_step = vjp.sources, vjp.operands(range(len(step.in_avals)))
+    sources = [*(every[index] for index in places(vjp.read)), *(([place], None) for place in of_step.ct_carry)]
+    sources += [([place], scan.length) for place in of_step.ct_y]
     flags = [False] * len(step.in_avals)
     for row_axis, (places_of, _) in zip(axes, sources, strict=True):
         for place in places_of:
             flags[place] |= row_axis is not None
     # Results that become operands of the next step: recomputed leaves, and the cotangents of the carry.
-    made = vjp.results(range(len(step.out_avals)))
-    feedback = [*zip(made.recomputed, (given.carry[leaf] for leaf in vjp.residuals.recomputed), strict=True)]
-    feedback += [*zip(made.carry, given.ct_carry, strict=True)]
+    new = vjp.results(range(len(step.out_avals)))
+    feedback = [*zip(new.recomputed, (of_step.carry[leaf] for leaf in vjp.residuals.recomputed), strict=True)]
+    feedback += [*zip(new.carry, of_step.ct_carry, strict=True)]
     # Rows that have each their own number of steps have their own values at each step.
     counts = [at for at, (places_of, _) in zip(axes, sources, strict=True) if not places_of]
     own = any(at is not None for at in counts)

@@ -21,8 +21,8 @@ def of_stack(stack: Any) -> Source:
     return partial(StackPart, stack)
 
 
-def beside(stack: Any, outside: Any, *, to_end: bool) -> Source:
-    """The values one step beside those of a chunk, and the value outside of the stack."""
+def of_neighbors(stack: Any, outside: Any, *, to_end: bool) -> Source:
+    """The values one step after, or before, those of a chunk. `outside`: the one that is not in the stack."""
     return partial(NeighborPart, stack, to_end=to_end, outside=outside)
 
 

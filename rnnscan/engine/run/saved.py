@@ -12,7 +12,7 @@ from rnnscan.engine.loops.batched_values import Source, StackPart
 from rnnscan.engine.plan.residuals import ResidualPlan
 from rnnscan.engine.plan.scan_plan import ScanPlan
 from rnnscan.engine.primitive.scan import Scan
-from rnnscan.engine.run.in_chunks import beside, of_stack
+from rnnscan.engine.run.in_chunks import of_neighbors, of_stack
 
 
 @jax.tree_util.register_dataclass
@@ -106,9 +106,9 @@ class Saved:
             the new carry leaves that are read.
         """
         before = {leaf: of_stack(stack) for leaf, stack in self.carries.items()}
-        after = {leaf: beside(self.carries[leaf], last, to_end=not reverse) for leaf, last in self.final.items()}
+        after = {leaf: of_neighbors(self.carries[leaf], last, to_end=not reverse) for leaf, last in self.final.items()}
         for leaf, y in residuals.repeats.items():
-            before[leaf] = beside(self.repeated[y], self.initial[leaf], to_end=reverse)
+            before[leaf] = of_neighbors(self.repeated[y], self.initial[leaf], to_end=reverse)
             after[leaf] = of_stack(self.repeated[y])
         kept = [
             partial(_from_host, stack) if index in residuals.offloaded else of_stack(stack)

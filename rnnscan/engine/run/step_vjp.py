@@ -143,18 +143,21 @@ class Vjp:
         cotangents of the constants, and stacks those of x.
         """
         program = program_of(self.step)
-        given, made = self.operands(program.known), self.results(program.stacked)
+        operands, results = self.operands(program.known), self.results(program.stacked)
         recomputed = self.residuals.recomputed
-        kept_carry = [leaf for index, leaf in enumerate(given.carry) if index not in recomputed]
-        fixed = [leaf for index, leaf in enumerate(given.ct_carry) if index not in self.changing]
+        kept_carry = [leaf for index, leaf in enumerate(operands.carry) if index not in recomputed]
+        fixed = [leaf for index, leaf in enumerate(operands.ct_carry) if index not in self.changing]
         return replace(
             program,
-            invariant=(*given.constants, *fixed),
-            known=(*kept_carry, *given.x, *given.kept, *given.restored, *given.ct_y),
-            carry=(*(given.carry[index] for index in recomputed), *(given.ct_carry[index] for index in self.changing)),
-            new_carry=(*made.recomputed, *(made.carry[index] for index in self.changing)),
-            summed=tuple(made.constants),
-            stacked=tuple(made.x),
+            invariant=(*operands.constants, *fixed),
+            known=(*kept_carry, *operands.x, *operands.kept, *operands.restored, *operands.ct_y),
+            carry=(
+                *(operands.carry[index] for index in recomputed),
+                *(operands.ct_carry[index] for index in self.changing),
+            ),
+            new_carry=(*results.recomputed, *(results.carry[index] for index in self.changing)),
+            summed=tuple(results.constants),
+            stacked=tuple(results.x),
         )
 
     def zeros(self, constants: Sequence[Any]) -> list[Any]:
@@ -185,7 +188,7 @@ class Vjp:
 
         def of_rows(*leaves: Any) -> list[Any]:
             before, (runs, source), after = split_list(leaves, [first, 2])
-            given = self.operands([*before, *after])
+            operands = self.operands([*before, *after])
 
             def filled(leaf: Any) -> Any:
                 rows = lax.reshape(leaf, (runs.size, *leaf.shape[runs.ndim :]))
@@ -194,10 +197,10 @@ class Vjp:
             def without(leaf: Any) -> Any:
                 return hold(runs, leaf, lax.full_like(leaf, 0))
 
-            values = (map(filled, group) for group in (given.carry, given.x, given.kept))
-            cotangents = (map(without, group) for group in (given.ct_y, given.ct_carry))
-            made = self.results(run(*given.constants, *chain(*values), *given.restored, *chain(*cotangents)))
-            return [*made.recomputed, *made.constants, *hold(runs, made.carry, given.ct_carry), *made.x]
+            values = (map(filled, group) for group in (operands.carry, operands.x, operands.kept))
+            cotangents = (map(without, group) for group in (operands.ct_y, operands.ct_carry))
+            results = self.results(run(*operands.constants, *chain(*values), *operands.restored, *chain(*cotangents)))
+            return [*results.recomputed, *results.constants, *hold(runs, results.carry, operands.ct_carry), *results.x]
 
         return jax.make_jaxpr(of_rows)(*types[:first], *which, *types[first:])
 
