@@ -63,7 +63,7 @@ def test_the_stacks_are_in_the_state_of_the_loops():
     assert forward.count((24, ROWS, HIDDEN)) == 1  # The outputs.
     assert forward.count((24, ROWS, 4 * HIDDEN)) == 1  # The gates.
     assert forward.count((4, ROWS, HIDDEN)) == 1  # The c before each chunk, and after the last.
-    assert backward.count((24, ROWS, FEATURES)) == 1  # The cotangents of the inputs.
+    assert backward.count((3, 8, ROWS, FEATURES)) == 1  # The cotangents of the inputs, by chunks.
 
 
 def test_a_large_carry_is_not_written_at_each_step():

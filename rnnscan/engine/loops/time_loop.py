@@ -132,13 +132,18 @@ class TimeLoop:
         Returns:
             The carry, ys `(length, ...)`, and the values of whole pieces `(number of these, ...)`.
         """
+        # XLA for a TPU fills no stack with zeros of which it knows that each item is written (jax 0.10.2).
+        in_pieces = self.piece > 1 and not self.rest
+
+        def put(stack: Any, items: Any, first: Any, number: Any) -> Any:
+            items = lax.expand_dims(items, [0]) if in_pieces else items
+            # Some operations of a transposed step lose the explicit axes of a mesh (jax 0.12).
+            return put_items(stack, number if in_pieces else first, shard_as(items, jax.typeof(stack)))
 
         def run_piece(state: Any, first: Any, number: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
             carry, stacks, of_pieces = state
             carry, ys, new = body(carry, first, number, steps)
-            # Some operations of a transposed step lose the explicit axes of a mesh (jax 0.12).
-            pairs = ((stack, shard_as(items, jax.typeof(stack))) for stack, items in zip(stacks, ys, strict=True))
-            stacks = [put_items(stack, first, items) for stack, items in pairs]
+            stacks = [put(stack, items, first, number) for stack, items in zip(stacks, ys, strict=True)]
             if number is not None:
                 of_pieces = [put_items(stack, number, leaf) for stack, leaf in zip(of_pieces, new, strict=True)]
             return carry, stacks, of_pieces
@@ -148,17 +153,20 @@ class TimeLoop:
             number = lax.sub(np.int32(self.count - 1), done) if self.reverse else done
             return lax.add(done, np.int32(1)), *run_piece(state, self._first_of(number), number, self.piece)
 
-        stacked = (ys, self.length), (of_piece, self.count)
         if self.is_one:
             return body(carry, np.int32(0), np.int32(0), self.length)
-        empty = ([zeros_of_type(aval, count) for aval in avals] for avals, count in stacked)
-        state = carry, *empty
+        stacks = [zeros_of_type(aval, self.length) for aval in ys]
+        if in_pieces:
+            stacks = [lax.reshape(stack, (self.count, self.piece, *stack.shape[1:])) for stack in stacks]
+        state = carry, stacks, [zeros_of_type(aval, self.count) for aval in of_piece]
         if self.rest and self.shorter_first:
             state = run_piece(state, np.int32(self.first_of_shorter), None, self.rest)
         _, *state = _repeat(run_next, (np.int32(0), *state), self.count)
         if self.rest and not self.shorter_first:
             state = run_piece(state, np.int32(self.first_of_shorter), None, self.rest)
         carry, stacks, of_pieces = state
+        if in_pieces:
+            stacks = [lax.reshape(stack, (self.length, *stack.shape[2:])) for stack in stacks]
         return carry, stacks, of_pieces
 
     def _first_of(self, number: Any) -> Any:
