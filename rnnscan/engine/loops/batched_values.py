@@ -55,12 +55,11 @@ class StackPart:
 
     def copied(self) -> Any:
         """The values of the chunk's steps."""
-        return self._items
+        return self.stack if self._has_all else items_of(self.stack, self.first, self.steps)
 
     @property
-    def _items(self) -> Any:
-        all_steps = self.steps == self.stack.shape[0]
-        return self.stack if all_steps else items_of(self.stack, self.first, self.steps)
+    def _has_all(self) -> bool:
+        return bool(self.steps == self.stack.shape[0])
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,8 @@ class NeighborPart(StackPart):
 
     def copied(self) -> Any:
         """The values one step after, or before, those of the chunk's steps."""
-        all_steps = self.steps == self.stack.shape[0]
-        last = self.outside if all_steps else self.at(self.steps - 1 if self.to_end else 0)
-        return shifted(self._items, last, to_start=self.to_end)
+        last = self.outside if self._has_all else self.at(self.steps - 1 if self.to_end else 0)
+        return shifted(super().copied(), last, to_start=self.to_end)
 
 
 # (first step, steps) -> the values of these steps: a part of a stack, or an array.

@@ -61,16 +61,14 @@ def run_steps(
 ) -> tuple[tuple[Any, Any], list[Any], list[Any]]:
     """Run all steps.
 
-    With barriers on the carry XLA does not make the cotangent of a step from the products of all steps before it in the
-    iteration, which it would keep until then.
-
     Args:
-        step: a step.
+        step: runs a step.
         state: the carry before the first step to run, and the sums.
         sources: where the values of a step come from.
         types: the types of the values to stack.
         loop: the steps. Those of a piece are one iteration.
-        hold: the steps of an iteration between two barriers; 0: there are none.
+        hold: the steps of an iteration between two barriers on the carry; 0: there are none. Without them XLA makes the
+            cotangent of a step from the products of all steps before it in the iteration, which it keeps until then.
         starts: the leaves before each chunk to return; None: there are none.
 
     Returns:

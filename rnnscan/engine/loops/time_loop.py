@@ -119,12 +119,12 @@ class TimeLoop:
         """Run piece by piece, with ys in the state of a loop, and xs read by the body where it needs them.
 
         `lax.scan` cuts what it is given in items, and stacks what it makes. Loops within loops then copy each item
-        twice. Under `jax.vmap` it also moves the steps to the front of all stacks, and others move them back. But JAX's
-        derivative of such a loop takes time with the square of the steps.
+        twice. Under `jax.vmap` it also moves the steps to the front of all stacks, and others move them back. Of a loop
+        in place JAX has no reverse mode.
 
         Args:
-            body: runs a piece. The numbers of whole pieces are in the order of the sequence. What it makes of the only
-                piece is the result.
+            body: runs a piece. The numbers of whole pieces are in the order of the sequence. What it returns for the
+                only piece is the result, as it is.
             carry: the carry before the first piece to run.
             ys: the types of the ys of a step.
             of_piece: the types of the values of a piece, `(1, ...)`.
@@ -178,7 +178,7 @@ class TimeLoop:
 def _repeat(run: Callable[[Any], Any], state: Any, times: int) -> Any:
     """Run a function of a state so many times. The first value of the state counts them.
 
-    `lax.scan` traces its loop a second time to lower it.
+    By `lax.while_loop`, because JAX traces the loop of `lax.scan` a second time to lower it.
     """
     if times <= 1:
         return run(state) if times else state

@@ -40,7 +40,7 @@ class Schedule:
         *,
         may_batch_nothing: bool = False,
     ) -> "Schedule":
-        """Plan a pass. One that adds up is planned as a cotangent scan: in derivatives of second order it has its sums.
+        """Plan a pass. One that adds up is planned as a cotangent scan: its sums are of gradients, of second order.
 
         Args:
             program: a step of it.

@@ -1,7 +1,8 @@
 """The backward pass: chunk by chunk from the last step to run to the first.
 
-For each chunk there are two runs over one program, the vjp of a step. The first goes forward and recomputes the carry
-leaves that were kept at the beginning of the chunk only. The second goes back and carries the cotangent of the carry.
+A run over each chunk carries the cotangent of the carry back. Where it reads carry leaves that were kept at the
+beginning of the chunk only, another run over the chunk comes before it, in the order of the scan, and computes these
+again.
 """
 
 from collections.abc import Collection, Sequence

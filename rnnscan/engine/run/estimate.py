@@ -62,9 +62,9 @@ def estimate_parts(plan: ExecutionPlan, backward: Schedule | None) -> tuple[Part
     forward = tuple(_parts("forward", scan.written, scan.chunk, machine))
     if backward is None:
         return forward
-    ends = [" to recompute carries", ""][-len(backward.splits) :]
-    pairs = zip(backward.splits, ends, strict=True)
-    return (*forward, *(part for each, end in pairs for part in _parts("backward", each, scan.chunk, machine, end)))
+    again, main = backward.recompute, backward.main
+    parts = _parts("backward", again, scan.chunk, machine, " to recompute carries") if again is not None else ()
+    return (*forward, *parts, *_parts("backward", main, scan.chunk, machine))
 
 
 def _parts(direction: str, split: Split, chunk: int, machine: Machine, end: str = "") -> Iterator[PartCost]:

@@ -78,6 +78,7 @@ def run_in_chunks(
     program = runner.split.program
 
     def run_chunk(state: Any, parts: Sequence[Any], number: Any, steps: int) -> tuple[Any, list[Any], list[Any]]:
+        # The leaves that are computed again come last among those that are known.
         known = dict(zip(program.known, parts, strict=False))
         if recompute is not None:
             known = recompute(steps, known, number)

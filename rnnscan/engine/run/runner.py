@@ -39,7 +39,7 @@ class Runner:
         invariant: the values that are the same at every step, by `invariant_values`.
         reverse: from the last step of a chunk to the first.
         unroll: of the loops, as in `lax.scan`.
-        is_differentiable: whether JAX differentiates the loops. The derivative of one that runs in place is slow.
+        is_differentiable: whether JAX differentiates the loops. They are `lax.scan` then, and run in place else.
         rows: how rows lie on devices, where there are several.
         starts: the carry leaves before each chunk that the only loop writes, if it runs over all chunks.
         scan: runs loops as separate scans, with the engine's derivatives; None: they are loops of this trace.
