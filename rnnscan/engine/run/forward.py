@@ -1,6 +1,6 @@
 """The forward pass: chunk by chunk, with batched work and loops with the smallest bodies."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,12 +66,7 @@ def run_and_count(
     For each loop that it solves there are two stacks: the iterations of a chunk, and whether the chunk ran step by
     step. They stand at the first step of a chunk, with zeros at the others.
     """
-
-    def with_counts(chunk: Chunk, stacks: list[Any]) -> list[Any]:
-        begins = jnp.arange(chunk.steps) == 0
-        return [*stacks, *(jnp.where(begins, count, 0) for counts in chunk.counts for count in counts)]
-
-    final, stacks, _ = _run(plan, constants, carry, xs, finish=with_counts)
+    final, stacks, _ = _run(plan, constants, carry, xs, counting=True)
     return final, stacks[: plan.step.y_size], stacks[plan.step.y_size :]
 
 
@@ -87,9 +82,8 @@ def run_saving(
         offloaded: the stacked outputs that go to host memory, chunk by chunk. Then JAX can differentiate the loops;
             None: all stay, and it cannot.
     """
-    finish = None if offloaded is None else lambda _, stacks: to_host(stacks, offloaded)
     constants, carry, xs = operands
-    results = _run(plan, constants, carry, xs, starting, finish, may_offload=bool(offloaded))
+    results = _run(plan, constants, carry, xs, starting, offloaded)
     return [leaf for leaves in results for leaf in leaves]
 
 
@@ -99,9 +93,9 @@ def _run(
     carry: Sequence[Any],
     xs: Sequence[Any],
     starting: Sequence[int] = (),
-    finish: Callable[[Chunk, list[Any]], list[Any]] | None = None,
+    offloaded: Collection[int] | None = None,
     *,
-    may_offload: bool = False,
+    counting: bool = False,
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Run all chunks.
 
@@ -111,30 +105,33 @@ def _run(
         carry: the initial carry.
         xs: the inputs.
         starting: the carry leaves to return at the beginning of each whole chunk.
-        finish: as for `run_in_chunks`.
-        may_offload: whether it moves stacks to the host.
+        offloaded: as for `run_saving`.
+        counting: whether to return the work of Newton's method too, after the stacked outputs.
 
     Returns:
         The final carry, the stacked outputs, and the leaves `starting`.
     """
-    parts, scan = plan.summing(starting), plan.scan
+
+    def finish(chunk: Chunk, stacks: list[Any]) -> list[Any]:
+        counts = [count for pair in chunk.counts for count in pair] if counting else []
+        return [*to_host(stacks, offloaded or ()), *(jnp.where(jnp.arange(chunk.steps) == 0, n, 0) for n in counts)]
+
+    parts, scan, is_differentiable = plan.summing(starting), plan.scan, offloaded is not None
     place = {leaf: index for index, leaf in enumerate(parts.program.carry)}
     carried = [index for index, leaf in enumerate(plan.step.carry) if leaf in place]
     summed = [index for index, leaf in enumerate(plan.step.carry) if leaf not in place]
     starts = [place[plan.step.carry[index]] for index in starting]
     chunks = TimeLoop(scan.length, plan.chunk, scan.reverse)
-    is_one_loop = parts.is_only_a_loop and not _solves(parts.loops[0]) and not may_offload and scan.length > 0
-    written = _written(parts, starts, chunks) if is_one_loop and starts and finish is None else None
+    is_one_loop = parts.is_only_a_loop and not _solves(parts.loops[0]) and not offloaded and scan.length > 0
+    written = _written(parts, starts, chunks) if is_one_loop and starts and not is_differentiable else None
     if is_one_loop and (written is not None or not starts):
         chunks = replace(chunks, piece=scan.length)
     invariant = invariant_values([parts], constants)
-    is_differentiable = finish is not None
     runner = Runner(parts, invariant, scan.reverse, scan.options.unroll, is_differentiable, starts=written)
     starts_of_sums = [carry[index] for index in summed]
     state = [carry[index] for index in carried], runner.spread(starts_of_sums)
-    (final, sums), ys, before = run_in_chunks(
-        runner, chunks, [*map(of_stack, xs)], state, starting=starts, finish=finish
-    )
+    sources, changes = [*map(of_stack, xs)], finish if is_differentiable or counting else None
+    (final, sums), ys, before = run_in_chunks(runner, chunks, sources, state, starting=starts, finish=changes)
     totals = runner.totals(sums, starts_of_sums)
     return replace_at(replace_at(list(carry), carried, final), summed, totals), ys, before
 
